@@ -164,7 +164,9 @@ async def test_36_the_development_server_does_not_warn_about_persistence(
     assert not caplog.records
 
 
-@pytest.mark.parametrize(("made", "advice"), [("1", "drain the namespace"), ("3", "upgrade command_bus"), ("x", "drain the namespace")])
+@pytest.mark.parametrize(
+    ("made", "advice"), [("1", "drain the namespace"), ("3", "upgrade command_bus"), ("x", "drain the namespace")]
+)
 async def test_39_a_namespace_of_another_format_is_refused(sandbox: Sandbox, made: str, advice: str) -> None:
     async with sandbox.bus() as bus:
         client = sandbox.client()

@@ -7,6 +7,7 @@ a test of the conformance suite where the simulator cannot see the breakage, and
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from tests.mutants.reserved import RESERVED
 from tests.mutants.slots import SLOTS
 
 __all__ = ["MUTANTS"]
@@ -17,48 +18,48 @@ _REDIS = "transport/redis"
 MUTANTS = (
     Mutant(
         "settle under a stale fence",
-        f"{_LUA}/advance.lua",
-        "    if sub(record, 1, #ours) == ours then\n",
-        "    if sub(record, 1, #activation + 3) == 'h|' .. activation .. '|' then\n",
+        f"{_LUA}/advance/3c_perform.lua",
+        "find(record, ours, 2, true) == 2 then\n",
+        "sub(record, 2, #activation + 3) == '|' .. activation .. '|' then\n",
     ),
     Mutant(
         "settle for every holder of a lease",
-        f"{_LUA}/advance.lua",
-        "    if sub(record, 1, #ours) == ours then\n",
-        "    if sub(record, 1, 1) == 'h' then\n",
+        f"{_LUA}/advance/3c_perform.lua",
+        "find(record, ours, 2, true) == 2 then\n",
+        "true then\n",
     ),
     Mutant(
         "a started command is given to every lease that asks",
-        f"{_LUA}/advance.lua",
-        "  if state ~= 'h' or held_for ~= holders[step] then return 'gone' end\n",
-        "  if state ~= 'h' then return 'gone' end\n",
+        f"{_LUA}/advance/3c_perform.lua",
+        "  if (state ~= 'h' and state ~= 'H') or held_for ~= holders[step] then return 'gone' end\n",
+        "  if state ~= 'h' and state ~= 'H' then return 'gone' end\n",
         "tests/conformance/test_steps.py::test_another_lease_of_the_same_worker_takes_no_started_command",
     ),
     Mutant(
         "a take of what is gone starts it again",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3c_perform.lua",
         "  if held_by ~= activation then return 'gone' end\n",
         "  if verb == 't' and state == 'h' then\n"
-        "    return start(step, name, activation, holders[step], next_of(step), attempt, first, follow)\n"
+        "    return start(step, name, activation, holders[step], next_of(step), attempt, first, follow, parts)\n"
         "  end\n"
         "  if held_by ~= activation then return 'gone' end\n",
     ),
     Mutant(
         "starts are not published",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3a_states.lua",
         "  if publish then note_event('started'",
         "  if publish and attempt == '1' then note_event('started'",
     ),
     Mutant(
         "a step that fails is published",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3c_perform.lua",
         "local function publish_events(done)\n  if done then\n",
         "local function publish_events(done)\n  letter_id = letter_id or '0-0'\n  if true then\n",
         "tests/conformance/test_events.py::test_a_failed_step_publishes_no_event",
     ),
     Mutant(
         "the end of a command is published for every holder of a lease",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3c_perform.lua",
         "  local follow = sub(operation, 2, 2)\n",
         "  local follow = sub(operation, 2, 2)\n"
         "  local entry = publish and verb == 'd' and messages[step] and call('XRANGE', KEYS[10 + step], messages[step], messages[step])[1]\n"
@@ -74,32 +75,31 @@ MUTANTS = (
     ),
     Mutant(
         "a fence that does not grow",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/2_prepare.lua",
         "  fence, fence_low = fence + 1, fence_low + 1\n",
         "",
     ),
     Mutant(
         "a fence that is not kept",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/2_prepare.lua",
         "local fence = math.max(tonumber(call('GET', fence_key) or '0'), time[1] * 1000000 + time[2] - 1)",
         "local fence = time[1] * 1000 - 1",
     ),
     Mutant(
         "first in, last out",
-        f"{_LUA}/advance.lua",
-        "heads[stream[1]] = stream[2][1] end",
-        "heads[stream[1]] = stream[2][#stream[2]] end",
-        more=((f"{_LUA}/advance.lua", "{'XREAD', 'COUNT', '1', 'STREAMS'}", "{'XREAD', 'STREAMS'}"),),
+        f"{_LUA}/advance/2_prepare.lua",
+        "heads[box] = entries[1]\n",
+        "heads[box] = entries[#entries]\n",
     ),
     Mutant(
         "acknowledge before handling",
-        f"{_LUA}/advance.lua",
-        "  bodies[step] = body_of(head[2])\n  if publish then",
-        "  bodies[step] = body_of(head[2])\n  settled = settled + call('XDEL', KEYS[10 + step], head[1])\n  if publish then",
+        f"{_LUA}/advance/3a_states.lua",
+        "  bodies[step] = body_of(box, head[2])\n  if publish then",
+        "  bodies[step] = body_of(box, head[2])\n  settled = settled + call('XDEL', box, head[1])\n  if publish then",
     ),
     Mutant(
         "reply before settling",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3c_perform.lua",
         "  local record = records[name]\n  if not record then return 'gone' end\n",
         "  local record = records[name]\n"
         "  if lefts[step] and (verb == 'd' or verb == 'n') then push_reply(lefts[step]) end\n"
@@ -107,50 +107,50 @@ MUTANTS = (
     ),
     Mutant(
         "no reply with the settling",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3b_verbs.lua",
         "    write_mark(left, false, name)\n    push_reply(left)\n    if left.outcomes then",
         "    write_mark(left, false, name)\n    if left.outcomes then",
     ),
     Mutant(
         "the next activation is forgotten",
-        f"{_LUA}/advance.lua",
-        "become(name, queue(ready, name, attempt, first))",
-        "become(name, pack_record('r', activation, attempt, first))",
+        f"{_LUA}/advance/3a_states.lua",
+        "become(name, queue(ready, name, attempt, first, parts))",
+        "become(name, pack_record('r', activations[step], attempt, first, parts))",
     ),
     Mutant(
         "a retry waits for ever",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3b_verbs.lua",
         "  call('ZADD', due, at, 'r:' .. name)\n",
         "",
     ),
     Mutant(
         "a retry lets others overtake",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3b_verbs.lua",
         "  if verb == 'w' then return wait(",
         "  if verb == 'w' then\n"
         "    local box = KEYS[10 + step]\n"
         "    local running = call('XRANGE', box, messages[step], messages[step])[1]\n"
         "    call('XDEL', box, messages[step])\n"
         "    call('XADD', box, '*', 'e', running[2][2])\n"
-        "    return requeue(name, activation, attempt, first)\n"
+        "    return requeue(step, nil, attempt, first, parts)\n"
         "  end\n"
         "  if verb == 'w' then return wait(",
     ),
     Mutant(
         "a dead letter is dropped",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3b_verbs.lua",
         "  if verb == 'b' then write_letter(name, left, '0') end\n",
         "",
     ),
     Mutant(
         "the depth is not counted down",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/4_write.lua",
         "  try('HINCRBY', stats, 'depth', -settled)\n",
         "",
     ),
     Mutant(
         "a paused entity is started",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3a_states.lua",
         "  if any_paused and holds_of(paused, name) then\n    rest",
         "  if false then\n    rest",
     ),
@@ -212,7 +212,7 @@ MUTANTS = (
     ),
     Mutant(
         "an untouched give-back counts as an attempt",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3b_verbs.lua",
         "    attempt = format('%d', math.max(attempt - 1, 0))\n",
         "    attempt = format('%d', attempt + 1)\n",
     ),
@@ -230,7 +230,7 @@ MUTANTS = (
     ),
     Mutant(
         "a settled id is forgotten",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3b_verbs.lua",
         "    call('SET', left.mark, left.value, 'PX', left.ttl)\n",
         "    call('DEL', left.mark)\n",
     ),
@@ -302,8 +302,8 @@ MUTANTS = (
     Mutant(
         "lost leases are never taken over",
         f"{_LUA}/claim.lua",
-        "  if pending and pending[4] == tonumber(ARGV[arg + 1]) then",
-        "  if not pending then",
+        "  if pending and pending[4] == tonumber(ARGV[arg + 1]) and not",
+        "  if not pending and not",
     ),
     Mutant(
         "who renews while all leases are looked at is taken for lost",
@@ -435,5 +435,6 @@ MUTANTS = (
         "redis.call('XDEL', box, id) == 0 then return false end",
         "redis.call('XLEN', box) == 0 then return false end",
     ),
+    *RESERVED,
     *SLOTS,
 )
