@@ -1,8 +1,8 @@
 """A mailbox's entry as one text, where it does not stand in its mailbox: in `delayed` and in dead letters.
 
 The text of an entry that has an envelope only is the envelope. Any other (or one whose envelope begins as such a text does, which no MessagePack
-does) is the byte 0xc1, and for each field its name, a colon, the length of its value, a colon and the value: so what a later release writes beside the envelope is kept.
-`lua/shared/entry_text.lua` does the same in the scripts.
+does) is the byte 0xc1, and for each field its name, a colon, the length of its value, a colon and the value. So what a later release writes
+beside the envelope is kept. `lua/shared/entry_text.lua` does the same in the scripts.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from command_bus.errors import InvalidCommand
 from command_bus.serialization.envelope import (
-    ENVELOPE_VERSION,
     AT_MOST_ONCE,
     ENTITY_ID_LIMIT,
+    ENVELOPE_VERSION,
     GIVEN_ID,
     HEAD_LIMIT,
     HEADERS_LIMIT,
