@@ -322,13 +322,7 @@ class CommandFailed(CommandOutcomeError):
     code = "failed"
 
     def __init__(
-        self,
-        message: str = "",
-        *,
-        error_type: str = "",
-        error_message: str = "",
-        attempts: int = 0,
-        command_id: str = "",
+        self, message: str = "", *, error_type: str = "", error_message: str = "", attempts: int = 0, command_id: str = ""
     ) -> None:
         super().__init__(message, command_id=command_id)
         self.error_type = error_type
@@ -443,17 +437,9 @@ class EntityTypeInUse(CommandBusError):
 
 
 class NewerState(CommandBusError):
-    """An entity is in a state that only a later release of this library knows. It was left as it is; that release can change it.
-
-    Attributes:
-        entity: Its name.
-    """
+    """An entity is in a state that only a later release of this library knows. It was left as it is; that release can change it."""
 
     code = "newer_state"
-
-    def __init__(self, message: str = "", *, entity: str = "") -> None:
-        super().__init__(message)
-        self.entity = entity
 
 
 class IdleTimeout(CommandBusError, TimeoutError):

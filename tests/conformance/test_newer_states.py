@@ -100,7 +100,7 @@ async def test_an_operator_is_told(harness: TransportHarness, state: str, name: 
     async with untouched(harness):
         with pytest.raises(NewerState, match="box:a is in a state that only a later release") as caught:
             await OPERATIONS[name](harness)
-    assert (caught.value.entity, caught.value.code) == (BOX, "newer_state")
+    assert caught.value.code == "newer_state"
 
 
 async def test_a_wide_pause_and_resume_pass_it_over(harness: TransportHarness, state: str) -> None:
@@ -155,7 +155,7 @@ async def test_its_retry_stays_due_and_is_asked_for_once_a_second(
         asked += 1
         return await run(*args)
 
-    harness.connections.run = counted  # type: ignore[method-assign]
+    harness.connections.run = counted  # type: ignore[method-assign, assignment]
     async with untouched(harness):
         assert await due.turn() > 0.5
         assert await due.turn() > 0.3

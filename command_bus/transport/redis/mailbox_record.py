@@ -91,10 +91,9 @@ def refuse_newer(answer: Any, mailbox: str) -> None:
         NewerState: It left the mailbox alone, whose state only a later release knows.
     """
     if answer == _NEWER:
-        entity = mailbox_label(mailbox)
         raise NewerState(
-            f"{entity} is in a state that only a later release of command_bus knows: nothing was changed; use that release's command line",
-            entity=entity,
+            f"{mailbox_label(mailbox)} is in a state that only a later release of command_bus knows: nothing was changed; "
+            "use that release's command line"
         )
 
 
