@@ -403,10 +403,9 @@ MUTANTS = (
     ),
     Mutant(
         "an ambiguous batch is sent as a new one",
-        f"{_REDIS}/sending/producer.py",
-        "            pause = self._backoff.failed(error)\n            batch = self._expire(batch, unknown or error, pause)\n",
-        "            pause = self._backoff.failed(error)\n            args = [next(self._numbers), *args[1:]]\n"
-        "            batch = self._expire(batch, unknown or error, pause)\n",
+        f"{_REDIS}/sending/enqueue_line.py",
+        "            batch.stale, error = True, None\n",
+        "            batch, error = self._batch(left), None\n",
     ),
     Mutant(
         "a batch that was stuck on the way is accepted late",
@@ -424,9 +423,9 @@ MUTANTS = (
     ),
     Mutant(
         "a batch in doubt is asked again without those who gave up",
-        f"{_REDIS}/sending/producer.py",
-        "            if unknown is None and len(asked) != len(batch):\n",
-        "            if len(asked) != len(batch):\n",
+        f"{_REDIS}/sending/enqueue_line.py",
+        "        if doubt is None and len(left) != len(batch.waiting):\n",
+        "        if len(left) != len(batch.waiting):\n",
         "tests/unit/test_producer.py::test_a_batch_in_doubt_stays_as_it_is_when_some_give_up",
     ),
     Mutant(
@@ -434,6 +433,51 @@ MUTANTS = (
         f"{_LUA}/remove.lua",
         "redis.call('XDEL', box, id) == 0 then return false end",
         "redis.call('XLEN', box) == 0 then return false end",
+    ),
+    Mutant(
+        "what is settled stays when a lease ends",
+        f"{_LUA}/advance/3a_states.lua",
+        "  if oldest then try('XTRIM', KEYS[10 + step], 'MINID', '=', oldest) end\n",
+        "",
+    ),
+    Mutant(
+        "what is settled stays while an entity waits",
+        f"{_LUA}/advance/3a_states.lua",
+        "  try('XTRIM', KEYS[10 + step], 'MINID', '=', oldest)\n",
+        "",
+    ),
+    Mutant(
+        "a command that was read ahead runs although it was cancelled",
+        f"{_LUA}/shared/record.lua",
+        "  return 'H' .. string.sub(record, 2)\n",
+        "  return record\n",
+    ),
+    Mutant(
+        "a settled command is cancelled",
+        f"{_LUA}/remove.lua",
+        "  if holds and not is_behind(id, running) then return false end",
+        "  if holds and id == running then return false end",
+        "tests/conformance/test_read_ahead.py::test_what_is_settled_or_runs_cannot_be_cancelled",
+    ),
+    Mutant(
+        "a single command that is asked again is accepted again",
+        f"{_LUA}/enqueue_one.lua",
+        "if before and before >= number then",
+        "if before and before > number then",
+    ),
+    Mutant(
+        "a single command that was stuck on the way is accepted late",
+        f"{_LUA}/enqueue_one.lua",
+        "if before and before >= number then",
+        "if before == number then",
+        "tests/conformance/test_enqueue_one.py::test_asked_again_it_answers_as_the_first_time",
+    ),
+    Mutant(
+        "an answer that comes after its batch was given up is handed out",
+        f"{_REDIS}/connection/stop_and_wait.py",
+        "        if batch is not self._posted:\n            return  # it was given up\n",
+        "",
+        "tests/unit/test_producer.py::test_an_answer_that_comes_late_is_nobody_s",
     ),
     *RESERVED,
     *SLOTS,

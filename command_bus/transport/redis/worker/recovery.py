@@ -151,7 +151,7 @@ class _ShardRecovery:
     async def turn(self) -> float:
         """Take over expired leases; return the seconds until the next check."""
         await self.recover()
-        await self._connections.keep_scripts()
+        await self._connections.script_cache.keep()
         return self._lease_watch.next(mono(), self._every * JITTER.uniform(0.8, 1.2))
 
     async def recover(self) -> None:
