@@ -77,6 +77,7 @@ class Record:
     attempt: int
     first_ms: int
     holder: str
+    parts: tuple[str, ...] = ()
 
 
 def side_of(worker: Worker) -> Any:
@@ -200,8 +201,8 @@ class TransportHarness:
         value: Any = await self.client.hget(self.shard.active, mailbox)  # type: ignore[misc]
         if value is None:
             return None
-        state, activation, fence, message, attempt, first, holder = value.decode().split("|")
-        return Record(state, activation, fence, message, int(attempt), int(first), holder)
+        state, activation, fence, message, attempt, first, holder, *parts = value.decode().split("|")
+        return Record(state, activation, fence, message, int(attempt), int(first), holder, tuple(parts))
 
     async def activations(self) -> list[str]:
         """Return the mailboxes in the ready stream, oldest first, without ticks."""
