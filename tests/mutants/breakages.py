@@ -386,7 +386,7 @@ MUTANTS = (
         f"{_REDIS}/connection/connections.py",
         "            except NoScriptError:\n",
         "            except NoScriptError if script.name == 'hold' else ZeroDivisionError:\n",
-        more=((f"{_REDIS}/connection/connections.py", "        if not all(there):\n", "        if not there:\n"),),
+        more=((f"{_REDIS}/connection/script_cache.py", "        if not all(there):\n", "        if not there:\n"),),
     ),
     Mutant(
         "a lost reply is not asked for again",
