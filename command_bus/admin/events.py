@@ -1,4 +1,4 @@
-"""What happens to commands, as it happens: `async for event in bus.events(): …`.
+"""The events of commands, as they happen: `async for event in bus.events(): …`.
 
 Off by default. `await bus.events.watch("account")` switches the events of an entity type on, for all processes at once, without a
 restart; the step that changes a command's state then writes the event with it, so that none is missing and none reports what did not happen.

@@ -1,4 +1,4 @@
-"""Whether a handler's return annotation can be the reply that its message promises.
+"""The check that a handler's return annotation can be the reply that its message promises.
 
 The answer is no only where it is certain: type checkers know more than a look at annotations at run time, and a false alarm would
 stop a correct program from starting. What is certain is what people get wrong: another class, a forgotten `None`, a list of

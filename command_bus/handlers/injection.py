@@ -1,4 +1,4 @@
-"""Where the bus meets dependency-injector, which is optional: it is never imported here, only looked for among what is.
+"""The meeting point with dependency-injector. It is optional, so it is never imported here, only looked for among what is imported.
 
 A program that uses a container has imported the library before it registers anything, so `sys.modules` shows it. The library's
 silent traps are errors here, at start: a function whose markers were never wired would be handed the marker itself, and
@@ -20,7 +20,7 @@ __all__ = ["ResourceContainer", "check_wired", "close_resources", "is_provider",
 
 
 class ResourceContainer(Protocol):
-    """What is needed of a container: a dependency-injector container is one, and anything else with these two methods."""
+    """The part of a container that is needed. A dependency-injector container has it, and anything else with these two methods."""
 
     def init_resources(self) -> Any:
         """Open all resources; may return an awaitable."""

@@ -1,4 +1,4 @@
-"""What `HandlerRegistry.include` takes besides registries and modules: objects with marked methods, and what makes such objects.
+"""Handler objects: `HandlerRegistry.include` takes objects with marked methods, and what makes such objects.
 
 `@handles` on a method only marks it, because there is no object yet. Including an instance binds its methods; including a class,
 a function without arguments or a dependency-injector provider gives an object per command.

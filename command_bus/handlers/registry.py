@@ -30,7 +30,7 @@ P = ParamSpec("P")
 
 
 class Registration(Generic[R]):
-    """What `handles(Deposit)` returns: the decorator for handlers whose reply is `R`."""
+    """The decorator for handlers whose reply is `R`: `handles(Deposit)` returns it."""
 
     __slots__ = ("_message_type", "_registry")
 

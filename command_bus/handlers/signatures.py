@@ -1,4 +1,4 @@
-"""What a callable says of itself as a handler: does it run on the event loop, does it want the context, does it fit the message.
+"""The signature of a callable as a handler: does it run on the event loop, does it want the context, does it fit the message.
 
 Handlers are written by people who use `from __future__ import annotations`, import names for type checkers only, decorate, bind
 and inject. So each annotation is resolved by itself, and one that cannot be is not checked; all else is, at registration.

@@ -1,4 +1,4 @@
-"""What applications declare: messages, policies, and the context that a handler runs in."""
+"""The declarations of applications: messages, policies, and the context that a handler runs in."""
 
 from command_bus.messages.message import (
     Command,

@@ -1,4 +1,4 @@
-"""What a handler may know of its delivery, and what the bus must know of the handler that is running.
+"""The context of a handler: what it may know of its delivery, and what the bus must know of the handler that is running.
 
 A `CommandContext` is built only for handlers that ask for it. `current_command` is set around every handler, so that a `call`
 from inside it can be refused when it would wait for itself, and so that what it dispatches carries on its correlation. Tasks that the

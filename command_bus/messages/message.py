@@ -120,7 +120,7 @@ def is_wire_name(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MessageSpec:
-    """What the bus knows of a message class.
+    """The facts about a message class.
 
     Attributes:
         name: The wire name, stable across modules and renames when given with `name=`.

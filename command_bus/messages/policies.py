@@ -1,4 +1,4 @@
-"""What an application decides about delivery, as frozen values: per message class, per entity type.
+"""The policies of delivery, as frozen values: per message class, per entity type.
 
 Nothing here does I/O. The defaults are those of the project's design: at least once, three attempts with exponential backoff,
 one mailbox per entity, a poisoned command is dead-lettered and its entity goes on.
@@ -40,7 +40,7 @@ def require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how soon a failed command is tried again. While it waits it keeps its place: no command of its entity overtakes it.
+    """The policy of retries: how often and how soon. While a failed command waits it keeps its place: no command of its entity overtakes it.
 
     Attributes:
         attempts: Starts in all, at least 1; interrupted starts count.
@@ -139,7 +139,7 @@ def mailbox_from_text(text: str) -> MailboxPolicy:
 
 @dataclass(frozen=True, slots=True)
 class EntityPolicy:
-    """What holds for all entities of one type.
+    """The policies of all entities of one type.
 
     Attributes:
         mailbox: `per_entity()` or `lanes(n)`; recorded in Redis, a client that disagrees is refused.

@@ -42,7 +42,7 @@ class Receipt(NamedTuple, Generic[R]):
 
 
 class SyncReceipt(Receipt[R]):
-    """As `Receipt`, of a `SyncCommandBus`."""
+    """A `Receipt` of a `SyncCommandBus`."""
 
     def result(self, *, timeout: float | None = None) -> R:  # type: ignore[override]  # it waits; pyright: ignore[reportIncompatibleMethodOverride]
         """See `Receipt.result`."""

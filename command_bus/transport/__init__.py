@@ -1,1 +1,1 @@
-"""How commands travel: segregated interfaces, and their implementation on Redis Streams."""
+"""The transport of commands: segregated interfaces, and their implementation on Redis Streams."""

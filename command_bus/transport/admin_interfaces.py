@@ -1,4 +1,4 @@
-"""What a transport provides for operators, as protocols. See `interfaces.py`."""
+"""The protocols of a transport for operators. See `interfaces.py`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class Announcements(Protocol):
-    """What workers publish of themselves and of their commands; the records are opaque here."""
+    """The records that workers publish of themselves and of their commands; they are opaque here."""
 
     async def describe(self, records: dict[str, bytes]) -> None:
         """Store the descriptions of commands, by wire name."""

@@ -38,7 +38,7 @@ OpenState = Literal["open", "done"]
 
 @dataclass(slots=True, frozen=True)
 class Version:
-    """What is loaded: a version of a dispatch."""
+    """A version of a dispatch, which is loaded."""
 
     dispatch_id: str
     number: int = 0

@@ -1,4 +1,4 @@
-"""What a transport provides, as protocols: one part for each role, so that a producer never meets consumer code.
+"""The protocols of a transport: one part for each role, so that a producer never meets consumer code.
 
 `Transport` holds the parts. A sender uses those of `sender_interfaces.py`: `producer`, `replies`, `marks`, `agreements`, `locations`; also
 `announcements`. A worker uses `worker_side` (`worker_interfaces.py`), `agreements` and `announcements`. An operator uses the parts of

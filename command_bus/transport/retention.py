@@ -17,7 +17,7 @@ __all__ = ["Retention"]
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long settled commands are remembered, in ms; and who settles them, for the outcomes of dispatches."""
+    """The times for which settled commands are remembered, in ms; and who settles them, for the outcomes of dispatches."""
 
     dedup: int
     reply: int

@@ -1,4 +1,4 @@
-"""What a transport provides for senders, as protocols. See `interfaces.py`."""
+"""The protocols of a transport for senders. See `interfaces.py`."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Policies(Protocol):
 
 
 class Agreements(Policies, Protocol):
-    """What all clients of a namespace agree on: the mailbox policy of each entity type."""
+    """The agreement of all clients of a namespace on the mailbox policy of each entity type."""
 
     def agreed(self, entity_type: str) -> MailboxPolicy | None:
         """Return the policy of an entity type, if it was agreed on; None while others wait for an agreement, so that none is overtaken."""

@@ -34,7 +34,7 @@ __all__ = [
 
 
 class Cause(Enum):
-    """What ends an attempt from outside."""
+    """The causes that end an attempt from outside."""
 
     LOST = "lost"
     """Its lease is lost: another worker may have the command."""

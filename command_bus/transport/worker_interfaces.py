@@ -1,4 +1,4 @@
-"""What a transport provides for workers, as protocols. See `interfaces.py`."""
+"""The protocols of a transport for workers. See `interfaces.py`."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Consumer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerSideOptions:
-    """What a worker asks of its transport.
+    """The settings that a worker gives to its transport.
 
     Attributes:
         name: The worker's name, different for each start.
@@ -158,7 +158,7 @@ class WorkerSideOptions:
 
 
 class WorkerSide(Protocol):
-    """What a transport provides for one worker.
+    """The transport's side of one worker.
 
     After `begin` and `start` the consumer reads activations while there are free slots, makes a task for each, and
     awaits `run(lease)` in it. When `run` returns, the lease is dropped and the slot given back. In the background

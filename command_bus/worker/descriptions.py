@@ -1,4 +1,4 @@
-"""What a worker publishes of its commands: schema, policies and reply, enough to send them without their classes."""
+"""The descriptions of commands that a worker publishes: schema, policies and reply, enough to send them without their classes."""
 
 from __future__ import annotations
 

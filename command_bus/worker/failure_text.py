@@ -1,4 +1,4 @@
-"""What a dead letter says of an exception: type, text and frames, without what may be secret, and never at the price of the letter."""
+"""The text of an exception in a dead letter: type, text and frames, without what may be secret. It never costs the letter."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Waiting:
 
 @dataclass(slots=True)
 class _Batch:
-    """What leaves together. Until it may have been applied, callers that give up leave it; then it stays as it is."""
+    """Commands that leave together. Until the batch may have been applied, callers that give up leave it; then it stays as it is."""
 
     script: Script
     keys: list[str]
