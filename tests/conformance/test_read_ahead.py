@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from command_bus.transport.records import Waiting
 from command_bus.transport.steps import Done, GiveBack, Lease, LeaseLost, Released, Retry, Started
-from tests.conformance.harness import ManualWorker, TransportHarness, bury, done, left, park
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park
 
 BOX = "box:a"
 NAMES = [f"c{number}" for number in range(1, 7)]
@@ -221,3 +222,50 @@ async def test_a_type_that_is_watched_from_now_on_has_all_its_events(harness: Tr
     events: Any = await harness.client.xrange(harness.shard.events)
     assert len(events) == 4 + 3, "four ends and three starts"
     assert await harness.nothing_of(BOX)
+
+
+@pytest.mark.parametrize("stale_first", [True, False], ids=["the stale step first", "the stale step last"])
+async def test_two_steps_of_a_mailbox_in_one_request(harness: TransportHarness, worker: ManualWorker, stale_first: bool) -> None:
+    """A worker that was paused beyond its lease sends its old step along with the take of the new activation."""
+    await harness.put(BOX, "c1")
+    old, _ = await worker.start()
+    await harness.put(BOX, "c2", "c3", "c4")
+    await worker.claim(old.activation)
+    await harness.recovery(worker).settle(0, [(old.activation, BOX)])
+    new = await worker.read_one()
+    steps = [(old, done("c1")), (new, TAKE)]
+    answers = await asyncio.gather(*(worker.do(*step) for step in (steps if stale_first else steps[::-1])))
+    assert LeaseLost() in answers
+    (answer,) = [each for each in answers if isinstance(each, Started)]
+    ran = []
+    while isinstance(answer, Started):
+        ran.append((answer.envelope or b"").decode())
+        answer = await worker.do(new, done(ran[-1]))  # type: ignore[assignment]
+    assert ran == ["c1", "c2", "c3", "c4"]
+
+
+async def test_a_repeated_take_and_a_settling_in_one_request(harness: TransportHarness, worker: ManualWorker) -> None:
+    await harness.put(BOX, "c1")
+    lease, _ = await worker.start()
+    await harness.put(BOX, "c2", "c3", "c4")
+    again = worker.lease(BOX, lease.activation)
+    answers = await asyncio.gather(worker.do(again, TAKE), worker.do(lease, done("c1")))
+    assert answers[0] == LeaseLost()
+    answer, ran = answers[1], list[str]()
+    while isinstance(answer, Started):
+        ran.append((answer.envelope or b"").decode())
+        answer = await worker.do(lease, done(ran[-1]))
+    assert ran == ["c2", "c3", "c4"]
+
+
+async def test_shallow_mailboxes_are_read_one_by_one(harness: TransportHarness, worker: ManualWorker) -> None:
+    line = worker.steps._shards[0]
+    deep, shallow = worker.lease("deep:a", "1-0"), worker.lease("shallow:a", "2-0")
+    line._reads_ahead = lambda mailbox: mailbox.startswith("deep")
+    assert line._to_read([shallow, shallow]) == 1
+    assert line._to_read([shallow, deep]) > 1
+    assert line._to_read([]) == 1
+    line._ahead.observe(100, 10)
+    for _ in range(20):
+        line._ahead.observe(100, 10)
+    assert (line._to_read([deep] * 10), line._to_read([deep] * 256)) == (12, 4)

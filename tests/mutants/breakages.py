@@ -436,15 +436,28 @@ MUTANTS = (
     ),
     Mutant(
         "what is settled stays when a lease ends",
-        f"{_LUA}/advance/3a_states.lua",
-        "  if oldest then try('XTRIM', KEYS[10 + step], 'MINID', '=', oldest) end\n",
-        "",
+        f"{_LUA}/advance/3b_verbs.lua",
+        "  trim(step, messages[step])\n  if counts_as_attempt == '0' then\n",
+        "  if counts_as_attempt == '0' then\n",
     ),
     Mutant(
         "what is settled stays while an entity waits",
+        f"{_LUA}/advance/3b_verbs.lua",
+        "  trim(step, messages[step])\n  local tried",
+        "  local tried",
+    ),
+    Mutant(
+        "what is settled stays when an entity yields",
+        f"{_LUA}/advance/3b_verbs.lua",
+        "  if head and (head[2] or ends_lease(name, follow)) then trim",
+        "  if head and head[2] then trim",
+    ),
+    Mutant(
+        "what was read for one step is taken for read behind another",
         f"{_LUA}/advance/3a_states.lua",
-        "  try('XTRIM', KEYS[10 + step], 'MINID', '=', oldest)\n",
-        "",
+        "not repeated[box] and further[box]",
+        "further[box]",
+        "tests/conformance/test_read_ahead.py::test_two_steps_of_a_mailbox_in_one_request",
     ),
     Mutant(
         "a command that was read ahead runs although it was cancelled",

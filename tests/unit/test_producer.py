@@ -265,3 +265,24 @@ async def test_an_answer_that_comes_late_is_nobody_s(monkeypatch: pytest.MonkeyP
     late[1](b"e")
     late[2](b"+")
     assert (await second, await third) == (Admission.ENTITY_FULL, Admission.ACCEPTED)
+
+
+async def test_a_command_that_cannot_be_packed_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(b"+", b"+")
+    line = producer(server)
+    respond = server.answer
+
+    def cannot_pack(script: object, args: list[Any]) -> Any:
+        if b"bad" in args:
+            raise TypeError("no argument for a server")
+        return respond(script, args)
+
+    monkeypatch.setattr(server, "answer", cannot_pack)
+    first = line.enqueue(plain("a"), 5.0)
+    await asyncio.sleep(0)
+    bad = line.enqueue(plain("bad"), 5.0)
+    assert await first is Admission.ACCEPTED
+    with pytest.raises(TransportUnavailable if Server.connected else CommandBusError):
+        await bad
+    assert await line.enqueue(plain("c"), 5.0) is Admission.ACCEPTED
+    assert line._shards[0].pending == 0

@@ -6,6 +6,7 @@ message are an attempt's id (`transport/attempts.py`), and advance.lua answers a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from command_bus.transport.mailboxes import mailbox_label
 __all__ = ["MailboxRecord", "parse_record", "parse_started", "refuse_newer"]
 
 _FIELDS = 7
+_ID = re.compile(r"[0-9]+-[0-9]+")
 _STATES = frozenset({"", "r", "h", "H", "w", "s"})
 _NEWER = b"newer"
 _NO_PARTS: Mapping[str, str] = MappingProxyType({})
@@ -63,7 +65,7 @@ class MailboxRecord(NamedTuple):
     @property
     def oldest(self) -> str:
         """Where its commands begin that are not settled: an id for XRANGE."""
-        return self.message if self.is_held else "-"
+        return self.message if self.is_held and _ID.fullmatch(self.message) else "-"
 
     @property
     def started_us(self) -> int:

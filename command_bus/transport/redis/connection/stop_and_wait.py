@@ -60,6 +60,7 @@ class StopAndWait(ABC, Generic[Item, Batch]):
         self._line: deque[Item] = deque()
         self._loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # set with the first future
         self._idle = True
+        self._ended = False
         self._posted: Batch | None = None
         self._slow: asyncio.Task[None] | None = None
         self._rests: asyncio.Future[None] | None = None
@@ -117,28 +118,32 @@ class StopAndWait(ABC, Generic[Item, Batch]):
     def _put(self, item: Item) -> None:
         """Put an item, with a future made before, into the line."""
         self._line.append(item)
-        if self._idle:
+        if self._idle and not self._ended:
             self._idle = False
             self._loop.call_soon(self._leave)
 
     def _leave(self) -> None:
         """Send the next batch, or rest."""
-        while self._line:
+        while self._line and not self._ended:
             items = self._take()
             if not items:
                 continue
             try:
-                batch = self._batch(items)
+                self._send(self._batch(items))
             except Exception as error:  # noqa: BLE001 - its callers must get it, whatever it is
+                self._posted = None
                 self._failed(items, error)
-                continue
-            self._posted = batch
-            if not self._may_post(batch) or not self._connections.post(
-                batch.script, batch.keys, batch.args, partial(self._answered, batch)
-            ):
-                self._go_slow(batch, None)
-            return
+            else:
+                return
         self._rest()
+
+    def _send(self, batch: Batch) -> None:
+        """Post a batch; one that cannot be posted has a task."""
+        self._posted = batch
+        if not self._may_post(batch) or not self._connections.post(
+            batch.script, batch.keys, batch.args, partial(self._answered, batch)
+        ):
+            self._go_slow(batch, None)
 
     def _answered(self, batch: Batch, answer: Any) -> None:
         """Hand out an answer. If more items wait, they leave before that, so that the server works at the same time."""
@@ -148,7 +153,10 @@ class StopAndWait(ABC, Generic[Item, Batch]):
             self._go_slow(batch, self._error_in(answer))
             return
         self._posted = None
-        self._heard(batch, answer)
+        try:
+            self._heard(batch, answer)
+        except Exception:  # noqa: BLE001 - its callers get their answers all the same
+            _log.exception("%s: an answer could not be read", self._name)
         if self._line:
             self._leave()
             self._hand_out_safely(batch, answer)
@@ -209,7 +217,8 @@ class StopAndWait(ABC, Generic[Item, Batch]):
 
     async def end(self) -> None:
         """Give up what is in flight or waits; what is put in line afterwards does not leave."""
+        self._ended = True
         self._line.clear()
         if self._slow is not None:
             await end_tasks([self._slow])
-        self._idle, self._posted = False, None
+        self._posted = None

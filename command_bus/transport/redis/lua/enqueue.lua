@@ -92,7 +92,7 @@ local function postpone(box, id, delay, envelope)
   if type(kept) == 'table' then return kept end
   if type(redis.pcall('HINCRBY', delayed_counts, name, 1)) == 'table' then redis.pcall('HSET', delayed_counts, name, '1') end
   call('ZADD', due, at, 'd:' .. id)
-  if at < first_due then
+  if at < first_due or first_due <= at - delay then  -- what is overdue may be a member that no worker of this release takes
     first_due = at
     redis.pcall('XADD', ready, '*', 'tick', '1')
   end

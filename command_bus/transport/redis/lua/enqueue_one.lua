@@ -21,7 +21,7 @@
 -- ARGV[7]  envelope
 -- ARGV[8]  digest    of a command with a mark
 --
--- returns '?' if enqueue.lua has to be asked, and nothing was done; else as enqueue.lua: 'gone', +, =, !
+-- returns '?' if enqueue.lua has to be asked, and the command was not touched; else as enqueue.lua: 'gone', +, =, !
 
 local active, stats, later, paused, watched = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local last, mailbox, mark = KEYS[7], KEYS[8], KEYS[9]
@@ -37,7 +37,11 @@ end
 if (tonumber(call('HGET', stats, 'depth')) or 0) >= tonumber(ARGV[4]) or ARGV[6] == '0' then return '?' end
 if ARGV[2] == '1' and number > 1 and call('EXISTS', last) == 0 then return 'gone' end
 
-local answered = call('SET', last, ARGV[1] .. ':+', 'GET', 'PX', ttl)  -- the first write: a full server refuses it
+local answered = pcall('SET', last, ARGV[1] .. ':+', 'GET', 'PX', ttl)  -- the first write
+if type(answered) == 'table' then  -- a full server refuses it, but knows what it answered before
+  local kept = call('GET', last)
+  return kept and string.match(kept, '^' .. ARGV[1] .. ':(.*)$') or answered
+end
 local before = answered and tonumber(string.match(answered, '^%d+'))
 if before and before >= number then
   call('SET', last, answered, 'PX', ttl)
@@ -45,18 +49,18 @@ if before and before >= number then
   return {err = 'STALE a later batch of this producer was answered'}
 end
 
-if mark and not call('SET', mark, 'q' .. digest .. name, 'NX') then
-  local known = pcall('GET', mark)
+local known = mark and pcall('GET', mark)
+if known then
   local outcome = type(known) == 'string' and (string.sub(known, 2, 9) == digest and '=' or '!') or 'w'
   pcall('SET', last, ARGV[1] .. ':' .. outcome, 'PX', ttl)
   return outcome
 end
 local added = pcall('XADD', mailbox, '*', 'e', envelope)
 if type(added) == 'table' then  -- a key of another type, or a mailbox whose ids are used up
-  if mark then pcall('SET', mark, '', 'PX', 1) end  -- not deleted: a producer may not delete marks
   pcall('SET', last, answered or (number - 1) .. ':', 'PX', ttl)
   return '?'
 end
+if mark then call('SET', mark, 'q' .. digest .. name) end
 if not record then call('HSET', active, name, queue(KEYS[1], name, '0', '0')) end
 pcall('HINCRBY', stats, 'depth', 1)  -- a counter that cannot grow must not cost the answer
 pcall('HINCRBY', stats, 'accepted', 1)

@@ -59,7 +59,8 @@ class Waiting:
     deadline: float
     alone: bool = False
     """Its answer is that of one command, not a list."""
-    failed: bool = False
+    counted_off: bool = False
+    """It is answered, and not counted as pending any more."""
 
 
 @dataclass(slots=True)
@@ -278,9 +279,8 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         if isinstance(error, asyncio.CancelledError):
             items = [*items, *self._line]
             self._line.clear()
-        if not isinstance(error, CommandBusError):
             error = BusClosed("the bus was closed, or its event loop ended, in between")
-        self._fail(items, error)
+        self._fail(items, error if isinstance(error, CommandBusError) else TransportUnavailable(f"it could not be sent: {error}"))
 
     def _resolve(self, asked: list[Waiting], answer: bytes) -> None:
         """Give each caller its answer. Callers whose deadline has passed already have an error with an unknown outcome."""
@@ -289,7 +289,8 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         start = 0
         for waiting in asked:
             end = start + len(waiting.submissions)
-            if not waiting.failed:
+            if not waiting.counted_off:
+                waiting.counted_off = True
                 self.pending -= end - start
                 if not waiting.answer.done():
                     codes = answer[start:end]
@@ -298,9 +299,9 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
 
     def _fail(self, batch: Sequence[Waiting], error: CommandBusError) -> None:
         for waiting in batch:
-            if waiting.failed:
+            if waiting.counted_off:
                 continue
-            waiting.failed = True
+            waiting.counted_off = True
             self.pending -= len(waiting.submissions)
             if not waiting.answer.done():
                 waiting.answer.set_exception(error)

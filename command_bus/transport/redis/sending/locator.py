@@ -1,4 +1,4 @@
-"""`RedisLocator`: find where one command is, in a single request, for a caller whose wait timed out.
+"""`RedisLocator`: find where one command is, in few requests, for a caller whose wait timed out.
 
 A sender may have fewer rights than an operator: what it may not read is left out.
 """

@@ -23,8 +23,8 @@ __all__ = ["RedisWorkerSide"]
 
 _log = logging.getLogger("command_bus.worker")
 _SIGN_OFF = 1.0  # seconds
-_DEEP = 1_000
-"""Commands that a mailbox may hold if its commands are read ahead: settled ones that stand in it count, too, and are 1 % of that at most."""
+_DEEP = 2_000
+"""Commands that a mailbox may hold, at least, if its commands are read ahead: up to eleven settled ones that stand in it count, too."""
 
 
 class RedisWorkerSide:

@@ -51,6 +51,8 @@ MAX_BYTES = 1024 * 1024
 MAX_AHEAD = 12
 AHEAD_BYTES = 64 * 1024
 """Most commands of a mailbox, and bytes, that are read at a time. They are still started and settled one by one."""
+_MOST_READ = 1_200
+"""Most commands that a request has the server read."""
 _SMALL = 100  # bytes of a step that carries nothing
 _log = logging.getLogger("command_bus.transport")
 _SETTLED: dict[bytes, Answer] = {reason.encode(): Released(reason) for reason in ("idle", "yield", "wait", "stop")}
@@ -125,12 +127,18 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
 
     def _batch(self, items: list[_Waiting]) -> _Batch:
         prefix = self._keys.mailboxes
-        args = [*self._head_args, len(prefix), len(items), self._ahead.count]
+        args = [*self._head_args, len(prefix), len(items), self._to_read([lease for lease, _, _ in items if not lease.ahead])]
         names: list[str] = []
         for lease, step, _ in items:
             _encode(self._keys, lease, step, names, args)
         keys = [*self._head_keys, *[prefix + lease.mailbox for lease, _, _ in items], *names]
         return _Batch(ADVANCE, keys, args, items)
+
+    def _to_read(self, leases: list[Lease]) -> int:
+        """Return how many commands the server reads for each of these mailboxes, of which none is read ahead."""
+        if not any(self._reads_ahead(lease.mailbox) for lease in leases):
+            return 1
+        return max(1, min(self._ahead.count, _MOST_READ // len(leases)))
 
     def _items(self, batch: _Batch) -> list[_Waiting]:
         return batch.steps
@@ -154,7 +162,12 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
         for (lease, _, waiting), state, body in zip(batch.steps, answer[1::2], answer[2::2], strict=True):
             result = _SETTLED.get(state)
             if result is None:
-                result = _decode(lease, state, body, now_ms, confirmed)
+                try:
+                    result = _decode(lease, state, body, now_ms, confirmed)
+                except ValueError as error:  # of this mailbox alone
+                    if not waiting.done():
+                        waiting.set_exception(error)
+                    continue
                 if lease.ahead and not self._reads_ahead(lease.mailbox):
                     lease.ahead = None
             if not waiting.done():

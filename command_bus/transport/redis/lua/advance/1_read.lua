@@ -44,7 +44,8 @@
 -- functions: each function that a script defines costs 0.1 us per call of the script.
 --
 -- A settled command stays in its mailbox until the next read there, because a deletion walks over all that was deleted before it. So what
--- stands before the running command of a held mailbox is settled, fewer commands than are read at a time, and whatever ends a lease trims it.
+-- stands before the running command of a held mailbox is settled, fewer commands than are read at a time, and whatever ends a lease trims it
+-- before it writes anything.
 -- Who removes something behind a running command writes H into the record (see shared/record.lua): then what was read ahead is not used.
 
 local ready, active, fence_key, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -52,6 +53,7 @@ local due, paused, parked, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local group, owner, reply_ttl, prefix, steps, ahead = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local call, try, byte, sub, find, format = redis.call, redis.pcall, string.byte, string.sub, string.find, string.format
 local HELD, HELD_AND_CHANGED = byte('h'), byte('H')
+local AHEAD_BYTES = 65536  -- of the commands of one mailbox in an answer
 
 pass_memory_limit(ready, group)
 

@@ -28,12 +28,13 @@ end
 local function body_of(box, fields)
   if not fields then return false end
   local envelope = #fields == 2 and fields[1] == 'e' and fields[2]
-  local entries = further[box]
+  local entries = not repeated[box] and further[box]
   if not envelope or not entries then return envelope or fields end
-  local more = {}
+  local more, size = {}, #envelope
   for i = 2, #entries do
     local entry = entries[i][2]
-    if #entry ~= 2 or entry[1] ~= 'e' then break end
+    size = size + #(entry[2] or '')
+    if #entry ~= 2 or entry[1] ~= 'e' or size > AHEAD_BYTES then break end
     more[2 * i - 3], more[2 * i - 2] = entries[i][1], entry[2]
   end
   return {envelope, more}
@@ -47,25 +48,35 @@ local function another_waits()
   return others_wait
 end
 
--- The states that a mailbox can enter. Each sets its record and returns the answer to the step. Whatever ends a lease trims the mailbox:
--- `oldest` is the first command that is not settled.
+-- Remove what is settled: all before the first command that is not. Raises if this user may not: then the lease must not end, or settled
+-- commands would start again. A key of another type holds none.
+local function trim(step, oldest)
+  local trimmed = try('XTRIM', KEYS[10 + step], 'MINID', '=', oldest)
+  if type(trimmed) == 'table' and not find(trimmed.err, 'WRONGTYPE', 1, true) then error(trimmed, 0) end
+end
+
+-- Return whether a mailbox is given up although it has a next command.
+local function ends_lease(name, follow)
+  if any_paused and holds_of(paused, name) then return true end
+  return follow ~= 's' and (follow == 'l' or another_waits())
+end
+
+-- The states that a mailbox can enter. Each sets its record and returns the answer to the step.
 
 local function become(name, record)
   records[name] = record
   changed[name] = true
 end
 
-local function rest(step, oldest, state, attempt, first, parts)
+local function rest(step, state, attempt, first, parts)
   local name = names[step]
   released[#released + 1] = activations[step]
-  try('XTRIM', KEYS[10 + step], 'MINID', '=', oldest)
   become(name, pack_record(state, '', attempt, first, parts))
 end
 
-local function requeue(step, oldest, attempt, first, parts)
+local function requeue(step, attempt, first, parts)
   local name = names[step]
   released[#released + 1] = activations[step]
-  if oldest then try('XTRIM', KEYS[10 + step], 'MINID', '=', oldest) end
   become(name, queue(ready, name, attempt, first, parts))
   return 'yield'
 end
@@ -79,10 +90,10 @@ local function start(step, name, activation, holder, head, attempt, first, follo
     return 'idle'
   end
   if any_paused and holds_of(paused, name) then
-    rest(step, head[1], 's', attempt, first, parts)
+    rest(step, 's', attempt, first, parts)
     return 'stop'
   end
-  if follow ~= 's' and (follow == 'l' or another_waits()) then return requeue(step, head[1], attempt, first, parts) end
+  if follow ~= 's' and (follow == 'l' or another_waits()) then return requeue(step, attempt, first, parts) end
   started = started + 1
   if first == '0' then first = now_text end
   local running = next_fence() .. '|' .. head[1] .. '|' .. attempt + 1 .. '|' .. first

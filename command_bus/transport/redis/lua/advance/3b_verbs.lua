@@ -31,12 +31,12 @@ local counted = {n = 'rejected', x = 'expired', b = 'buried'}
 -- Settle a command and go on with the next. Without a next one, the whole mailbox is deleted.
 local function settle(step, verb, name, activation, holder, follow, left, parts)
   local message = messages[step]
-  local head = next_of(step, message)  -- before anything is written: this may raise
+  local head = next_of(step, message)  -- before anything is written: this may raise, and so may the next line
+  if head and (head[2] or ends_lease(name, follow)) then trim(step, head[1]) end
   if verb == 'b' then write_letter(name, left, '0') end
   local counter = counted[verb]
   if counter then counts[counter] = counts[counter] + 1 end
   settled = settled + 1
-  if head and head[2] then call('XTRIM', KEYS[10 + step], 'MINID', '=', head[1]) end
   if left then
     write_mark(left, false, name)
     push_reply(left)
@@ -46,8 +46,9 @@ local function settle(step, verb, name, activation, holder, follow, left, parts)
 end
 
 local function park(step, name, left, attempt, first, parts)
+  trim(step, messages[step])
   call('HSET', parked, name, write_letter(name, left, '1'))
-  rest(step, messages[step], 's', attempt, first, parts)
+  rest(step, 's', attempt, first, parts)
   write_mark(left, true)
   push_reply(left)
   if left.outcomes then keep_outcome(left.record, left.outcomes, left.outcome) end
@@ -55,23 +56,25 @@ local function park(step, name, left, attempt, first, parts)
 end
 
 local function wait(step, name, delay, counts_as_attempt, attempt, first, parts)
+  trim(step, messages[step])
   local tried = counts_as_attempt == '0' and format('%d', attempt - 1) or attempt
   local at = now + tonumber(delay)
   local head = call('ZRANGE', due, 0, 0, 'WITHSCORES')
   call('ZADD', due, at, 'r:' .. name)
-  rest(step, messages[step], 'w', tried, first, parts)
-  if not head[2] or at < tonumber(head[2]) then try('XADD', ready, '*', 'tick', '1') end
+  rest(step, 'w', tried, first, parts)
+  if not head[2] or at < tonumber(head[2]) or tonumber(head[2]) <= now then try('XADD', ready, '*', 'tick', '1') end
   local kind = counts_as_attempt == '0' and 'handed_back' or 'retried'
   counts[kind] = counts[kind] + 1
   return 'wait'
 end
 
 local function give_back(step, counts_as_attempt, attempt, first, parts)
+  trim(step, messages[step])
   if counts_as_attempt == '0' then
     attempt = format('%d', math.max(attempt - 1, 0))
     counts.handed_back = counts.handed_back + 1
   end
-  return requeue(step, messages[step], attempt, first, parts)
+  return requeue(step, attempt, first, parts)
 end
 
 local event_of = {d = 'completed', n = 'rejected', x = 'expired', b = 'dead_lettered', p = 'parked'}

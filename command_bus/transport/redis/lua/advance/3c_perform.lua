@@ -8,7 +8,7 @@ local function perform_by_record(step, verb, name, activation, follow, record)
       taken[#taken + 1] = activation
       return start(step, name, activation, holders[step], head, attempt, first, follow, parts)
     elseif verb == 'g' and runs[step] == '' then
-      return requeue(step, nil, attempt, first, parts)
+      return requeue(step, attempt, first, parts)
     end
     return 'gone'
   end

@@ -3,7 +3,7 @@
 -- Return how many there are, and the id of the command that runs; 0 and an empty id if none runs.
 local function settled_in(box, record)
   local state, _, _, running = parse_record(record or '')
-  if state ~= 'h' and state ~= 'H' then return 0, '' end
+  if (state ~= 'h' and state ~= 'H') or not string.find(running, '^%d+%-%d+$') then return 0, '' end
   return #redis.call('XRANGE', box, '-', '(' .. running), running
 end
 
