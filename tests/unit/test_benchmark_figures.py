@@ -276,7 +276,7 @@ def test_the_table_tells_targets_failures_and_a_busy_machine() -> None:
     row = lines.index("MISSED 0.90 × call, 1 in flight")
     assert lines[row + 1 : row + 3] == [
         "0.90 × p50 ≤ 0.45 ms 0.50 against 0.45",
-        "1.20 × p50 lower than every peer's 0.60 against 0.50",
+        "1.20 × p50 lower than every peer's 0.50 against 0.60",
     ]
     row = lines.index("unknown 1.30 × dispatch, one by one")
     assert lines[row + 1] == "? × ≥ 1.1 × the best peer not measured: every peer's dispatch, one by one: per_s"
