@@ -17,26 +17,26 @@ _REDIS = "transport/redis"
 MUTANTS = (
     Mutant(
         "settle under a stale fence",
-        f"{_LUA}/advance.lua",
-        "    if sub(record, 1, #ours) == ours then\n",
-        "    if sub(record, 1, #activation + 3) == 'h|' .. activation .. '|' then\n",
+        f"{_LUA}/advance/3c_perform.lua",
+        "and sub(record, 2, #ours + 1) == ours then\n",
+        "and sub(record, 2, #activation + 3) == '|' .. activation .. '|' then\n",
     ),
     Mutant(
         "settle for every holder of a lease",
-        f"{_LUA}/advance.lua",
-        "    if sub(record, 1, #ours) == ours then\n",
-        "    if sub(record, 1, 1) == 'h' then\n",
+        f"{_LUA}/advance/3c_perform.lua",
+        "and sub(record, 2, #ours + 1) == ours then\n",
+        "then\n",
     ),
     Mutant(
         "a started command is given to every lease that asks",
-        f"{_LUA}/advance.lua",
-        "  if state ~= 'h' or held_for ~= holders[step] then return 'gone' end\n",
-        "  if state ~= 'h' then return 'gone' end\n",
+        f"{_LUA}/advance/3c_perform.lua",
+        "  if (state ~= 'h' and state ~= 'H') or held_for ~= holders[step] then return 'gone' end\n",
+        "  if state ~= 'h' and state ~= 'H' then return 'gone' end\n",
         "tests/conformance/test_steps.py::test_another_lease_of_the_same_worker_takes_no_started_command",
     ),
     Mutant(
         "a take of what is gone starts it again",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3c_perform.lua",
         "  if held_by ~= activation then return 'gone' end\n",
         "  if verb == 't' and state == 'h' then\n"
         "    return start(step, name, activation, holders[step], next_of(step), attempt, first, follow)\n"
@@ -45,20 +45,20 @@ MUTANTS = (
     ),
     Mutant(
         "starts are not published",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3a_states.lua",
         "  if publish then note_event('started'",
         "  if publish and attempt == '1' then note_event('started'",
     ),
     Mutant(
         "a step that fails is published",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3c_perform.lua",
         "local function publish_events(done)\n  if done then\n",
         "local function publish_events(done)\n  letter_id = letter_id or '0-0'\n  if true then\n",
         "tests/conformance/test_events.py::test_a_failed_step_publishes_no_event",
     ),
     Mutant(
         "the end of a command is published for every holder of a lease",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3c_perform.lua",
         "  local follow = sub(operation, 2, 2)\n",
         "  local follow = sub(operation, 2, 2)\n"
         "  local entry = publish and verb == 'd' and messages[step] and call('XRANGE', KEYS[10 + step], messages[step], messages[step])[1]\n"
@@ -74,32 +74,31 @@ MUTANTS = (
     ),
     Mutant(
         "a fence that does not grow",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/2_prepare.lua",
         "  fence, fence_low = fence + 1, fence_low + 1\n",
         "",
     ),
     Mutant(
         "a fence that is not kept",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/2_prepare.lua",
         "local fence = math.max(tonumber(call('GET', fence_key) or '0'), time[1] * 1000000 + time[2] - 1)",
         "local fence = time[1] * 1000 - 1",
     ),
     Mutant(
         "first in, last out",
-        f"{_LUA}/advance.lua",
-        "heads[stream[1]] = stream[2][1] end",
-        "heads[stream[1]] = stream[2][#stream[2]] end",
-        more=((f"{_LUA}/advance.lua", "{'XREAD', 'COUNT', '1', 'STREAMS'}", "{'XREAD', 'STREAMS'}"),),
+        f"{_LUA}/advance/2_prepare.lua",
+        "heads[box] = entries[1]\n      if #entries > 1 then further[box] = entries end",
+        "heads[box] = entries[#entries]",
     ),
     Mutant(
         "acknowledge before handling",
-        f"{_LUA}/advance.lua",
-        "  bodies[step] = body_of(head[2])\n  if publish then",
-        "  bodies[step] = body_of(head[2])\n  settled = settled + call('XDEL', KEYS[10 + step], head[1])\n  if publish then",
+        f"{_LUA}/advance/3a_states.lua",
+        "  bodies[step] = body_of(box, head[2])\n  if publish then",
+        "  bodies[step] = body_of(box, head[2])\n  settled = settled + call('XDEL', box, head[1])\n  if publish then",
     ),
     Mutant(
         "reply before settling",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3c_perform.lua",
         "  local record = records[name]\n  if not record then return 'gone' end\n",
         "  local record = records[name]\n"
         "  if lefts[step] and (verb == 'd' or verb == 'n') then push_reply(lefts[step]) end\n"
@@ -107,50 +106,50 @@ MUTANTS = (
     ),
     Mutant(
         "no reply with the settling",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3b_verbs.lua",
         "    write_mark(left, false, name)\n    push_reply(left)\n    if left.outcomes then",
         "    write_mark(left, false, name)\n    if left.outcomes then",
     ),
     Mutant(
         "the next activation is forgotten",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3a_states.lua",
         "become(name, queue(ready, name, attempt, first))",
-        "become(name, pack_record('r', activation, attempt, first))",
+        "become(name, pack_record('r', activations[step], attempt, first))",
     ),
     Mutant(
         "a retry waits for ever",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3b_verbs.lua",
         "  call('ZADD', due, at, 'r:' .. name)\n",
         "",
     ),
     Mutant(
         "a retry lets others overtake",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3b_verbs.lua",
         "  if verb == 'w' then return wait(",
         "  if verb == 'w' then\n"
         "    local box = KEYS[10 + step]\n"
         "    local running = call('XRANGE', box, messages[step], messages[step])[1]\n"
         "    call('XDEL', box, messages[step])\n"
         "    call('XADD', box, '*', 'e', running[2][2])\n"
-        "    return requeue(name, activation, attempt, first)\n"
+        "    return requeue(step, nil, attempt, first)\n"
         "  end\n"
         "  if verb == 'w' then return wait(",
     ),
     Mutant(
         "a dead letter is dropped",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3b_verbs.lua",
         "  if verb == 'b' then write_letter(name, left, '0') end\n",
         "",
     ),
     Mutant(
         "the depth is not counted down",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/4_write.lua",
         "  try('HINCRBY', stats, 'depth', -settled)\n",
         "",
     ),
     Mutant(
         "a paused entity is started",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3a_states.lua",
         "  if any_paused and holds_of(paused, name) then\n    rest",
         "  if false then\n    rest",
     ),
@@ -212,7 +211,7 @@ MUTANTS = (
     ),
     Mutant(
         "an untouched give-back counts as an attempt",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3b_verbs.lua",
         "    attempt = format('%d', math.max(attempt - 1, 0))\n",
         "    attempt = format('%d', attempt + 1)\n",
     ),
@@ -230,7 +229,7 @@ MUTANTS = (
     ),
     Mutant(
         "a settled id is forgotten",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/advance/3b_verbs.lua",
         "    call('SET', left.mark, left.value, 'PX', left.ttl)\n",
         "    call('DEL', left.mark)\n",
     ),
@@ -404,9 +403,8 @@ MUTANTS = (
     Mutant(
         "an ambiguous batch is sent as a new one",
         f"{_REDIS}/sending/producer.py",
-        "            pause = self._backoff.failed(error)\n            batch = self._expire(batch, unknown or error, pause)\n",
-        "            pause = self._backoff.failed(error)\n            args = [next(self._numbers), *args[1:]]\n"
-        "            batch = self._expire(batch, unknown or error, pause)\n",
+        "            batch.stale, error = True, None\n",
+        "            batch, error = self._batch(left), None\n",
     ),
     Mutant(
         "a batch that was stuck on the way is accepted late",
@@ -425,8 +423,8 @@ MUTANTS = (
     Mutant(
         "a batch in doubt is asked again without those who gave up",
         f"{_REDIS}/sending/producer.py",
-        "            if unknown is None and len(asked) != len(batch):\n",
-        "            if len(asked) != len(batch):\n",
+        "        if doubt is None and len(left) != len(batch.waiting):\n",
+        "        if len(left) != len(batch.waiting):\n",
         "tests/unit/test_producer.py::test_a_batch_in_doubt_stays_as_it_is_when_some_give_up",
     ),
     Mutant(
@@ -434,6 +432,51 @@ MUTANTS = (
         f"{_LUA}/remove.lua",
         "redis.call('XDEL', box, id) == 0 then return false end",
         "redis.call('XLEN', box) == 0 then return false end",
+    ),
+    Mutant(
+        "what is settled stays when a lease ends",
+        f"{_LUA}/advance/3a_states.lua",
+        "  if oldest then try('XTRIM', KEYS[10 + step], 'MINID', '=', oldest) end\n",
+        "",
+    ),
+    Mutant(
+        "what is settled stays while an entity waits",
+        f"{_LUA}/advance/3a_states.lua",
+        "  try('XTRIM', KEYS[10 + step], 'MINID', '=', oldest)\n",
+        "",
+    ),
+    Mutant(
+        "a command that was read ahead runs although it was cancelled",
+        f"{_LUA}/shared/record.lua",
+        "  return 'H' .. string.sub(record, 2)\n",
+        "  return record\n",
+    ),
+    Mutant(
+        "a settled command is cancelled",
+        f"{_LUA}/remove.lua",
+        "  if holds and not is_behind(id, running) then return false end",
+        "  if holds and id == running then return false end",
+        "tests/conformance/test_read_ahead.py::test_what_is_settled_or_runs_cannot_be_cancelled",
+    ),
+    Mutant(
+        "a single command that is asked again is accepted again",
+        f"{_LUA}/enqueue_one.lua",
+        "if before and before >= number then",
+        "if before and before > number then",
+    ),
+    Mutant(
+        "a single command that was stuck on the way is accepted late",
+        f"{_LUA}/enqueue_one.lua",
+        "if before and before >= number then",
+        "if before == number then",
+        "tests/conformance/test_enqueue_one.py::test_asked_again_it_answers_as_the_first_time",
+    ),
+    Mutant(
+        "an answer that comes after its batch was given up is handed out",
+        f"{_REDIS}/connection/stop_and_wait.py",
+        "        if batch is not self._posted:\n            return  # it was given up\n",
+        "",
+        "tests/unit/test_producer.py::test_an_answer_that_comes_late_is_nobody_s",
     ),
     *SLOTS,
 )

@@ -114,7 +114,7 @@ def test_each_gets_an_environment_of_its_own(monkeypatch: pytest.MonkeyPatch, tm
     venv = tmp_path / ".venv-3.98"
     assert _run(monkeypatch, tmp_path, places, tests="exit 0") == [
         f"{venv.name} setup",
-        f"memory|valkey {venv} -m pytest -q -m not slow -n {setup.PROCESSES} tests/unit tests/conformance -n 4",
+        f"valkey {venv} -m pytest -q -m not slow -n {setup.PROCESSES} tests/unit tests/conformance -n 4",
     ]
 
 

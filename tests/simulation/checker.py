@@ -337,6 +337,15 @@ def lost(history: History) -> Broken:
 
 
 @rule
+def removed(history: History) -> Broken:
+    """Nothing starts that was taken out of its line."""
+    for name, runs in of_commands(history).items():
+        at = history.sent[name].removed
+        if at is not None and any(run.began > at for run in runs):
+            yield runs[0].entity, f"{name} was cancelled, and started after that"
+
+
+@rule
 def phantom(history: History) -> Broken:
     """Nothing runs that was certainly refused."""
     for name in of_commands(history):

@@ -37,6 +37,9 @@ class Sent:
     value: Any = None
     timeout: float = 0.0
     cancelled: bool = False
+    """Perhaps: an answer may be lost."""
+    removed: float | None = None
+    """When a producer learned that it was taken out of its line."""
     replays: int = 0
     discarded: bool = False
     plan: Any = None

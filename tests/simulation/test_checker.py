@@ -127,6 +127,11 @@ def never_run(history: History) -> None:
     sent(history, "p1.4", 1003.0)
 
 
+def run_after_it_was_cancelled(history: History) -> None:
+    name = history.executions[0].id
+    history.sent[name].removed = history.executions[0].began - 0.1
+
+
 def refused_and_run(history: History) -> None:
     one = history.sent["p1.1"]
     one.acked, one.refused = None, "queue_full"
@@ -235,6 +240,7 @@ BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "lost": [never_run],
     "phantom": [refused_and_run],
     "refusals": [refused_and_run],
+    "removed": [run_after_it_was_cancelled],
     "admissions": [accepted_again, called_a_duplicate],
     "calls": [answered_by_another_run, never_answered, answered_too_late],
     "starved": [kept_waiting, never_had_its_turn],

@@ -325,11 +325,13 @@ class Producer:
 
     async def _cancel(self, sent: Sent) -> None:
         self._simulation.history.note(sent.entity, f"{self._name}: cancel {sent.id}")
-        sent.cancelled = True  # perhaps: an answer may be lost
+        sent.cancelled = True
         try:
             done = await self._bus.cancel(sent.id)
         except CommandBusError:
             return
+        if done:
+            sent.removed = self._simulation.loop.time()
         self._simulation.history.note(sent.entity, f"{self._name}: cancel {sent.id}: {done}")
 
 

@@ -237,3 +237,31 @@ async def test_a_task_that_is_cancelled_before_it_begins_fails_its_batch_alone(m
         await first
     assert await line.enqueue(plain("b"), 5.0) is Admission.ACCEPTED
     assert line._shards[0].pending == 0
+
+
+async def test_an_answer_that_comes_late_is_nobody_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that was given up is sent again; then the first answer arrives, and another batch is on its way."""
+    server = Server(b"+", b"e")
+    server.connected = True
+    line = producer(server)
+    late: list[Callable[[Any], None]] = []
+
+    def post(script: object, keys: list[str], args: list[Any], answered: Callable[[Any], None]) -> bool:
+        late.append(answered)
+        return True
+
+    monkeypatch.setattr(server, "post", post)
+    first = line.enqueue(plain("a"), 0.01)
+    with pytest.raises(TransportUnavailable) as raised:
+        await first
+    assert raised.value.outcome_unknown
+    await asyncio.sleep(0.05)
+    second = line.enqueue(plain("b"), 5.0)
+    await asyncio.sleep(0)
+    late[0](b"+")
+    third = line.enqueue(plain("c"), 5.0)
+    await asyncio.sleep(0)
+    assert (len(late), second.done(), third.done()) == (2, False, False), "one batch is on its way"
+    late[1](b"e")
+    late[2](b"+")
+    assert (await second, await third) == (Admission.ENTITY_FULL, Admission.ACCEPTED)

@@ -52,7 +52,7 @@ def text_of(entry: Id) -> bytes:
 
 
 def bounds(low: bytes, high: bytes) -> tuple[Id, Id]:
-    """Parse a range; both ends are included."""
+    """Parse a range; both ends of what is returned are included."""
     if low == b"-":
         start: Id = (0, 0)
     elif low[:1] == b"(":
@@ -62,6 +62,9 @@ def bounds(low: bytes, high: bytes) -> tuple[Id, Id]:
         start = (ms, sequence + 1)
     else:
         start = id_of(low)
+    if high[:1] == b"(":
+        ms, sequence = id_of(high[1:])
+        return start, (ms, sequence - 1) if sequence else (ms - 1, _LAST[1])
     return start, _LAST if high == b"+" else id_of(high, 2**63)
 
 

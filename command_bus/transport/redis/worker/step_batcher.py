@@ -140,10 +140,10 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
 
     def _heard(self, batch: _Batch, answer: list[Any]) -> None:
         size = commands = 0
-        for body in answer[2::2]:
+        for body in filter(None, answer[2::2]):  # most commands were read ahead
             if type(body) is bytes:
                 size, commands = size + len(body), commands + 1
-            elif type(body) is list and type(body[-1]) is list:
+            elif type(body[-1]) is list:
                 size += len(body[0]) + sum(map(len, body[1]))
                 commands += 1 + len(body[1]) // 2
         self._answers.observe(size, len(batch.steps))

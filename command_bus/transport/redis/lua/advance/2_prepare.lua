@@ -22,7 +22,7 @@ end
 local settling = {d = true, n = true, x = true, b = true}
 local records, heads, further, repeated = {}, nil, {}, {}
 
-local seen, reading, behind = {}, {'XREAD', 'COUNT', ahead, 'STREAMS'}, {}
+local seen, reading, behind = {}, {'XREAD', 'COUNT', publish and '1' or ahead, 'STREAMS'}, {}
 for step, record in ipairs(call('HMGET', active, unpack(names))) do
   local box, verb = KEYS[10 + step], verbs[step]
   records[names[step]] = record
