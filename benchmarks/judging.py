@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from benchmarks.figures import Figure
 
-__all__ = ["Condition", "Figured", "Finding", "Measured", "Missing", "Peers", "Run", "Target", "Verdict", "judged"]
+__all__ = ["Condition", "Figured", "Finding", "Measured", "Missing", "Peers", "Run", "Target", "Verdict", "asked", "judged"]
 
 Measured = Mapping[str, Mapping[str, Figure]]
 
@@ -50,6 +50,22 @@ class Run:
 
 Figured = Callable[[Run], float]
 """A figure, or what is made of some."""
+
+
+class _Asked(Run):
+    """A run that has every figure, and notes which were asked for."""
+
+    def __init__(self, peers: Iterable[str]) -> None:
+        super().__init__({}, dict.fromkeys(peers, ""))
+        self.cases: set[str] = set()
+
+    def __call__(self, case: str, metric: str = "per_s") -> float:
+        self.cases.add(case)
+        return 1.0
+
+    def peers(self, case: str, metric: str = "per_s", *, python: bool = False) -> dict[str, float]:
+        self.cases.update(f"{name}, {case}" for name in self._peers)
+        return dict.fromkeys(self._peers, 1.0) or {"": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +184,17 @@ class Verdict:
         """Whether one way holds; None if that depends on what was not measured."""
         ways = [_all(finding.met for finding in way) for way in self.ways]
         return True if True in ways else None if None in ways else False
+
+
+def asked(targets: tuple[Target, ...], peers: Iterable[str]) -> set[str]:
+    """Return the names of the cases that the targets compare; some peers may not have all of theirs."""
+    run = _Asked(peers)
+    for condition in (condition for target in targets for way in target.ways for condition in way):
+        condition.ours(run)
+        condition.limit(run)
+    for beside in (target.beside for target in targets if target.beside):
+        beside.ratios(run)
+    return run.cases
 
 
 def judged(targets: tuple[Target, ...], figures: Measured, peers: Mapping[str, str]) -> list[Verdict]:

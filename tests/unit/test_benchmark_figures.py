@@ -111,8 +111,24 @@ def test_the_command_line_chooses_sizes() -> None:
     assert (everything.runs, everything.scale) == (3, 1.0)
     assert len(plan(quick)) < len(plan(everything))
     assert not any(case.peer for case in plan(everything))
-    with pytest.raises(SystemExit):
-        arguments(["--scale", "2"])
+    for wrong in (["--scale", "2"], ["--peers", "bullmq,sidekiq"]):
+        with pytest.raises(SystemExit):
+            arguments(wrong)
+
+
+def test_the_command_line_chooses_what_the_targets_compare() -> None:
+    given = arguments(["--targets", "--peers", "bullmq,huey"])
+    names = {case.name for case in plan(given)}
+    assert (given.runs, given.scale) == (3, 1.0)
+    assert {"drain, 1,000 entities", "dispatch, one by one", "growth, entities 1,000", "growth, entities 1,000,000"} <= names
+    assert {"bullmq, drain", "huey, dispatch, one by one", "bullmq, dispatch, 500 concurrent"} <= names
+    assert not {name for name in names if name.startswith(("floor", "celery")) or "10 entities" in name}
+    enough = {name: metrics for name, metrics in EVERYTHING.items() if name in names}
+    assert [each.missing for verdict in verdicts(made_up(enough), LANGUAGES) for each in verdict.findings if each.missing] == []
+    assert {case.name for case in plan(arguments(["--targets", "call", "--no-peers"]))} == {
+        "call, 1 in flight",
+        "call, 50 in flight",
+    }
 
 
 # Targets.
