@@ -9,7 +9,7 @@ from benchmarks.judging import Finding, Verdict
 from benchmarks.runner import Results
 from benchmarks.targets import verdicts
 
-__all__ = ["report"]
+__all__ = ["report", "table_of_targets"]
 
 _COLUMNS = {
     "per_s": "a second",
@@ -73,6 +73,12 @@ def _peers(results: Results) -> Iterator[str]:
 
 def _targets(judged: list[Verdict]) -> Iterator[str]:
     yield "targets (× how much better than asked; beside: how much better than each peer of this run)"
+    yield from table_of_targets(judged)
+    yield "  (Spark's: make bench-spark)"
+
+
+def table_of_targets(judged: list[Verdict]) -> Iterator[str]:
+    """Return the lines about these targets: each with its conditions, our figures, the limits and the peers."""
     wide = max(len(finding.condition.text) for verdict in judged for finding in verdict.findings) + 2
     for verdict in judged:
         yield f"  {_WORDS[verdict.met]:8}{_ratio(verdict.ratio)}  {verdict.target.case}"
@@ -82,7 +88,6 @@ def _targets(judged: list[Verdict]) -> Iterator[str]:
                 yield f"{joined:>9} {_ratio(finding.ratio)}  {finding.condition.text:{wide}}{_held(finding)}".rstrip()
         if verdict.beside:
             yield f"{'beside':>19}  " + ", ".join(f"{_plain(ratio)} × {name}" for name, ratio in verdict.beside.items())
-    yield "  (Spark's: make bench-spark)"
 
 
 def _ratio(ratio: float | None) -> str:

@@ -1,6 +1,6 @@
 """The project's targets, judged by `judging`: the table of what the bus shall be ahead in, then what was reached before and shall stay.
 
-Spark's targets are judged by `python -m benchmarks.spark`, which measures them.
+Spark's targets stand here too; `python -m benchmarks.spark` measures and judges them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from collections.abc import Mapping
 from benchmarks.cases.growth import ROWS
 from benchmarks.judging import Condition, Figured, Measured, Missing, Peers, Run, Target, Verdict, judged
 
-__all__ = ["TARGETS", "verdicts"]
+__all__ = ["BARE_ARROW", "BY_HAND", "FULL_SERVICE", "SPARK", "TARGETS", "verdicts"]
+
+BY_HAND = "foreachPartition, pipelined XADD, no promise"
+BARE_ARROW = "arrow, packed script calls, no service"
+FULL_SERVICE = "full service: dispatch_dataframe"
 
 _SHARED = "drain, 1,000 entities"
 _PAIR = "drain, 1,000 entities, 2 processes"
@@ -153,3 +157,12 @@ _KEPT: tuple[Target, ...] = (
 )
 
 TARGETS = (*_AHEAD, *_KEPT)
+
+SPARK = (
+    _all_of(
+        FULL_SERVICE,
+        _multiple(FULL_SERVICE, 1.1, "foreachPartition with pipelined XADD", _of(BY_HAND)),
+        _multiple(FULL_SERVICE, 0.75, "packed Arrow without service", _of(BARE_ARROW)),
+    ),
+)
+"""Of rows a second; meant for 200,000 rows."""

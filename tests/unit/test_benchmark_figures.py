@@ -17,11 +17,11 @@ from benchmarks.cases.growth import ROWS
 from benchmarks.catalogue import GROUPS, catalogue
 from benchmarks.figures import Figure, figures_of, from_json
 from benchmarks.ground import Spent
-from benchmarks.judging import Finding, Verdict
+from benchmarks.judging import Finding, Verdict, judged
 from benchmarks.peers.field import PEERS
-from benchmarks.report import report
+from benchmarks.report import report, table_of_targets
 from benchmarks.runner import Results
-from benchmarks.targets import TARGETS, verdicts
+from benchmarks.targets import BARE_ARROW, BY_HAND, FULL_SERVICE, SPARK, TARGETS, verdicts
 
 LANGUAGES = {peer.name: peer.language for peer in PEERS}
 ABOUT = {
@@ -257,6 +257,19 @@ def test_growth_compares_the_ends_of_its_row(far: float, met: bool) -> None:
     ends = {entities.case(entities.sizes[0]): near, entities.case(entities.sizes[-1]): end | {"drain_redis_us": far}}
     found = [each for each in verdicts(made_up(ends), {}) if each.met is not None]
     assert [(each.target.case, each.met) for each in found] == [("a million entities", met)]
+
+
+def test_spark_is_held_beside_what_is_written_by_hand() -> None:
+    rates = made_up({FULL_SERVICE: {"per_s": 112.0}, BY_HAND: {"per_s": 100.0}, BARE_ARROW: {"per_s": 160.0}})
+    (found,) = judged(SPARK, rates, {})
+    assert [each.met for each in found.findings] == [True, False]
+    assert found.ratio == pytest.approx(112 / 120)
+    lines = [" ".join(line.split()) for line in table_of_targets([found])]
+    assert lines == [
+        "MISSED 0.93 × full service: dispatch_dataframe",
+        "1.02 × ≥ 1.1 × foreachPartition with pipelined XADD 112.0 against 110.0",
+        "0.93 × ≥ 0.75 × packed Arrow without service 112.0 against 120.0",
+    ]
 
 
 # What people see.
