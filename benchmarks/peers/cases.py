@@ -22,7 +22,7 @@ from benchmarks.programs import ROOT, Program
 __all__ = ["cases_of"]
 
 _SENDS = {1: 5_000, 500: 10_000}
-_MORE_CALLS = {1: 1, 50: 6}
+_MORE_CALLS = {1: 1, 50: 3}
 
 
 def cases_of(peer: Peer) -> list[Case]:

@@ -25,7 +25,7 @@ class Peer:
         quick: Whether it is in the quick set.
         concurrent: Whether one thread of it can have many dispatches under way.
         jobs: How many it drains at scale 1. What Node compiles while it runs needs more of them than what CPython does.
-        calls: How many are made of it at scale 1, one in flight; six times as many with 50 in flight.
+        calls: How many are made of it at scale 1, one in flight; three times as many with 50 in flight.
     """
 
     name: str
