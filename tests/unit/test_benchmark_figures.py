@@ -18,6 +18,7 @@ from benchmarks.catalogue import GROUPS, catalogue
 from benchmarks.figures import Figure, figures_of, from_json
 from benchmarks.ground import Spent
 from benchmarks.judging import Finding, Verdict, judged
+from benchmarks.peers.cases import cases_of
 from benchmarks.peers.field import PEERS
 from benchmarks.report import report, table_of_targets
 from benchmarks.runner import Results
@@ -103,6 +104,18 @@ def test_names_are_unique_and_groups_are_known() -> None:
     cases = catalogue()
     assert len({case.name for case in cases}) == len(cases)
     assert {case.group for case in cases} == set(GROUPS)
+
+
+def test_what_is_compared_is_measured_side_by_side() -> None:
+    names = [case.name for case in catalogue()]
+    assert {case.name for peer in PEERS for case in cases_of(peer)} <= set(names)
+    for ours, theirs in (
+        ("dispatch, one by one", "dispatch, one by one"),
+        ("dispatch, batches of 1,000", "fill"),
+        ("drain, 1,000 entities", "drain"),
+    ):
+        place = names.index(ours) + 1
+        assert set(names[place : place + len(PEERS)]) == {f"{peer.name}, {theirs}" for peer in PEERS}
 
 
 def test_the_command_line_chooses_sizes() -> None:
