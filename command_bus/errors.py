@@ -34,6 +34,7 @@ __all__ = [
     "InvalidRows",
     "InvalidSettings",
     "MissingExtra",
+    "NewerState",
     "NoHandler",
     "NotReconciled",
     "PayloadTooLarge",
@@ -321,13 +322,7 @@ class CommandFailed(CommandOutcomeError):
     code = "failed"
 
     def __init__(
-        self,
-        message: str = "",
-        *,
-        error_type: str = "",
-        error_message: str = "",
-        attempts: int = 0,
-        command_id: str = "",
+        self, message: str = "", *, error_type: str = "", error_message: str = "", attempts: int = 0, command_id: str = ""
     ) -> None:
         super().__init__(message, command_id=command_id)
         self.error_type = error_type
@@ -439,6 +434,12 @@ class EntityTypeInUse(CommandBusError):
     def __init__(self, message: str = "", *, entity_type: str = "") -> None:
         super().__init__(message)
         self.entity_type = entity_type
+
+
+class NewerState(CommandBusError):
+    """An entity is in a state that only a later release of this library knows. It was left as it is; that release can change it."""
+
+    code = "newer_state"
 
 
 class IdleTimeout(CommandBusError, TimeoutError):

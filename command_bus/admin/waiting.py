@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from command_bus.errors import NewerState
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.reply import Cancelled
@@ -16,6 +18,7 @@ from command_bus.transport.retention import Retention
 
 __all__ = ["WaitingCommands", "grouped"]
 
+_log = logging.getLogger("command_bus")
 _TOGETHER = 64
 """Commands that are read at once, of several mailboxes: as many as the first page of one has."""
 
@@ -94,7 +97,7 @@ class WaitingCommands:
         return removed
 
     async def purge_mailboxes(self, depths: Mapping[str, int]) -> int:
-        """Remove all that waits in mailboxes now, whosever it is; how many. What is delayed is left.
+        """Remove all that waits in mailboxes now, whosever it is; how many. What is delayed is left, and entities in states of a later release.
 
         Small ones together: each takes two round trips. A deep one alone, so that no more commands are read at once than of one.
 
@@ -132,7 +135,11 @@ class WaitingCommands:
             )
             for command in commands
         ]
-        return await self._mailboxes.remove(mailbox, batch) if batch else 0
+        try:
+            return await self._mailboxes.remove(mailbox, batch) if batch else 0
+        except NewerState as error:  # the others can still be purged
+            _log.warning("%s", error)
+            return 0
 
     def _envelope(self, command: Waiting) -> WireEnvelope:
         try:

@@ -23,6 +23,7 @@ from command_bus.serialization.native import Packer, Unpacker, unpackb
 
 __all__ = [
     "AT_MOST_ONCE",
+    "CRITICAL",
     "ENCRYPTED",
     "ENVELOPE_VERSION",
     "GIVEN_ID",
@@ -54,6 +55,8 @@ KEEP_OUTCOME = 8
 
 ENCRYPTED = 16
 """Flag: the payload is what a cipher made of it (see `protection`)."""
+CRITICAL = 1 << 16
+"""The first critical flag. A reader that does not know one of these treats the envelope as one of a later version; lower ones it ignores."""
 
 Sign = Callable[[bytes], bytes]
 """Gives the signature of an envelope's bytes, at most 255 bytes long."""
@@ -84,7 +87,7 @@ class WireEnvelope:
         entity_type: Type of the entity whose commands run in order; None, as `entity_id` then is, for an unordered command.
         entity_id: Id of that entity, as canonical text.
         payload: The packed map of its fields.
-        flags: `GIVEN_ID`, `AT_MOST_ONCE`, `IN_DISPATCH`, `KEEP_OUTCOME`, or several; unknown bits are kept.
+        flags: `GIVEN_ID`, `AT_MOST_ONCE`, `IN_DISPATCH`, `KEEP_OUTCOME`, `ENCRYPTED`, or several; unknown ones below `CRITICAL` are kept.
         ttl_ms: It expires so many milliseconds after it was accepted; None: never.
         inbox: Where the caller waits for the reply, or None.
         correlation_id: Shared by all commands of one business transaction.
@@ -204,7 +207,7 @@ def unpack_envelope(data: bytes, limits: Limits = DEFAULT_LIMITS) -> WireEnvelop
     """Return the envelope that was packed; its payload is not read.
 
     Raises:
-        UnsupportedVersion: It was written by a later version.
+        UnsupportedVersion: It was written by a later version, or has a critical flag that is not known.
         Undecodable: It is no envelope. Both errors carry the command id, name and inbox as far as they can be read.
     """
     if len(data) > limits.max_bytes + HEAD_LIMIT + HEADERS_LIMIT + ENTITY_ID_LIMIT:
@@ -222,6 +225,14 @@ def unpack_envelope(data: bytes, limits: Limits = DEFAULT_LIMITS) -> WireEnvelop
     envelope = _read(parts)
     if envelope is None:
         raise salvage(data, "an envelope with an element of the wrong type")
+    if envelope.flags >= CRITICAL:  # none is known yet
+        raise UnsupportedVersion(
+            ENVELOPE_VERSION,
+            flags=envelope.flags // CRITICAL * CRITICAL,
+            command_id=envelope.command_id,
+            name=envelope.name,
+            inbox=envelope.inbox,
+        )
     return envelope
 
 

@@ -58,11 +58,16 @@ class UnsupportedVersion(Undecodable):
 
     Attributes:
         version: The version that was found.
+        flags: Critical flags that are not known; 0 if it is the version that is not.
     """
 
-    def __init__(self, version: int, *, command_id: str | None = None, name: str | None = None, inbox: str | None = None) -> None:
-        super().__init__(f"unsupported version {version}", command_id=command_id, name=name, inbox=inbox)
+    def __init__(
+        self, version: int, *, flags: int = 0, command_id: str | None = None, name: str | None = None, inbox: str | None = None
+    ) -> None:
+        reason = f"unknown critical flags {flags:#x}, of a later release" if flags else f"unsupported version {version}"
+        super().__init__(reason, command_id=command_id, name=name, inbox=inbox)
         self.version = version
+        self.flags = flags
 
 
 _CONTAINERS = frozenset({dict, list, tuple, set, frozenset})

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Literal
 
 from command_bus.transport.attempts import began_ms
+from command_bus.transport.entry_text import pack_entry
 
 __all__ = [
     "NO_SETTLEMENT",
@@ -129,6 +130,13 @@ class Started:
     def began_ms(self) -> int:
         """The server's time of this start, also long after it."""
         return began_ms(self.fence)
+
+    @property
+    def entry(self) -> bytes:
+        """Its entry as a dead letter keeps it: see `entry_text.py`."""
+        if self.envelope is None:
+            return b"".join(self.raw)
+        return pack_entry(self.raw or (b"e", self.envelope))
 
     @property
     def replayed(self) -> bool:

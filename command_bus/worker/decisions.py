@@ -191,9 +191,7 @@ class Decisions:
             )
             envelope = _partial(error)
             left = self._left_of_unread(started, envelope, Interrupted(text))
-            return DeadLetterStep(
-                left, self._record(started, envelope, "interrupted", "Interrupted", text), started.envelope or b""
-            )
+            return DeadLetterStep(left, self._record(started, envelope, "interrupted", "Interrupted", text), started.entry)
         except Undecodable:
             pass
         return self.interrupted(started, why)
@@ -201,10 +199,9 @@ class Decisions:
     # What cannot run.
 
     def _undecodable(self, started: Started, error: Undecodable) -> Step:
-        raw = started.envelope if started.envelope is not None else b"".join(started.raw)
         envelope = _partial(error)
         record = self._record(started, envelope, "undecodable", "Undecodable", str(error))
-        return DeadLetterStep(self._left_of_unread(started, envelope, Invalid(str(error))), record, raw)
+        return DeadLetterStep(self._left_of_unread(started, envelope, Invalid(str(error))), record, started.entry)
 
     def _left_of_unread(self, started: Started, envelope: WireEnvelope, outcome: Outcome) -> Settlement:
         """Return what is left of a command that can be read in part only. Where commands are signed, its id may be another command's."""
@@ -228,9 +225,7 @@ class Decisions:
     def _forged(self, started: Started, envelope: WireEnvelope, fault: str) -> Step:
         text = f"bad signature: {fault}"
         left = self._retention.reply_only(envelope, Forged(text))
-        return DeadLetterStep(
-            left, self._record(started, envelope, "bad_signature", "BadSignature", text), started.envelope or b""
-        )
+        return DeadLetterStep(left, self._record(started, envelope, "bad_signature", "BadSignature", text), started.entry)
 
     def _clear(self, envelope: WireEnvelope) -> bytes:
         """Decrypt the payload.
@@ -248,7 +243,7 @@ class Decisions:
         left = self._retention.settlement(envelope, Expired(text), "expired", started)
         if envelope.inbox:
             return Done(left, status="expired")
-        return DeadLetterStep(left, self._record(started, envelope, "expired", "Expired", text), started.envelope or b"")
+        return DeadLetterStep(left, self._record(started, envelope, "expired", "Expired", text), started.entry)
 
     def _unknown(self, started: Started, envelope: WireEnvelope, reason: str, text: str) -> Step | Offer:
         """Leave it to a newer worker for a while: a rolling deploy must not lose it."""
@@ -260,7 +255,7 @@ class Decisions:
             left = self._retention.settlement(envelope, outcome, "dead_lettered", started)
         else:
             left = self._left_of_unread(started, envelope, outcome)
-        return DeadLetterStep(left, self._record(started, envelope, reason, "NoHandler", text), started.envelope or b"")
+        return DeadLetterStep(left, self._record(started, envelope, reason, "NoHandler", text), started.entry)
 
     def _invalid(self, started: Started, envelope: WireEnvelope, spec: MessageSpec, error: InvalidCommand) -> Step:
         record = self._record(started, envelope, "invalid", "InvalidCommand", error.message)
@@ -286,7 +281,7 @@ class Decisions:
         if choice is None:
             choice = self._settings.entity(envelope.entity_type).on_poison or "skip"
         left = self._retention.settlement(envelope, outcome, "parked" if choice == "park" else "dead_lettered", started)
-        raw = started.envelope or b""
+        raw = started.entry
         return Park(left, record, raw) if choice == "park" else DeadLetterStep(left, record, raw)
 
     def _record(

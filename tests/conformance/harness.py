@@ -20,7 +20,8 @@ from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.scripts import ENQUEUE_ONE
-from command_bus.transport.redis.sending.producer import StreamProducer, _Waiting
+from command_bus.transport.redis.sending.enqueue_line import Waiting
+from command_bus.transport.redis.sending.producer import StreamProducer
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.recovery import PendingRecovery
 from command_bus.transport.redis.worker.step_batcher import StepBatcher
@@ -76,6 +77,7 @@ class Record:
     attempt: int
     first_ms: int
     holder: str
+    parts: tuple[str, ...] = ()
 
 
 def side_of(worker: Worker) -> Any:
@@ -178,12 +180,12 @@ class TransportHarness:
 
     def enqueue_request(self, submissions: Sequence[Submission], number: int) -> tuple[list[str], list[Any]]:
         """Return keys and arguments of an enqueue step as the producer sends it, with a sequence number."""
-        batch = self.producer._shards[0]._batch([_Waiting(submissions, asyncio.Future(), mono() + 5)])
+        batch = self.producer._shards[0]._batch([Waiting(submissions, asyncio.Future(), mono() + 5)])
         return batch.keys, [number, *batch.args[1:]]
 
     def single_request(self, submission: Submission, number: int) -> tuple[list[str], list[Any]]:
         """Return keys and arguments of the step for one command."""
-        batch = self.producer._shards[0]._batch([_Waiting((submission,), asyncio.Future(), mono() + 5, alone=True)])
+        batch = self.producer._shards[0]._batch([Waiting((submission,), asyncio.Future(), mono() + 5, alone=True)])
         assert batch.script is ENQUEUE_ONE
         return batch.keys, [number, *batch.args[1:]]
 
@@ -199,8 +201,8 @@ class TransportHarness:
         value: Any = await self.client.hget(self.shard.active, mailbox)  # type: ignore[misc]
         if value is None:
             return None
-        state, activation, fence, message, attempt, first, holder = value.decode().split("|")
-        return Record(state, activation, fence, message, int(attempt), int(first), holder)
+        state, activation, fence, message, attempt, first, holder, *parts = value.decode().split("|")
+        return Record(state, activation, fence, message, int(attempt), int(first), holder, tuple(parts))
 
     async def activations(self) -> list[str]:
         """Return the mailboxes in the ready stream, oldest first, without ticks."""

@@ -131,8 +131,15 @@ async def test_16_an_unknown_extension_type_in_a_payload_is_invalid(sandbox: San
         await service.assert_unharmed("a")
 
 
-async def test_16_a_later_version_waits_for_its_worker_then_is_kept(sandbox: Sandbox) -> None:
-    later = msgpack.packb([2, "new-1", "Put", {"another": "shape"}])
+LATER = {
+    "version 2": msgpack.packb([2, "new-1", "Put", {"another": "shape"}]),
+    "critical flags 0x10000": msgpack.packb([1, "new-1", "Put", "box", "a", PAYLOAD, (1 << 16) | 1]),
+}
+
+
+@pytest.mark.parametrize("said", LATER)
+async def test_16_a_later_version_waits_for_its_worker_then_is_kept(sandbox: Sandbox, said: str) -> None:
+    later = LATER[said]
     async with put_service(sandbox, unknown_grace=0.4) as service:
         await service.inject("box:a", {"e": later})
         await service.bus.dispatch(Put(box="a", value=0))
@@ -140,7 +147,7 @@ async def test_16_a_later_version_waits_for_its_worker_then_is_kept(sandbox: San
         assert ("a", 0) not in service.seen, "the entity was held"
         letter = await service.letter()
         assert (letter.reason, letter.command_id, letter.name, letter.raw) == ("unsupported_version", "new-1", "Put", later)
-        assert "version 2" in letter.error_message
+        assert said in letter.error_message
         await service.bus.wait_idle(5)
         assert ("a", 0) in service.seen
         assert await service.bus.dead_letters.replay(letter.id) == "new-1"

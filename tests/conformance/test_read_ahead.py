@@ -41,6 +41,7 @@ async def begun(harness: TransportHarness, worker: ManualWorker) -> tuple[Lease,
 
 async def test_commands_are_started_one_by_one_in_order(harness: TransportHarness, worker: ManualWorker) -> None:
     lease, started = await begun(harness, worker)
+    answer: Any = None
     fences = []
     for name in NAMES[2:]:
         assert (started.envelope, started.attempt) == (name.encode(), 1)

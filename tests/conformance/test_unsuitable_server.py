@@ -1,4 +1,4 @@
-"""Servers that are refused at the start, or warned about: wrong rights, replicas, eviction, no persistence, another protocol."""
+"""Servers that are refused at the start, or warned about: wrong rights, replicas, eviction, no persistence, another format."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from command_bus import (
 )
 from command_bus.transport.redis import namespace as server_module
 from command_bus.transport.redis.connection.errors import translated
+from command_bus.transport.redis.namespace import PROTOCOL, recorded_choices
 from tests.conformance.bad_servers import refused, server_clients
 from tests.conformance.conftest import Sandbox, Starter
 from tests.conformance.put_service import Put, PutService, until
@@ -163,14 +164,20 @@ async def test_36_the_development_server_does_not_warn_about_persistence(
     assert not caplog.records
 
 
-async def test_39_a_namespace_of_another_protocol_is_refused(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize(
+    ("made", "advice"), [("1", "drain the namespace"), ("3", "upgrade command_bus"), ("x", "drain the namespace")]
+)
+async def test_39_a_namespace_of_another_format_is_refused(sandbox: Sandbox, made: str, advice: str) -> None:
     async with sandbox.bus() as bus:
         client = sandbox.client()
-        await client.hset(bus.session.redis.keys.shards[0].meta, "protocol", "2")  # type: ignore[misc]
+        await client.hset(bus.session.redis.keys.shards[0].meta, "protocol", made)  # type: ignore[misc]
         await client.aclose()
-    with pytest.raises(InvalidSettings, match="protocol 2"):
+    with pytest.raises(InvalidSettings, match=f"format '{made}', this release of command_bus has format {PROTOCOL}: {advice}"):
         async with sandbox.bus():
             pass
+    if sandbox.url is not None and sandbox.name not in ("sentinel", "cluster"):
+        with pytest.raises(InvalidSettings, match=advice):  # a client without settings of its own: the command line, Spark
+            await recorded_choices(sandbox.url, sandbox.namespace, 5.0)
     async with sandbox.bus(namespace=f"{sandbox.namespace}x") as other:
         assert (await other.dispatch(Put(box="a", value=1))).status == "accepted"
         await other.entity("box", "a").purge()

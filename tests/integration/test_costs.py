@@ -157,7 +157,7 @@ async def test_a_call(server: EmbeddedServer, meter: Meter) -> None:
     """Enqueue, read, start, settle, and the pop of the reply: five requests, of which two are scripts of the worker."""
     async with bus_on(server) as bus, bus.worker():
         await bus.call(Note(box="warm", number=0))
-        await bus.session.redis.connections.load_scripts()  # which the worker else does within its first second
+        await bus.session.redis.connections.script_cache.load()  # which the worker else does within its first second
         meter.begin()
         for each in notes(10, 200):
             await bus.call(each)

@@ -252,3 +252,72 @@ async def test_error_replies_are_redis_py_s_and_break_nothing() -> None:
         answers = await asyncio.gather(*(pipe.request("INCR", "a") for _ in range(100)))
         assert answers == list(range(2, 102))
         await pipe.close()
+
+
+def after_one_answer(bad: Talk) -> Talk:
+    """Answer the first request of a connection, then behave badly."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _request(reader)
+        writer.write(b"+PONG\r\n")
+        await bad(reader, writer)
+
+    return talk
+
+
+class Posted:
+    """What was told of a posted request."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+        self.told = asyncio.Event()
+
+    def __call__(self, answer: Any) -> None:
+        self.answers.append(answer)
+        self.told.set()
+
+
+async def test_a_posted_request_is_answered_in_its_turn() -> None:
+    async with pipe_to(pong) as pipe:
+        posted = Posted()
+        assert not pipe.post(posted, "PING"), "there is no connection"
+        assert await pipe.request("PING") == b"PONG"
+        assert pipe.post(posted, "PING")
+        assert await pipe.request("PING") == b"PONG"
+        assert posted.answers == [b"PONG"]
+
+
+@pytest.mark.parametrize("bad", [hangs_up, hangs_up_in_the_answer, nonsense, loading])
+async def test_a_posted_request_fails_once_and_the_next_one_reconnects(bad: Talk) -> None:
+    async with pipe_to(after_one_answer(bad), pong) as pipe:
+        assert await pipe.request("PING") == b"PONG"
+        posted = Posted()
+        assert pipe.post(posted, "PING")
+        await asyncio.wait_for(posted.told.wait(), 5.0)
+        (error,) = posted.answers
+        assert isinstance(error, RedisConnectionError)
+        assert not pipe.post(Posted(), "PING"), "the connection is gone"
+        assert await pipe.request("PING") == b"PONG"
+        assert posted.answers == [error]
+
+
+async def test_a_posted_request_that_is_not_answered_breaks_the_connection() -> None:
+    async with pipe_to(after_one_answer(silent), pong, patience=0.1) as pipe:
+        assert await pipe.request("PING") == b"PONG"
+        posted = Posted()
+        assert pipe.post(posted, "PING")
+        await asyncio.wait_for(posted.told.wait(), 5.0)
+        (error,) = posted.answers
+        assert isinstance(error, RedisTimeoutError)
+        told = translated(error, "it")
+        assert isinstance(told, TransportUnavailable)
+        assert told.outcome_unknown
+
+
+async def test_closing_fails_a_posted_request() -> None:
+    async with pipe_to(after_one_answer(silent)) as pipe:
+        assert await pipe.request("PING") == b"PONG"
+        posted = Posted()
+        assert pipe.post(posted, "PING")
+        await pipe.close()
+        assert [type(answer) for answer in posted.answers] == [CutOff]

@@ -7,6 +7,7 @@ a test of the conformance suite where the simulator cannot see the breakage, and
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from tests.mutants.reserved import RESERVED
 from tests.mutants.slots import SLOTS
 
 __all__ = ["MUTANTS"]
@@ -18,14 +19,14 @@ MUTANTS = (
     Mutant(
         "settle under a stale fence",
         f"{_LUA}/advance/3c_perform.lua",
-        "and sub(record, 2, #ours + 1) == ours then\n",
-        "and sub(record, 2, #activation + 3) == '|' .. activation .. '|' then\n",
+        "find(record, ours, 2, true) == 2 then\n",
+        "sub(record, 2, #activation + 3) == '|' .. activation .. '|' then\n",
     ),
     Mutant(
         "settle for every holder of a lease",
         f"{_LUA}/advance/3c_perform.lua",
-        "and sub(record, 2, #ours + 1) == ours then\n",
-        "then\n",
+        "find(record, ours, 2, true) == 2 then\n",
+        "true then\n",
     ),
     Mutant(
         "a started command is given to every lease that asks",
@@ -39,7 +40,7 @@ MUTANTS = (
         f"{_LUA}/advance/3c_perform.lua",
         "  if held_by ~= activation then return 'gone' end\n",
         "  if verb == 't' and state == 'h' then\n"
-        "    return start(step, name, activation, holders[step], next_of(step), attempt, first, follow)\n"
+        "    return start(step, name, activation, holders[step], next_of(step), attempt, first, follow, parts)\n"
         "  end\n"
         "  if held_by ~= activation then return 'gone' end\n",
     ),
@@ -87,8 +88,8 @@ MUTANTS = (
     Mutant(
         "first in, last out",
         f"{_LUA}/advance/2_prepare.lua",
-        "heads[box] = entries[1]\n      if #entries > 1 then further[box] = entries end",
-        "heads[box] = entries[#entries]",
+        "heads[box] = entries[1]\n",
+        "heads[box] = entries[#entries]\n",
     ),
     Mutant(
         "acknowledge before handling",
@@ -113,8 +114,8 @@ MUTANTS = (
     Mutant(
         "the next activation is forgotten",
         f"{_LUA}/advance/3a_states.lua",
-        "become(name, queue(ready, name, attempt, first))",
-        "become(name, pack_record('r', activations[step], attempt, first))",
+        "become(name, queue(ready, name, attempt, first, parts))",
+        "become(name, pack_record('r', activations[step], attempt, first, parts))",
     ),
     Mutant(
         "a retry waits for ever",
@@ -131,7 +132,7 @@ MUTANTS = (
         "    local running = call('XRANGE', box, messages[step], messages[step])[1]\n"
         "    call('XDEL', box, messages[step])\n"
         "    call('XADD', box, '*', 'e', running[2][2])\n"
-        "    return requeue(step, nil, attempt, first)\n"
+        "    return requeue(step, nil, attempt, first, parts)\n"
         "  end\n"
         "  if verb == 'w' then return wait(",
     ),
@@ -301,8 +302,8 @@ MUTANTS = (
     Mutant(
         "lost leases are never taken over",
         f"{_LUA}/claim.lua",
-        "  if pending and pending[4] == tonumber(ARGV[arg + 1]) then",
-        "  if not pending then",
+        "  if pending and pending[4] == tonumber(ARGV[arg + 1]) and not",
+        "  if not pending and not",
     ),
     Mutant(
         "who renews while all leases are looked at is taken for lost",
@@ -385,7 +386,7 @@ MUTANTS = (
         f"{_REDIS}/connection/connections.py",
         "            except NoScriptError:\n",
         "            except NoScriptError if script.name == 'hold' else ZeroDivisionError:\n",
-        more=((f"{_REDIS}/connection/connections.py", "        if not all(there):\n", "        if not there:\n"),),
+        more=((f"{_REDIS}/connection/script_cache.py", "        if not all(there):\n", "        if not there:\n"),),
     ),
     Mutant(
         "a lost reply is not asked for again",
@@ -402,7 +403,7 @@ MUTANTS = (
     ),
     Mutant(
         "an ambiguous batch is sent as a new one",
-        f"{_REDIS}/sending/producer.py",
+        f"{_REDIS}/sending/enqueue_line.py",
         "            batch.stale, error = True, None\n",
         "            batch, error = self._batch(left), None\n",
     ),
@@ -422,7 +423,7 @@ MUTANTS = (
     ),
     Mutant(
         "a batch in doubt is asked again without those who gave up",
-        f"{_REDIS}/sending/producer.py",
+        f"{_REDIS}/sending/enqueue_line.py",
         "        if doubt is None and len(left) != len(batch.waiting):\n",
         "        if len(left) != len(batch.waiting):\n",
         "tests/unit/test_producer.py::test_a_batch_in_doubt_stays_as_it_is_when_some_give_up",
@@ -478,5 +479,6 @@ MUTANTS = (
         "",
         "tests/unit/test_producer.py::test_an_answer_that_comes_late_is_nobody_s",
     ),
+    *RESERVED,
     *SLOTS,
 )

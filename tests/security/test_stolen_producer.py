@@ -56,7 +56,7 @@ def signing(place: Place, role: str, handlers: Handlers) -> CommandBus:
 
 async def loaded(place: Place) -> None:
     async with place.bus("operator") as operator:
-        await operator.session.redis.connections.load_scripts()
+        await operator.session.redis.connections.script_cache.load()
 
 
 async def test_it_loses_accepted_commands_signed_or_not(place: Place) -> None:

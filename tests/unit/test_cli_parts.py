@@ -191,7 +191,7 @@ FIT = Examination(
     },
     config={"appendfsync": "everysec", "timeout": "0", "maxclients": "10000", "stream-node-max-bytes": "512"},
     user="shop-operator",
-    meta={"shards": "2", "protocol": "1", "mailbox:account": "per_entity"},
+    meta={"shards": "2", "protocol": "2", "mailbox:account": "per_entity"},
 )
 
 
@@ -207,6 +207,13 @@ class TestDoctor:
         findings = [*check_server(FIT), *check_namespace(FIT, "shop", 2)]
         assert worst_grade(findings) == "ok", findings
         assert not any(finding.advice for finding in findings)
+
+    @pytest.mark.parametrize(("made", "advice"), [("1", "drain the namespace"), ("3", "upgrade command_bus")])
+    def test_another_format_comes_with_advice(self, made: str, advice: str) -> None:
+        (found, *_) = check_namespace(replace(FIT, meta={**FIT.meta, "protocol": made}), "shop", 2)
+        assert (found.about, found.grade) == ("namespace", "bad")
+        assert f"format {made}" in found.found
+        assert found.advice.startswith(advice)
 
     @pytest.mark.parametrize(
         ("info", "about", "grade"),

@@ -50,25 +50,33 @@ def test_what_must_not_run_twice_is_given_up_by_any_worker() -> None:
     assert isinstance(decisions(HandlerRegistry()).interrupted(started(1, AT_MOST_ONCE)), DeadLetterStep)
 
 
-def of_a_later_version(age: float) -> Started:
+LATER = {
+    "version": msgpack.packb([2, "c-1", "Often", {"another": "shape"}]),
+    "critical flag": pack_envelope(WireEnvelope("c-1", "Often", "box", "a", b"\x81\xa3box\xa1a", 1 << 16)),
+}
+each_later = pytest.mark.parametrize("later", LATER.values(), ids=LATER.keys())
+
+
+def of_a_later_version(age: float, later: bytes = LATER["version"]) -> Started:
     """Started so many seconds ago by a newer worker, and interrupted."""
     now_ms = 1_700_000_000_000
-    later = msgpack.packb([2, "c-1", "Often", {"another": "shape"}])
     return Started(str(int((now_ms / 1000 - age) * 1e6)), "1-0", 2, now_ms - 3_600_000, now_ms, later)
 
 
+@each_later
 @pytest.mark.parametrize("age", [31, 120])
-def test_an_interrupted_newer_command_is_left_to_a_newer_worker(age: float) -> None:
+def test_an_interrupted_newer_command_is_left_to_a_newer_worker(age: float, later: bytes) -> None:
     """This worker cannot read whether it may run again."""
-    assert decisions(registry).lost(of_a_later_version(age)) is None
+    assert decisions(registry).lost(of_a_later_version(age, later)) is None
 
 
-def test_but_not_for_ever() -> None:
-    step = decisions(registry).lost(of_a_later_version(200))
+@each_later
+def test_but_not_for_ever(later: bytes) -> None:
+    step = decisions(registry).lost(of_a_later_version(200, later))
     assert isinstance(step, DeadLetterStep)
     letter = DeadLetterRecord.unpack(step.record)
     assert (letter.reason, letter.command_id, letter.name) == ("interrupted", "c-1", "Often")
-    assert step.raw == of_a_later_version(0).envelope
+    assert step.raw == later
     assert step.left.mark, "its caller is told"
 
 

@@ -106,7 +106,7 @@ async def test_a_repeated_request_is_guarded_while_its_first_answer_is_kept(
     line = producer(server)
     for _ in before:
         await line.enqueue(plain("a"), 5.0)
-    monkeypatch.setattr("command_bus.transport.redis.sending.producer.mono", lambda: mono() + silence)
+    monkeypatch.setattr("command_bus.transport.redis.sending.enqueue_line.mono", lambda: mono() + silence)
     assert await line.enqueue(plain("b"), 5.0) is Admission.ACCEPTED
     assert server.again[-2:] == [0, guarded]
     assert server.asked[-1] == server.asked[-2], "the number grows on: what was stuck on its way is told by it"
@@ -143,7 +143,7 @@ async def test_commands_that_were_not_sent_in_time_are_not_sent(monkeypatch: pyt
     answer = line.enqueue(plain("a"), 10.0)
     late = mono() + 80.0
     with monkeypatch.context() as patch:
-        patch.setattr("command_bus.transport.redis.sending.producer.mono", lambda: late)
+        patch.setattr("command_bus.transport.redis.sending.enqueue_line.mono", lambda: late)
         with pytest.raises(TransportUnavailable) as raised:
             await answer
     assert not raised.value.outcome_unknown
@@ -196,7 +196,7 @@ async def test_a_deadline_is_encoded_again_after_a_wait_in_line(
     monkeypatch: pytest.MonkeyPatch, seconds: float, leaves: bytes
 ) -> None:
     now = [mono()]
-    monkeypatch.setattr("command_bus.transport.redis.sending.producer.mono", lambda: now[0])
+    monkeypatch.setattr("command_bus.transport.redis.sending.enqueue_line.mono", lambda: now[0])
     server = Server(b"+", b"+")
     line = producer(server)
     first = line.enqueue(plain("a"), 5.0)

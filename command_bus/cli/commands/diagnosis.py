@@ -89,18 +89,17 @@ def check_server(seen: Examination) -> list[Finding]:
 
 
 def check_namespace(seen: Examination, namespace: str, shards: int | None) -> list[Finding]:
-    """Check what the namespace recorded against the settings."""
+    """Check what the namespace recorded against this release and the settings."""
+    from command_bus.transport.redis.namespace import format_advice
+
     if "shards" not in seen.meta:
         text = "nothing is recorded under this name"
         return [Finding("namespace", "warning", f"{namespace}: {text}", "start a worker or sender, or check --namespace")]
     recorded = seen.meta["shards"]
-    findings = [
-        Finding(
-            "namespace",
-            "ok",
-            f"{namespace}: protocol {seen.meta.get('protocol')}, {recorded} shard{'' if recorded == '1' else 's'}",
-        )
-    ]
+    made = seen.meta.get("protocol", "")
+    advice = format_advice(made)
+    text = f"{namespace}: format {made}, {recorded} shard{'' if recorded == '1' else 's'}"
+    findings = [Finding("namespace", "bad" if advice else "ok", text, advice or "")]
     if shards is not None and str(shards) != recorded:
         findings.append(
             Finding(

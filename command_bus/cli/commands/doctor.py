@@ -70,7 +70,7 @@ async def _examine(target: Target) -> list[Finding]:
     ]
     if (
         "shards" not in seen.meta
-        or worst_grade([each for each in findings if each.about in ("role", "version", "scripts")]) == "bad"
+        or worst_grade([each for each in findings if each.about in ("role", "version", "scripts", "namespace")]) == "bad"
     ):
         return findings
     try:

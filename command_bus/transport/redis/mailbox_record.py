@@ -1,4 +1,4 @@
-"""The value of a mailbox in the hash `active`: `state|activation|fence|message|attempt|first|holder`.
+"""The value of a mailbox in the hash `active`: `state|activation|fence|message|attempt|first|holder`, and perhaps parts `|key=value` behind it.
 
 `lua/shared/record.lua` describes the fields, and packs and parses them in the scripts. Two parts of the record also travel alone: fence and
 message are an attempt's id (`transport/attempts.py`), and advance.lua answers a start with the four fields from fence to first.
@@ -6,26 +6,34 @@ message are an attempt's id (`transport/attempts.py`), and advance.lua answers a
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from command_bus.errors import NewerState
 from command_bus.transport.attempts import attempt_id
+from command_bus.transport.mailboxes import mailbox_label
 
-__all__ = ["MailboxRecord", "parse_record", "parse_started"]
+__all__ = ["MailboxRecord", "parse_record", "parse_started", "refuse_newer"]
 
 _FIELDS = 7
+_STATES = frozenset({"", "r", "h", "H", "w", "s"})
+_NEWER = b"newer"
+_NO_PARTS: Mapping[str, str] = MappingProxyType({})
 
 
 class MailboxRecord(NamedTuple):
     """A mailbox's record.
 
     Attributes:
-        state: `r` ready, `h` or `H` held, `w` waits for a retry, `s` stopped; empty if the mailbox has no record.
+        state: `r` ready, `h` or `H` held, `w` waits for a retry, `s` stopped; empty if the mailbox has no record; others are of a later release.
         activation: Id of its entry in the ready stream; empty in the states `w` and `s`.
         fence: Of the command that runs; empty if none does.
         message: Id of the command that runs; empty if none does.
         attempt: How often the oldest command was started.
         first_ms: When it was first started; 0 if it never was, below zero if it was replayed while parked.
         holder: The lease under which the command runs: a worker's name, `#` and a number; empty if none does.
+        parts: What later releases write behind it, by key.
     """
 
     state: str
@@ -35,6 +43,7 @@ class MailboxRecord(NamedTuple):
     attempt: int
     first_ms: int
     holder: str
+    parts: Mapping[str, str] = _NO_PARTS
 
     @property
     def attempt_id(self) -> str:
@@ -45,6 +54,11 @@ class MailboxRecord(NamedTuple):
     def is_held(self) -> bool:
         """Whether one of its commands runs."""
         return self.state in ("h", "H")
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether only a later release knows its state: then the mailbox is left to that."""
+        return self.state not in _STATES
 
     @property
     def oldest(self) -> str:
@@ -64,9 +78,23 @@ class MailboxRecord(NamedTuple):
 
 def parse_record(record: bytes | None) -> MailboxRecord:
     """Return the fields of a record. Fields that it lacks are empty or 0, and so are numbers that are none."""
-    fields = (record or b"").decode(errors="replace").split("|", _FIELDS - 1)
-    state, activation, fence, message, attempt, first_ms, holder = (*fields, *[""] * (_FIELDS - len(fields)))
-    return MailboxRecord(state, activation, fence, message, _number(attempt), _number(first_ms), holder)
+    fields = (record or b"").decode(errors="replace").split("|")
+    state, activation, fence, message, attempt, first_ms, holder = (*fields, *[""] * (_FIELDS - len(fields)))[:_FIELDS]
+    parts = {key: value for key, _, value in (part.partition("=") for part in fields[_FIELDS:])} or _NO_PARTS
+    return MailboxRecord(state, activation, fence, message, _number(attempt), _number(first_ms), holder, parts)
+
+
+def refuse_newer(answer: Any, mailbox: str) -> None:
+    """Check a script's answer to an operator.
+
+    Raises:
+        NewerState: It left the mailbox alone, whose state only a later release knows.
+    """
+    if answer == _NEWER:
+        raise NewerState(
+            f"{mailbox_label(mailbox)} is in a state that only a later release of command_bus knows: nothing was changed; "
+            "use that release's command line"
+        )
 
 
 def parse_started(state: bytes) -> list[str]:

@@ -25,10 +25,10 @@ from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.server_check import READ_ONLY, ServerFacts, inspect_server, judge
 
-__all__ = ["Namespace", "open_namespace", "recorded_choices"]
+__all__ = ["PROTOCOL", "Namespace", "format_advice", "open_namespace", "recorded_choices"]
 
-PROTOCOL = 1
-"""Version of keys and scripts. A client of another version is refused: see "Upgrading" in the docs."""
+PROTOCOL = 2
+"""The format of a namespace: version of its keys and scripts. A client of another format is refused: see "Upgrading" in the docs."""
 
 _log = logging.getLogger("command_bus")
 _warned: set[str] = set()
@@ -36,7 +36,7 @@ _OWN_FIELDS = frozenset({"protocol", "shards"})
 
 
 class Namespace:
-    """Choices that all clients of a namespace share: protocol, shard count and mailbox policies. The first client records them in Redis.
+    """Choices that all clients of a namespace share: its format, shard count and mailbox policies. The first client records them in Redis.
 
     Raises:
         InvalidSettings: From its methods, if this client disagrees.
@@ -52,13 +52,9 @@ class Namespace:
         self._in_line = 0
 
     async def open(self) -> None:
-        """Record or compare the protocol version and the shard count."""
+        """Record or compare the format and the shard count."""
         recorded = await self._record({"protocol": str(PROTOCOL), "shards": str(self._settings.shards)})
-        if recorded["protocol"] != str(PROTOCOL):
-            raise InvalidSettings(
-                f"namespace {self._settings.namespace!r} was created with protocol {recorded['protocol']}, this library speaks {PROTOCOL}: "
-                "drain it with the version that created it, or use another namespace"
-            )
+        _refuse_other_format(self._settings.namespace, recorded["protocol"])
         if recorded["shards"] != str(self._settings.shards):
             raise InvalidSettings(
                 f"namespace {self._settings.namespace!r} has {recorded['shards']} shards, these settings say {self._settings.shards}: "
@@ -177,6 +173,7 @@ async def recorded_choices(url: str, namespace: str, patience: float, options: M
     `options` are further arguments of the connections, as for `UrlClients`.
 
     Raises:
+        InvalidSettings: The namespace has another format.
         TransportUnavailable: The server cannot be reached within `patience` seconds.
     """
     connections = Connections(clients_of(url, options))
@@ -191,7 +188,24 @@ async def recorded_choices(url: str, namespace: str, patience: float, options: M
         await connections.close()
     if b"shards" not in meta:
         return {}
+    _refuse_other_format(namespace, meta.get(b"protocol", b"").decode(errors="replace"))
     return {"shards": int(meta[b"shards"]), "entities": _policies(meta)}
+
+
+def format_advice(recorded: str) -> str | None:
+    """Return what to do if a namespace has another format than this release; None if it has the same."""
+    if recorded == str(PROTOCOL):
+        return None
+    if recorded.isdecimal() and int(recorded) > PROTOCOL:
+        return "upgrade command_bus here, or use another namespace"
+    return 'drain the namespace with the release that made it, then delete its keys, or use another namespace ("Upgrading" in the docs has the steps)'
+
+
+def _refuse_other_format(namespace: str, recorded: str) -> None:
+    if (advice := format_advice(recorded)) is not None:
+        raise InvalidSettings(
+            f"namespace {namespace!r} has format {recorded!r}, this release of command_bus has format {PROTOCOL}: {advice}"
+        )
 
 
 def _policies(meta: Mapping[bytes, bytes]) -> dict[str, EntityPolicy]:

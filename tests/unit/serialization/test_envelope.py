@@ -14,6 +14,7 @@ from command_bus.errors import InvalidCommand
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
     ENTITY_ID_LIMIT,
+    ENVELOPE_VERSION,
     GIVEN_ID,
     HEAD_LIMIT,
     HEADERS_LIMIT,
@@ -133,6 +134,20 @@ def test_a_later_version_is_told_apart_and_its_caller_is_known(elements: list[An
         unpack_envelope(raw(elements))
     error = caught.value
     assert (error.version, error.command_id, error.name, error.inbox) == (elements[0], "c-1", "Deposit", "inbox")
+
+
+@pytest.mark.parametrize("flags", [1 << 16, 1 << 40, (1 << 63) | 1, (1 << 17) | 0xFFFF])
+def test_a_critical_flag_that_is_not_known_makes_it_a_later_version(flags: int) -> None:
+    with pytest.raises(UnsupportedVersion, match=f"unknown critical flags {flags & ~0xFFFF:#x}") as caught:
+        unpack_envelope(pack_envelope(replace(PLAIN, flags=flags, inbox="inbox")))
+    error = caught.value
+    assert (error.version, error.flags) == (ENVELOPE_VERSION, flags & ~0xFFFF)
+    assert (error.command_id, error.name, error.inbox) == (PLAIN.command_id, PLAIN.name, "inbox")
+
+
+@pytest.mark.parametrize("flags", [1 << 5, 1 << 15, 0xFFFF])
+def test_other_unknown_flags_are_kept(flags: int) -> None:
+    assert unpack_envelope(pack_envelope(replace(PLAIN, flags=flags))).flags == flags
 
 
 def test_what_was_read_before_the_fault_is_salvaged() -> None:

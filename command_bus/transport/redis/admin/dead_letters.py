@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from command_bus.transport.entry_text import envelope_in
 from command_bus.transport.records import Resolution, StoredDeadLetter
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP
+from command_bus.transport.redis.mailbox_record import refuse_newer
 from command_bus.transport.redis.scripts import SETTLE_DEAD_LETTER
 from command_bus.transport.steps import Settlement
 
@@ -61,7 +63,9 @@ class RedisDeadLetters(RetryingRequests):
             keys.events,
         ]
         args = [GROUP, verb, entry, letter.mailbox, left.mark_ms, left.mark, left.outcome]
-        return bool(await self._run_once(keys, SETTLE_DEAD_LETTER, names, args) != b"gone")
+        answer = await self._run_once(keys, SETTLE_DEAD_LETTER, names, args)
+        refuse_newer(answer, letter.mailbox)
+        return bool(answer != b"gone")
 
     async def newest(self, shard: int, before_ms: int | None = None) -> str | None:
         """Return the id of a shard's newest dead letter, of those written before `before_ms` if given; None if there is none."""
@@ -88,6 +92,6 @@ def _letter(shard: int, entry: bytes, fields: dict[bytes, bytes]) -> StoredDeadL
         f"{shard}-{entry.decode()}",
         fields.get(b"m", b"").decode(errors="replace"),
         fields.get(b"r", b""),
-        fields.get(b"e", b""),
+        envelope_in(fields.get(b"e", b"")),
         fields.get(b"p") == b"1",
     )

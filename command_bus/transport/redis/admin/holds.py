@@ -24,6 +24,7 @@ from command_bus.transport.records import Hold, Mode
 from command_bus.transport.redis.admin.type_records import HELD, MAILBOXES
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
+from command_bus.transport.redis.mailbox_record import refuse_newer
 from command_bus.transport.redis.scripts import HOLD
 
 __all__ = ["RedisHolds", "parse_hold"]
@@ -113,7 +114,7 @@ class RedisHolds(RetryingRequests):
         while True:
             answer: Any = await self._ask(shard, lambda client, at: client.hscan(shard.active, at, count=_PAGE), cursor)
             cursor, page = answer
-            names = [name.decode() for name, state in page.items() if state[:1] == b"s" and is_mailbox(name)]
+            names = [name.decode() for name, state in page.items() if state.startswith(b"s|") and is_mailbox(name)]
             names = [name for name in names if scope in (EVERYTHING, scope_of(name))]
             if names:
                 await self._step(shard, "wake", scope, "", names)
@@ -130,4 +131,7 @@ class RedisHolds(RetryingRequests):
     ) -> None:
         names = list(mailboxes)
         keys = [shard.ready, shard.active, shard.paused, shard.parked, shard.due, shard.watched, shard.events]
-        await self._run(shard, HOLD, keys + [shard.mailbox(name) for name in names], [GROUP, verb, scope, reason, *names])
+        answer = await self._run(
+            shard, HOLD, keys + [shard.mailbox(name) for name in names], [GROUP, verb, scope, reason, *names]
+        )
+        refuse_newer(answer, scope)

@@ -9,6 +9,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from command_bus.transport.entry_text import envelope_in
 from command_bus.transport.mailboxes import is_mailbox
 from command_bus.transport.records import Contents, StoredEntity, Waiting
 from command_bus.transport.redis.admin.entities import RedisEntities
@@ -16,7 +17,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.mailbox_record import parse_record
+from command_bus.transport.redis.mailbox_record import parse_record, refuse_newer
 from command_bus.transport.redis.scripts import MAILBOX_HEADS, REMOVE
 from command_bus.transport.steps import Settlement
 
@@ -87,7 +88,7 @@ class RedisMailboxes(RetryingRequests):
             size.observe(sum(map(len, values.values())), len(values))
             cut = ((command, value.partition(b"\n")) for command, value in values.items())
             yield [
-                (parts[0].decode(), Waiting(command.decode(), parts[2], delayed=True))
+                (parts[0].decode(), Waiting(command.decode(), envelope_in(parts[2]), delayed=True))
                 for command, parts in cut
                 if is_mailbox(parts[0]) and is_mailbox(command)
             ]
@@ -119,7 +120,9 @@ class RedisMailboxes(RetryingRequests):
                 *keys.keeping(left.dispatch if left.outcome else None, mark),
             )
             args += (f"d:{command.id}" if command.delayed else command.id, left.mark_ms, left.mark, left.reply, left.outcome)
-        return int(await self._run_once(keys, REMOVE, names, args))
+        answer = await self._run_once(keys, REMOVE, names, args)
+        refuse_newer(answer, mailbox)
+        return int(answer)
 
     async def find_delayed(self, command_id: str, mailbox: str | None = None) -> tuple[str, bytes] | None:
         """Return the mailbox and the envelope of a delayed command. With `mailbox`, only if it is in that one."""
@@ -128,9 +131,9 @@ class RedisMailboxes(RetryingRequests):
             *(self._ask_once(shard, lambda client, key: client.hget(key, command_id), shard.delayed) for shard in shards)
         )
         for value in values:
-            name, _, envelope = (value or b"").partition(b"\n")
+            name, _, entry = (value or b"").partition(b"\n")
             if name and is_mailbox(name) and mailbox in (None, name.decode()):
-                return name.decode(), envelope
+                return name.decode(), envelope_in(entry)
         return None
 
     async def names(self) -> AsyncIterator[str]:

@@ -49,7 +49,7 @@ class RedisStatistics(RetryingRequests):
             answer: Any = await self._ask_once(keys, lambda client, at: client.hscan(keys.active, at, count=_PAGE), cursor)
             cursor, page = answer
             for mailbox, state in page.items():
-                if state[:1] != b"s":
+                if not state.startswith(b"s|"):
                     return None
                 if len(names) < limit:
                     names.append(mailbox.decode(errors="replace"))

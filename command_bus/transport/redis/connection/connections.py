@@ -10,25 +10,24 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import NoPermissionError, NoScriptError
+from redis.exceptions import NoScriptError
 
 from command_bus.clock import mono
-from command_bus.errors import BusClosed, TransportUnavailable, Unconfirmed, UnsuitableServer
+from command_bus.errors import BusClosed, TransportUnavailable, Unconfirmed
 from command_bus.transport.redis.connection.backoff import Backoff
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, NotPrimary, is_redirect, translated
 from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.connection.outage_log import OutageLog
 from command_bus.transport.redis.connection.pipe import Answered, Pipe, Requests
 from command_bus.transport.redis.connection.pipe_client import PipeRedis
-from command_bus.transport.redis.scripts import SCRIPTS, Script
+from command_bus.transport.redis.connection.script_cache import ScriptCache
+from command_bus.transport.redis.scripts import Script
 from command_bus.transport.tasks import all_of
 
 __all__ = ["Connections", "Replicas"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_SCRIPTS_EVERY = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,7 @@ class Connections:
         first: The bus's first connections, which count for all servers; None if these are the first.
 
     Attributes:
+        script_cache: Loads scripts.
         reconnects: Requests that were repeated because a server did not answer; of the first connections, those of all servers.
     """
 
@@ -63,7 +63,7 @@ class Connections:
         self._pipes: list[Requests] = []
         self._by_tag: dict[str, Connections] = {}
         self.reconnects = 0
-        self._scripts_seen = 0.0
+        self.script_cache = ScriptCache(self)
         self._closed = False
 
     def at(self, tag: str) -> Connections:
@@ -144,7 +144,7 @@ class Connections:
             try:
                 return await self.scripts.request(*request)
             except NoScriptError:
-                await self.load_scripts(script)
+                await self.script_cache.load(script)
                 return await self.scripts.request(*request)
         except NoScriptError as error:
             raise TransportUnavailable(f"{self.label} lost its scripts again as soon as they were loaded") from error
@@ -159,36 +159,6 @@ class Connections:
         if self._replicas is not None or self._scripts is None:
             return False
         return self._scripts.post(answered, "EVALSHA", script.sha, len(keys), *keys, *args)
-
-    async def load_scripts(self, wanted: Script | None = None) -> None:
-        """Load all scripts, `wanted` last: if loading breaks off, that one is missing again and loading is repeated.
-
-        All are loaded because a producer may lack the right: after a restart the first worker that misses one loads them for all clients.
-        """
-        try:
-            for script in (*(script for script in SCRIPTS if script is not wanted), *([wanted] if wanted else [])):
-                await self.commands.script_load(script.text)
-        except NoPermissionError as error:
-            raise TransportUnavailable(
-                f"{self.label} lacks this version's scripts, and this user may not load them: a worker of this version does as it starts, "
-                "and within a second after the server lost them"
-            ) from error
-        except CONNECTION_ERRORS as error:
-            raise translated(error, self.label) from error
-
-    async def keep_scripts(self) -> None:
-        """Check about once a second whether the server has all scripts; load them if it lost them (a restart, SCRIPT FLUSH)."""
-        now = mono()
-        if now - self._scripts_seen < _SCRIPTS_EVERY:
-            return
-        self._scripts_seen = now
-        try:
-            there = await self.ask(lambda client: client.script_exists(*(script.sha for script in SCRIPTS)))
-        except UnsuitableServer:  # a user of the application's own making, which may not ask
-            return
-        if not all(there):
-            with suppress(TransportUnavailable):
-                await self.load_scripts()
 
     async def run_confirmed(self, script: Script, keys: list[str], args: list[Any], written: str) -> tuple[Any, bool]:
         """Run a script, and wait for the replicas that must have what it wrote; return its answer and whether they have it.
@@ -216,7 +186,7 @@ class Connections:
             except CONNECTION_ERRORS as error:
                 raise translated(error, self.label, writes=True) from error
             if isinstance(answer, NoScriptError):
-                await self.load_scripts(script)
+                await self.script_cache.load(script)
                 continue
             for each in (answer, confirmed):
                 if isinstance(each, Exception):

@@ -68,7 +68,7 @@ class StopAndWait(ABC, Generic[Item, Batch]):
 
     @abstractmethod
     def _take(self) -> list[Item]:
-        """Take the items of the next batch off the line; none if nobody waits for them any more."""
+        """Take the items of the next batch off the line; none if no caller waits for them any more."""
 
     @abstractmethod
     def _batch(self, items: list[Item]) -> Batch:

@@ -1,6 +1,6 @@
 -- delayed_mailboxes: return the mailboxes of delayed commands, without sending the commands.
 --
--- KEYS[1]   delayed   hash: command id -> mailbox name, newline, envelope
+-- KEYS[1]   delayed   hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
 -- ARGV[1]   most      bytes: the command that reaches them is the last one that is looked at
 -- ARGV[2…]  ids       of the commands
 --

@@ -6,7 +6,7 @@
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
 -- KEYS[3]   stats     hash of counters
 -- KEYS[4]   due       sorted set of what becomes due, by ms
--- KEYS[5]   delayed   hash: command id -> mailbox name, newline, envelope
+-- KEYS[5]   delayed   hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
 -- KEYS[6]   later     hash: mailbox name -> number of delayed commands
 -- KEYS[7]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
 -- KEYS[8]   last      number of the producer's last batch, a colon, and how it was answered

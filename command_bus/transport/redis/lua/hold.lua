@@ -1,6 +1,6 @@
 -- hold: pause, drain or resume a scope (one mailbox, an entity type or all), and wake mailboxes that are no longer held.
 --
--- uses: memory_limit, record, holds, events
+-- uses: memory_limit, record, newer, holds, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -16,7 +16,7 @@
 -- ARGV[4]   reason
 -- ARGV[5…]  names     of the mailboxes
 --
--- returns how many mailboxes were woken
+-- returns how many mailboxes were woken; 'newer' if the scope is one mailbox in a state that only a later release knows: nothing was changed
 --
 -- A pause takes effect before the next command starts; a command that runs is not touched. Draining refuses new commands and starts those
 -- that wait. No mailbox's name contains a `*`: it is encoded in ids. Paused and parked are independent.
@@ -27,20 +27,21 @@ local modes = {pause = 'p', drain = 'd'}
 
 local function wake(name, box)
   local record = redis.call('HGET', active, name)
-  local state, _, _, _, attempt, first = parse_record(record or '')
+  local state, _, _, _, attempt, first, _, parts = parse_record(record or '')
   if state ~= 's' or redis.call('HEXISTS', parked, name) == 1 or holds_of(paused, name) then return 0 end
   if redis.call('XLEN', box) == 0 then
     redis.call('DEL', box)
     redis.call('HDEL', active, name)
   elseif redis.call('ZSCORE', due, 'r:' .. name) then
-    redis.call('HSET', active, name, pack_record('w', '', attempt, first))
+    redis.call('HSET', active, name, pack_record('w', '', attempt, first, parts))
   else
-    redis.call('HSET', active, name, queue(ready, name, attempt, first))
+    redis.call('HSET', active, name, queue(ready, name, attempt, first, parts))
   end
   return 1
 end
 
 pass_memory_limit(ready, group)
+if is_newer(redis.call('HGET', active, scope)) then return 'newer' end
 local changed = false
 if modes[verb] then
   local before = redis.call('HGET', paused, scope)

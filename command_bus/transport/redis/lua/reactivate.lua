@@ -13,12 +13,13 @@
 -- returns how many got one
 --
 -- A command that was running stays so, under a new activation without a holder: the old holder is fenced off, a worker that reads the
--- activation cannot start the command, and when the lease ends, recovery decides by the command's contract.
+-- activation cannot start the command, and when the lease ends, recovery decides by the command's contract. A mailbox in a state that only a
+-- later release knows is left to that.
 
 local ready, active, paused, parked = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
 local function reactivate(name)
-  local state, activation, fence, message, attempt, first = parse_record(redis.call('HGET', active, name) or '')
+  local state, activation, fence, message, attempt, first, _, parts = parse_record(redis.call('HGET', active, name) or '')
   if state == 'r' or state == 'h' or state == 'H' then
     if redis.call('XRANGE', ready, activation, activation)[1] then return false end
   elseif state ~= 's' or redis.call('HEXISTS', parked, name) == 1 or holds_of(paused, name) then
@@ -26,9 +27,10 @@ local function reactivate(name)
   end
   local id = redis.call('XADD', ready, '*', 'e', name)
   if state ~= 's' and state ~= 'r' then
-    redis.call('HSET', active, name, state .. '|' .. id .. '|' .. fence .. '|' .. message .. '|' .. attempt .. '|' .. first .. '|')
+    local running = fence .. '|' .. message .. '|' .. attempt .. '|' .. first
+    redis.call('HSET', active, name, state .. '|' .. id .. '|' .. running .. '|' .. parts)
   else
-    redis.call('HSET', active, name, pack_record('r', id, attempt, first))
+    redis.call('HSET', active, name, pack_record('r', id, attempt, first, parts))
   end
   return true
 end

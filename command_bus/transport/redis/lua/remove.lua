@@ -1,12 +1,12 @@
 -- remove: remove waiting commands from one mailbox (cancel, purge). A command that runs is left alone.
 --
--- uses: memory_limit, record, outcomes, delayed, events
+-- uses: memory_limit, record, newer, entry_text, outcomes, delayed, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
 -- KEYS[3]   stats     hash of counters
 -- KEYS[4]   due       sorted set of what becomes due, by ms
--- KEYS[5]   delayed   hash: command id -> mailbox name, newline, envelope
+-- KEYS[5]   delayed   hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
 -- KEYS[6]   later     hash: mailbox name -> number of delayed commands
 -- KEYS[7]   parked    hash: mailbox name -> id of its dead letter
 -- KEYS[8]   dead      stream of dead letters
@@ -20,7 +20,7 @@
 -- ARGV[3]   reply ttl in ms, of an inbox
 -- ARGV[4…]  for each command: message id, or d:<command id> if delayed; mark ttl in ms, mark, reply, outcome
 --
--- returns how many were removed
+-- returns how many were removed; 'newer' if the mailbox is in a state that only a later release knows: nothing was changed
 
 local ready, active, stats, due, delayed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local delayed_counts, parked, dead, box = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
@@ -28,8 +28,8 @@ local group, name, reply_ttl = ARGV[1], ARGV[2], ARGV[3]
 
 pass_memory_limit(ready, group)
 local record = redis.call('HGET', active, name)
-local state, activation, _, running = '', '', '', ''
-if record then state, activation, _, running = parse_record(record) end
+if is_newer(record) then return 'newer' end
+local state, activation, _, running, _, _, _, parts = parse_record(record or '')
 local letter = redis.call('HGET', parked, name)
 local holds = state == 'h' or state == 'H'
 local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
@@ -38,7 +38,9 @@ local head_id = head and head[1] or ''
 local publish, is_watched = publisher(KEYS[10], KEYS[11])
 local function envelope_of(id)
   if not is_watched(name) then return '' end
-  if string.sub(id, 1, 2) == 'd:' then return string.match(redis.call('HGET', delayed, string.sub(id, 3)) or '', '\n(.*)') or '' end
+  if string.sub(id, 1, 2) == 'd:' then
+    return envelope_of_text(string.match(redis.call('HGET', delayed, string.sub(id, 3)) or '', '\n(.*)') or '')
+  end
   local entry = redis.call('XRANGE', box, id, id)[1]
   return entry and entry[2][1] == 'e' and entry[2][2] or ''
 end
@@ -63,7 +65,7 @@ local function take_out(id)
     end
     if state == 'w' or (state == 's' and letter) then state = 'free' end
     if state == 'r' or state == 's' then
-      redis.call('HSET', active, name, pack_record(state, activation, '0', '0'))
+      redis.call('HSET', active, name, pack_record(state, activation, '0', '0', parts))
     end
   end
   return true
@@ -95,7 +97,7 @@ if record and redis.call('XLEN', box) == 0 and not holds then
   redis.call('DEL', box)
   redis.call('HDEL', active, name)
 elseif state == 'free' then
-  redis.call('HSET', active, name, queue(ready, name, '0', '0'))
+  redis.call('HSET', active, name, queue(ready, name, '0', '0', parts))
 end
 if removed > 0 then redis.pcall('HINCRBY', stats, 'depth', -removed) end
 return removed

@@ -1,6 +1,6 @@
 -- settle_dead_letter: replay or discard one dead letter.
 --
--- uses: memory_limit, record, holds, outcomes, events
+-- uses: memory_limit, record, newer, entry_text, holds, outcomes, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -22,7 +22,8 @@
 -- ARGV[6]   mark      of a command that waits (replay) or was discarded; empty if it has none
 -- ARGV[7]   outcome   of a command that is discarded, for its dispatch; empty if none keeps it
 --
--- returns 'replayed', 'discarded', or 'gone' if there is no such letter
+-- returns 'replayed', 'discarded', 'gone' if there is no such letter, or 'newer' if it parks a mailbox in a state that only a later release
+--         knows: nothing was changed
 --
 -- A parked command is still the head of its mailbox: replayed, it runs before the others. Any other is added at the mailbox's end. If the
 -- mailbox takes nothing, the error is the answer and nothing is changed. After the first write nothing fails.
@@ -39,18 +40,22 @@ if type(length) ~= 'number' then return length end  -- of another type: nothing 
 local fields = {}
 for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
 
+local record = redis.call('HGET', active, name)
+local parts = select(8, parse_record(record or ''))
 local function wake(first)
-  redis.call('HSET', active, name, holds_of(paused, name) and pack_record('s', '', '0', first) or queue(ready, name, '0', first))
+  local held = holds_of(paused, name)
+  redis.call('HSET', active, name, held and pack_record('s', '', '0', first, parts) or queue(ready, name, '0', first, parts))
 end
 
 local is_parked = redis.call('HGET', parked, name) == id
+if is_parked and is_newer(record) then return 'newer' end
 if verb == 'replay' and not is_parked then
-  local added = redis.pcall('XADD', box, '*', 'e', fields['e'] or '')
+  local added = redis.pcall('XADD', box, '*', unpack(fields_in(fields['e'] or '')))
   if type(added) == 'table' then return added end
 end
 redis.call('XDEL', dead, id)
 local publish = publisher(KEYS[11], KEYS[12])
-publish(verb == 'replay' and 'replayed' or 'discarded', name, fields['e'] or '', '', '', '', id)
+publish(verb == 'replay' and 'replayed' or 'discarded', name, envelope_of_text(fields['e'] or ''), '', '', '', id)
 if verb == 'discard' and ARGV[7] ~= '' then
   keep_outcome(KEYS[9], KEYS[10], ARGV[7])
   expire_outcomes()
@@ -80,5 +85,5 @@ if verb == 'discard' then return 'discarded' end
 
 if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6]) end
 redis.pcall('HINCRBY', stats, 'depth', 1)
-if redis.call('HEXISTS', active, name) == 0 then wake('0') end
+if not record then wake('0') end
 return 'replayed'

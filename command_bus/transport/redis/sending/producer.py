@@ -1,70 +1,26 @@
 """`StreamProducer`: puts commands into mailboxes, in few large steps.
 
-Whatever is enqueued during one turn of the event loop leaves as one batch when the turn ends; what arrives while a batch is under way
-waits for it and leaves as the next. So there is at most one unacknowledged batch per shard: two in flight could be reordered when the
-first is repeated. A batch has a number that grows per producer, and the server keeps how it answered the last one: asked again after a
-lost reply, it is answered as the first time; an older one that was stuck on the way is refused.
+Each shard has a line. A batch that is larger than a request goes in chunks; the shards' chunks go at the same time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
-import math
-from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
 
-from command_bus.clock import mono
-from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable, Unconfirmed, UnsuitableServer
-from command_bus.randomness import token
+from command_bus.errors import CommandBusError, TransportUnavailable, Unconfirmed
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.outage_log import LoggedBackoff
-from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
-from command_bus.transport.redis.keys import KeySpace, ShardKeys
-from command_bus.transport.redis.scripts import ENQUEUE, ENQUEUE_ONE, Script
-from command_bus.transport.redis.sending.enqueue_arguments import enqueue_arguments, enqueue_one_arguments
+from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.sending.enqueue_line import MAX_BYTES, MAX_COMMANDS, EnqueueLine, unsent
 from command_bus.transport.submissions import Admission, Submission, UnavailableShards
 from command_bus.transport.tasks import all_of
 
 __all__ = ["StreamProducer"]
 
-MAX_COMMANDS = 512
-MAX_BYTES = 1024 * 1024
-"""Most commands of one script call: a script then takes about 1 to 2 ms, and no other client waits longer."""
-_log = logging.getLogger("command_bus.transport")
-
-_ANSWER_KEPT = 3600.0
-"""Seconds for which the last answer outlives the patience of those who wait for it: a request may be that late, or the server's clock jump.
-
-When half of them are over, its absence says nothing any more: what is asked again then is taken as if it were the producer's first batch.
-"""
-
-_ADMISSIONS = {ord(admission.value): admission for admission in Admission}
-_STALE = 0.1  # seconds in the queue after which envelopes with a deadline are packed again
-_AGAIN = 1  # where the arguments say that the batch may have been applied before, and that an answer must be there
-_ACCEPTED = b"+"
-_GONE = b"gone"
-_UNUSUAL = b"?"
-_GENERAL = 1.0  # seconds
 _REFUSALS = frozenset(
     {Admission.ENTITY_FULL, Admission.TOTAL_FULL, Admission.PREDECESSOR_REFUSED, Admission.WRONG_TYPE, Admission.DRAINING}
 )
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """Some commands of one caller that leave together."""
-
-    submissions: Sequence[Submission]
-    answer: asyncio.Future[Any]
-    deadline: float
-    alone: bool = False
-    """Its answer is that of one command, not a list."""
-    failed: bool = False
 
 
 class StreamProducer:
@@ -72,7 +28,7 @@ class StreamProducer:
 
     def __init__(self, connections: Connections, keys: KeySpace, *, max_total_depth: int, max_pending: int) -> None:
         limit = -(-max_total_depth // keys.count)
-        self._shards = [_Shard(connections.at(shard.prefix), shard, limit) for shard in keys.shards]
+        self._shards = [EnqueueLine(connections.at(shard.prefix), shard, limit) for shard in keys.shards]
         self._keys = keys
         self._max_pending = max_pending
         self._most = min(MAX_COMMANDS, max_pending)
@@ -85,7 +41,7 @@ class StreamProducer:
     def enqueue(self, submission: Submission, timeout: float) -> asyncio.Future[Admission]:
         """See `Producer`."""
         lane = self._room(self._keys.shard_of(submission.mailbox), 1)
-        return lane.submit((submission,), mono() + timeout, alone=True)
+        return lane.submit((submission,), timeout, alone=True)
 
     async def enqueue_many(
         self, submissions: Sequence[Submission], timeout: float, silent: UnavailableShards | None = None
@@ -116,7 +72,7 @@ class StreamProducer:
                 answers = await self._answers(shard, [submissions[index] for index in going], timeout, silent)
                 if isinstance(answers, CommandBusError):
                     outcomes.update(dict.fromkeys(going, answers))
-                    outcomes.update(dict.fromkeys(itertools.chain(*chunks[position + 1 :]), _unsent(answers)))
+                    outcomes.update(dict.fromkeys(itertools.chain(*chunks[position + 1 :]), unsent(answers)))
                     return
                 for index, answer in zip(going, answers, strict=True):
                     outcomes[index] = answer
@@ -134,7 +90,7 @@ class StreamProducer:
     ) -> list[Admission] | CommandBusError:
         """Return a shard's answers, or the error. A shard that did not answer before is not asked."""
         if (error := silent.get(shard)) is not None:
-            return _unsent(error)
+            return unsent(error)
         try:
             answers = self._submit(shard, submissions, timeout)
         except CommandBusError as refusal:  # there is no room here: the shard is not to blame
@@ -148,9 +104,9 @@ class StreamProducer:
             return refusal
 
     def _submit(self, shard: int, submissions: Sequence[Submission], timeout: float) -> asyncio.Future[list[Admission]]:
-        return self._room(shard, len(submissions)).submit(submissions, mono() + timeout)
+        return self._room(shard, len(submissions)).submit(submissions, timeout)
 
-    def _room(self, shard: int, commands: int) -> _Shard:
+    def _room(self, shard: int, commands: int) -> EnqueueLine:
         """Return the queue of a shard if it may take so many more.
 
         Raises:
@@ -182,272 +138,3 @@ class StreamProducer:
     async def close(self) -> None:
         """Let what was enqueued leave, then refuse more."""
         await all_of(*(shard.close() for shard in self._shards))
-
-
-@dataclass(slots=True)
-class _Batch:
-    """What leaves together. Until it may have been applied, callers that give up leave it; then it stays as it is."""
-
-    script: Script
-    keys: list[str]
-    args: list[Any]
-    number: int
-    waiting: list[_Waiting]
-    stale: bool
-    """Whether it waited for long before it left: deadlines in its envelopes are packed again."""
-
-
-class _Shard(StopAndWait[_Waiting, _Batch]):
-    """The line in front of one shard."""
-
-    def __init__(self, connections: Connections, keys: ShardKeys, limit: int) -> None:
-        super().__init__(connections, f"command_bus.producer{keys.prefix}")
-        self._backoff = LoggedBackoff(connections.outage, "cannot send commands", _log, lasts=False)
-        self._keys = keys
-        self._head_keys = [
-            keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.delayed_counts, keys.paused, keys.last_batch(token(8).hex()),
-            keys.watched, keys.events,
-        ]  # fmt: skip
-        self._head_keys_of_one = [
-            keys.ready, keys.active, keys.stats, keys.delayed_counts, keys.paused, keys.watched, self._head_keys[7],
-        ]  # fmt: skip
-        self._limit = limit
-        self._in_general_until = -math.inf
-        """Monotonic time until which single commands go to the script for many: something is paused, watched, delayed or full."""
-        self._numbers = itertools.count(1)
-        self._answer_kept_until = 0.0  # monotonic; before the first answer there is none
-        self._left_at = math.inf
-        self._alarm: asyncio.TimerHandle | None = None
-        self._closed = False
-        self.pending = 0
-
-    def submit(self, submissions: Sequence[Submission], deadline: float, *, alone: bool = False) -> asyncio.Future[Any]:
-        if self._closed:
-            raise BusClosed("the bus is closed")
-        answer = self._future()
-        self._put(_Waiting(submissions, answer, deadline, alone))
-        self.pending += len(submissions)
-        return answer
-
-    async def close(self) -> None:
-        self._closed = True
-        await self.rest()
-        if self._alarm is not None:
-            self._alarm.cancel()
-
-    # The usual case.
-
-    def _take(self) -> list[_Waiting]:
-        items: list[_Waiting] = []
-        commands, size = 0, 0
-        while self._line:
-            waiting = self._line[0]
-            more = sum([len(submission.envelope) for submission in waiting.submissions])
-            if items and (commands + len(waiting.submissions) > MAX_COMMANDS or size + more > MAX_BYTES):
-                break
-            self._line.popleft()
-            if waiting.answer.cancelled():
-                self.pending -= len(waiting.submissions)
-                continue
-            items.append(waiting)
-            commands, size = commands + len(waiting.submissions), size + more
-        return items
-
-    def _batch(self, items: list[_Waiting]) -> _Batch:
-        now = mono()
-        stale, self._left_at = now - self._left_at > _STALE, now
-        return self._numbered(items, next(self._numbers), now, stale=stale)
-
-    def _numbered(self, items: list[_Waiting], number: int, now: float, *, stale: bool) -> _Batch:
-        """Return a batch with a number. A single command goes to the script for one, unless that said lately that it cannot take any."""
-        last = items[0].deadline if len(items) == 1 else max([waiting.deadline for waiting in items])
-        head = [number, 0, int((_ANSWER_KEPT + max(0.0, last - now)) * 1000), self._limit]
-        if len(items) == 1 and items[0].alone and now >= self._in_general_until:
-            (submission,) = items[0].submissions
-            if not submission.delay_ms:
-                keys, args = enqueue_one_arguments(self._keys, self._head_keys_of_one, head, submission)
-                return _Batch(ENQUEUE_ONE, keys, args, number, items, stale)
-        submissions = itertools.chain.from_iterable([waiting.submissions for waiting in items])
-        keys, args = enqueue_arguments(self._keys, self._head_keys, head, submissions)
-        return _Batch(ENQUEUE, keys, args, number, items, stale)
-
-    def _items(self, batch: _Batch) -> list[_Waiting]:
-        return batch.waiting
-
-    def _may_post(self, batch: _Batch) -> bool:
-        """See `StopAndWait`; sets the alarm for the first caller whose patience ends."""
-        if batch.stale:
-            return False
-        deadline = _first_deadline(batch.waiting)
-        left = deadline - self._left_at
-        if left <= 0:
-            return False
-        self._ring_in(left)
-        return True
-
-    def _ring_in(self, seconds: float) -> None:
-        """Have `_ring` called by then: one timer serves all batches, and an earlier one asks again."""
-        at = self._loop.time() + seconds
-        if self._alarm is not None:
-            if self._alarm.when() <= at:
-                return
-            self._alarm.cancel()
-        self._alarm = self._loop.call_at(at, self._ring)
-
-    def _ring(self) -> None:
-        """Take a batch whose first deadline has passed to the slow way: it may have been applied."""
-        self._alarm = None
-        if self._posted is None:
-            return
-        left = _first_deadline(self._posted.waiting) - mono()
-        if left > 0:
-            self._ring_in(left)
-        else:
-            self._give_up(self._no_answer())
-
-    def _is_answer(self, answer: Any) -> bool:
-        return type(answer) is bytes and answer != _UNUSUAL
-
-    def _error_in(self, answer: Any) -> CommandBusError | None:
-        if answer == _UNUSUAL:
-            self._in_general_until = mono() + _GENERAL
-            return None
-        return super()._error_in(answer)
-
-    def _hand_out(self, batch: _Batch, answer: bytes) -> None:
-        self._resolve(batch.waiting, answer)
-
-    def _rest(self) -> None:
-        self._left_at = math.inf
-        super()._rest()
-
-    # Whatever is out of the ordinary.
-
-    async def _send_slowly(self, batch: _Batch, error: CommandBusError | None) -> None:
-        """See `StopAndWait`. Commands whose deadline passes before the answer fail."""
-        self._backoff.begin()
-        doubt: CommandBusError | None = None  # set once the batch may have been applied: from then on it must stay as it is
-        left = batch.waiting
-        if error is None:
-            left = self._expire(left, TransportUnavailable("it could not leave in time: this process was busy or asleep"), 0.0)
-        while left:
-            if error is None:
-                batch = self._again(batch, left, doubt)
-                answer = await self._ask(batch, _first_deadline(left))
-                if answer == _UNUSUAL:
-                    self._in_general_until = mono() + _GENERAL
-                    continue
-                if not isinstance(answer, CommandBusError):
-                    self._backoff.worked()
-                    return self._fail(left, doubt) if answer == _GONE and doubt else self._resolve(batch.waiting, answer)
-                error = answer
-            if not isinstance(error, TransportUnavailable | Unconfirmed):  # it may not be repeated
-                return self._fail(left, error if doubt is None else _in_doubt(error))
-            if isinstance(error, Unconfirmed) or (doubt is None and error.outcome_unknown):
-                doubt = error
-            pause = self._backoff.failed(error)
-            left = self._expire(left, doubt or error, pause)
-            self._line = deque(self._expire(list(self._line), _unsent(error), pause))
-            batch.stale, error = True, None
-            if left:
-                await asyncio.sleep(pause)
-        return None
-
-    def _again(self, batch: _Batch, left: list[_Waiting], doubt: CommandBusError | None) -> _Batch:
-        """Return the batch for its next try: the same, or a new one without callers that gave up before it can have been applied."""
-        if doubt is None and len(left) != len(batch.waiting):
-            stale, batch = batch.stale, self._batch(left)
-            batch.stale = stale
-        if (batch.stale and _renew(batch.waiting)) or (batch.script is ENQUEUE_ONE and mono() < self._in_general_until):
-            batch = self._numbered(batch.waiting, batch.number, mono(), stale=batch.stale)
-        batch.args[_AGAIN] = int(doubt is not None and mono() < self._answer_kept_until - _ANSWER_KEPT / 2)
-        return batch
-
-    async def _ask(self, batch: _Batch, deadline: float) -> bytes | CommandBusError:
-        """Return the answer, or the error."""
-        try:
-            async with asyncio.timeout(max(deadline - mono(), 0.001)):
-                answer, confirmed = await self._connections.run_confirmed(batch.script, batch.keys, batch.args, self._keys.stats)
-        except TimeoutError:
-            return self._no_answer()
-        except CommandBusError as error:
-            if isinstance(error, TransportUnavailable):
-                self._connections.count_reconnect()
-            return error
-        if confirmed:
-            return bytes(answer)
-        return Unconfirmed(
-            f"{self._connections.label} has the command, but too few replicas confirmed it in time (wait_replicas): it may be lost if "
-            "the primary fails now. Sending the same command id again is safe"
-        )
-
-    def _no_answer(self) -> TransportUnavailable:
-        return TransportUnavailable(f"no answer from {self._connections.label} in time", outcome_unknown=True)
-
-    def _failed(self, items: Sequence[_Waiting], error: BaseException) -> None:
-        """See `StopAndWait`. If the task that sent them was ended, those behind them are not sent either."""
-        if isinstance(error, asyncio.CancelledError):
-            items = [*items, *self._line]
-            self._line.clear()
-        if not isinstance(error, CommandBusError):
-            error = BusClosed("the bus was closed, or its event loop ended, in between")
-        self._fail(items, error)
-
-    def _resolve(self, asked: list[_Waiting], answer: bytes) -> None:
-        """Give each caller its answer. Callers whose deadline has passed already have an error with an unknown outcome."""
-        if _ACCEPTED in answer:  # else the server may have had no memory to keep it
-            self._answer_kept_until = max(waiting.deadline for waiting in asked) + _ANSWER_KEPT
-        start = 0
-        for waiting in asked:
-            end = start + len(waiting.submissions)
-            if not waiting.failed:
-                self.pending -= end - start
-                if not waiting.answer.done():
-                    codes = answer[start:end]
-                    waiting.answer.set_result(_ADMISSIONS[codes[0]] if waiting.alone else [_ADMISSIONS[code] for code in codes])
-            start = end
-
-    def _fail(self, batch: Sequence[_Waiting], error: CommandBusError) -> None:
-        for waiting in batch:
-            if waiting.failed:
-                continue
-            waiting.failed = True
-            self.pending -= len(waiting.submissions)
-            if not waiting.answer.done():
-                waiting.answer.set_exception(error)
-
-    def _expire(self, batch: list[_Waiting], error: CommandBusError, pause: float) -> list[_Waiting]:
-        """Fail those whose deadline passes before the next try; the others remain."""
-        soon = mono() + pause
-        late = [waiting for waiting in batch if waiting.deadline <= soon]
-        if late:
-            self._fail(late, error)
-        return [waiting for waiting in batch if waiting.deadline > soon]
-
-
-def _first_deadline(items: list[_Waiting]) -> float:
-    return items[0].deadline if len(items) == 1 else min([waiting.deadline for waiting in items])
-
-
-def _in_doubt(refusal: CommandBusError) -> CommandBusError:
-    """Return the error of a batch that was refused, but may have been applied before that."""
-    return TransportUnavailable(f"it may have been accepted before this: {refusal.message}", outcome_unknown=True)
-
-
-def _renew(batch: list[_Waiting]) -> bool:
-    """Pack again the envelopes that contain a deadline; return whether there are any. Only the envelopes change, so it is the same batch."""
-    found = False
-    for waiting in batch:
-        for submission in waiting.submissions:
-            if submission.renewed is not None:
-                found = True
-                with suppress(Exception):  # an application's cipher may raise anything: then the envelope stays
-                    submission.envelope = submission.renewed()
-    return found
-
-
-def _unsent(error: CommandBusError) -> CommandBusError:
-    """Return the error of commands behind those that failed: they were certainly not sent."""
-    if isinstance(error, TransportUnavailable | Unconfirmed):
-        return TransportUnavailable(f"not sent, because what went before failed: {error.message}")
-    return UnsuitableServer(error.message) if isinstance(error, UnsuitableServer) else error

@@ -10,6 +10,9 @@ own clock, and are promoted when that time comes.
 
 A delayed command may have many megabytes. Its envelope stays on the server when it moves into its mailbox, and one script moves about a
 megabyte, so that other clients are served in between.
+
+A later release may keep members of its own in `due`. They stay, and are passed over. So is the retry of a mailbox whose state only that release
+knows: the script leaves it, and it is tried again a second later.
 """
 
 from __future__ import annotations
@@ -35,6 +38,9 @@ _MOST = 1024 * 1024
 _STEP = 0.5
 """Seconds by which the server's clock must have gone back to be mistrusted: what is less (it is set right, slowly) is followed."""
 _FIRST_LATENESS, _MOST_LATENESS = 0.005, 0.1
+_KNOWN = (b"r:", b"d:")
+_LEFT = 1.0
+"""Seconds until a member is tried again that the script left."""
 
 
 class Member(NamedTuple):
@@ -55,6 +61,7 @@ class DueTimes:
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
+        self._left: dict[tuple[str, float], float] = {}
         self._next: float | None = None
         self.lateness = 0.0
         """Seconds that this worker lets pass, because another is faster."""
@@ -72,6 +79,9 @@ class DueTimes:
             at, before = now + (score - server_ms) / 1000, self._seen.get(name)
             if before is not None and before.score == score and at > before.at + _STEP:
                 at = before.at  # the server's clock has gone back
+            if self.is_left((name, score), now):
+                seen[name] = _Seen(score, self._left[name, score])
+                continue
             seen[name] = _Seen(score, at)
             if score <= server_ms or at <= now:
                 due.append(Member(name, score))
@@ -81,20 +91,26 @@ class DueTimes:
         self._set_next()
         return due
 
-    def promoted(self, members: Collection[Member], count: int, left_ms: int, now: float) -> None:
-        """Record which members this worker asked to promote, how many of them it did promote, and when the next is due.
+    def promoted(self, members: Collection[Member], count: int, left_ms: int, now: float, *, left: Collection[str] = ()) -> None:
+        """Record which members this worker asked to promote, how many of them it did promote or leave, and when the next is due.
 
         `left_ms` is by the server's clock; -1 if there is none.
         """
+        self._left = {each: at for each, at in self._left.items() if at > now}
+        self._left |= {member: now + _LEFT for member in members if member.name in left}
         for member in members:
             self._seen.pop(member.name, None)
-        if count:
+        if count or left:
             self.lateness = 0.0
         else:
             self._beaten()
         self._set_next()
         if left_ms >= 0 and (self._next is None or self._next > now + left_ms / 1000):
             self._next = now + left_ms / 1000
+
+    def is_left(self, member: tuple[str, float], now: float) -> bool:
+        """Return whether a member is not tried now: the script left it a moment ago."""
+        return self._left.get(member, now) > now
 
     def pause(self, now: float, longest: float) -> float:
         """Return the seconds until the next look."""
@@ -127,6 +143,7 @@ class DueWork:
         self._keys = keys
         self._every = every
         self._times = DueTimes()
+        self._full = False  # whether there may be more in `due` than was read
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
@@ -153,21 +170,29 @@ class DueWork:
             for member, mailbox in placed:
                 args += (member.name, mailbox, int(member.score))
                 names.append(keys.mailbox(mailbox))
-            count, left_ms = await self._connections.run(PROMOTE, names, args)
-            self._times.promoted([member for member, _ in placed], count, left_ms, mono())
-            if left_ms != 0 and len(placed) == len(due) < _PAGE:
+            count, left_ms, left = await self._connections.run(PROMOTE, names, args)
+            left = [name.decode() for name in left]
+            self._times.promoted([member for member, _ in placed], count, left_ms, mono(), left=left)
+            if left_ms != 0 and len(placed) == len(due) < _PAGE and not (left_ms < 0 and self._full):
                 return
 
     async def _due(self) -> list[Member]:
-        async def look(client: Redis) -> Any:
-            pipeline = client.pipeline(transaction=False)
-            pipeline.time()
-            pipeline.zrange(self._keys.due, 0, _PAGE - 1, withscores=True)
-            return await pipeline.execute()
+        """Return what is due of the first members: a page, or more where a page has nothing that this worker can promote."""
+        members: list[tuple[str, float]] = []
+        start, server_ms, now = 0, 0, 0.0
+        self._full = True
+        while self._full and all(self._times.is_left(member, now) for member in members):
+            (seconds, micros), scored = await self._connections.ask(self._look, start)
+            server_ms, now = seconds * 1000 + micros // 1000, mono()
+            members += [(name.decode(), score) for name, score in scored if name[:2] in _KNOWN]
+            start, self._full = start + _PAGE, len(scored) == _PAGE
+        return self._times.looked(members, server_ms, now)
 
-        (seconds, micros), scored = await self._connections.ask(look)
-        members = [(name.decode(), score) for name, score in scored]
-        return self._times.looked(members, seconds * 1000 + micros // 1000, mono())
+    async def _look(self, client: Redis, start: int) -> Any:
+        pipeline = client.pipeline(transaction=False)
+        pipeline.time()
+        pipeline.zrange(self._keys.due, start, start + _PAGE - 1, withscores=True)
+        return await pipeline.execute()
 
     async def _placed(self, members: Sequence[Member]) -> list[tuple[Member, str]]:
         """Return members with their mailboxes: as many of the first as may be promoted at once, by the bytes that this moves."""

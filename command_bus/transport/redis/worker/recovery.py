@@ -151,7 +151,7 @@ class _ShardRecovery:
     async def turn(self) -> float:
         """Take over expired leases; return the seconds until the next check."""
         await self.recover()
-        await self._connections.keep_scripts()
+        await self._connections.script_cache.keep()
         return self._lease_watch.next(mono(), self._every * JITTER.uniform(0.8, 1.2))
 
     async def recover(self) -> None:
@@ -210,7 +210,9 @@ class _ShardRecovery:
             args: list[Any] = [GROUP, self._worker, idle]
             for held in expired[start : start + _CLAIMS]:
                 args += (held.activation, held.sequence)
-            taken: list[tuple[bytes, list[bytes] | None]] = await self._connections.run(CLAIM, [self.keys.ready], args)
+            taken: list[tuple[bytes, list[bytes] | None]] = await self._connections.run(
+                CLAIM, [self.keys.ready, self.keys.active], args
+            )
             entries = [(entry.decode(), dict(zip(flat[::2], flat[1::2], strict=True)) if flat else {}) for entry, flat in taken]
             found = [(entry, mailbox_of(fields)) for entry, fields in entries if b"e" in fields]
             litter = [entry for entry, fields in entries if b"e" not in fields]
@@ -237,6 +239,8 @@ class _ShardRecovery:
             attempt_id: Settle it only if this attempt still runs.
         """
         record, now_us = await self._connections.ask(self._record_of, mailbox)
+        if record.is_newer:
+            return  # its state is of a later release: a worker of that takes it over
         lease = Lease(self._shard, mailbox, activation, mono() + self._lease)
         if record.activation != activation:
             await self._drop([activation])  # its mailbox has another activation: this one is left over

@@ -198,11 +198,12 @@ def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: l
     extra: list[Any] = []
     match step:
         case Done(left, follow, status):
+            running = f"{lease.attempt_id}>{lease.ahead[-1][0]}" if lease.ahead else lease.attempt_id
             if left is not NO_SETTLEMENT:
                 flags = _leave(keys, left, names, extra)
-                args += (_VERBS[status] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, _running(lease), *extra)
+                args += (_VERBS[status] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, running, *extra)
             else:
-                args += (_VERBS[status] + _FOLLOWS[follow], lease.activation, lease.holder, _running(lease))
+                args += (_VERBS[status] + _FOLLOWS[follow], lease.activation, lease.holder, running)
         case Take():
             args += ("ts", lease.activation, lease.holder, lease.attempt_id)
         case Retry(delay_ms, counts):
@@ -215,11 +216,6 @@ def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: l
         case Park(left, record, raw):
             flags = _leave(keys, left, names, extra)
             args += ("pl" + flags, lease.activation, lease.holder, lease.attempt_id, *extra, record, raw)
-
-
-def _running(lease: Lease) -> str:
-    """Return the attempt that runs, with the id of the next command if that was read ahead."""
-    return f"{lease.attempt_id}>{lease.ahead[-1][0]}" if lease.ahead else lease.attempt_id
 
 
 def _leave(keys: ShardKeys, left: Settlement, names: list[str], args: list[Any]) -> str:
@@ -270,29 +266,27 @@ def _size_of(left: Settlement) -> int:
 
 
 def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool) -> Answer:
-    """Return the answer of a step that kept its lease, or failed, from its two values."""
+    """Return the answer of a step that kept its lease, or failed, from its two values. Keep what was read ahead of the next steps."""
     if state == b"error":
         return StepFailed(body.decode(errors="replace"))
     fence, message, attempt, first = parse_started(state)
     lease.attempt_id = attempt_id(fence, message)
-    envelope, fields = _read(lease, message, body)
-    return Started(fence, message, int(attempt), int(first), now_ms, envelope, fields, confirmed)
-
-
-def _read(lease: Lease, message: str, body: Any) -> tuple[bytes | None, list[bytes]]:
-    """Return the envelope of a command that was started, and its fields if it has others. Keep what was read ahead behind it."""
+    fields = _NO_FIELDS
     if body is None:
         if not lease.ahead or lease.ahead[-1][0] != message:
             raise ValueError(f"{message} of {lease.mailbox} was started, but not read ahead")
-        return lease.ahead.pop()[1], _NO_FIELDS
-    lease.ahead = None
-    if type(body) is bytes:
-        return body, _NO_FIELDS
-    if type(body[-1]) is list:
-        behind = iter(body[1])
-        lease.ahead = [(entry.decode(), next(behind)) for entry in behind][::-1]
-        return body[0], _NO_FIELDS
-    return _envelope_in(body), body
+        body = lease.ahead.pop()[1]
+    else:
+        lease.ahead = None
+        if type(body) is not bytes:
+            if type(body[-1]) is list:
+                body, behind = body
+                lease.ahead = [(entry.decode(), envelope) for entry, envelope in zip(behind[::2], behind[1::2], strict=True)][
+                    ::-1
+                ]
+            else:
+                body, fields = _envelope_in(body), body
+    return Started(fence, message, int(attempt), int(first), now_ms, body, fields, confirmed)
 
 
 def _envelope_in(fields: list[bytes]) -> bytes | None:

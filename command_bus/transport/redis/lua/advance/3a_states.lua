@@ -55,22 +55,22 @@ local function become(name, record)
   changed[name] = true
 end
 
-local function rest(step, oldest, state, attempt, first)
+local function rest(step, oldest, state, attempt, first, parts)
   local name = names[step]
   released[#released + 1] = activations[step]
   try('XTRIM', KEYS[10 + step], 'MINID', '=', oldest)
-  become(name, pack_record(state, '', attempt, first))
+  become(name, pack_record(state, '', attempt, first, parts))
 end
 
-local function requeue(step, oldest, attempt, first)
+local function requeue(step, oldest, attempt, first, parts)
   local name = names[step]
   released[#released + 1] = activations[step]
   if oldest then try('XTRIM', KEYS[10 + step], 'MINID', '=', oldest) end
-  become(name, queue(ready, name, attempt, first))
+  become(name, queue(ready, name, attempt, first, parts))
   return 'yield'
 end
 
-local function start(step, name, activation, holder, head, attempt, first, follow)
+local function start(step, name, activation, holder, head, attempt, first, follow, parts)
   local box = KEYS[10 + step]
   if not head then
     released[#released + 1] = activation
@@ -79,14 +79,14 @@ local function start(step, name, activation, holder, head, attempt, first, follo
     return 'idle'
   end
   if any_paused and holds_of(paused, name) then
-    rest(step, head[1], 's', attempt, first)
+    rest(step, head[1], 's', attempt, first, parts)
     return 'stop'
   end
-  if follow ~= 's' and (follow == 'l' or another_waits()) then return requeue(step, head[1], attempt, first) end
+  if follow ~= 's' and (follow == 'l' or another_waits()) then return requeue(step, head[1], attempt, first, parts) end
   started = started + 1
   if first == '0' then first = now_text end
   local running = next_fence() .. '|' .. head[1] .. '|' .. attempt + 1 .. '|' .. first
-  become(name, 'h|' .. activation .. '|' .. running .. '|' .. holder)  -- a record, packed in place: this runs for each command
+  become(name, 'h|' .. activation .. '|' .. running .. '|' .. holder .. parts)  -- a record, packed in place: this runs for each command
   bodies[step] = body_of(box, head[2])
   if publish then note_event('started', name, envelope_in(head[2]), attempt + 1, string.match(running, '^%d+'), owner, '') end
   return running

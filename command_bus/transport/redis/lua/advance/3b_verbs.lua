@@ -29,7 +29,7 @@ end
 local counted = {n = 'rejected', x = 'expired', b = 'buried'}
 
 -- Settle a command and go on with the next. Without a next one, the whole mailbox is deleted.
-local function settle(step, verb, name, activation, holder, follow, left)
+local function settle(step, verb, name, activation, holder, follow, left, parts)
   local message = messages[step]
   local head = next_of(step, message)  -- before anything is written: this may raise
   if verb == 'b' then write_letter(name, left, '0') end
@@ -42,36 +42,36 @@ local function settle(step, verb, name, activation, holder, follow, left)
     push_reply(left)
     if left.outcomes then keep_outcome(left.record, left.outcomes, left.outcome) end
   end
-  return start(step, name, activation, holder, head, 0, '0', follow)
+  return start(step, name, activation, holder, head, 0, '0', follow, parts)
 end
 
-local function park(step, name, left, attempt, first)
+local function park(step, name, left, attempt, first, parts)
   call('HSET', parked, name, write_letter(name, left, '1'))
-  rest(step, messages[step], 's', attempt, first)
+  rest(step, messages[step], 's', attempt, first, parts)
   write_mark(left, true)
   push_reply(left)
   if left.outcomes then keep_outcome(left.record, left.outcomes, left.outcome) end
   return 'stop'
 end
 
-local function wait(step, name, delay, counts_as_attempt, attempt, first)
+local function wait(step, name, delay, counts_as_attempt, attempt, first, parts)
   local tried = counts_as_attempt == '0' and format('%d', attempt - 1) or attempt
   local at = now + tonumber(delay)
   local head = call('ZRANGE', due, 0, 0, 'WITHSCORES')
   call('ZADD', due, at, 'r:' .. name)
-  rest(step, messages[step], 'w', tried, first)
+  rest(step, messages[step], 'w', tried, first, parts)
   if not head[2] or at < tonumber(head[2]) then try('XADD', ready, '*', 'tick', '1') end
   local kind = counts_as_attempt == '0' and 'handed_back' or 'retried'
   counts[kind] = counts[kind] + 1
   return 'wait'
 end
 
-local function give_back(step, counts_as_attempt, attempt, first)
+local function give_back(step, counts_as_attempt, attempt, first, parts)
   if counts_as_attempt == '0' then
     attempt = format('%d', math.max(attempt - 1, 0))
     counts.handed_back = counts.handed_back + 1
   end
-  return requeue(step, messages[step], attempt, first)
+  return requeue(step, messages[step], attempt, first, parts)
 end
 
 local event_of = {d = 'completed', n = 'rejected', x = 'expired', b = 'dead_lettered', p = 'parked'}
@@ -80,7 +80,7 @@ local event_of = {d = 'completed', n = 'rejected', x = 'expired', b = 'dead_lett
 local function note_end(step, verb, name, left, record, at)
   local entry = call('XRANGE', KEYS[10 + step], messages[step], messages[step])[1]
   local envelope, fence_then = entry and envelope_in(entry[2]) or '', string.match(runs[step], '^%d+')
-  local attempt, worker = string.match(record, '^(%d+)|[^|]*|([^#]*)', at)
+  local attempt, worker = string.match(record, '^(%d+)|[^|]*|([^#|]*)', at)
   if holders[step] == '' and verb ~= 'g' then note_event('interrupted', name, envelope, attempt, fence_then, worker, '') end
   if verb == 'w' then
     note_event(left[2] == '1' and 'retried' or 'handed_back', name, envelope, attempt, fence_then, worker, left[1])
@@ -94,9 +94,10 @@ end
 -- Carry out the verb. The record's attempt begins at `at`.
 local function carry_out(step, verb, name, activation, follow, left, record, at)
   if publish and is_watched(name) then note_end(step, verb, name, left, record, at) end
-  if settling[verb] then return settle(step, verb, name, activation, holders[step], follow, left) end
+  local parts = find(record, '=', at, true) and string.match(record, '^[^|]*|[^|]*|[^|]*(|.*)', at) or ''
+  if settling[verb] then return settle(step, verb, name, activation, holders[step], follow, left, parts) end
   local attempt, first = string.match(record, '^(%d+)|([^|]*)|', at)
-  if verb == 'p' then return park(step, name, left, attempt, first) end
-  if verb == 'w' then return wait(step, name, left[1], left[2], attempt, first) end
-  return give_back(step, left[1], attempt, first)
+  if verb == 'p' then return park(step, name, left, attempt, first, parts) end
+  if verb == 'w' then return wait(step, name, left[1], left[2], attempt, first, parts) end
+  return give_back(step, left[1], attempt, first, parts)
 end

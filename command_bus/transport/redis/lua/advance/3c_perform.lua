@@ -1,14 +1,14 @@
 -- Answer a step whose command does not run under this lease: the mailbox is ready, the step was done before, or the lease is not ours.
 local function perform_by_record(step, verb, name, activation, follow, record)
-  local state, held_by, held_fence, held_message, attempt, first, held_for = parse_record(record)
+  local state, held_by, held_fence, held_message, attempt, first, held_for, parts = parse_record(record)
   if held_by ~= activation then return 'gone' end
   if state == 'r' then
     if verb == 't' then
       local head = next_of(step)
       taken[#taken + 1] = activation
-      return start(step, name, activation, holders[step], head, attempt, first, follow)
+      return start(step, name, activation, holders[step], head, attempt, first, follow, parts)
     elseif verb == 'g' and runs[step] == '' then
-      return requeue(step, nil, attempt, first)
+      return requeue(step, nil, attempt, first, parts)
     end
     return 'gone'
   end
@@ -19,7 +19,7 @@ local function perform_by_record(step, verb, name, activation, follow, record)
   return format('%s|%s|%s|%s', held_fence, held_message, attempt, first)
 end
 
--- Perform a step. The two usual cases compare the record as a whole: parsing it costs more.
+-- Perform a step. The two usual cases compare the record without parsing it, which costs more; where it has parts, a take parses it.
 local function perform(step, verb)
   local name, operation, activation = names[step], operations[step], activations[step]
   local record = records[name]
@@ -27,14 +27,14 @@ local function perform(step, verb)
   local follow = sub(operation, 2, 2)
   if messages[step] and verb ~= 't' then
     local ours, state = '|' .. activation .. '|' .. runs[step] .. '|', byte(record)
-    if (state == HELD or state == HELD_AND_CHANGED) and sub(record, 2, #ours + 1) == ours then
+    if (state == HELD or state == HELD_AND_CHANGED) and find(record, ours, 2, true) == 2 then
       if state == HELD_AND_CHANGED then nexts[step], repeated[KEYS[10 + step]] = nil, true end
       return carry_out(step, verb, name, activation, follow, lefts[step], record, #ours + 2)
     end
   elseif verb == 't' and record == 'r|' .. activation .. '|||0|0|' then
     local head = next_of(step)
     taken[#taken + 1] = activation
-    return start(step, name, activation, holders[step], head, 0, '0', follow)
+    return start(step, name, activation, holders[step], head, 0, '0', follow, '')
   end
   return perform_by_record(step, verb, name, activation, follow, record)
 end

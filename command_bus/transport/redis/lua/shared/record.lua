@@ -1,4 +1,4 @@
--- record: the value of a mailbox in the hash `active`: state|activation|fence|message|attempt|first|holder.
+-- record: the value of a mailbox in the hash `active`: state|activation|fence|message|attempt|first|holder, and perhaps parts behind it.
 --
 -- state       r ready, h held (a command runs), H held, and something behind the command that runs was removed, w waits for a retry,
 --             s stopped (paused or parked)
@@ -8,26 +8,28 @@
 -- attempt     how often the oldest command was started
 -- first       ms of its first start, 0 if it was never started; below zero: replayed, its deadline no longer counts
 -- holder      the lease under which it runs (h, H), else empty
+-- parts       of later releases, |key=value each; a script that writes the record again keeps those that it does not know
+--
+-- A later release may have further states, of one letter or more. A script that meets one leaves record, head and activation alone.
 --
 -- `mailbox_record.py` does the same in Python.
 
--- Return the seven fields; nil if it is no such record.
+-- Return the seven fields, and the parts behind them as they are, empty if there are none; nil if it is no such record.
 local function parse_record(record)
-  return string.match(record, '^(%a)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
+  return string.match(record, '^(%a+)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)(.*)$')
 end
 
--- Return the record of a mailbox whose oldest command does not run. `activation` is empty unless it is ready.
-local function pack_record(state, activation, attempt, first)
-  return state .. '|' .. activation .. '|||' .. attempt .. '|' .. first .. '|'
+-- Return the record of a mailbox whose oldest command does not run. `activation` is empty unless it is ready. `parts` may be nil.
+local function pack_record(state, activation, attempt, first, parts)
+  return state .. '|' .. activation .. '|||' .. attempt .. '|' .. first .. '|' .. (parts or '')
 end
 
 -- Put a mailbox into the ready stream, and return its record. A script may have written already, so this must not fail: if the ready
 -- stream takes nothing, the record names an entry that does not exist, as if the entry had been lost. `reactivate.lua` repairs that.
-local function queue(ready, name, attempt, first)
+local function queue(ready, name, attempt, first, parts)
   local added = redis.pcall('XADD', ready, '*', 'e', name)
-  return 'r|' .. (type(added) == 'string' and added or '0-0') .. '|||' .. attempt .. '|' .. first .. '|'
+  return 'r|' .. (type(added) == 'string' and added or '0-0') .. '|||' .. attempt .. '|' .. first .. '|' .. (parts or '')
 end
-
 
 -- Return the record of a held mailbox in which something behind the running command was removed. Any script that does that writes it: the
 -- worker may have read ahead what is not there any more.

@@ -1,0 +1,148 @@
+"""Breakages of what format 2 keeps of a later release: its states, parts, fields, members of `due` and flags."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["RESERVED"]
+
+_LUA = "transport/redis/lua"
+_STATES = "tests/conformance/test_newer_states.py"
+_KEPT = "tests/conformance/test_reserved.py"
+
+RESERVED = (
+    Mutant(
+        "a command is taken out of an entity in a later release's state",
+        f"{_LUA}/remove.lua",
+        "if is_newer(record) then return 'newer' end\n",
+        "",
+        f"{_STATES}::test_none_of_its_commands_is_taken_out",
+    ),
+    Mutant(
+        "a letter that parks an entity in a later release's state is settled",
+        f"{_LUA}/settle_dead_letter.lua",
+        "if is_parked and is_newer(record) then return 'newer' end\n",
+        "",
+        f"{_STATES}::test_a_letter_that_parks_it_stays",
+    ),
+    Mutant(
+        "an operator is not told of a later release's state",
+        f"{_LUA}/hold.lua",
+        "if is_newer(redis.call('HGET', active, scope)) then return 'newer' end\n",
+        "",
+        f"{_STATES}::test_an_operator_is_told",
+    ),
+    Mutant(
+        "the lease of a later release's state is claimed",
+        f"{_LUA}/claim.lua",
+        " and not is_of_newer(ARGV[arg]) then",
+        " then",
+        f"{_STATES}::test_its_lease_is_not_taken_over",
+    ),
+    Mutant(
+        "the lease of a later release's state is settled",
+        "transport/redis/worker/recovery.py",
+        "        if record.is_newer:\n            return",
+        "        if False:\n            return",
+        f"{_STATES}::test_its_lease_is_not_taken_over",
+    ),
+    Mutant(
+        "a later release's state is repaired",
+        f"{_LUA}/reactivate.lua",
+        "  if state == 'r' or state == 'h' or state == 'H' then\n",
+        "  if state and state ~= 's' and state ~= 'w' then\n",
+        f"{_STATES}::test_repair_makes_no_activation_of_it",
+    ),
+    Mutant(
+        "the retry of a later release's state is dropped",
+        f"{_LUA}/promote.lua",
+        "  if is_newer(record) then return false end\n",
+        "",
+        f"{_STATES}::test_its_retry_stays_due_and_is_asked_for_once_a_second",
+    ),
+    Mutant(
+        "what was left in `due` is asked for all the time",
+        "transport/redis/worker/due_work.py",
+        "        return self._left.get(member, now) > now\n",
+        "        return False\n",
+        f"{_STATES}::test_its_retry_stays_due_and_is_asked_for_once_a_second",
+    ),
+    Mutant(
+        "a state that begins as one of ours is taken for it",
+        f"{_LUA}/shared/newer.lua",
+        "'^[rhHws]|'",
+        "'^[rhHws]'",
+        f"{_STATES}::test_none_of_its_commands_is_taken_out",
+    ),
+    Mutant(
+        "a step drops the parts of a record",
+        f"{_LUA}/advance/3b_verbs.lua",
+        "  local parts = find(record, '=', at, true) and string.match(record, '^[^|]*|[^|]*|[^|]*(|.*)', at) or ''\n",
+        "  local parts = ''\n",
+        f"{_KEPT}::test_parts_stay_from_command_to_command",
+    ),
+    Mutant(
+        "a take drops the parts of a record",
+        f"{_LUA}/advance/3c_perform.lua",
+        "head, attempt, first, follow, parts)",
+        "head, attempt, first, follow, '')",
+        f"{_KEPT}::test_parts_stay_from_command_to_command",
+    ),
+    Mutant(
+        "an entity that rests loses the parts of its record",
+        f"{_LUA}/shared/record.lua",
+        "'|||' .. attempt .. '|' .. first .. '|' .. (parts or '')\nend\n\n-- Put",
+        "'|||' .. attempt .. '|' .. first .. '|'\nend\n\n-- Put",
+        f"{_KEPT}::test_parts_stay_where_an_entity_is_paused",
+    ),
+    Mutant(
+        "an entity that becomes ready loses the parts of its record",
+        f"{_LUA}/hold.lua",
+        "queue(ready, name, attempt, first, parts)",
+        "queue(ready, name, attempt, first)",
+        f"{_KEPT}::test_parts_stay_where_an_entity_is_paused",
+    ),
+    Mutant(
+        "a parked entity loses the parts of its record",
+        f"{_LUA}/settle_dead_letter.lua",
+        "local parts = select(8, parse_record(record or ''))",
+        "local parts = nil",
+        f"{_KEPT}::test_parts_stay_where_an_entity_is_parked",
+    ),
+    Mutant(
+        "a delayed entry keeps its envelope only",
+        f"{_LUA}/promote.lua",
+        "unpack(fields_in(string.sub(value, cut + 1)))",
+        "'e', envelope_of_text(string.sub(value, cut + 1))",
+        f"{_KEPT}::test_all_fields_of_a_delayed_entry_enter_the_mailbox",
+    ),
+    Mutant(
+        "a replayed entry keeps its envelope only",
+        f"{_LUA}/settle_dead_letter.lua",
+        "unpack(fields_in(fields['e'] or ''))",
+        "'e', envelope_of_text(fields['e'] or '')",
+        f"{_KEPT}::test_all_fields_of_an_entry_come_back_from_a_dead_letter",
+    ),
+    Mutant(
+        "members of `due` that are not known are asked for",
+        "transport/redis/worker/due_work.py",
+        " if name[:2] in _KNOWN]",
+        "]",
+        f"{_KEPT}::test_unknown_members_of_due_stay_and_hold_nobody_up",
+        more=((f"{_LUA}/promote.lua", "    if kind ~= 'd:' then\n", "    if kind == 'r:' then\n"),),
+    ),
+    Mutant(
+        "members of `due` that are not known hide what stands behind them",
+        "transport/redis/worker/due_work.py",
+        "            start, self._full = start + _PAGE, len(scored) == _PAGE\n",
+        "            self._full = False\n",
+        f"{_KEPT}::test_unknown_members_of_due_stay_and_hold_nobody_up",
+    ),
+    Mutant(
+        "a critical flag is ignored",
+        "serialization/envelope.py",
+        "    if envelope.flags >= CRITICAL:",
+        "    if False:",
+        "tests/conformance/test_bad_entries.py::test_16_a_later_version_waits_for_its_worker_then_is_kept",
+    ),
+)
