@@ -1,7 +1,7 @@
 """Costs of the bus, beside the floor that Redis and Python allow and beside other libraries, measured in one run on this machine.
 
-    python -m benchmarks                          the quick set: two to three minutes
-    python -m benchmarks --all                    everything: about fifteen minutes
+    python -m benchmarks                          the quick set: about four minutes
+    python -m benchmarks --all                    everything: about half an hour
     python -m benchmarks --targets                what the targets compare: about ten minutes
     python -m benchmarks drain call --runs 5      only these groups, or cases with these words in their names
     python -m benchmarks --list                   what there is
