@@ -87,13 +87,16 @@ async def test_each_command_is_accepted_once_and_in_order(
 async def test_each_command_is_handled_once_and_in_order(
     server: EmbeddedServer, proxy: Proxy, namespace: str, mode: Mode, amount: float
 ) -> None:
-    async with CommandBus(url=server.url, namespace=namespace) as bus:
-        await bus.dispatch_batch(Put(box=f"b{number % 3}", value=number) for number in range(300))
-    async with CommandBus(url=proxy.url, namespace=namespace, registry=registry) as bus, bus.worker():
-        while len(handled) < 20:
-            await asyncio.sleep(0)
-        await trouble(proxy, mode, amount)
-        await bus.wait_idle(20)
+    async with (
+        CommandBus(url=server.url, namespace=namespace) as watching,
+        CommandBus(url=proxy.url, namespace=namespace, registry=registry) as bus,
+    ):
+        await watching.dispatch_batch(Put(box=f"b{number % 3}", value=number) for number in range(300))
+        async with bus.worker():
+            while len(handled) < 20:
+                await asyncio.sleep(0)
+            await trouble(proxy, mode, amount)
+            await watching.wait_idle(20)
     assert len(handled) == 300, "no lease was lost: none starts twice"
     for box in range(3):
         assert [value for name, value in handled if name == f"b{box}"] == list(range(box, 300, 3))
