@@ -31,7 +31,7 @@ test-pythons: ## the unit tests on the other Pythons at hand, of 3.11 to 3.13, a
 bench:      ## a quick measurement: the bus beside the floor and the peers that matter (ARGS="drain call --runs 3 --json FILE")
 	@$(SETUP) bench $(ARGS)
 
-bench-all:  ## everything, with all peers: about fifteen minutes (ARGS="--server embedded --json FILE")
+bench-all:  ## everything, with all peers: about half an hour (ARGS="--server embedded --json FILE")
 	@$(SETUP) bench-all $(ARGS)
 
 bench-spark: ## what Spark's way into the bus costs, beside bare pipelines (ARGS="--rows 100000")

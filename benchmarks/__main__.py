@@ -1,7 +1,8 @@
 """Costs of the bus, beside the floor that Redis and Python allow and beside other libraries, measured in one run on this machine.
 
-    python -m benchmarks                          the quick set: two to three minutes
-    python -m benchmarks --all                    everything: about fifteen minutes
+    python -m benchmarks                          the quick set: about four minutes
+    python -m benchmarks --all                    everything: about half an hour
+    python -m benchmarks --targets                what the targets compare: about ten minutes
     python -m benchmarks drain call --runs 5      only these groups, or cases with these words in their names
     python -m benchmarks --list                   what there is
 
@@ -18,10 +19,12 @@ from pathlib import Path
 from benchmarks.case import Case, chosen
 from benchmarks.catalogue import GROUPS, catalogue
 from benchmarks.ground import ground
+from benchmarks.judging import asked
 from benchmarks.peers.environments import EnvironmentFailed, install
 from benchmarks.peers.field import PEERS
 from benchmarks.report import report
 from benchmarks.runner import run
+from benchmarks.targets import TARGETS
 
 __all__ = ["main", "plan"]
 
@@ -32,6 +35,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("cases", nargs="*", help=f"groups ({', '.join(GROUPS)}) or words of names; by default the quick set")
     parser.add_argument("--all", action="store_true", help="everything instead of the quick set")
+    parser.add_argument("--targets", action="store_true", help="only what the targets compare")
     parser.add_argument("--list", action="store_true", help="list the cases that were chosen and stop")
     parser.add_argument("--runs", type=int, help="how often each is measured (3; quick set: 2)")
     parser.add_argument("--scale", type=float, help="share of the full counts (1; quick set: 0.5)")
@@ -41,20 +45,28 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
         help="redis (redis-server on PATH), embedded (Valkey) or a URL, whose data IS FLUSHED; by default redis if it is there",
     )
     parser.add_argument("--no-peers", action="store_true", help="leave the peers out")
+    parser.add_argument("--peers", metavar="NAMES", help="only these peers, as in bullmq,huey")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     given = parser.parse_args(words)
-    quick = not given.all and not given.cases
+    quick = not (given.all or given.targets or given.cases)
     given.runs = given.runs or (2 if quick else 3)
     given.scale = given.scale or (0.5 if quick else 1.0)
     if given.runs < 1 or not 0 < given.scale <= 1:
         parser.error("--runs is at least 1, --scale above 0 and at most 1")
+    given.peers = [] if given.no_peers else given.peers.split(",") if given.peers else [peer.name for peer in PEERS]
+    unknown = set(given.peers) - {peer.name for peer in PEERS}
+    if unknown:
+        parser.error(f"no peer {', '.join(sorted(unknown))}: one of {', '.join(peer.name for peer in PEERS)}")
     return given
 
 
 def plan(given: argparse.Namespace) -> list[Case]:
     """Return the cases that the command line chooses."""
-    cases = chosen(catalogue(), given.cases, quick=not given.all)
-    return [case for case in cases if not (given.no_peers and case.peer)]
+    cases = chosen(catalogue(), given.cases, quick=not (given.all or given.targets))
+    if given.targets:
+        wanted = asked(TARGETS, given.peers)
+        cases = [case for case in cases if case.name in wanted]
+    return [case for case in cases if not case.peer or case.peer in given.peers]
 
 
 def _installed(cases: list[Case]) -> list[Case]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.figures import Figure
+from benchmarks.judging import Finding, Verdict
 from benchmarks.runner import Results
-from benchmarks.targets import Verdict, verdicts
+from benchmarks.targets import verdicts
 
-__all__ = ["report"]
+__all__ = ["report", "table_of_targets"]
 
 _COLUMNS = {
     "per_s": "a second",
@@ -21,6 +22,7 @@ _COLUMNS = {
     "rss_mb": "RSS MB",
 }
 _WIDTH = 11
+_WORDS = {True: "met", False: "MISSED", None: "unknown"}
 _MORE = {
     "bound_per_s": "one server core bears/s",
     "bytes_each": "bytes each",
@@ -36,7 +38,7 @@ _MORE = {
 
 def report(results: Results) -> str:
     """Return the report of a run as text."""
-    judged = [verdict for verdict in verdicts(results.figures, results.peers) if verdict.met is not None]
+    judged = [verdict for verdict in verdicts(results.figures, results.peers) if verdict.ratio is not None]
     parts = [[_about(results)], _rows(results), _peers(results), _targets(judged) if judged else ()]
     return "\n\n".join(text for part in parts if (text := "\n".join(part))) + "\n"
 
@@ -70,13 +72,30 @@ def _peers(results: Results) -> Iterator[str]:
 
 
 def _targets(judged: list[Verdict]) -> Iterator[str]:
-    yield "targets (× how much better than asked)"
-    wide = max(len(verdict.target.case) for verdict in judged) + 2
+    yield "targets (× how much better than asked; beside: how much better than each peer of this run)"
+    yield from table_of_targets(judged)
+    yield "  (Spark's: make bench-spark)"
+
+
+def table_of_targets(judged: list[Verdict]) -> Iterator[str]:
+    """Return the lines about these targets: each with its conditions, our figures, the limits and the peers."""
+    wide = max(len(finding.condition.text) for verdict in judged for finding in verdict.findings) + 2
     for verdict in judged:
-        word = "met" if verdict.met else "MISSED"
-        target = verdict.target
-        held = f"{_plain(verdict.ours)} against {_plain(verdict.limit)}"
-        yield f"  {word:7}{verdict.ratio:>6.2f} ×  {target.case:{wide}}{target.text}   ({held})"
+        yield f"  {_WORDS[verdict.met]:8}{_ratio(verdict.ratio)}  {verdict.target.case}"
+        for number, way in enumerate(verdict.ways):
+            for place, finding in enumerate(way):
+                joined = "or" if number and not place else ""
+                yield f"{joined:>9} {_ratio(finding.ratio)}  {finding.condition.text:{wide}}{_held(finding)}".rstrip()
+        if verdict.beside:
+            yield f"{'beside':>19}  " + ", ".join(f"{_plain(ratio)} × {name}" for name, ratio in verdict.beside.items())
+
+
+def _ratio(ratio: float | None) -> str:
+    return f"{'?' if ratio is None else f'{ratio:.2f}':>7} ×"
+
+
+def _held(finding: Finding) -> str:
+    return f"not measured: {finding.missing}" if finding.missing else f"{_plain(finding.ours)} against {_plain(finding.limit)}"
 
 
 def _number(figure: Figure | None) -> str:

@@ -29,6 +29,10 @@ from pydantic import Field
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from benchmarks.figures import figures_of
+from benchmarks.judging import judged
+from benchmarks.report import table_of_targets
+from benchmarks.targets import BARE_ARROW, BY_HAND, FULL_SERVICE, SPARK
 from command_bus import Command, EntityId
 from command_bus.embedded import EmbeddedServer
 from command_bus.spark import command_id, dispatch_dataframe
@@ -175,14 +179,12 @@ class Benchmark:
 
     def round(self) -> None:
         self.client.flushall()
-        self.measure(
-            "foreachPartition, pipelined XADD, no promise", lambda: self.frame.foreachPartition(by_hand(self.url, "hand"))
-        )
+        self.measure(BY_HAND, lambda: self.frame.foreachPartition(by_hand(self.url, "hand")))
         self.client.flushall()
         arrow = self.frame.mapInArrow(bare(self.url, "bare"), "rows long")
-        self.measure("arrow, packed script calls, no service", arrow.collect)
+        self.measure(BARE_ARROW, arrow.collect)
         self.client.flushall()
-        full = self.measure("full service: dispatch_dataframe", lambda: self._dispatch("full"))
+        full = self.measure(FULL_SERVICE, lambda: self._dispatch("full"))
         assert full.added == self.rows
         self.client.flushall()
         self.measure("full service, outcomes asked for", lambda: self._dispatch("kept", outcomes="1 day"))
@@ -267,6 +269,8 @@ def main() -> int:
         print(
             f"{result['case']:48} {result['rows_per_s']:>9,}/s   ({low:,} to {high:,})   server {result['server_us_per_row']} µs a row"
         )
+    rates = figures_of({result["case"]: [{"per_s": result["rows_per_s"]}] for result in results})
+    print("\n".join(table_of_targets(judged(SPARK, rates, {}))))
     if arguments.json:
         arguments.json.write_text(
             json.dumps({"rows": arguments.rows, "entities": arguments.entities, "results": results}, indent=2) + "\n"

@@ -42,7 +42,7 @@ def woken(ground: Ground) -> Sample:
 
 
 ALL = [
-    Case("call, 1 in flight", "call", partial(called, full=2_000, flight=1), quick=True),
+    Case("call, 1 in flight", "call", partial(called, full=5_000, flight=1), quick=True),
     Case("call, 50 in flight", "call", partial(called, full=20_000, flight=50), quick=True),
     Case("call, 1,000 in flight", "call", partial(called, full=20_000, flight=1000)),
     Case("wake-up of an idle worker", "wake-up", woken, quick=True),

@@ -73,7 +73,7 @@ def _cases(row: Row) -> list[Case]:
     if row.name == "workers":
         return [Case(row.case(size), "growth", partial(by_workers, workers=size), most=3) for size in row.sizes]
     spread = row.name == "entities"
-    return [Case(row.case(size), "growth", partial(measured, size=size, spread=spread), most=2) for size in row.sizes]
+    return [Case(row.case(size), "growth", partial(measured, size=size, spread=spread), most=3) for size in row.sizes]
 
 
 ALL = [case for row in ROWS for case in _cases(row)]

@@ -155,6 +155,7 @@ def _case(name: str, mailbox: MailboxPolicy, each: int, node: int | None = None,
 
 ALL = [
     _case("per_entity, 1 per entity", per_entity(), 1),
+    _case("per_entity, 1 per entity, stock server", per_entity(), 1, node=4096, quick=True),
     _case("per_entity, 10 per entity", per_entity(), 10),
     _case("per_entity, 10 per entity, stock server", per_entity(), 10, node=4096, quick=True),
     _case("lanes", lanes(_LANES), 10, quick=True),

@@ -15,7 +15,7 @@ import redis.asyncio
 from benchmarks import protocol
 from benchmarks.protocol import TEXT, Stretch
 from command_bus.transport.redis.keys import ShardKeys
-from command_bus.transport.redis.scripts import ENQUEUE
+from command_bus.transport.redis.scripts import ENQUEUE_ONE
 
 __all__ = ["main"]
 
@@ -36,26 +36,19 @@ async def evalsha(client: Any, given: argparse.Namespace) -> None:
 
 async def enqueue(client: Any, given: argparse.Namespace) -> None:
     """Run the script of our dispatch, one command each, with nothing around it: what the protocol costs without our client."""
-    digest = await client.script_load(ENQUEUE.text)
+    digest = await client.script_load(ENQUEUE_ONE.text)
     keys = ShardKeys("floor", 0)
-    shared = [
-        keys.ready,
-        keys.active,
-        keys.stats,
-        keys.due,
-        keys.delayed,
-        keys.delayed_counts,
-        keys.paused,
-        keys.last_batch("floor"),
-    ]
-    shared += [keys.watched, keys.events]
-    rest = [0, 3_600_000, 10**9, len(keys.mailboxes), f"{10**6}:1 ", b"\0\1", "", PAYLOAD]
+    shared = [keys.ready, keys.active, keys.stats, keys.delayed_counts, keys.paused, keys.watched, keys.last_batch("floor")]
+    answer: Any = None
     protocol.ready()
     with Stretch(given.count) as stretch:
         for number in range(1, given.count + 1):
             began = time.perf_counter()
-            await client.evalsha(digest, 11, *shared, keys.mailbox(f"entity:e{number % 1000}"), number, *rest)
+            name = f"entity:e{number % 1000}"
+            head = (number, "", 3_600_000, 10**9, name)
+            answer = await client.evalsha(digest, 8, *shared, keys.mailboxes + name, *head, 10**6, PAYLOAD)
             stretch.timed(began)
+    assert answer == b"+", answer
 
 
 async def xadd(client: Any, given: argparse.Namespace) -> None:

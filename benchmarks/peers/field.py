@@ -23,6 +23,9 @@ class Peer:
         settings: How it is run: what its own documentation calls fast.
         order: What it offers for one entity at a time in order.
         quick: Whether it is in the quick set.
+        concurrent: Whether one thread of it can have many dispatches under way.
+        jobs: How many it drains at scale 1. What Node compiles while it runs needs more of them than what CPython does.
+        calls: How many are made of it at scale 1, one in flight; three times as many with 50 in flight.
     """
 
     name: str
@@ -30,6 +33,9 @@ class Peer:
     settings: str
     order: str
     quick: bool = False
+    concurrent: bool = False
+    jobs: int = 10_000
+    calls: int = 1_000
 
     @property
     def folder(self) -> Path:
@@ -60,11 +66,35 @@ class Peer:
 
 
 PEERS = (
-    Peer("bullmq", "Node", "concurrency 100, addBulk, removeOnComplete", "none (groups are in the Pro edition)", quick=True),
-    Peer("dramatiq", "Python", "one process, 32 threads, no results when draining", "none", quick=True),
-    Peer("taskiq", "Python", "RedisStreamBroker, 100 at a time, msgpack, uvloop, no results when draining", "none", quick=True),
-    Peer("arq", "Python", "max_jobs 100, no results when draining, uvloop", "none"),
-    Peer("streaq", "Python", "concurrency 100, uvloop, results expire at once when draining", "none"),
+    Peer(
+        "bullmq",
+        "Node",
+        "concurrency 100, addBulk, removeOnComplete",
+        "none (groups are in the Pro edition)",
+        quick=True,
+        concurrent=True,
+        jobs=100_000,
+        calls=5_000,
+    ),
+    Peer("dramatiq", "Python", "one process, 32 threads, no results when draining", "none", quick=True, calls=500),
+    Peer(
+        "faststream",
+        "Python",
+        "a stream with a group, 10 workers, types not validated, uvloop, replies by pub/sub",
+        "none",
+        quick=True,
+        concurrent=True,
+    ),
+    Peer(
+        "taskiq",
+        "Python",
+        "RedisStreamBroker, 100 at a time, msgpack, uvloop, no results when draining",
+        "none",
+        quick=True,
+        concurrent=True,
+    ),
+    Peer("arq", "Python", "max_jobs 100, no results when draining, uvloop", "none", concurrent=True),
+    Peer("streaq", "Python", "concurrency 100, uvloop, results expire at once when draining", "none", concurrent=True, calls=100),
     Peer("huey", "Python", "4 threads, blocking reads, no results when draining", "none", quick=True),
     Peer("celery", "Python", "threads pool of 8, prefetch 100, no results when draining", "none"),
 )

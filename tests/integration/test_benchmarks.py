@@ -69,6 +69,10 @@ from benchmarks.protocol import Handled, Stretch
 def fill(given):
     protocol.ready()
     with Stretch(given.count): pass
+def send(given):
+    protocol.ready()
+    with Stretch(given.count):
+        if given.flight not in (1, 500): raise ValueError(given.flight)
 def work(given):
     protocol.ready()
     handled = Handled(given.count)
@@ -78,14 +82,22 @@ def call(given):
     protocol.ready()
     with Stretch(given.count) as stretch:
         for _ in range(given.count): stretch.timed(0.0)
-protocol.main({"fill": fill, "work": work, "call": call})
+protocol.main({"fill": fill, "send": send, "work": work, "call": call})
 """
 
 
 def test_a_peer_is_measured_by_what_its_program_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ground: Ground) -> None:
     program = tmp_path / "stub.py"
     program.write_text(STUB)
-    peer = Peer("stub", "Python", "none", "none")
+    peer = Peer("stub", "Python", "none", "none", concurrent=True)
     monkeypatch.setattr(Peer, "command", lambda _self: [sys.executable, str(program)])
-    for case in cases_of(peer):
+    cases = cases_of(peer)
+    assert "stub, dispatch, 500 concurrent" in [case.name for case in cases]
+    for case in cases:
         assert case.measure(ground)["per_s"] > 0
+
+
+def test_a_peer_of_threads_has_no_concurrent_dispatches() -> None:
+    names = [case.name for case in cases_of(Peer("stub", "Python", "none", "none"))]
+    assert "stub, dispatch, one by one" in names
+    assert "stub, dispatch, 500 concurrent" not in names

@@ -1,4 +1,7 @@
-"""arq: a hundred jobs at a time, uvloop, polling each millisecond; results kept when calling, none when draining."""
+"""arq: a hundred jobs at a time, uvloop, polling each millisecond; results kept when calling, none when draining.
+
+A dispatch is `enqueue_job`: WATCH, and a transaction that keeps the job in a key of its own and its id in a sorted set.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from arq import create_pool, func
 from arq.connections import RedisSettings
 from arq.worker import Worker
 
-from benchmarks.peers.programs.jobs import POLL, call_concurrently, fill_concurrently
+from benchmarks.peers.programs.jobs import POLL, call_concurrently, fill_concurrently, send_concurrently
 from benchmarks.protocol import Handled, main, ready
 
 
 def settings(given: argparse.Namespace) -> RedisSettings:
     made = RedisSettings.from_dsn(given.url)
-    made.max_connections = 200
+    made.max_connections = 600
     return made
 
 
@@ -24,6 +27,14 @@ def fill(given: argparse.Namespace) -> None:
     async def sending() -> None:
         pool = await create_pool(settings(given))
         await fill_concurrently(given.count, lambda job: pool.enqueue_job("noop", **job))
+
+    uvloop.run(sending())
+
+
+def send(given: argparse.Namespace) -> None:
+    async def sending() -> None:
+        pool = await create_pool(settings(given))
+        await send_concurrently(given.count, given.flight, lambda job: pool.enqueue_job("noop", **job))
 
     uvloop.run(sending())
 
@@ -62,4 +73,4 @@ def call(given: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main({"fill": fill, "work": work, "call": call})
+    main({"fill": fill, "send": send, "work": work, "call": call})

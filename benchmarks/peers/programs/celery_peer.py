@@ -1,4 +1,7 @@
-"""Celery: threads pool, many prefetched, no gossip, mingle or heartbeat; results by pub/sub when calling, none when draining."""
+"""Celery: threads pool, many prefetched, no gossip, mingle or heartbeat; results by pub/sub when calling, none when draining.
+
+A dispatch is `apply_async` with a producer that is kept: one LPUSH.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 from celery import Celery
 
-from benchmarks.peers.programs.jobs import call_from_threads, fill_one_by_one
+from benchmarks.peers.programs.jobs import call_from_threads, fill_one_by_one, send_one_by_one
 from benchmarks.protocol import Handled, main, ready
 
 THREADS = 8
@@ -42,6 +45,12 @@ def fill(given: argparse.Namespace) -> None:
         fill_one_by_one(given.count, lambda job: noop.apply_async(kwargs=job, producer=producer))
 
 
+def send(given: argparse.Namespace) -> None:
+    app, noop = app_of(given, results=False)
+    with app.producer_pool.acquire() as producer:
+        send_one_by_one(given.count, lambda job: noop.apply_async(kwargs=job, producer=producer))
+
+
 def work(given: argparse.Namespace) -> None:
     app, _ = app_of(given, results=not given.count)
     ready()
@@ -55,4 +64,4 @@ def call(given: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main({"fill": fill, "work": work, "call": call})
+    main({"fill": fill, "send": send, "work": work, "call": call})

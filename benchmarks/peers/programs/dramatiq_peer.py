@@ -1,4 +1,7 @@
-"""Dramatiq: 32 threads (it polls with pauses: more threads poll more), its default middleware; results in Redis when calling, none when draining."""
+"""Dramatiq: 32 threads (it polls with pauses: more threads poll more), its default middleware; results in Redis when calling, none when draining.
+
+A dispatch is `send`: its script, which keeps the message in a hash and adds its id to a list.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from dramatiq.brokers.redis import RedisBroker
 from dramatiq.results import Results
 from dramatiq.results.backends import RedisBackend
 
-from benchmarks.peers.programs.jobs import call_from_threads, fill_one_by_one
+from benchmarks.peers.programs.jobs import call_from_threads, fill_one_by_one, send_one_by_one
 from benchmarks.protocol import Handled, main, ready
 
 THREADS = 32
@@ -37,6 +40,11 @@ def fill(given: argparse.Namespace) -> None:
     fill_one_by_one(given.count, lambda job: noop.send(**job))
 
 
+def send(given: argparse.Namespace) -> None:
+    _, noop = actor_of(given, results=False)
+    send_one_by_one(given.count, lambda job: noop.send(**job))
+
+
 def work(given: argparse.Namespace) -> None:
     broker, _ = actor_of(given, results=not given.count)
     ready()
@@ -50,4 +58,4 @@ def call(given: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main({"fill": fill, "work": work, "call": call})
+    main({"fill": fill, "send": send, "work": work, "call": call})

@@ -1,4 +1,7 @@
-"""huey: four threads with blocking reads; results notified through Redis when calling, none when draining."""
+"""huey: four threads with blocking reads; results notified through Redis when calling, none when draining.
+
+A dispatch is a call of the task: one LPUSH.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 from huey import RedisHuey
 
-from benchmarks.peers.programs.jobs import call_from_threads, fill_one_by_one
+from benchmarks.peers.programs.jobs import call_from_threads, fill_one_by_one, send_one_by_one
 from benchmarks.protocol import Handled, main, ready
 
 THREADS = 4
@@ -31,6 +34,11 @@ def fill(given: argparse.Namespace) -> None:
     fill_one_by_one(given.count, lambda job: noop(**job))
 
 
+def send(given: argparse.Namespace) -> None:
+    _, noop = huey_of(given, results=False)
+    send_one_by_one(given.count, lambda job: noop(**job))
+
+
 def work(given: argparse.Namespace) -> None:
     logging.disable(logging.INFO)
     huey, _ = huey_of(given, results=not given.count)
@@ -44,4 +52,4 @@ def call(given: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main({"fill": fill, "work": work, "call": call})
+    main({"fill": fill, "send": send, "work": work, "call": call})

@@ -1,4 +1,4 @@
-"""Data that all peers' jobs carry, and lanes of calls."""
+"""Data that all peers' jobs carry, and ways of sending and calling."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.protocol import TEXT, Stretch, ready
 
 WARM = 20
+WARM_SENDS = 200
 POLL = 0.001
 
 
@@ -42,6 +43,34 @@ async def fill_concurrently(count: int, send: Callable[[dict[str, Any]], Awaitab
                 await send(job(number))
 
         await asyncio.gather(*(lane() for _ in range(flight)))
+
+
+def send_one_by_one(count: int, send: Callable[[dict[str, Any]], Any]) -> None:
+    """Send one job after the other; each is with the server before the next begins."""
+    for each in jobs(WARM_SENDS):
+        send(each)
+    ready()
+    with Stretch(count) as stretch:
+        for each in jobs(count):
+            began = time.perf_counter()
+            send(each)
+            stretch.timed(began)
+
+
+async def send_concurrently(count: int, flight: int, send: Callable[[dict[str, Any]], Awaitable[Any]]) -> None:
+    """Send so many jobs at a time, each by its own call; the next ones begin when all of them are with the server."""
+    for start in range(0, max(WARM_SENDS, flight), flight):
+        await asyncio.gather(*(send(job(start + number)) for number in range(flight)))
+    ready()
+    with Stretch(count) as stretch:
+        if flight == 1:
+            for each in jobs(count):
+                began = time.perf_counter()
+                await send(each)
+                stretch.timed(began)
+        else:
+            for start in range(0, count, flight):
+                await asyncio.gather(*(send(job(number)) for number in range(start, min(start + flight, count))))
 
 
 def call_from_threads(count: int, flight: int, call: Callable[[dict[str, Any]], Any]) -> None:

@@ -1,4 +1,7 @@
-"""streaq: a hundred tasks at a time, uvloop, tasks enqueued in bulk; results awaited when calling, dropped at once when draining."""
+"""streaq: a hundred tasks at a time, uvloop, tasks enqueued in bulk; results awaited when calling, dropped at once when draining.
+
+A dispatch is `enqueue`: its server function, which keeps the task in a key of its own and its id in a stream.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 import uvloop
 from streaq import Worker
 
-from benchmarks.peers.programs.jobs import call_concurrently, jobs
+from benchmarks.peers.programs.jobs import call_concurrently, jobs, send_concurrently
 from benchmarks.protocol import Handled, Stretch, main, ready
 
 BULK = 500
@@ -44,6 +47,19 @@ def fill(given: argparse.Namespace) -> None:
     uvloop.run(sending())
 
 
+def send(given: argparse.Namespace) -> None:
+    async def sending() -> None:
+        worker, noop = worker_of(given, results=False)
+        async with worker:
+
+            async def one(job: dict[str, Any]) -> None:
+                await noop.enqueue(**job)
+
+            await send_concurrently(given.count, given.flight, one)
+
+    uvloop.run(sending())
+
+
 def work(given: argparse.Namespace) -> None:
     worker, _ = worker_of(given, results=not given.count)
     ready()
@@ -65,4 +81,4 @@ def call(given: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main({"fill": fill, "work": work, "call": call})
+    main({"fill": fill, "send": send, "work": work, "call": call})
