@@ -37,6 +37,8 @@ _NULL = "\x00"
 _ESCAPES = ((_NULL, "\x00\x01"), (_SEPARATOR, "\x00\x02"))  # in this order
 _ESCAPED = r"^(string|varchar|char|binary)"
 _AS_JSON = r"^(timestamp$|timestamp_ltz|array<|struct<)"
+_VARIANTS = bytes(ord("89ab"[int(chr(code), 16) % 4]) if chr(code) in "0123456789abcdef" else 0 for code in range(103))
+"""By the code of a hexadecimal digit, the digit that tells the variant of a UUID: its two highest bits are 10."""
 _UNSUPPORTED = r"(^|[<:,])(map<|variant($|[,>]))"
 _JSON_OPTIONS = {
     "timeZone": "UTC",
@@ -67,13 +69,15 @@ def command_id(*columns: str | Column, namespace: uuid.UUID = NAMESPACE) -> Colu
         raise ValueError("a command id needs at least one column that identifies the row")
     texts = [F.coalesce(_text(F.col(c) if isinstance(c, str) else c), F.lit(_NULL)) for c in columns]
     name = F.concat_ws(_SEPARATOR, *texts).cast("binary")
-    digest = F.sha1(F.concat(F.unhex(F.lit(namespace.hex)), name))
-    variant = F.translate(F.substring(digest, 17, 1), "0123456789abcdef", "89ab" * 4)
+    # As bytes, in which Spark finds a place at once; in texts it counts characters.
+    digest = F.sha1(F.concat(F.unhex(F.lit(namespace.hex)), name)).cast("binary")
+    variant = F.substring(F.lit(_VARIANTS), F.ascii(F.substring(digest, 17, 1).cast("string")) + F.lit(1), F.lit(1))
+    dash = F.lit(b"-")
     parts = (
-        F.substring(digest, 1, 8), F.lit("-"), F.substring(digest, 9, 4), F.lit("-5"), F.substring(digest, 14, 3), F.lit("-"),
-        variant, F.substring(digest, 18, 3), F.lit("-"), F.substring(digest, 21, 12),
+        F.substring(digest, 1, 8), dash, F.substring(digest, 9, 4), F.lit(b"-5"), F.substring(digest, 14, 3), dash,
+        variant, F.substring(digest, 18, 3), dash, F.substring(digest, 21, 12),
     )  # fmt: skip
-    return F.concat(*parts)
+    return F.concat(*parts).cast("string")
 
 
 def unsupported_key_type(kind: str) -> bool:
