@@ -5,9 +5,10 @@ that changes of the machine's speed hit all of them alike; medians are printed. 
 
 * `foreachPartition`: redis-py pipelines of XADD in chunks of the same size, as written by hand. It guarantees nothing: no ids, no
   order, no dedup, no fence, no limit, no summary.
-* `arrow, packed`: Arrow batches encoded by our encoder and sent by a script that only does XADD: the cost without any service.
+* `arrow, packed`: Arrow batches packed row by row and sent by a script that only does XADD: the cost without any service.
 
-`full service` is `dispatch_dataframe`: ids in the JVM, shuffle and sort, validation, dedup, fence, depth limits, summary.
+`full service` is `dispatch_dataframe` with its own choice of tasks: ids in the JVM, shuffle and sort, validation, dedup, fence, depth limits,
+summary. Its rate is also printed as a ratio to those two, in the same round.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ from command_bus.spark.writing.writer import WritePlan
 from command_bus.transport.bulk import Version
 
 CHUNK = 500
+BY_HAND = "foreachPartition, pipelined XADD, no promise"
+PACKED = "arrow, packed script calls, no service"
+FULL = "full service: dispatch_dataframe"
 
 
 class Move(Command[None], entity="aircraft", name="bench.move"):
@@ -112,7 +116,7 @@ return #ARGV / 2
 
 
 def bare(url: str, name: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Return a sender with the encoder and one script call per chunk: the lower bound with encoding."""
+    """Return a sender that packs rows and calls a script once per chunk: the cost without any service."""
     import pyarrow as pa
 
     from command_bus.serialization.native import Packer
@@ -175,14 +179,12 @@ class Benchmark:
 
     def round(self) -> None:
         self.client.flushall()
-        self.measure(
-            "foreachPartition, pipelined XADD, no promise", lambda: self.frame.foreachPartition(by_hand(self.url, "hand"))
-        )
+        self.measure(BY_HAND, lambda: self.frame.foreachPartition(by_hand(self.url, "hand")))
         self.client.flushall()
         arrow = self.frame.mapInArrow(bare(self.url, "bare"), "rows long")
-        self.measure("arrow, packed script calls, no service", arrow.collect)
+        self.measure(PACKED, arrow.collect)
         self.client.flushall()
-        full = self.measure("full service: dispatch_dataframe", lambda: self._dispatch("full"))
+        full = self.measure(FULL, lambda: self._dispatch("full"))
         assert full.added == self.rows
         self.client.flushall()
         self.measure("full service, outcomes asked for", lambda: self._dispatch("kept", outcomes="1 day"))
@@ -202,7 +204,7 @@ class Benchmark:
     def _dispatch(self, name: str, **options: Any) -> Any:
         return dispatch_dataframe(
             self.frame, Move, key=["tail", "seq"], order_by="seq", dispatch_id=name, url=self.url, namespace="bench",
-            partitions=8, batch_size=CHUNK, **options,
+            batch_size=CHUNK, **options,
         )  # fmt: skip
 
     def results(self) -> list[dict[str, Any]]:
@@ -215,6 +217,14 @@ class Benchmark:
             }
             for name, seconds in self.seconds.items()
         ]
+
+    def ratios(self) -> dict[str, float]:
+        """Return the rate of the full service by that of each case without it: the median of the rounds."""
+        full = self.seconds[FULL]
+        return {
+            name: statistics.median(bound / ours for bound, ours in zip(self.seconds[name], full, strict=True))
+            for name in (BY_HAND, PACKED)
+        }
 
 
 def plot(results: list[dict[str, Any]], path: Path, rows: int, entities: int) -> None:
@@ -267,6 +277,8 @@ def main() -> int:
         print(
             f"{result['case']:48} {result['rows_per_s']:>9,}/s   ({low:,} to {high:,})   server {result['server_us_per_row']} µs a row"
         )
+    for bound, ratio in benchmark.ratios().items():
+        print(f"full service: {ratio:.2f} x {bound}")
     if arguments.json:
         arguments.json.write_text(
             json.dumps({"rows": arguments.rows, "entities": arguments.entities, "results": results}, indent=2) + "\n"
