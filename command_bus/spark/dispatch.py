@@ -90,7 +90,7 @@ def dispatch_dataframe(
         max_rejects: The number of such rows above which the call fails; below 1, a share of the rows.
         max_backlog: Commands that may wait in the namespace before tasks wait.
         max_wait: Seconds without any progress after which a task gives up.
-        partitions: The number of tasks that write. By default one per core, fewer for less than 1 MiB each, and what Spark decides for
+        partitions: The number of tasks that write. By default one per core, fewer for less than 128 KiB each, and what Spark decides for
             more than 64 MiB each, by its estimate.
         batch_size: Commands per request.
         outcomes: How long outcomes are kept, as a `timedelta` or a text such as `"7 days"`; None keeps none.

@@ -26,7 +26,7 @@ Order = str | Column | Sequence[str | Column]
 """The order of an entity's rows: a column by its name; several; or columns with a direction, `F.desc("day")`."""
 
 _OURS = "command_bus"
-_LEAST_BYTES, _MOST_BYTES = 2**20, 2**26  # of a task, by Spark's estimate
+_LEAST_BYTES, _MOST_BYTES = 2**17, 2**26  # of a task, by Spark's estimate, which may be a tenth of the truth
 _RANK = "__command_bus_rank"
 
 
