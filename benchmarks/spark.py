@@ -5,9 +5,10 @@ that changes of the machine's speed hit all of them alike; medians are printed. 
 
 * `foreachPartition`: redis-py pipelines of XADD in chunks of the same size, as written by hand. It guarantees nothing: no ids, no
   order, no dedup, no fence, no limit, no summary.
-* `arrow, packed`: Arrow batches encoded by our encoder and sent by a script that only does XADD: the cost without any service.
+* `arrow, packed`: Arrow batches packed row by row and sent by a script that only does XADD: the cost without any service.
 
-`full service` is `dispatch_dataframe`: ids in the JVM, shuffle and sort, validation, dedup, fence, depth limits, summary.
+`full service` is `dispatch_dataframe` with its own choice of tasks: ids in the JVM, shuffle and sort, validation, dedup, fence, depth limits,
+summary. Its rate is also printed as a ratio to those two, in the same round.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ return #ARGV / 2
 
 
 def bare(url: str, name: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Return a sender with the encoder and one script call per chunk: the lower bound with encoding."""
+    """Return a sender that packs rows and calls a script once per chunk: the cost without any service."""
     import pyarrow as pa
 
     from command_bus.serialization.native import Packer
@@ -204,7 +205,7 @@ class Benchmark:
     def _dispatch(self, name: str, **options: Any) -> Any:
         return dispatch_dataframe(
             self.frame, Move, key=["tail", "seq"], order_by="seq", dispatch_id=name, url=self.url, namespace="bench",
-            partitions=8, batch_size=CHUNK, **options,
+            batch_size=CHUNK, **options,
         )  # fmt: skip
 
     def results(self) -> list[dict[str, Any]]:

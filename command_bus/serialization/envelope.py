@@ -172,6 +172,16 @@ class EnvelopeTemplate:
         data = b"".join((self._head, command_id, self._name, entity_id, start, payload, self._tail))
         return data if self._sign is None else _signed(data, self._sign)
 
+    @property
+    def constants(self) -> tuple[bytes, bytes, bytes]:
+        """What stands before the command id, between it and the entity id, and behind the payload; see `signed`."""
+        return self._head, self._name, self._tail
+
+    def signed(self, envelopes: list[bytes]) -> list[bytes]:
+        """Return the envelopes, signed if there is a `sign`."""
+        sign = self._sign
+        return envelopes if sign is None else [_signed(data, sign) for data in envelopes]
+
     def packer(self) -> Callable[[str, str, bytes], bytes] | None:
         """Return a function that packs many envelopes in a row, in half of `pack`'s time; None if they are signed.
 

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import Message
 from command_bus.spark.errors import unwrapped
-from command_bus.spark.ids import NAMESPACE, UNSUPPORTED_KEY, command_id, unsupported_key_type
+from command_bus.spark.ids import NAMESPACE, UNSUPPORTED_KEY, typed_command_id, unsupported_key_type
 from command_bus.spark.options import OnInvalid, WriteOptions, duration_ms
 from command_bus.spark.quoting import column_named
 from command_bus.spark.report import DispatchReport, build_report, dry_run_report
@@ -29,7 +29,7 @@ from command_bus.spark.writing.command_mapping import command_mappings, named_co
 from command_bus.spark.writing.dry_run import DryRunTask
 from command_bus.spark.writing.fingerprint import Fingerprint, check_same_rows, utc_text
 from command_bus.spark.writing.interpreters import check_interpreter
-from command_bus.spark.writing.ordering import Order, check_order, in_order, named_columns
+from command_bus.spark.writing.ordering import Order, check_order, in_order, named_columns, tasks_for_few_rows
 from command_bus.spark.writing.progress import ProgressWatch
 from command_bus.spark.writing.random_ids import check_repeatable_ids
 from command_bus.spark.writing.writer import PartitionTask, WritePlan
@@ -90,7 +90,8 @@ def dispatch_dataframe(
         max_rejects: The number of such rows above which the call fails; below 1, a share of the rows.
         max_backlog: Commands that may wait in the namespace before tasks wait.
         max_wait: Seconds without any progress after which a task gives up.
-        partitions: The number of tasks that write; by default Spark decides.
+        partitions: The number of tasks that write. By default one per core, fewer for less than 128 KiB each, and what Spark decides for
+            more than 64 MiB each, by its estimate.
         batch_size: Commands per request.
         outcomes: How long outcomes are kept, as a `timedelta` or a text such as `"7 days"`; None keeps none.
         remember_for: How long the dispatch is remembered after its last use.
@@ -114,7 +115,7 @@ def dispatch_dataframe(
     register(df.sparkSession)
     target = Target.resolve(url, namespace)
     connection = connection_to(target, PLANNING_PATIENCE)
-    rows = df if key is None else df.withColumn(_ID, command_id(*_key_columns(df, key), namespace=id_namespace))
+    rows = df if key is None else df.withColumn(_ID, typed_command_id(_key_columns(df, key), id_namespace))
     texts = {  # the options of the data source, so that both are checked and planned alike
         "url": target.url,
         "namespace": target.namespace,
@@ -208,7 +209,8 @@ class _Job:
             rows = self.rows.drop(*unread)
             return rows if self.partitions is None else rows.repartition(self.partitions)
         # order_by may use columns that no command has; Spark drops the other columns before it moves the rows.
-        return in_order(self.rows, self.entity, self.order_by, partitions=self.partitions).drop(*unread)
+        partitions = self.partitions or tasks_for_few_rows(self.rows)
+        return in_order(self.rows, self.entity, self.order_by, partitions=partitions).drop(*unread)
 
 
 def dispatch_batch_writer(
@@ -230,17 +232,25 @@ def dispatch_batch_writer(
     return write
 
 
-def _key_columns(df: DataFrame, key: str | Column | Sequence[str | Column]) -> list[str | Column]:
-    """Return the columns of the key. A name is that of a column, whatever characters it has, or else what Spark makes of it (`struct.field`).
+def _key_columns(df: DataFrame, key: str | Column | Sequence[str | Column]) -> list[tuple[Column, str | None]]:
+    """Return the columns of the key, with their types as far as these are known.
+
+    A name is that of a column, whatever characters it has, or else what Spark makes of it (`struct.field`).
 
     Raises:
         InvalidSettings: No id can be made of a column.
     """
     listed: Any = key if isinstance(key, list | tuple) else [key]
-    for name in listed:
-        if isinstance(name, str) and name in df.columns and unsupported_key_type(df.schema[name].dataType.simpleString()):
-            raise InvalidSettings(f"key column {name!r}: {UNSUPPORTED_KEY}")
-    return [column_named(each) if isinstance(each, str) and each in df.columns else each for each in listed]
+    found: list[tuple[Column, str | None]] = []
+    for each in listed:
+        if not isinstance(each, str) or each not in df.columns:
+            found.append((F.col(each) if isinstance(each, str) else each, None))
+            continue
+        kind = df.schema[each].dataType.simpleString()
+        if unsupported_key_type(kind):
+            raise InvalidSettings(f"key column {each!r}: {UNSUPPORTED_KEY}")
+        found.append((column_named(each), kind))
+    return found
 
 
 def _command_texts(command: CommandName | Sequence[CommandName] | None, mapper: object) -> list[str]:

@@ -19,8 +19,9 @@ from command_bus.messages.message import Message
 from command_bus.middleware import Middleware, Sending
 from command_bus.testing.records import Handled, Recorder
 from command_bus.testing.simulated.live import Process
-from command_bus.testing.simulated.streams import Stream
+from command_bus.testing.simulated.streams import Stream, id_of
 from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.mailbox_record import parse_record
 
 if TYPE_CHECKING:
     from command_bus.messages.context import CommandContext
@@ -103,17 +104,23 @@ class Crashing(Middleware):
         return await self._recorder.call(outbound, proceed)
 
     def _end_once_settled(self) -> None:
-        """Crash when the running command, now at the head of its mailbox, is settled and so removed."""
+        """Crash when the running command is settled: its mailbox is gone or runs another one, or rests without it."""
         running = current_command.get()
         assert running is not None  # noqa: S101 - set around every handler
         store = self._process.server.store
-        key = self._keys.shards[self._keys.shard_of(running.mailbox)].mailbox(running.mailbox).encode()
-        mailbox = store.get(key, Stream)
-        head = next(iter(mailbox.entries)) if mailbox is not None and mailbox.entries else None
+        shard = self._keys.shards[self._keys.shard_of(running.mailbox)]
+        key, active, name = shard.mailbox(running.mailbox).encode(), shard.active.encode(), running.mailbox.encode()
+        message = parse_record((store.get(active, dict) or {}).get(name)).message
+
+        def is_settled() -> bool:
+            mailbox = store.get(key, Stream)
+            if mailbox is None:
+                return True
+            record = parse_record((store.get(active, dict) or {}).get(name))
+            return record.message != message if record.is_held else id_of(message.encode()) not in mailbox.entries
 
         def look() -> None:
-            now = store.get(key, Stream)
-            if (now is None or head not in now.entries) and not self._process.dead:
+            if is_settled() and not self._process.dead:
                 self._process.kill()
                 self._killed()
 

@@ -80,7 +80,7 @@ sys.path.insert(0, sys.argv[1])
 import command_bus
 from importlib.resources import files
 lua = files("command_bus").joinpath("transport", "redis", "lua")
-folders = [lua, lua.joinpath("shared")]
+folders = [lua, *(item for item in lua.iterdir() if item.is_dir())]
 names = [item.name for folder in folders for item in folder.iterdir() if item.name.endswith(".lua") and item.read_text()]
 print(json.dumps([command_bus.__file__, sorted(names)]))
 """

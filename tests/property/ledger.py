@@ -10,9 +10,15 @@ from dataclasses import dataclass, field
 
 from command_bus.transport.steps import Lease, Started
 
-__all__ = ["MAX_DEPTH", "Ledger", "Line"]
+__all__ = ["DEEP", "Ledger", "Line", "max_depth"]
 
-MAX_DEPTH = 6
+DEEP = "box:b"
+"""The mailbox that holds so many commands that they are read ahead."""
+
+
+def max_depth(mailbox: str) -> int:
+    """Return how many commands a mailbox may hold."""
+    return 1_000 if mailbox == DEEP else 6
 
 
 @dataclass
@@ -89,7 +95,7 @@ class Ledger:
                 answers += "="
             elif mailbox in refused:
                 answers += "p"
-            elif line.depth >= MAX_DEPTH:
+            elif line.depth >= max_depth(mailbox):
                 refused.add(mailbox)
                 answers += "e"
             else:

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from command_bus import DispatchConflict
 from command_bus.spark import PartitionDispatcher, Target, command_id, dispatch_batch_writer, dispatch_dataframe, in_order
 from command_bus.spark.options import WriteOptions
+from command_bus.spark.writing.ordering import tasks_for_few_rows
 from command_bus.spark.writing.writer import PartitionTask, WritePlan
 from command_bus.transport.bulk import Version
 from tests.spark.test_faults import moves
@@ -72,7 +73,12 @@ def known(spark: SparkSession) -> DataFrame:
     indirect=["settings"],
 )
 @pytest.mark.usefixtures("settings")
-def test_order_holds_behind_a_join_on_the_entity(spark: SparkSession, namespace: Namespace, how: str) -> None:
+@pytest.mark.parametrize("few", [True, False])
+def test_order_holds_behind_a_join_on_the_entity(
+    spark: SparkSession, namespace: Namespace, how: str, few: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not few:  # Spark chooses the number of tasks
+        monkeypatch.setattr("command_bus.spark.dispatch.tasks_for_few_rows", lambda _: None)
     joined = fat(spark).join(known(spark), "truck", how)
     report = dispatch_dataframe(joined, Move, key=["truck", "seq"], order_by="seq", dispatch_id="d", **namespace.options)
     assert len(report.partitions) > 1  # one task keeps any order
@@ -96,6 +102,15 @@ def test_the_plan_keeps_the_shuffle(spark: SparkSession) -> None:
     assert "Join" not in above
     assert "local" not in above
     assert re.search(r"Join", final.removeprefix(above)), plan
+
+
+def test_few_rows_are_sent_by_as_many_tasks_as_there_are_cores(spark: SparkSession) -> None:
+    cores = spark.sparkContext.defaultParallelism
+    assert cores > 1
+    rows = spark.range(TRUCKS * EACH).select(F.col("id").cast("string").alias("truck"), F.col("id").alias("seq"))
+    assert tasks_for_few_rows(rows) == cores
+    assert tasks_for_few_rows(rows.limit(10)) == 1
+    assert tasks_for_few_rows(rows.crossJoin(rows.withColumnRenamed("truck", "other").drop("seq"))) is None
 
 
 def split(spark: SparkSession) -> DataFrame:

@@ -1,8 +1,8 @@
 """Arrow batches into packed commands, in the order of the rows.
 
-Whole columns are checked first (see `field_checks`). Rows that pass are packed from columns, without a Python object per row beyond
-their payload. The others are validated one by one, and those that fail become rejects with the reasons. Either way a row becomes the
-command that plain Python would make of the same values: the same payload, in the same mailbox.
+Whole columns are checked first (see `field_checks`). Rows that pass are packed as columns (see `packed_columns`). The others are
+validated one by one, and those that fail become rejects with the reasons. Either way a row becomes the command that plain Python
+would make of the same values: the same payload, in the same mailbox.
 
 Spark brings an entity's rows into one task by the column of entity ids. So a command whose validators change the id in that column is
 refused: its entity's other rows may be in another task, and their order would be lost.
@@ -11,7 +11,7 @@ refused: its entity's other rows may be in another task, and their order would b
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import repeat
 from typing import Any
@@ -28,6 +28,7 @@ from command_bus.serialization.native import Packer
 from command_bus.spark.writing.columns import Unreadable, batch_rows, column_values
 from command_bus.spark.writing.command_mapping import CommandMapping
 from command_bus.spark.writing.field_checks import all_of, fits, mask_of, pc, size_of, typed_for, widest_of
+from command_bus.spark.writing.packed_columns import is_readable, joined, packed_binaries, packed_column, packed_texts
 from command_bus.spark.writing.partition import PartitionDispatcher, RowReject, envelope_flags, payload_check
 from command_bus.transport.bulk import LoadItem
 from command_bus.transport.mailboxes import free_mailbox
@@ -38,6 +39,11 @@ Packed = tuple[int, LoadItem] | RowReject
 """A shard and a command for it, or a row that is no command."""
 Mapper = Callable[[dict[str, Any]], Message[Any]]
 
+_Place = tuple[int, str, bytes, str]
+"""Shard, mailbox, packed entity id and its text."""
+
+_MOST_ROWS = 20_000  # packed at a time
+_MOST_BYTES = 2**29  # of these: Arrow's offsets end at 2^31
 _MOST_ENTITIES = 200_000  # whose mailboxes are cached
 _LARGE = 64  # times the limit of one payload: above that, rows are checked one by one
 _SAFE_INTEGER = 2**53
@@ -89,6 +95,9 @@ class BatchEncoder:
 
     def encode(self, batch: pa.RecordBatch) -> list[Packed]:
         """Return the rows of a batch, each as a packed command or a reject, in order."""
+        if batch.num_rows > _MOST_ROWS:
+            starts = range(0, batch.num_rows, _MOST_ROWS)
+            return [packed for start in starts for packed in self.encode(batch.slice(start, _MOST_ROWS))]
         ids = batch.column(self._id_column)
         numbers = None if self._sequence_column is None else batch.column(self._sequence_column)
         if self._mapper is not None:
@@ -166,7 +175,7 @@ class _CommandEncoder:
         self._template = EnvelopeTemplate(envelope, connection.builder.sign)
         self._limits = Limits(max_bytes=connection.settings.max_payload, max_nesting=connection.settings.max_nesting)
         self._seed = crc32(spec.name.encode())
-        self._mailboxes: dict[Any, tuple[int, str, bytes, str]] = {}
+        self._mailboxes: dict[Any, _Place] = {}
         self._no_entity = packed_text("") if spec.entity is not None else Packer().pack(None)
 
     def encode(self, batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
@@ -174,36 +183,61 @@ class _CommandEncoder:
         mapping = self._mapping
         fed = [plan for plan in mapping.fields if plan.name in mapping.columns]
         columns = {plan.name: typed_for(plan, batch.column(mapping.columns[plan.name])) for plan in fed}
-        mask = all_of([mask for mask in (self._mask(columns, batch), _fit_ids(ids), _fit_numbers(numbers)) if mask is not None])
+        mask = self._mask(columns, batch, ids, numbers)
+        if mask is None:
+            return self._packed(columns, ids, numbers)
+        encoded: list[Any] = [None] * batch.num_rows
+        for encode, chosen in ((self._packed, mask), (self._checked, pc.invert(mask))):
+            indices = pc.indices_nonzero(chosen)
+            part = {name: column.take(indices) for name, column in columns.items()}
+            if len(indices):
+                packed = encode(part, ids.take(indices), None if numbers is None else numbers.take(indices))
+                for index, item in zip(indices.to_pylist(), packed, strict=True):
+                    encoded[index] = item
+        return encoded
+
+    def _packed(self, columns: dict[str, pa.Array], ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
+        """Return rows that Arrow accepts. Nearly all rows go here: whole columns are packed, and Python only puts the results together."""
+        places, entities = self._places(columns, ids)
+        payloads = self._payloads(columns, len(ids))
+        head, name, tail = self._template.constants
+        envelopes = joined([head, packed_texts(ids), name, entities, packed_binaries(payloads), tail])
+        given: Any = repeat(0) if numbers is None else numbers.to_pylist()
+        seed = self._seed
+        return [
+            (shard, (mailbox, command_id, crc32(payload, seed).to_bytes(4, "big"), envelope, text, number))
+            for (shard, mailbox, _, text), command_id, payload, envelope, number in zip(
+                places, ids.to_pylist(), payloads.to_pylist(), self._template.signed(envelopes.to_pylist()), given, strict=False
+            )
+        ]
+
+    def _places(self, columns: dict[str, pa.Array], ids: pa.Array) -> tuple[Iterable[_Place], bytes | pa.Array]:
+        """Return where each row goes, and the packed entity ids."""
+        find = self._mailbox_of
+        key = self._mapping.spec.key
+        if key is None:
+            return [find(None, command_id) for command_id in ids.to_pylist()], self._no_entity
+        keys = columns[key].dictionary_encode()
+        found = [find(value, "") for value in keys.dictionary.to_pylist()]
+        packed = pa.array([place[2] for place in found], pa.binary())
+        return map(found.__getitem__, keys.indices.to_pylist()), packed.take(keys.indices)
+
+    def _checked(self, columns: dict[str, pa.Array], ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
+        """Return rows that Arrow does not accept: the model validates each."""
+        spec = self._mapping.spec
         read, faults = self._read(columns)
         given_ids, wrong = column_values(ids)
         faults |= {index: fault.message(self._id_column) for index, fault in wrong.items()}
-        keys: Any = repeat(None) if mapping.spec.key is None else read[mapping.spec.key]
+        keys: Any = repeat(None) if spec.key is None else read[spec.key]
         given: Any = repeat(0) if numbers is None else numbers.to_pylist()
-        payloads: Any = self._payloads(read) if mapping.vectorised else repeat(b"")
-        rows: Any = zip(given_ids, given, keys, payloads, strict=False)
-        if mask is not None or faults:
-            return self._checked(rows, read, repeat(True) if mask is None else mask.to_pylist(), faults)
-        mailboxes, find, stamp, name = self._mailboxes, self._mailbox_of, self._template.pack, self._seed
         packed: list[Packed] = []
-        append = packed.append
-        for command_id, number, key, payload in rows:  # the path of nearly all rows: no call that can be avoided
-            shard, mailbox, entity, text = mailboxes.get(key) or find(key, command_id)
-            check = crc32(payload, name).to_bytes(4, "big")
-            append((shard, (mailbox, command_id, check, stamp(packed_text(command_id), entity, payload), text, number)))
-        return packed
-
-    def _checked(self, rows: Any, read: dict[str, list[Any]], accepted: Any, faults: dict[int, str]) -> list[Packed]:
-        """Return the rows of a batch in which Arrow does not accept all: the others are validated by the model."""
-        spec, most = self._mapping.spec, self._limits.max_bytes
-        packed: list[Packed] = []
-        for index, (good, (command_id, number, key, payload)) in enumerate(zip(accepted, rows, strict=False)):
+        for index, (command_id, number, key) in enumerate(zip(given_ids, given, keys, strict=False)):
             try:
                 if index in faults:
                     raise InvalidCommand(faults[index])
                 checked = _id_of_row(command_id)
                 sequence = _checked_number(number)
-                content, entity_key = (payload, key) if good and len(payload) <= most else self._validated(_row(read, index), key)
+                content, entity_key = self._validated(_row(read, index), key)
                 shard, mailbox, entity, text = self._mailbox_of(entity_key, checked)
             except CommandBusError as error:
                 packed.append(
@@ -227,12 +261,14 @@ class _CommandEncoder:
                 faults.setdefault(index, fault.message(self._mapping.columns[name]))
         return read, faults
 
-    def _mask(self, columns: dict[str, pa.Array], batch: pa.RecordBatch) -> pa.Array | None:
+    def _mask(
+        self, columns: dict[str, pa.Array], batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None
+    ) -> pa.Array | None:
         """Return which rows Arrow accepts; None if it accepts all."""
         mapping = self._mapping
-        if not mapping.vectorised or batch.nbytes > self._limits.max_bytes * _LARGE:
+        if not mapping.vectorised or batch.nbytes > min(self._limits.max_bytes * _LARGE, _MOST_BYTES):
             return _none_of(batch)
-        masks: list[Any] = []
+        masks = [_fit_ids(ids), _fit_numbers(numbers), *map(_readable, (ids, *columns.values()))]
         widest = 0
         for plan in mapping.fields:
             column = columns.get(plan.name)
@@ -248,15 +284,17 @@ class _CommandEncoder:
             return _none_of(batch)
         return all_of([each for each in masks if each is not None])
 
-    def _payloads(self, read: dict[str, list[Any]]) -> Iterator[bytes]:
-        """Yield the payloads, made from columns; those of rows that Arrow does not accept are meaningless."""
+    def _payloads(self, columns: dict[str, pa.Array], rows: int) -> pa.Array:
+        """Return the payloads: maps of the columns' values by field."""
         fields = self._mapping.fields
-        pack = Packer(buf_size=1024).pack
-        if not fields:
-            return repeat(pack({}))
-        columns: list[Any] = [read[plan.name] if plan.name in read else repeat(plan.default) for plan in fields]
-        names = [plan.name for plan in fields]
-        return (pack(dict(zip(names, row, strict=False))) for row in zip(*columns, strict=False))
+        packer = Packer()
+        parts: list[bytes | pa.Array] = [packer.pack_map_header(len(fields))]
+        for plan in fields:
+            column = columns.get(plan.name)
+            parts += (packer.pack(plan.name), packer.pack(plan.default) if column is None else packed_column(column))
+        if not columns:
+            return pa.repeat(pa.scalar(b"".join(parts), pa.binary()), rows)
+        return joined(parts)
 
     def _validated(self, row: dict[str, Any], key: Any) -> tuple[bytes, str | None]:
         """Return the payload of a row that the model validates, and its command's entity.
@@ -269,7 +307,7 @@ class _CommandEncoder:
             _check_entity(key, entity, self._mapping.columns[self._mapping.spec.key or ""])
         return payload, entity
 
-    def _mailbox_of(self, key: Any, command_id: str) -> tuple[int, str, bytes, str]:
+    def _mailbox_of(self, key: Any, command_id: str) -> _Place:
         """Return shard, mailbox, packed entity id and its text."""
         spec = self._mapping.spec
         if spec.entity is None:
@@ -304,6 +342,14 @@ def _check_entity(key: Any, entity: str, column: str) -> None:
 
 def _none_of(batch: pa.RecordBatch) -> pa.Array:
     return pa.repeat(pa.scalar(False), batch.num_rows)
+
+
+def _readable(column: pa.Array) -> pa.Array | None:
+    """Return which texts are UTF-8; None if all are."""
+    if is_readable(column):
+        return None
+    faults = column_values(column)[1]
+    return pa.array([index not in faults for index in range(len(column))])
 
 
 def _fit_ids(ids: pa.Array) -> pa.Array | None:

@@ -9,7 +9,7 @@ only ever merges whole partitions of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -20,12 +20,13 @@ from command_bus.spark.quoting import column_named
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Order", "check_order", "in_order", "named_columns", "with_order_column"]
+__all__ = ["Order", "check_order", "in_order", "named_columns", "tasks_for_few_rows", "with_order_column"]
 
 Order = str | Column | Sequence[str | Column]
 """The order of an entity's rows: a column by its name; several; or columns with a direction, `F.desc("day")`."""
 
 _OURS = "command_bus"
+_LEAST_BYTES, _MOST_BYTES = 2**17, 2**26  # of a task, by Spark's estimate, which may be a tenth of the truth
 _RANK = "__command_bus_rank"
 
 
@@ -49,6 +50,19 @@ def in_order(rows: DataFrame, entity: str, order_by: Order | None = None, *, par
     owner = F.xxhash64(F.lit(_OURS), column_named(entity))
     rows = rows.repartition(owner) if partitions is None else rows.repartition(partitions, owner)
     return rows if order_by is None else rows.sortWithinPartitions(*_sorting(order_by))
+
+
+def tasks_for_few_rows(rows: DataFrame) -> int | None:
+    """Return the number of tasks that keeps all cores busy to the end; None if the rows may be many, or if Spark Connect hides their size.
+
+    For few rows Spark chooses a number by size alone: with three tasks on two cores, one core idles while the third runs.
+    """
+    classic: Any = getattr(rows, "_jdf", None)
+    if classic is None:
+        return None
+    size = int(str(classic.queryExecution().optimizedPlan().stats().sizeInBytes()))
+    cores = rows.sparkSession.sparkContext.defaultParallelism
+    return None if size > cores * _MOST_BYTES else max(min(cores, size // _LEAST_BYTES), 1)
 
 
 def check_order(rows: DataFrame, order_by: Order | None) -> None:

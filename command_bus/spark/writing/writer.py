@@ -28,6 +28,7 @@ from command_bus.spark.writing.command_mapping import CommandMapping, check_colu
 from command_bus.spark.writing.encoder import BatchEncoder, gc_paused
 from command_bus.spark.writing.fingerprint import Fingerprint, check_same_rows, ids_digest
 from command_bus.spark.writing.partition import PartitionDispatcher
+from command_bus.spark.writing.send_ahead import SendAhead
 from command_bus.spark.writing.task_results import PartitionResult
 from command_bus.transport.bulk import Opening, Version
 
@@ -147,17 +148,16 @@ class WritePlan:
             keep_order=options.keep_order,
             watched=self.watched,
         )
-        with dispatcher:
+        with dispatcher, SendAhead(dispatcher) as sending:
             encoder = self.encoder(dispatcher)
             for batch in batches:
                 dispatcher.result.digest += ids_digest(batch.column(options.command_id_column).cast(pa.binary()).to_pylist())
                 if dispatcher.result.done:  # committed before: there is nothing to add, only rows to count
-                    dispatcher.result.rows += batch.num_rows
-                    dispatcher.result.duplicates += batch.num_rows
+                    sending.skip(batch.num_rows)
                     continue
                 with gc_paused():
                     rows = encoder.encode(batch)
-                dispatcher.add_all(rows)
+                sending.send(rows)
         return dispatcher.result
 
     def encoder(self, dispatcher: PartitionDispatcher) -> BatchEncoder:

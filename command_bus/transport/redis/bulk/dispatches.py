@@ -28,6 +28,7 @@ from command_bus.transport.submissions import Admission
 __all__ = ["RedisBulkDispatches"]
 
 _ADMISSIONS = {ord(admission.value): admission for admission in Admission}
+_ACCEPTED = Admission.ACCEPTED.value.encode()
 _DONE, _GONE, _FOREIGN, _FULL, _SPLIT = b"done", b"gone", b"foreign", b"full", b"split|"
 _PAGE = 500
 
@@ -126,7 +127,7 @@ class RedisBulkDispatches(RetryingRequests):
         if entity_owner is not None and answer[:6] == _SPLIT:
             raise _split(version, entity_owner, answer)
         count = len(items)
-        return Loaded(done=False, admissions=[_ADMISSIONS[code] for code in answer[:count]], shared=int(answer[count:] or 0))
+        return Loaded(done=False, admissions=_admissions(answer[:count]), shared=int(answer[count:] or 0))
 
     async def reject(self, version: Version, rows: Iterable[tuple[str, bytes]], limit: int | None) -> bool:
         """See `BulkDispatches`.
@@ -228,6 +229,12 @@ class RedisBulkDispatches(RetryingRequests):
             return answer
 
         return await server.retry_until(run, mono() + self._patience)
+
+
+def _admissions(codes: bytes) -> list[Admission]:
+    if codes.count(_ACCEPTED) == len(codes):  # nearly always
+        return [Admission.ACCEPTED] * len(codes)
+    return [_ADMISSIONS[code] for code in codes]
 
 
 def _fenced(version: Version) -> DispatchFenced:
