@@ -238,9 +238,15 @@ def run_tests(arguments: list[str]) -> None:
 
 
 def test_pythons(arguments: list[str]) -> None:
-    """Run the tests of units on every other Python that is here, and those of one server on the newest; without Spark."""
+    """Run the tests of units on every other Python that is here, and those of one server on the newest; without Spark.
+
+    Versions among the arguments choose: `test-pythons 3.13`.
+    """
+    others = pythons.others()
+    chosen = [version for version in others if version in arguments] or others
+    arguments = [argument for argument in arguments if argument not in others]
     found: dict[str, Path] = {}
-    for version in pythons.others():
+    for version in chosen:
         python = pythons.find(version)
         if python is None:
             say(f"no Python {version} on PATH or in pyenv's folder: not tested on it")
