@@ -87,7 +87,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """What a target's case is called where peers do the same.
+    """The name of a target's case where peers do the same.
 
     Attributes:
         ours: Our case.
@@ -127,7 +127,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found about a condition.
+    """The finding about a condition.
 
     Attributes:
         condition: Which.
@@ -143,7 +143,7 @@ class Finding:
 
     @property
     def ratio(self) -> float | None:
-        """How much better than asked: 1 is just met, 2 is twice as good."""
+        """The factor by which it is better than asked: 1 is just met, 2 is twice as good."""
         if self.ours is None or self.limit is None:
             return None
         return _times(self.limit, self.ours) if self.condition.at_most else _times(self.ours, self.limit)
@@ -170,7 +170,7 @@ class Verdict:
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found, of all ways."""
+        """The findings of all ways."""
         return [finding for way in self.ways for finding in way]
 
     @property

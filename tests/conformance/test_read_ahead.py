@@ -1,4 +1,4 @@
-"""Commands that are read ahead: started and settled one by one all the same, and what was settled is in nobody's way."""
+"""Commands that are read ahead: started and settled one by one all the same, and what was settled stands in no one's way."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_whatever_ends_the_lease_removes_what_is_settled(
     lease, _ = await begun(harness, worker)
     perform, settled = RELEASES[release]
     assert isinstance(await perform(harness, worker, lease), Released)
-    assert await in_line(harness) == NAMES[settled:], "nobody starts a settled command again"
+    assert await in_line(harness) == NAMES[settled:], "no settled command starts again"
 
 
 async def test_another_worker_goes_on_behind_what_is_settled(harness: TransportHarness, worker: ManualWorker) -> None:

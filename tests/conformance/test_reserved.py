@@ -1,4 +1,4 @@
-"""What format 2 keeps of a later release: parts of a record, fields of an entry, members of `due`. Every step carries them along."""
+"""The parts of a later release that format 2 keeps: parts of a record, fields of an entry, members of `due`. Every step carries them along."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ async def test_who_waits_too_long_learns_that_it_may_be_accepted(server: Embedde
         with pytest.raises(TransportUnavailable) as raised:
             await bus.dispatch(Put(box="a", value=1))
         assert raised.value.outcome_unknown
-        proxy.set("pass")  # the first answer comes late, and is nobody's
+        proxy.set("pass")  # the first answer comes late, and belongs to no caller
         await bus.dispatch(Put(box="a", value=2))
     async with CommandBus(url=server.url, namespace=namespace, registry=registry) as bus, bus.worker():
         await bus.wait_idle(20)
