@@ -114,10 +114,10 @@ class Crashing(Middleware):
 
         def is_settled() -> bool:
             mailbox = store.get(key, Stream)
-            if mailbox is None:
-                return True
             record = parse_record((store.get(active, dict) or {}).get(name))
-            return record.message != message if record.is_held else id_of(message.encode()) not in mailbox.entries
+            if record.is_held:
+                return record.message != message
+            return mailbox is None or id_of(message.encode()) not in mailbox.entries
 
         def look() -> None:
             if is_settled() and not self._process.dead:

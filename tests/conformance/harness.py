@@ -238,6 +238,8 @@ class TransportHarness:
         for mailbox in mailboxes:
             if await self.client.exists(self.shard.mailbox(mailbox)) or await self.record(mailbox) is not None:
                 return False
+            if await self.client.hexists(self.shard.lone, mailbox):  # type: ignore[misc]
+                return False
         return not set(mailboxes) & set(await self.activations())
 
     async def retry(self, worker: ManualWorker, lease: Lease, delay_ms: int = 0) -> Answer:

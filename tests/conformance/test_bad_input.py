@@ -67,6 +67,7 @@ async def test_02_braces_in_an_id_keep_all_keys_in_their_slot(sandbox: Sandbox, 
     async with sandbox.bus(shards=3) as bus:
         service = PutService(sandbox, bus)
         await bus.dispatch(Put(box=box, value=0), command_id=f"id-{box}")
+        await bus.dispatch(Put(box=box, value=0))
         await bus.dispatch(Put(box=box, value=0), delay=0.01)
         await bus.entity("box", box).pause()
         keys = await sandbox.keys()

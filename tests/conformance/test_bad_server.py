@@ -59,6 +59,7 @@ async def test_37_a_mailbox_of_another_type_holds_only_its_entity(
     async with put_service(sandbox) as service:
         await service.bus.dispatch(command, command_id="stuck")
         await running.wait()
+        await service.bus.dispatch(Put(box="broken", value=0))  # so it has a stream
         client = sandbox.client()
         box = service.keys.mailbox("box:broken")
         await client.rename(box, box + ":aside")

@@ -74,14 +74,17 @@ async def test_its_lease_is_not_taken_over(harness: TransportHarness, worker: Ma
 
 
 async def test_repair_makes_no_activation_of_it(harness: TransportHarness, worker: ManualWorker, state: str) -> None:
-    await harness.put(BOX, "c1")
-    ((message, _),) = await harness.client.xrange(harness.shard.mailbox(BOX))
+    await harness.put(BOX, "c1", "c2")
+    ((message, _), _) = await harness.client.xrange(harness.shard.mailbox(BOX))
     await harness.client.xtrim(harness.shard.ready, maxlen=0)
     await become(harness, state, "9-9", message.decode())
     shard = harness.shard
     async with untouched(harness):
         assert (
-            await harness.connections.run(REACTIVATE, [shard.ready, shard.active, shard.paused, shard.parked], [GROUP, BOX]) == 0
+            await harness.connections.run(
+                REACTIVATE, [shard.ready, shard.active, shard.paused, shard.parked, shard.mailbox(BOX)], [GROUP, BOX]
+            )
+            == 0
         )
         assert (await repair_page(harness.connections, harness.keys.shards[0], 0))[1] == 0
 
@@ -174,7 +177,7 @@ async def test_its_retry_stays_due_and_is_asked_for_once_a_second(
 async def test_new_commands_join_its_line_and_activate_nothing(
     harness: TransportHarness, worker: ManualWorker, state: str
 ) -> None:
-    await harness.put(BOX, "c1")
+    await harness.put(BOX, "c0", "c1")
     await harness.client.xtrim(harness.shard.ready, maxlen=0)
     record = await become(harness, state)
     await harness.put(BOX, "c2")  # alone: by enqueue_one.lua
@@ -195,7 +198,7 @@ async def test_new_commands_join_its_line_and_activate_nothing(
     assert stored is not None
     assert await harness.dead_letters.settle(stored, "replay", left("c7"))
     entries: Any = await harness.client.xrange(harness.shard.mailbox(BOX))
-    assert [fields[b"e"] for _, fields in entries] == [b"c1", b"c2", b"c3", b"c4", b"c5", packed, b"c7"]
+    assert [fields[b"e"] for _, fields in entries] == [b"c0", b"c1", b"c2", b"c3", b"c4", b"c5", packed, b"c7"]
     assert await harness.client.hget(harness.shard.active, BOX) == record  # type: ignore[misc]
     assert await harness.activations() == []
 
@@ -205,15 +208,14 @@ async def test_views_show_it_and_a_purge_of_its_type_leaves_it(sandbox: Sandbox,
         box: EntityId
 
     async with sandbox.bus() as bus:
-        for box in ("a", "b", "c"):
-            await bus.dispatch(Fill(box=box))
+        await bus.dispatch_batch(Fill(box=box) for box in ("a", "a", "b", "c"))
         client, active = sandbox.client(), bus.session.redis.keys.shards[0].active
         record = f"{state}||||1|1000||until=5"
         await client.hset(active, BOX, record)  # type: ignore[misc]
         assert await bus.entities.of("box").purge() == 2
         assert await client.hget(active, BOX) == record.encode()  # type: ignore[misc]
         (entity,) = (await bus.entities.list()).entities
-        assert (entity.name, entity.depth) == (BOX, 1)
+        assert (entity.name, entity.depth) == (BOX, 2)
         with pytest.raises(NewerState):
             await bus.entity("box", "a").purge()
         await client.aclose()

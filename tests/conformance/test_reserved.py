@@ -149,9 +149,10 @@ async def further(harness: TransportHarness) -> list[dict[bytes, bytes]]:
 async def test_all_fields_of_an_entry_come_back_from_a_dead_letter(
     harness: TransportHarness, worker: ManualWorker, fields: dict[bytes, bytes], parks: bool
 ) -> None:
-    await harness.put(BOX, "c0")
+    await harness.put(BOX, "b0", "c0")
     await harness.client.xadd(harness.shard.mailbox(BOX), fields)  # type: ignore[arg-type]
     lease, _ = await worker.start()
+    await worker.do(lease, done("b0"))
     run = await worker.do(lease, done("c0"))
     assert isinstance(run, Started)
     assert run.envelope == fields[b"e"]

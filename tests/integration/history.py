@@ -67,7 +67,7 @@ class History:
         return found
 
     def overlaps(self) -> list[str]:
-        """Starts while another holder ran, which was neither killed nor stopped at the time."""
+        """Starts while another holder ran, which was neither killed nor stopped at the time. An older start that was logged late is none."""
         found = []
         for line, events in self.by_line().items():
             running: dict[int, Event] = {}
@@ -78,7 +78,7 @@ class History:
                 found.extend(
                     f"{line}: {event.number} (fence {event.fence}) started while {other.number} (fence {other.fence}) ran"
                     for other in running.values()
-                    if not self._excused(other, event.at)
+                    if not self._excused(other, event.at) and not (event.fence < other.fence and self._just_woke(event))
                 )
                 running[event.fence] = event
         return found

@@ -30,6 +30,7 @@ class ShardKeys:
         meta: Hash of what all clients must agree on; of the first shard only.
         ready: Stream of activations, the mailboxes that a worker may hold.
         active: Hash of mailbox name -> record (see `mailbox_record`).
+        lone: Hash of mailbox name -> envelope, of mailboxes with a single command.
         fence: The highest fence.
         stats: Hash of counters.
         due: Sorted set of retries and delayed commands, by the ms when they are due.
@@ -65,6 +66,7 @@ class ShardKeys:
         "inboxes",
         "interrupts",
         "last_batches",
+        "lone",
         "mailboxes",
         "marks",
         "meta",
@@ -82,6 +84,7 @@ class ShardKeys:
         self.meta = prefix + "meta"
         self.ready = prefix + "ready"
         self.active = prefix + "active"
+        self.lone = prefix + "lone"
         self.fence = prefix + "fence"
         self.stats = prefix + "stats"
         self.due = prefix + "due"

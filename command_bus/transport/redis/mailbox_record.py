@@ -6,7 +6,6 @@ message are an attempt's id (`transport/attempts.py`), and advance.lua answers a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -18,8 +17,7 @@ from command_bus.transport.mailboxes import mailbox_label
 __all__ = ["MailboxRecord", "parse_record", "parse_started", "refuse_newer"]
 
 _FIELDS = 7
-_ID = re.compile(r"[0-9]+-[0-9]+")
-_STATES = frozenset({"", "r", "h", "H", "w", "s"})
+_STATES = frozenset({"", "r", "h", "H", "w", "s", "o", "O"})
 _NEWER = b"newer"
 _NO_PARTS: Mapping[str, str] = MappingProxyType({})
 
@@ -28,7 +26,8 @@ class MailboxRecord(NamedTuple):
     """A mailbox's record.
 
     Attributes:
-        state: `r` ready, `h` or `H` held, `w` waits for a retry, `s` stopped; empty if the mailbox has no record; others are of a later release.
+        state: `r` or `o` ready, `h`, `H` or `O` held, `w` waits for a retry, `s` stopped; empty if the mailbox has no record; others are of a
+            later release.
         activation: Id of its entry in the ready stream; empty in the states `w` and `s`.
         fence: Of the command that runs; empty if none does.
         message: Id of the command that runs; empty if none does.
@@ -53,9 +52,14 @@ class MailboxRecord(NamedTuple):
         return attempt_id(self.fence, self.message)
 
     @property
+    def is_ready(self) -> bool:
+        """Whether it waits for a worker."""
+        return self.state in ("r", "o")
+
+    @property
     def is_held(self) -> bool:
         """Whether one of its commands runs."""
-        return self.state in ("h", "H")
+        return self.state in ("h", "H", "O")
 
     @property
     def is_newer(self) -> bool:
@@ -63,9 +67,9 @@ class MailboxRecord(NamedTuple):
         return self.state not in _STATES
 
     @property
-    def oldest(self) -> str:
-        """Where its commands begin that are not settled: an id for XRANGE."""
-        return self.message if self.is_held and _ID.fullmatch(self.message) else "-"
+    def is_lone(self) -> bool:
+        """Whether its only command has no entry in the mailbox's stream."""
+        return self.state in ("o", "O")
 
     @property
     def started_us(self) -> int:

@@ -87,11 +87,8 @@ async def repair_page(connections: Connections, keys: ShardKeys, cursor: int) ->
         return await pipeline.execute()
 
     count, (following, states) = await connections.ask(read)
-    repaired = (
-        int(await connections.run(REACTIVATE, [keys.ready, keys.active, keys.paused, keys.parked], [GROUP, *states]))
-        if states
-        else 0
-    )
+    names: list[Any] = [keys.ready, keys.active, keys.paused, keys.parked, *(keys.mailboxes.encode() + name for name in states)]
+    repaired = int(await connections.run(REACTIVATE, names, [GROUP, *states])) if states else 0
     return int(following), repaired, len(states) / count if count else 1.0
 
 

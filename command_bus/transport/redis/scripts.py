@@ -19,6 +19,7 @@ __all__ = [
     "MAILBOX_HEADS",
     "OUTCOME_OFFSET",
     "PROMOTE",
+    "READ_MAILBOXES",
     "REACTIVATE",
     "REMOVE",
     "REMOVE_WORKER",
@@ -84,6 +85,7 @@ BULK_LOAD = _load("bulk_load")
 BULK_COMMIT = _load("bulk_commit")
 OUTCOME_OFFSET = _load("outcome_offset")
 MAILBOX_HEADS = _load("mailbox_heads")
+READ_MAILBOXES = _load("read_mailboxes")
 
 SCRIPTS = (
     ENQUEUE,
@@ -101,4 +103,5 @@ SCRIPTS = (
     BULK_COMMIT,
     OUTCOME_OFFSET,
     MAILBOX_HEADS,
+    READ_MAILBOXES,
 )

@@ -61,6 +61,7 @@ class RedisDeadLetters(RetryingRequests):
             *keys.keeping(left.dispatch if left.outcome else None, mark),
             keys.watched,
             keys.events,
+            keys.lone,
         ]
         args = [GROUP, verb, entry, letter.mailbox, left.mark_ms, left.mark, left.outcome]
         answer = await self._run_once(keys, SETTLE_DEAD_LETTER, names, args)

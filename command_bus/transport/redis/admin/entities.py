@@ -6,6 +6,7 @@ Nothing here is a snapshot. Entities are found by scans, so one that comes or go
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from redis.asyncio import Redis
@@ -16,6 +17,7 @@ from command_bus.transport.records import EntityState, Hold, MailboxHead, Stored
 from command_bus.transport.redis.admin.holds import parse_hold
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
+from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
 from command_bus.transport.redis.mailbox_record import parse_record
 from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, MAILBOX_HEADS
 
@@ -27,7 +29,7 @@ _DUE_PAGE = 1000
 _LAST_MS = 2.0**53  # up to here a score is exact
 _FARTHEST = 100_000  # members of `due` that are looked through for the first of a mailbox
 _BYTES = 4 << 20  # of delayed commands that one script looks at: a few milliseconds
-_STATES: dict[str, EntityState] = {"r": "waiting", "h": "running", "H": "running", "w": "retrying"}
+_STATES: dict[str, EntityState] = {"r": "waiting", "h": "running", "H": "running", "O": "running", "w": "retrying"}
 
 
 class RedisEntities(RetryingRequests):
@@ -63,11 +65,9 @@ class RedisEntities(RetryingRequests):
         keys = self._keys.shards[index]
         record: bytes | None = await self._ask(keys, lambda client: client.hget(keys.active, mailbox))
         found = parse_record(record)
-        entries: Any = await self._ask(
-            keys, lambda client: client.xrange(keys.mailbox(mailbox), found.oldest, count=max(count, 1))
-        )
+        (entries,) = await read_mailboxes(partial(self._run, keys), keys, [(mailbox, OLDEST)], max(count, 1))
         lease = await self._lease(keys, found.activation) if found.is_held else None
-        first = tuple((entry.decode(), (fields or {}).get(b"e", b"")) for entry, fields in entries[:count])
+        first = tuple((entry.decode(), fields.get(b"e", b"")) for entry, fields in entries[:count])
         return MailboxHead(lease, first, index)
 
     async def retry_times(self, mailboxes: Sequence[str]) -> dict[str, int]:
@@ -173,8 +173,8 @@ def surveyed(
         record: Its field of `active`, or None.
         parked: Its field of `parked`, or None.
         delayed: Its field of `later`, or None.
-        length: Of its stream.
-        head: The id of the stream's oldest entry, or empty.
+        length: How many of its commands are not settled, without the delayed ones.
+        head: The id of the oldest of them, or empty.
     """
     fields = parse_record(record)
     shown = _STATES.get(fields.state, "waiting")

@@ -130,7 +130,7 @@ class RedisHolds(RetryingRequests):
         self, shard: ShardKeys, verb: Verb | Literal["wake"], scope: str, reason: str, mailboxes: Iterable[str]
     ) -> None:
         names = list(mailboxes)
-        keys = [shard.ready, shard.active, shard.paused, shard.parked, shard.due, shard.watched, shard.events]
+        keys = [shard.ready, shard.active, shard.paused, shard.parked, shard.due, shard.watched, shard.events, shard.lone]
         answer = await self._run(
             shard, HOLD, keys + [shard.mailbox(name) for name in names], [GROUP, verb, scope, reason, *names]
         )

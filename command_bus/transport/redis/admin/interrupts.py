@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from redis.asyncio import Redis
@@ -10,6 +11,7 @@ from redis.asyncio import Redis
 from command_bus.transport.interrupts import Attempt, Interrupt
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import ShardKeys
+from command_bus.transport.redis.mailbox_entries import read_entry
 from command_bus.transport.redis.mailbox_record import parse_record
 
 __all__ = ["RedisInterrupts", "fill_request", "write_interrupt"]
@@ -35,11 +37,9 @@ class RedisInterrupts(RetryingRequests):
         found = parse_record(record)
         if not found.is_held:
             return None
-        message = found.message
-        entries = await self._ask(keys, lambda client: client.xrange(keys.mailbox(mailbox), message, message))
-        envelope = (entries[0][1] or {}).get(b"e", b"") if entries else b""
+        entry = await read_entry(partial(self._run, keys), keys, mailbox, found.message)
         now_ms = int(seconds) * 1000 + int(micros) // 1000
-        return Attempt(found.attempt_id, found.attempt, found.holder, envelope, now_ms)
+        return Attempt(found.attempt_id, found.attempt, found.holder, entry.get(b"e", b""), now_ms)
 
     async def request(self, mailbox: str, interrupt: Interrupt) -> None:
         """Ask the holder of a mailbox to end an attempt."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
+from functools import partial
 from typing import Any
-
-from redis.asyncio import Redis
 
 from command_bus.transport.entry_text import envelope_in
 from command_bus.transport.mailboxes import is_mailbox
@@ -17,7 +16,8 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.mailbox_record import parse_record, refuse_newer
+from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
+from command_bus.transport.redis.mailbox_record import refuse_newer
 from command_bus.transport.redis.scripts import MAILBOX_HEADS, REMOVE
 from command_bus.transport.steps import Settlement
 
@@ -72,9 +72,16 @@ class RedisMailboxes(RetryingRequests):
     async def lined_up(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
         """Yield the commands that wait in a mailbox now, page by page, without the delayed ones."""
         keys = self._keys_of(mailbox)
-        record = parse_record(await self._ask_once(keys, lambda client: client.hget(keys.active, mailbox)))
-        async for page in self._entries(keys, keys.mailbox(mailbox), record.oldest):
-            yield [Waiting(entry.decode(), fields.get(b"e", b"")) for entry, fields in page]
+        run, start, size = partial(self._run_once, keys), OLDEST, PageSize(_PAGE)
+        while True:
+            asked = size.count
+            (page,) = await read_mailboxes(run, keys, [(mailbox, start)], asked)
+            if page:
+                yield [Waiting(entry.decode(), fields.get(b"e", b"")) for entry, fields in page]
+                start = "(" + page[-1][0].decode()
+            if len(page) < asked:
+                return
+            size.observe(sum(len(value) for _, fields in page for value in fields.values()), len(page))
 
     async def delayed(self, shard: int) -> AsyncIterator[list[tuple[str, Waiting]]]:
         """Yield the delayed commands of a shard with their mailboxes, page by page."""
@@ -110,6 +117,7 @@ class RedisMailboxes(RetryingRequests):
             keys.mailbox(mailbox),
             keys.watched,
             keys.events,
+            keys.lone,
         ]
         args: list[Any] = [GROUP, mailbox, self._reply_ttl_ms]
         for command, left in commands:
@@ -154,13 +162,14 @@ class RedisMailboxes(RetryingRequests):
     async def contents(self, shard: int) -> AsyncIterator[list[Contents]]:
         """Yield the mailboxes of a shard with the envelopes in them, oldest first."""
         keys, size = self._keys.shards[shard], PageSize(_LOT)
+        run = partial(self._run, keys)
         async for page in self._entities.pages(shard):
-            left = deque((entity, entity.oldest_id or "-") for entity in page if entity.depth)
+            left = deque((entity, OLDEST) for entity in page if entity.depth)
             while left:
                 each = min(_MOST_OF_ONE, size.count)
                 lot = _lot(left, each, size.count)
-                answers = await self._read_lot(keys, lot, each)
-                found = [[(fields or {}).get(b"e", b"") for _, fields in entries] for entries in answers]
+                answers = await read_mailboxes(run, keys, [(entity.mailbox, start) for entity, start in lot], each)
+                found = [[fields.get(b"e", b"") for _, fields in entries] for entries in answers]
                 size.observe(sum(len(envelope) for held in found for envelope in held), sum(map(len, found)))
                 yield [(entity, held) for (entity, _), held in zip(lot, found, strict=True)]
                 left.extendleft(
@@ -168,16 +177,6 @@ class RedisMailboxes(RetryingRequests):
                     for (entity, _), entries in zip(lot, answers, strict=True)
                     if len(entries) == each
                 )
-
-    async def _read_lot(self, keys: ShardKeys, lot: Sequence[_Reading], count: int) -> list[Any]:
-        async def read(client: Redis) -> Any:
-            pipeline = client.pipeline(transaction=False)
-            for entity, start in lot:
-                pipeline.xrange(keys.mailbox(entity.mailbox), min=start, count=count)
-            return await pipeline.execute()
-
-        found: list[Any] = await self._ask(keys, read)
-        return found
 
 
 def _lot(left: deque[_Reading], each: int, most: int) -> list[_Reading]:

@@ -12,12 +12,10 @@ from command_bus.clock import mono
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.redis.mailbox_entries import Entry
 from command_bus.transport.redis.scripts import Script
 
-__all__ = ["Entry", "RetryingRequests"]
-
-Entry = tuple[bytes, dict[bytes, bytes]]
-"""An entry of a stream: its id and its fields."""
+__all__ = ["RetryingRequests"]
 
 _PAGE = 200
 

@@ -1,6 +1,6 @@
 -- bulk_load: accept a chunk of a dispatch into its mailboxes, in order, as far as its version and the limits allow.
 --
--- uses: record, holds, admission, events
+-- uses: record, lone, holds, admission, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -13,7 +13,8 @@
 -- KEYS[9]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[10]  events    stream of what happened to commands of watched types
 -- KEYS[11]  homes     hash: entity -> the task that writes its commands
--- KEYS[12…] the mailboxes
+-- KEYS[12]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
+-- KEYS[13…] the mailboxes
 -- ARGV[1]   version   that is loaded
 -- ARGV[2]   limit     of commands in this shard
 -- ARGV[3]   room      of commands in one mailbox
@@ -41,7 +42,7 @@ local ready, active, stats, paused, delayed_counts, record, ids, last = KEYS[1],
 local version, limit, space, prefix = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local sequenced, suspects, runs, checks = ARGV[6] == '1', tonumber(ARGV[7]), ARGV[8], ARGV[9]
 local home, strict, homes = ARGV[10], ARGV[11] == '1', KEYS[11]
-local head = 11
+local lone, first_box, head = KEYS[12], 12, 11
 local call, byte, sub = redis.call, string.byte, string.sub
 
 local state = call('HMGET', record, 'open', 'done')
@@ -86,15 +87,16 @@ if home ~= '' and #ARGV > from then
 end
 
 local any_delayed = call('EXISTS', delayed_counts) == 1
-local boxes = #KEYS - 11
+local boxes = #KEYS - first_box
 local names, room = {}, {}
-for box = 1, boxes do names[box] = sub(KEYS[box + 11], prefix + 1) end
+for box = 1, boxes do names[box] = sub(KEYS[first_box + box], prefix + 1) end
+local records = call('HMGET', active, unpack(names))
 for box = 1, suspects do
-  local length = redis.pcall('XLEN', KEYS[box + 11])
+  local length = redis.pcall('XLEN', KEYS[first_box + box])
   if type(length) ~= 'number' then
     room[box] = false
   else
-    room[box] = space - length - (any_delayed and tonumber(call('HGET', delayed_counts, names[box])) or 0)
+    room[box] = space - length - (is_lone(records[box]) and 1 or 0) - (any_delayed and tonumber(call('HGET', delayed_counts, names[box])) or 0)
   end
 end
 for box = suspects + 1, boxes do room[box] = space end
@@ -106,7 +108,13 @@ end
 local free = limit - (tonumber(call('HGET', stats, 'depth')) or 0)
 local admissions, noted, reached, seen, refused = {}, {}, {}, {}, {}
 local accepted, repeated, i = 0, 0, 0
-local activate, spoiled, changed = activator(ready, active, names, held)
+local many = {}
+for run = 1, #runs / 4 do
+  local high, low, rows, few = byte(runs, 4 * run - 3, 4 * run)
+  local box = 256 * high + low
+  many[box] = (many[box] or 0) + 256 * rows + few
+end
+local put, spoiled, finish = mailbox_writer(ready, active, lone, first_box, names, records, held, many)
 local publish = call('EXISTS', KEYS[9]) == 1 and publisher(KEYS[9], KEYS[10])
 
 for run = 1, #runs / 4 do
@@ -135,8 +143,8 @@ for run = 1, #runs / 4 do
       refused[box] = true
     else
       local envelope = ARGV[head + i]
-      local added = redis.pcall('XADD', KEYS[box + 11], '*', 'e', envelope)
-      if type(added) == 'string' then
+      local fault = put(box, envelope)
+      if not fault then
         admission = '+'
         accepted = accepted + 1
         room[box] = room[box] - 1
@@ -147,19 +155,18 @@ for run = 1, #runs / 4 do
           numbers[entity] = number
           reached[2 * accepted - 1], reached[2 * accepted] = entity, ARGV[head + count + i]
         end
-        activate(box)
         if publish then publish('accepted', names[box], envelope, '', '', '', '') end
-      elseif spoiled(box, added) or accepted > 0 then
+      elseif spoiled(box, fault) or accepted > 0 then
         room[box], admission = false, 'w'
       else
-        return added  -- at the memory limit: this would have been the first write
+        return fault  -- at the memory limit: this would have been the first write
       end
     end
     admissions[i] = admission
   end
 end
 
-if #changed > 1 then call('HSET', unpack(changed)) end
+finish()
 if #fresh > 0 then
   call('HSET', homes, unpack(fresh))
   call('PEXPIRE', homes, ARGV[5])

@@ -1,6 +1,6 @@
 -- enqueue: accept commands into their mailboxes, in order, and activate the entities that were idle.
 --
--- uses: record, holds, admission, events
+-- uses: record, lone, holds, admission, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -12,7 +12,8 @@
 -- KEYS[8]   last      number of the producer's last batch, a colon, and how it was answered
 -- KEYS[9]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[10]  events    stream of what happened to commands of watched types
--- KEYS[11…] the mailboxes, then the mark of each command that has one, in their order
+-- KEYS[11]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
+-- KEYS[12…] the mailboxes, then the mark of each command that has one, in their order
 -- ARGV[1]   number    of this batch, growing per producer: asked again it is answered as the first time
 -- ARGV[2]   again     '1' if it may have been applied before, and an earlier answer of this producer cannot have expired yet
 -- ARGV[3]   ttl       ms for which the answer is kept
@@ -32,6 +33,7 @@
 -- one mailbox is answered to its commands alone. After the first write nothing fails, whatever a counter holds.
 
 local ready, active, stats, due, delayed, delayed_counts, paused, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local lone, first_box = KEYS[11], 11
 local number, limit, prefix, targets, kinds = tonumber(ARGV[1]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
 local head = 8
 local call, byte, sub = redis.call, string.byte, string.sub
@@ -56,11 +58,11 @@ local free = limit - (tonumber(call('HGET', stats, 'depth')) or 0)
 local names, room = {}, {}
 for space, many in string.gmatch(ARGV[6], '(%d+):(%d+) ') do
   for box = #names + 1, #names + many do
-    names[box] = sub(KEYS[10 + box], prefix + 1)
+    names[box] = sub(KEYS[first_box + box], prefix + 1)
     room[box] = tonumber(space)
   end
 end
-local boxes = #names
+local boxes, count = #names, #targets / 2
 local records = call('HMGET', active, unpack(names))
 
 local held, drained = {}, {}
@@ -70,8 +72,8 @@ end
 
 for box = 1, boxes do
   if records[box] then  -- an idle one is empty
-    local length = redis.pcall('XLEN', KEYS[10 + box])
-    room[box] = type(length) == 'number' and room[box] - length
+    local length = redis.pcall('XLEN', KEYS[first_box + box])
+    room[box] = type(length) == 'number' and room[box] - length - (is_lone(records[box]) and 1 or 0)
   end
   if any and room[box] then room[box] = room[box] - (tonumber(call('HGET', delayed_counts, names[box])) or 0) end
 end
@@ -79,7 +81,7 @@ end
 local first_due = nil
 -- Keep a delayed command until it is due; return the error if its mailbox is of another type.
 local function postpone(box, id, delay, envelope)
-  local length, name = redis.pcall('XLEN', KEYS[10 + box]), names[box]
+  local length, name = redis.pcall('XLEN', KEYS[first_box + box]), names[box]
   if type(length) == 'table' then return length end
   local time = call('TIME')
   local at = time[1] * 1000 + math.floor(time[2] / 1000) + delay
@@ -106,17 +108,14 @@ local function known(mark, digest)
 end
 
 local admissions, refused = {}, {}
-local activate, spoiled, changed = activator(ready, active, names, held, records)
-
--- Put a command into its mailbox, and activate that if it was idle; return the error, if there is one.
-local function put(box, envelope)
-  local added = redis.pcall('XADD', KEYS[10 + box], '*', 'e', envelope)
-  if type(added) == 'table' then return added end
-  activate(box)
+local many = {}
+for i = 1, count do
+  local high, low = byte(targets, 2 * i - 1, 2 * i)
+  local box = 256 * high + low
+  many[box] = (many[box] or 0) + 1
 end
-
-local count = #targets / 2
-local accepted, marks, digests = 0, 10 + boxes, head + count
+local put, spoiled, finish = mailbox_writer(ready, active, lone, first_box, names, records, held, many)
+local accepted, marks, digests = 0, first_box + boxes, head + count
 local delays = digests
 if kinds ~= '' then
   local _, marked = string.gsub(kinds, '[mb]', '')
@@ -167,7 +166,7 @@ for i = 1, count do
 end
 
 local answer = table.concat(admissions)
-if #changed > 1 then call('HSET', unpack(changed)) end
+finish()
 if accepted > 0 then
   redis.pcall('HINCRBY', stats, 'depth', accepted)  -- a counter that cannot grow must not cost the answer
   redis.pcall('HINCRBY', stats, 'accepted', accepted)

@@ -1,7 +1,7 @@
 -- enqueue_one: accept one command, without delay, where nothing is paused, watched or delayed. It does what enqueue.lua does, without
 -- its tables; whatever is out of the ordinary is left to that.
 --
--- uses: record
+-- uses: record, lone
 --
 -- KEYS[1]  ready     stream of activations
 -- KEYS[2]  active    hash: mailbox name -> record (see shared/record.lua)
@@ -10,8 +10,9 @@
 -- KEYS[5]  paused    hash: scope -> mode|since in ms|why
 -- KEYS[6]  watched   hash: entity type -> number of events to keep
 -- KEYS[7]  last      number of the producer's last batch, a colon, and how it was answered
--- KEYS[8]  mailbox
--- KEYS[9]  mark      of the command; missing if it has none
+-- KEYS[8]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
+-- KEYS[9]  mailbox
+-- KEYS[10] mark      of the command; missing if it has none
 -- ARGV[1]  number    of this batch, growing per producer: asked again it is answered as the first time
 -- ARGV[2]  again     '1' if it may have been applied before, and an earlier answer of this producer cannot have expired yet
 -- ARGV[3]  ttl       ms for which the answer is kept
@@ -24,7 +25,7 @@
 -- returns '?' if enqueue.lua has to be asked, and the command was not touched; else as enqueue.lua: 'gone', +, =, !
 
 local active, stats, later, paused, watched = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local last, mailbox, mark = KEYS[7], KEYS[8], KEYS[9]
+local last, lone, mailbox, mark = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local number, ttl, name, envelope, digest = tonumber(ARGV[1]), ARGV[3], ARGV[5], ARGV[7], ARGV[8]
 local call, pcall = redis.call, redis.pcall
 
@@ -32,7 +33,7 @@ if call('EXISTS', later, paused, watched) > 0 then return '?' end
 local record = call('HGET', active, name)
 if record then  -- an idle one is empty
   local length = pcall('XLEN', mailbox)
-  if type(length) ~= 'number' or length >= tonumber(ARGV[6]) then return '?' end
+  if type(length) ~= 'number' or length + (is_lone(record) and 1 or 0) >= tonumber(ARGV[6]) then return '?' end
 end
 if (tonumber(call('HGET', stats, 'depth')) or 0) >= tonumber(ARGV[4]) or ARGV[6] == '0' then return '?' end
 if ARGV[2] == '1' and number > 1 and call('EXISTS', last) == 0 then return 'gone' end
@@ -55,13 +56,21 @@ if known then
   pcall('SET', last, ARGV[1] .. ':' .. outcome, 'PX', ttl)
   return outcome
 end
-local added = pcall('XADD', mailbox, '*', 'e', envelope)
-if type(added) == 'table' then  -- a key of another type, or a mailbox whose ids are used up
-  pcall('SET', last, answered or (number - 1) .. ':', 'PX', ttl)
-  return '?'
+local queued = nil
+if not record and #envelope <= LONE_BYTES and call('EXISTS', mailbox) == 0 and type(pcall('HSET', lone, name, envelope)) == 'number' then
+  local activation = pcall('XADD', KEYS[1], '*', 'e', name)
+  if type(activation) == 'string' then queued = pack_record('o', activation, '0', '0') end
+end
+if not queued then
+  local _, fault = line_up(active, mailbox, name, record)
+  local added = fault or pcall('XADD', mailbox, '*', 'e', envelope)
+  if type(added) == 'table' then  -- a key of another type, or a mailbox whose ids are used up
+    pcall('SET', last, answered or (number - 1) .. ':', 'PX', ttl)
+    return '?'
+  end
 end
 if mark then call('SET', mark, 'q' .. digest .. name) end
-if not record then call('HSET', active, name, queue(KEYS[1], name, '0', '0')) end
+if not record then call('HSET', active, name, queued or queue(KEYS[1], name, '0', '0')) end
 pcall('HINCRBY', stats, 'depth', 1)  -- a counter that cannot grow must not cost the answer
 pcall('HINCRBY', stats, 'accepted', 1)
 return '+'

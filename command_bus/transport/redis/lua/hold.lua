@@ -1,6 +1,6 @@
 -- hold: pause, drain or resume a scope (one mailbox, an entity type or all), and wake mailboxes that are no longer held.
 --
--- uses: memory_limit, record, newer, holds, events
+-- uses: memory_limit, record, newer, lone, holds, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -9,7 +9,8 @@
 -- KEYS[5]   due       sorted set of what becomes due, by ms
 -- KEYS[6]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[7]   events    stream of what happened to commands of watched types
--- KEYS[8…]  mailboxes to wake
+-- KEYS[8]   lone      hash: mailbox name -> envelope (see shared/lone.lua)
+-- KEYS[9…]  mailboxes to wake
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   verb      pause, drain, resume; or wake, which leaves the scope as it is
 -- ARGV[3]   scope     a mailbox's name, <entity type>:* (~:* for commands without an entity), or *
@@ -30,8 +31,7 @@ local function wake(name, box)
   local state, _, _, _, attempt, first, _, parts = parse_record(record or '')
   if state ~= 's' or redis.call('HEXISTS', parked, name) == 1 or holds_of(paused, name) then return 0 end
   if redis.call('XLEN', box) == 0 then
-    redis.call('DEL', box)
-    redis.call('HDEL', active, name)
+    close(active, KEYS[8], box, name)
   elseif redis.call('ZSCORE', due, 'r:' .. name) then
     redis.call('HSET', active, name, pack_record('w', '', attempt, first, parts))
   else
@@ -58,5 +58,5 @@ if changed and (string.sub(scope, -1) ~= '*' or string.find(ready, ':0}:', 1, tr
   publish(({pause = 'paused', drain = 'draining', resume = 'resumed'})[verb], scope, '', '', '', '', reason)
 end
 local woken = 0
-for i = 5, #ARGV do woken = woken + wake(ARGV[i], KEYS[i + 3]) end
+for i = 5, #ARGV do woken = woken + wake(ARGV[i], KEYS[i + 4]) end
 return woken

@@ -1,6 +1,6 @@
 -- mailbox_heads: return how much waits in mailboxes and since when, without sending the commands.
 --
--- uses: record, settled
+-- uses: record, lone, settled
 --
 -- KEYS[1]   active    hash: mailbox name -> record (see shared/record.lua)
 -- KEYS[2…]  the mailboxes
@@ -14,11 +14,14 @@ local active, prefix = KEYS[1], tonumber(ARGV[1])
 for i = 2, #KEYS do
   local box = KEYS[i]
   local length, head = redis.pcall('XLEN', box), ''
-  if type(length) ~= 'number' then
+  local record = redis.call('HGET', active, string.sub(box, prefix + 1))
+  if is_lone(record) then
+    length, head = 1, select(2, parse_record(record))
+  elseif type(length) ~= 'number' then
     length = -1
   elseif length > 0 then
     local settled
-    settled, head = settled_in(box, redis.call('HGET', active, string.sub(box, prefix + 1)))
+    settled, head = settled_in(box, record)
     length = length - settled
     if head == '' then head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1][1] end
   end

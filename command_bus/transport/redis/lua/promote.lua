@@ -1,6 +1,6 @@
 -- promote: move what has become due: delayed commands enter their mailbox, retries become ready.
 --
--- uses: memory_limit, record, newer, entry_text, holds, delayed
+-- uses: memory_limit, record, newer, lone, entry_text, holds, delayed
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -47,14 +47,16 @@ local function admit(id, name, box)
   if not value then return true end
   local cut = string.find(value, '\n', 1, true)
   if not cut or string.sub(value, 1, cut - 1) ~= name then return true end
-  local added = redis.pcall('XADD', box, '*', unpack(fields_in(string.sub(value, cut + 1))))
+  local record = redis.call('HGET', active, name)
+  local _, fault = line_up(active, box, name, record)
+  local added = fault or redis.pcall('XADD', box, '*', unpack(fields_in(string.sub(value, cut + 1))))
   if type(added) == 'string' then
     redis.call('HDEL', delayed, id)
     count_down_delayed(delayed_counts, name)
   elseif not string.find(tostring(added.err), ' ID', 1, true) then
     return false
   end
-  if redis.call('HEXISTS', active, name) == 0 then wake(name, '0', '0') end
+  if not record then wake(name, '0', '0') end
   return type(added) == 'string'
 end
 

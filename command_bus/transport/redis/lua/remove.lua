@@ -1,6 +1,6 @@
 -- remove: remove waiting commands from one mailbox (cancel, purge). A command that runs is left alone.
 --
--- uses: memory_limit, record, newer, entry_text, outcomes, delayed, events
+-- uses: memory_limit, record, newer, lone, entry_text, outcomes, delayed, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -13,7 +13,8 @@
 -- KEYS[9]   mailbox
 -- KEYS[10]  watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[11]  events    stream of what happened to commands of watched types
--- KEYS[12…] for each command its mark, its inbox (the mark again if no call waits), its dispatch's record and stream of outcomes
+-- KEYS[12]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
+-- KEYS[13…] for each command its mark, its inbox (the mark again if no call waits), its dispatch's record and stream of outcomes
 --           (the mark again if none keeps them)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   name      of the mailbox
@@ -23,12 +24,15 @@
 -- returns how many were removed; 'newer' if the mailbox is in a state that only a later release knows: nothing was changed
 
 local ready, active, stats, due, delayed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local delayed_counts, parked, dead, box = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local delayed_counts, parked, dead, box, lone = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[12]
 local group, name, reply_ttl = ARGV[1], ARGV[2], ARGV[3]
 
 pass_memory_limit(ready, group)
 local record = redis.call('HGET', active, name)
 if is_newer(record) then return 'newer' end
+local fault = nil
+record, fault = line_up(active, box, name, record)
+if fault then return fault end
 local state, activation, _, running, _, _, _, parts = parse_record(record or '')
 local letter = redis.call('HGET', parked, name)
 local holds = state == 'h' or state == 'H'
@@ -42,7 +46,8 @@ local function envelope_of(id)
     return envelope_of_text(string.match(redis.call('HGET', delayed, string.sub(id, 3)) or '', '\n(.*)') or '')
   end
   local entry = redis.call('XRANGE', box, id, id)[1]
-  return entry and entry[2][1] == 'e' and entry[2][2] or ''
+  local fields = entry and fields_of(lone, name, entry[2])
+  return fields and fields[1] == 'e' and fields[2] or ''
 end
 
 local function take_out(id)
@@ -72,7 +77,7 @@ local function take_out(id)
 end
 
 local removed = 0
-local key = 11
+local key = 12
 for arg = 4, #ARGV, 5 do
   local envelope = envelope_of(ARGV[arg])
   if take_out(ARGV[arg]) then
@@ -94,8 +99,7 @@ if record and redis.call('XLEN', box) == 0 and not holds then
     redis.call('XACK', ready, group, activation)
     redis.call('XDEL', ready, activation)
   end
-  redis.call('DEL', box)
-  redis.call('HDEL', active, name)
+  close(active, lone, box, name)
 elseif state == 'free' then
   redis.call('HSET', active, name, queue(ready, name, '0', '0', parts))
 end

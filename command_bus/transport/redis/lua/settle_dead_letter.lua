@@ -1,6 +1,6 @@
 -- settle_dead_letter: replay or discard one dead letter.
 --
--- uses: memory_limit, record, newer, entry_text, holds, outcomes, events
+-- uses: memory_limit, record, newer, lone, entry_text, holds, outcomes, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -14,6 +14,7 @@
 -- KEYS[10]  outcomes  of that dispatch (the mark again if none)
 -- KEYS[11]  watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[12]  events    stream of what happened to commands of watched types
+-- KEYS[13]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   verb      replay, discard
 -- ARGV[3]   letter    id of the entry in `dead`
@@ -50,7 +51,8 @@ end
 local is_parked = redis.call('HGET', parked, name) == id
 if is_parked and is_newer(record) then return 'newer' end
 if verb == 'replay' and not is_parked then
-  local added = redis.pcall('XADD', box, '*', unpack(fields_in(fields['e'] or '')))
+  local _, fault = line_up(active, box, name, record)
+  local added = fault or redis.pcall('XADD', box, '*', unpack(fields_in(fields['e'] or '')))
   if type(added) == 'table' then return added end
 end
 redis.call('XDEL', dead, id)
@@ -73,8 +75,7 @@ if is_parked then
     if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6], 'PX', ARGV[5]) end
   end
   if redis.call('XLEN', box) == 0 then
-    redis.call('DEL', box)
-    redis.call('HDEL', active, name)
+    close(active, KEYS[13], box, name)
   else
     local time = redis.call('TIME')
     wake('-' .. string.format('%.0f', time[1] * 1000))  -- below zero: replayed, its deadline no longer counts

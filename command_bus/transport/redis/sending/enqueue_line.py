@@ -94,10 +94,10 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         self._keys = keys
         self._head_keys = [
             keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.delayed_counts, keys.paused, keys.last_batch(token(8).hex()),
-            keys.watched, keys.events,
+            keys.watched, keys.events, keys.lone,
         ]  # fmt: skip
         self._head_keys_of_one = [
-            keys.ready, keys.active, keys.stats, keys.delayed_counts, keys.paused, keys.watched, self._head_keys[7],
+            keys.ready, keys.active, keys.stats, keys.delayed_counts, keys.paused, keys.watched, self._head_keys[7], keys.lone,
         ]  # fmt: skip
         self._limit = limit
         self._in_general_until = -math.inf

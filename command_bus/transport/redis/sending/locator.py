@@ -18,6 +18,7 @@ from command_bus.transport.redis.admin.holds import parse_hold
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
 from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
 
 __all__ = ["RedisLocator"]
@@ -49,14 +50,16 @@ class RedisLocator:
         keys = self._shard(mailbox)
         place = self._connections.at(keys.prefix)
         answers = await place.ask(_look, keys, mailbox, command_id)
-        settled = await place.ask(_settled, keys, mailbox, parse_record(answers[0] if isinstance(answers[0], bytes) else None))
+        found = parse_record(answers[0] if isinstance(answers[0], bytes) else None)
+        settled = await place.ask(_settled, keys, mailbox, found)
         record, paused, later, length, mark, retry, delayed, workers, time = map(_permitted, answers)
         scopes = (mailbox, scope_of(mailbox), EVERYTHING)
         holds = {scope: parse_hold(scope, value) for scope, value in zip(scopes, paused or (), strict=False) if value is not None}
         seconds, micros = time or (0, 0)
         return CommandLocation(
             entity=surveyed(
-                mailbox, holds, record, _PARKED if _is_parked(record, holds) else None, later, (length or 0) - settled, b""
+                mailbox, holds, record, _PARKED if _is_parked(record, holds) else None, later,
+                1 if found.is_lone else (length or 0) - settled, b"",
             ),
             mark=mark,
             retry_ms=None if retry is None else int(retry),
@@ -73,14 +76,11 @@ class RedisLocator:
         """
         keys = self._shard(mailbox)
         found: list[tuple[str, bytes]] = []
-        record = await self._connections.at(keys.prefix).ask(lambda client: client.hget(keys.active, mailbox))
-        size, start = PageSize(_PAGE), parse_record(record).oldest
+        size, start = PageSize(_PAGE), OLDEST
         while len(found) < _MOST:
             asked = size.count
-            page: Any = await self._connections.at(keys.prefix).ask(
-                lambda client, at, count: client.xrange(keys.mailbox(mailbox), min=at, count=count), start, asked
-            )
-            found += [(entry.decode(), (fields or {}).get(b"e", b"")) for entry, fields in page]
+            (page,) = await read_mailboxes(self._connections.at(keys.prefix).run, keys, [(mailbox, start)], asked)
+            found += [(entry.decode(), fields.get(b"e", b"")) for entry, fields in page]
             if len(page) < asked:
                 break
             size.observe(sum(len(envelope) for _, envelope in found[-len(page) :]), len(page))
@@ -107,7 +107,7 @@ async def _look(client: Redis, keys: ShardKeys, mailbox: str, command_id: str) -
 
 async def _settled(client: Redis, keys: ShardKeys, mailbox: str, record: MailboxRecord) -> int:
     """Return how many settled commands stand in a mailbox; 0 for a user who may not read it."""
-    if not record.is_held:
+    if not record.is_held or record.is_lone:
         return 0
     try:
         found: Any = await client.xrange(keys.mailbox(mailbox), max=f"({record.message}")

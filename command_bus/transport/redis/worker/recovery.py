@@ -23,6 +23,7 @@ from command_bus.serialization.text import printable
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.mailbox_entries import read_entry
 from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
 from command_bus.transport.redis.ready_stream import delete_entries, mailbox_of
 from command_bus.transport.redis.scripts import CLAIM
@@ -249,7 +250,7 @@ class _ShardRecovery:
             return  # held by another worker that may live: its next renewal takes it back, or its lease ends
         if idle and record.is_held and 0 <= now_us - record.started_us < self._lease * 1e6 * SHORTEST_WATCH:
             return  # its next renewal takes it back, or its lease ends
-        if record.state == "r":
+        if record.is_ready:
             self.recovered += 1
             await self._steps.advance(lease, GiveBack(counts=False))
             return
@@ -282,11 +283,9 @@ class _ShardRecovery:
 
     async def _started(self, mailbox: str, record: MailboxRecord, now_ms: int) -> Started:
         """Return the command that runs in a mailbox."""
-        message = record.message
-        entries: Any = await self._connections.ask(lambda client: client.xrange(self.keys.mailbox(mailbox), message, message))
-        content = entries[0][1] if entries else {}
+        content = await read_entry(self._connections.run, self.keys, mailbox, record.message)
         raw = [part for pair in content.items() for part in pair]
-        return Started(record.fence, message, record.attempt, record.first_ms, now_ms, content.get(b"e"), raw)
+        return Started(record.fence, record.message, record.attempt, record.first_ms, now_ms, content.get(b"e"), raw)
 
     async def _record_of(self, client: Redis, mailbox: str) -> tuple[MailboxRecord, int]:
         """Return a mailbox's record, and the server's time in microseconds."""

@@ -1,6 +1,6 @@
 -- advance: settle the commands that were running and start the next of each entity, for a batch of entities.
 --
--- uses: memory_limit, record, holds, outcomes, events
+-- uses: memory_limit, record, lone, holds, outcomes, events
 --
 -- KEYS[1]   ready     stream of activations; its pending entries are the leases
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -12,7 +12,8 @@
 -- KEYS[8]   dead      stream of dead letters
 -- KEYS[9]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[10]  events    stream of what happened to commands of watched types
--- KEYS[11…] the mailbox of each step; then, in the order of the steps, the keys that their operations name: m and e a mark, i an inbox,
+-- KEYS[11]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
+-- KEYS[12…] the mailbox of each step; then, in the order of the steps, the keys that their operations name: m and e a mark, i an inbox,
 --           o the record and the stream of outcomes of a dispatch
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     consumer name of the worker that asks
@@ -49,10 +50,10 @@
 -- Who removes something behind a running command writes H into the record (see shared/record.lua): then what was read ahead is not used.
 
 local ready, active, fence_key, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local due, paused, parked, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local due, paused, parked, dead, lone = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[11]
 local group, owner, reply_ttl, prefix, steps, ahead = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local call, try, byte, sub, find, format = redis.call, redis.pcall, string.byte, string.sub, string.find, string.format
-local HELD, HELD_AND_CHANGED = byte('h'), byte('H')
+local HELD, HELD_AND_CHANGED, LONE, LONE_HELD = byte('h'), byte('H'), byte('o'), byte('O')
 local AHEAD_BYTES = 65536  -- of the commands of one mailbox in an answer
 
 pass_memory_limit(ready, group)
@@ -60,7 +61,7 @@ pass_memory_limit(ready, group)
 -- 1. Read the steps from KEYS and ARGV.
 
 local operations, verbs, activations, holders, runs, messages, nexts, names, lefts = {}, {}, {}, {}, {}, {}, {}, {}, {}
-local key, arg = 10 + steps, 6
+local key, arg = 11 + steps, 6
 
 -- Return what a step leaves: its marks, reply and outcome by name, and the arguments of its verb by number.
 local function read_left(operation, verb)
@@ -93,7 +94,7 @@ end
 for step = 1, steps do
   local operation, running = ARGV[arg + 1], ARGV[arg + 4]
   operations[step], activations[step], holders[step] = operation, ARGV[arg + 2], ARGV[arg + 3]
-  names[step] = sub(KEYS[10 + step], prefix + 1)
+  names[step] = sub(KEYS[11 + step], prefix + 1)
   arg = arg + 4
   local verb = sub(operation, 1, 1)
   verbs[step] = verb

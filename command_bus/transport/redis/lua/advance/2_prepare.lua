@@ -21,12 +21,17 @@ end
 
 local settling = {d = true, n = true, x = true, b = true}
 local records, heads, further, repeated = {}, nil, {}, {}
+local alone = {}  -- mailbox name -> envelope of its lone command; true where it runs already
 
-local seen, reading, behind = {}, {'XREAD', 'COUNT', publish and '1' or ahead, 'STREAMS'}, {}
+local seen, reading, behind, asked = {}, {'XREAD', 'COUNT', publish and '1' or ahead, 'STREAMS'}, {}, {}
 for step, record in ipairs(call('HMGET', active, unpack(names))) do
-  local box, verb = KEYS[10 + step], verbs[step]
+  local box, verb = KEYS[11 + step], verbs[step]
   records[names[step]] = record
-  if seen[box] then
+  local state = record and byte(record)
+  if (state == LONE or state == LONE_HELD) and is_lone(record) then
+    seen[box], repeated[box], alone[names[step]] = true, true, true
+    if state == LONE and verb == 't' then asked[#asked + 1] = names[step] end
+  elseif seen[box] then
     repeated[box] = true
   elseif nexts[step] and not publish then  -- an event has the envelope
     seen[box] = true
@@ -36,6 +41,9 @@ for step, record in ipairs(call('HMGET', active, unpack(names))) do
     behind[#behind + 1] = verb ~= 't' and messages[step] or '0-0'
   end
 end
+if #asked > 0 then
+  for i, envelope in ipairs(call('HMGET', lone, unpack(asked))) do alone[asked[i]] = envelope or '' end
+end
 if #behind > 0 then
   for i = 1, #behind do reading[#reading + 1] = behind[i] end
   local found = try(unpack(reading))
@@ -43,6 +51,7 @@ if #behind > 0 then
     heads = {}
     for _, stream in ipairs(found or {}) do
       local box, entries = stream[1], stream[2]
+      entries[1][2] = fields_of(lone, sub(box, prefix + 1), entries[1][2])
       heads[box] = entries[1]
       if #entries > 1 then further[box] = entries end
     end

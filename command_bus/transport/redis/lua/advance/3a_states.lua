@@ -11,10 +11,12 @@ local function note_event(...) events[#events + 1] = {...} end
 -- Return the first command of a mailbox, or the one behind `settles`; without its fields if it was read ahead. Raises if the mailbox is no
 -- stream.
 local function next_of(step, settles)
-  local box = KEYS[10 + step]
+  local box = KEYS[11 + step]
   if settles and nexts[step] and not publish then return {nexts[step]} end
   if heads and not repeated[box] then return heads[box] end
-  return call('XRANGE', box, settles and '(' .. settles or '-', '+', 'COUNT', 1)[1]
+  local head = call('XRANGE', box, settles and '(' .. settles or '-', '+', 'COUNT', 1)[1]
+  if head then head[2] = fields_of(lone, names[step], head[2]) end
+  return head
 end
 
 local function envelope_in(fields)
@@ -51,7 +53,7 @@ end
 -- Remove what is settled: all before the first command that is not. Raises if this user may not: then the lease must not end, or settled
 -- commands would start again. A key of another type holds none.
 local function trim(step, oldest)
-  local trimmed = try('XTRIM', KEYS[10 + step], 'MINID', '=', oldest)
+  local trimmed = try('XTRIM', KEYS[11 + step], 'MINID', '=', oldest)
   if type(trimmed) == 'table' and not find(trimmed.err, 'WRONGTYPE', 1, true) then error(trimmed, 0) end
 end
 
@@ -82,10 +84,10 @@ local function requeue(step, attempt, first, parts)
 end
 
 local function start(step, name, activation, holder, head, attempt, first, follow, parts)
-  local box = KEYS[10 + step]
+  local box = KEYS[11 + step]
   if not head then
     released[#released + 1] = activation
-    emptied[#emptied + 1] = box
+    if not alone[name] then emptied[#emptied + 1] = box end
     become(name, false)
     return 'idle'
   end
@@ -97,7 +99,7 @@ local function start(step, name, activation, holder, head, attempt, first, follo
   started = started + 1
   if first == '0' then first = now_text end
   local running = next_fence() .. '|' .. head[1] .. '|' .. attempt + 1 .. '|' .. first
-  become(name, 'h|' .. activation .. '|' .. running .. '|' .. holder .. parts)  -- a record, packed in place: this runs for each command
+  become(name, (head[3] or 'h') .. '|' .. activation .. '|' .. running .. '|' .. holder .. parts)  -- a record, packed in place: this runs for each command
   bodies[step] = body_of(box, head[2])
   if publish then note_event('started', name, envelope_in(head[2]), attempt + 1, string.match(running, '^%d+'), owner, '') end
   return running

@@ -12,11 +12,20 @@ local function perform_by_record(step, verb, name, activation, follow, record)
     end
     return 'gone'
   end
-  if (state ~= 'h' and state ~= 'H') or held_for ~= holders[step] then return 'gone' end
-  local head = call('XRANGE', KEYS[10 + step], held_message, held_message)[1]
+  if not find(state, '^[hHO]$') or held_for ~= holders[step] then return 'gone' end
+  local head = state == 'O' and {held_message, {'l'}} or call('XRANGE', KEYS[11 + step], held_message, held_message)[1]
   if not head then return 'gone' end
-  bodies[step] = body_of('', head[2])
+  bodies[step] = body_of('', fields_of(lone, name, head[2]))
   return format('%s|%s|%s|%s', held_fence, held_message, attempt, first)
+end
+
+-- Perform a step of the holder of a lone command, if that can stay one: it starts, or it is settled. Return nil if it has to be lined up.
+local function perform_alone(step, verb, name, activation, follow, record, at)
+  if any_paused or publish then return nil end
+  if settling[verb] then return carry_out(step, verb, name, activation, follow, lefts[step], record, at) end
+  if verb ~= 't' or follow ~= 's' or record ~= 'o|' .. activation .. '|||0|0|' then return nil end
+  taken[#taken + 1] = activation
+  return start(step, name, activation, holders[step], {activation, {'e', alone[name]}, 'O'}, 0, '0', follow, '')
 end
 
 -- Perform a step. The two usual cases compare the record without parsing it, which costs more; where it has parts, a take parses it.
@@ -25,10 +34,20 @@ local function perform(step, verb)
   local record = records[name]
   if not record then return 'gone' end
   local follow = sub(operation, 2, 2)
+  if alone[name] then
+    local ours = '|' .. activation .. '|' .. runs[step] .. '|'
+    if find(record, ours, 2, true) == 2 and (messages[step] or not settling[verb]) then
+      local answer = perform_alone(step, verb, name, activation, follow, record, #ours + 2)
+      if answer then return answer end
+      local lined_up, fault = line_up(active, KEYS[11 + step], name, record)
+      if fault then error(fault, 0) end
+      alone[name], records[name], record = nil, lined_up, lined_up
+    end
+  end
   if messages[step] and verb ~= 't' then
     local ours, state = '|' .. activation .. '|' .. runs[step] .. '|', byte(record)
     if (state == HELD or state == HELD_AND_CHANGED) and find(record, ours, 2, true) == 2 then
-      if state == HELD_AND_CHANGED then nexts[step], repeated[KEYS[10 + step]] = nil, true end
+      if state == HELD_AND_CHANGED then nexts[step], repeated[KEYS[11 + step]] = nil, true end
       return carry_out(step, verb, name, activation, follow, lefts[step], record, #ours + 2)
     end
   elseif verb == 't' and record == 'r|' .. activation .. '|||0|0|' then

@@ -13,9 +13,11 @@ if #released > 0 then
   call('XACK', ready, group, unpack(released))
   call('XDEL', ready, unpack(released))
 end
-if #emptied > 0 then
-  call('DEL', unpack(emptied))
+if #emptied > 0 then call('DEL', unpack(emptied)) end
+if #closed > 1 then
   call('HDEL', unpack(closed))
+  closed[1] = lone
+  try('HDEL', unpack(closed))
 end
 if #kept > 1 then call('HSET', unpack(kept)) end
 

@@ -1,19 +1,48 @@
--- admission: what accepting commands changes in `active`. Uses record.
+-- admission: put commands into mailboxes. Uses record, lone.
 
--- Return two functions and the list that both fill: `active`, then name and record of each mailbox that became active, for one HSET.
--- `activate` makes a mailbox active that was idle. `spoiled` returns whether an error concerns one mailbox, not the server; a mailbox
--- whose ids are used up is activated, because the worker that empties it deletes it with its ids.
+-- Return two functions and a third that ends the batch. `put` adds a command to a mailbox and activates that if it was idle; it returns the
+-- error, if there is one. `spoiled` returns whether an error concerns one mailbox, not the server; a mailbox whose ids are used up is
+-- activated, because the worker that empties it deletes it with its ids. `finish` writes what mailboxes have become.
 --
--- Mailboxes go by their number in `names`. `held` has those that start nothing. `records` are those of `active`; nil: read when needed.
-local function activator(ready, active, names, held, records)
-  local changed = {active}
+-- Mailboxes go by their number in `names`. `records` are those of `active`, `held` has those that start nothing, `many` how many commands
+-- of each the batch has: the only one of an idle entity stays a lone one.
+local function mailbox_writer(ready, active, lone, first_box, names, records, held, many)
+  local changed, envelopes, alone, idle = {active}, {lone}, {}, {}
+
+  local function enter(box, record)
+    records[box] = record
+    changed[#changed + 1] = names[box]
+    changed[#changed + 1] = record
+  end
   local function activate(box)
-    if not records then records = redis.call('HMGET', active, unpack(names)) end
-    if records[box] then return end
-    records[box] = true
-    local name = names[box]
-    changed[#changed + 1] = name
-    changed[#changed + 1] = held[box] and pack_record('s', '', '0', '0') or queue(ready, name, '0', '0')
+    if not records[box] then enter(box, held[box] and pack_record('s', '', '0', '0') or queue(ready, names[box], '0', '0')) end
+  end
+
+  -- A key that stands where the stream would (of another type, or with commands whose record was lost) is not passed over.
+  for box = 1, #names do
+    if many[box] == 1 and not records[box] and not held[box] then
+      alone[box], idle[#idle + 1] = true, KEYS[first_box + box]
+    end
+  end
+  if #idle > 0 and (type(redis.pcall('HLEN', lone)) ~= 'number' or redis.call('EXISTS', unpack(idle)) > 0) then alone = {} end
+
+  local function put(box, envelope)
+    if alone[box] and #envelope <= LONE_BYTES then
+      local activation = redis.pcall('XADD', ready, '*', 'e', names[box])
+      if type(activation) == 'string' then
+        envelopes[#envelopes + 1], envelopes[#envelopes + 2] = names[box], envelope
+        enter(box, pack_record('o', activation, '0', '0'))
+        return
+      end
+    end
+    if is_lone(records[box]) then
+      local record, fault = line_up(active, KEYS[first_box + box], names[box], records[box])
+      if fault then return fault end
+      records[box] = record
+    end
+    local added = redis.pcall('XADD', KEYS[first_box + box], '*', 'e', envelope)
+    if type(added) == 'table' then return added end
+    activate(box)
   end
   local function spoiled(box, fault)
     if string.find(tostring(fault.err), ' ID', 1, true) then
@@ -22,6 +51,10 @@ local function activator(ready, active, names, held, records)
     end
     return string.find(tostring(fault.err), 'WRONGTYPE', 1, true)
   end
-  return activate, spoiled, changed
+  local function finish()
+    if #changed > 1 then redis.call('HSET', unpack(changed)) end
+    if #envelopes > 1 then redis.call('HSET', unpack(envelopes)) end
+  end
+  return put, spoiled, finish
 end
 

@@ -1,9 +1,15 @@
 -- settled: the commands that stand before the running one of a held mailbox. They are settled, and stay until the next read or trim there.
 
+-- Return the id of the command that runs in a mailbox; nil if none runs.
+local function running_in(record)
+  local state, _, _, running = parse_record(record or '')
+  return (state == 'h' or state == 'H') and string.find(running, '^%d+%-%d+$') and running or nil
+end
+
 -- Return how many there are, and the id of the command that runs; 0 and an empty id if none runs.
 local function settled_in(box, record)
-  local state, _, _, running = parse_record(record or '')
-  if (state ~= 'h' and state ~= 'H') or not string.find(running, '^%d+%-%d+$') then return 0, '' end
+  local running = running_in(record)
+  if not running then return 0, '' end
   return #redis.call('XRANGE', box, '-', '(' .. running), running
 end
 

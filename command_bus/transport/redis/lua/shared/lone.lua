@@ -1,0 +1,35 @@
+-- lone: the only command of a mailbox, in the hash `lone`: mailbox name -> envelope. A stream reserves 4 kB for its first entries, and making
+-- it costs as much as all else that accepting a command does. So an entity with one command has no stream: its record has the state o or O
+-- (see shared/record.lua).
+--
+-- Who needs the stream, to add a second command or to let the first one wait, lines the command up: an entry takes its place, with the
+-- command's id and the field `l`. The envelope stays in `lone` until the mailbox is idle, because a producer may not read envelopes.
+
+local LONE_BYTES = 3072  -- a larger command gains nothing
+
+local function is_lone(record)
+  return record and string.find(record, '^[oO]|')
+end
+
+-- Give a lone command its entry in the mailbox. Return the record, which is no longer of a lone one, or nil and the error.
+local function line_up(active, box, name, record)
+  if not is_lone(record) then return record end
+  local added = redis.pcall('XADD', box, string.match(record, '^.|([^|]*)'), 'l', '1')
+  if type(added) == 'table' then return nil, added end
+  record = (string.sub(record, 1, 1) == 'o' and 'r' or 'h') .. string.sub(record, 2)
+  redis.call('HSET', active, name, record)
+  return record
+end
+
+-- Return the fields of a mailbox's entry; those of a lone command that was lined up are read from `lone`.
+local function fields_of(lone, name, fields)
+  if fields[1] ~= 'l' then return fields end
+  return {'e', redis.call('HGET', lone, name) or ''}
+end
+
+-- Delete what an idle mailbox leaves.
+local function close(active, lone, box, name)
+  redis.call('DEL', box)
+  redis.call('HDEL', active, name)
+  redis.call('HDEL', lone, name)
+end
