@@ -79,6 +79,23 @@ async def test_it_loses_accepted_commands_signed_or_not(place: Place) -> None:
     await thief.aclose()
 
 
+async def test_it_overwrites_a_command_that_is_alone_but_cannot_sign_it(place: Place) -> None:
+    """Every producer writes `lone`; none reads it."""
+    handlers = Handlers()
+    await loaded(place)
+    thief = place.client("producer")
+    async with signing(place, "producer", handlers) as bus, signing(place, "worker", handlers) as workers:
+        await bus.dispatch(Work(line="a", number=1))
+        await thief.hset("{shop:0}:lone", "line:a", "x")
+        with pytest.raises(NoPermissionError):
+            await thief.hdel("{shop:0}:lone", "line:a")
+        async with workers.worker():
+            await until(lambda: nothing_of(place, "line:a"))
+    assert handlers.numbers == []
+    assert await place.admin.xlen("{shop:0}:dead") == 1
+    await thief.aclose()
+
+
 async def nothing_of(place: Place, mailbox: str) -> bool:
     return not await place.admin.hexists("{shop:0}:active", mailbox)
 
@@ -93,7 +110,7 @@ async def test_it_runs_an_entity_twice_at_once(place: Place) -> None:
         await until(lambda: began(handlers, 1))
         seconds, _ = await thief.time()
         entry = f"{int(seconds) * 1000 + 60_000}-0"  # chosen, so that its record is there before a worker reads it
-        await thief.hset("{shop:0}:active", "line:a", f"r|{entry}|||0|0|")
+        await thief.hset("{shop:0}:active", "line:a", f"o|{entry}|||0|0|")
         await thief.xadd("{shop:0}:ready", {"e": "line:a"}, id=entry)
         await until(lambda: began(handlers, 2))
         handlers.free.set()
@@ -132,7 +149,7 @@ async def test_it_fills_lines_beyond_their_limits(place: Place) -> None:
         await bus.dispatch(Work(line="a", number=1))
         for _ in range(10):
             await thief.xadd("{shop:0}:m:line:a", {"e": "x"})
-        assert await place.admin.xlen("{shop:0}:m:line:a") == 11
+        assert await place.admin.xlen("{shop:0}:m:line:a") == 10
     await thief.aclose()
 
 
@@ -174,7 +191,7 @@ async def test_it_finds_no_entity_and_no_command_that_it_does_not_know(place: Pl
     for request in (
         ("KEYS", "*"), ("SCAN", "0"), ("HSCAN", "{shop:0}:active", "0"), ("HGETALL", "{shop:0}:active"), ("HKEYS", "{shop:0}:active"),
         ("XRANGE", "{shop:0}:ready", "-", "+"), ("XREAD", "STREAMS", "{shop:0}:ready", "0"), ("XRANGE", "{shop:0}:m:line:a", "-", "+"),
-        ("XRANGE", "{shop:0}:events", "-", "+"), ("HSCAN", "{shop:0}:delayed", "0"), ("HGET", "{shop:0}:delayed", "c"),
+        ("XRANGE", "{shop:0}:events", "-", "+"), ("HSCAN", "{shop:0}:delayed", "0"), ("HGETALL", "{shop:0}:lone"), ("HGET", "{shop:0}:lone", "line:a"), ("HGET", "{shop:0}:delayed", "c"),
         ("XRANGE", "{shop:0}:dead", "-", "+"), ("XINFO", "STREAM", "{shop:0}:ready", "FULL"), ("XPENDING", "{shop:0}:ready", "workers"),
     ):  # fmt: skip
         with pytest.raises(NoPermissionError):

@@ -90,7 +90,7 @@ local any_delayed = call('EXISTS', delayed_counts) == 1
 local boxes = #KEYS - first_box
 local names, room = {}, {}
 for box = 1, boxes do names[box] = sub(KEYS[first_box + box], prefix + 1) end
-local records = call('HMGET', active, unpack(names))
+local records = boxes > 0 and call('HMGET', active, unpack(names)) or {}
 for box = 1, suspects do
   local length = redis.pcall('XLEN', KEYS[first_box + box])
   if type(length) ~= 'number' then
