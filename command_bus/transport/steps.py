@@ -82,6 +82,8 @@ class Lease:
         cancel: While a handler runs: interrupts it.
         lost: Whether its handler was interrupted for that.
         in_thread: Whether the handler that runs is in a thread, which nothing can stop.
+        ahead: Ids and envelopes of commands that were read ahead, the next one last.
+        begun: What was started together with the delivery: the first take answers it, without a request.
     """
 
     shard: int
@@ -95,6 +97,7 @@ class Lease:
     lost: bool = False
     in_thread: bool = False
     ahead: list[tuple[str, bytes]] | None = None
+    begun: Started | None = None
 
 
 @dataclass(slots=True)

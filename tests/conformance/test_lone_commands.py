@@ -12,7 +12,7 @@ from command_bus.transport.redis.admin.interrupts import RedisInterrupts
 from command_bus.transport.redis.bulk.dispatches import RedisBulkDispatches
 from command_bus.transport.redis.ready_stream import repair_page
 from command_bus.transport.redis.sending.locator import RedisLocator
-from command_bus.transport.steps import Done, GiveBack, Lease, LeaseLost, Released, Retry, Started, StepFailed
+from command_bus.transport.steps import Done, GiveBack, LeaseLost, Released, Retry, Started, StepFailed
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park
 from tests.conformance.put_service import until
@@ -154,9 +154,7 @@ async def test_a_second_command_stands_behind_it(harness: TransportHarness, work
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_second_command_stands_behind_it_while_it_runs(
-    harness: TransportHarness, worker: ManualWorker, way: str
-) -> None:
+async def test_a_second_command_stands_behind_it_while_it_runs(harness: TransportHarness, worker: ManualWorker, way: str) -> None:
     await harness.put(BOX, "c1")
     lease, started = await worker.start()
     await WAYS[way](harness)

@@ -191,7 +191,9 @@ async def test_it_finds_no_entity_and_no_command_that_it_does_not_know(place: Pl
     for request in (
         ("KEYS", "*"), ("SCAN", "0"), ("HSCAN", "{shop:0}:active", "0"), ("HGETALL", "{shop:0}:active"), ("HKEYS", "{shop:0}:active"),
         ("XRANGE", "{shop:0}:ready", "-", "+"), ("XREAD", "STREAMS", "{shop:0}:ready", "0"), ("XRANGE", "{shop:0}:m:line:a", "-", "+"),
-        ("XRANGE", "{shop:0}:events", "-", "+"), ("HSCAN", "{shop:0}:delayed", "0"), ("HGETALL", "{shop:0}:lone"), ("HGET", "{shop:0}:lone", "line:a"), ("HGET", "{shop:0}:delayed", "c"),
+        ("XRANGE", "{shop:0}:events", "-", "+"), ("HSCAN", "{shop:0}:delayed", "0"),
+        ("HGETALL", "{shop:0}:lone"), ("HGET", "{shop:0}:lone", "line:a"), ("HKEYS", "{shop:0}:lone"),
+        ("HGET", "{shop:0}:delayed", "c"),
         ("XRANGE", "{shop:0}:dead", "-", "+"), ("XINFO", "STREAM", "{shop:0}:ready", "FULL"), ("XPENDING", "{shop:0}:ready", "workers"),
     ):  # fmt: skip
         with pytest.raises(NoPermissionError):

@@ -88,7 +88,7 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         *_SENDING,  # handlers send, too
         *_FIGURES,
         ("client|unblock script|exists", ""),  # to end its own blocked read when it stops; to see that scripts are lost
-        ("xgroup|delconsumer xinfo|consumers xreadgroup xpending xclaim xack xdel xlen xrange", "ready"),
+        ("xgroup|delconsumer xinfo|consumers xreadgroup xpending xclaim xack xdel xtrim xlen xrange", "ready"),
         ("hdel hexists hscan", "active"),
         ("hget hmget hdel", "lone"),
         ("hget hset hexists", "parked"),

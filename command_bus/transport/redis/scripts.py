@@ -15,12 +15,13 @@ __all__ = [
     "DELAYED_MAILBOXES",
     "ENQUEUE",
     "ENQUEUE_ONE",
+    "FETCH",
     "HOLD",
     "MAILBOX_HEADS",
     "OUTCOME_OFFSET",
     "PROMOTE",
-    "READ_MAILBOXES",
     "REACTIVATE",
+    "READ_MAILBOXES",
     "REMOVE",
     "REMOVE_WORKER",
     "SCRIPTS",
@@ -72,6 +73,7 @@ def _load(name: str) -> Script:
 
 ENQUEUE = _load("enqueue")
 ENQUEUE_ONE = _load("enqueue_one")
+FETCH = _load("fetch")
 ADVANCE = _load("advance")
 PROMOTE = _load("promote")
 DELAYED_MAILBOXES = _load("delayed_mailboxes")
@@ -90,6 +92,7 @@ READ_MAILBOXES = _load("read_mailboxes")
 SCRIPTS = (
     ENQUEUE,
     ENQUEUE_ONE,
+    FETCH,
     ADVANCE,
     PROMOTE,
     DELAYED_MAILBOXES,

@@ -15,7 +15,7 @@ from command_bus.transport.redis.admin.entities import RedisEntities
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.connection.retrying import RetryingRequests
-from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
 from command_bus.transport.redis.mailbox_record import refuse_newer
 from command_bus.transport.redis.scripts import MAILBOX_HEADS, REMOVE

@@ -151,6 +151,11 @@ class Connections:
         except CONNECTION_ERRORS as error:
             raise translated(error, self.label, writes=True) from error
 
+    @property
+    def confirms(self) -> bool:
+        """Whether replicas must have what is written before it counts."""
+        return self._replicas is not None
+
     def post(self, script: Script, keys: list[str], args: list[Any], answered: Answered) -> bool:
         """Send a script, and return at once; `answered` gets the raw answer or error. See `Requests.post`.
 

@@ -58,8 +58,13 @@ class RedisLocator:
         seconds, micros = time or (0, 0)
         return CommandLocation(
             entity=surveyed(
-                mailbox, holds, record, _PARKED if _is_parked(record, holds) else None, later,
-                1 if found.is_lone else (length or 0) - settled, b"",
+                mailbox,
+                holds,
+                record,
+                _PARKED if _is_parked(record, holds) else None,
+                later,
+                1 if found.is_lone else (length or 0) - settled,
+                b"",
             ),
             mark=mark,
             retry_ms=None if retry is None else int(retry),

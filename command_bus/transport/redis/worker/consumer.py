@@ -17,7 +17,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, TransportUnavailable
@@ -26,7 +26,10 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.ready_stream import delete_entries, ensure_ready, mailbox_of
+from command_bus.transport.redis.mailbox_record import parse_record
+from command_bus.transport.redis.ready_stream import delete_entries, ensure_ready
+from command_bus.transport.redis.scripts import FETCH
+from command_bus.transport.redis.worker.delivery import Delivery, deliveries_of, parse_fetched
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.slots import Ask, Slots
 from command_bus.transport.steps import GiveBack, Lease
@@ -40,8 +43,6 @@ _FIRST_FETCH = 8
 _SOON = 0.05
 _BLOCKING = ("BLOCK", int(BLOCK * 1000))
 _log = logging.getLogger("command_bus.worker")
-
-_Entries = list[tuple[str, dict[bytes, bytes]]]
 
 
 class ConsumerLoop:
@@ -125,18 +126,22 @@ class ConsumerLoop:
         """Wait until a reader may read, and for how many."""
         return await self._slots.ask(shard, wanted)
 
-    def arrived(self, shard: int, ask: Ask, entries: _Entries) -> list[str]:
-        """Start what was read; return the ids of ticks, which name no mailbox."""
-        ticks = [entry for entry, fields in entries if b"e" not in fields]
+    def arrived(self, shard: int, ask: Ask, deliveries: list[Delivery], read_at: float | None) -> list[str]:
+        """Run what was read; return the ids of ticks, which name no mailbox.
+
+        Args:
+            shard: Whose reader it is.
+            ask: What it was allowed.
+            deliveries: What it got.
+            read_at: When the server was asked; None if it waited for work.
+        """
+        ticks = [each.activation for each in deliveries if each.mailbox is None]
         # An activation that is held here already is delivered again if the group was deleted: it goes on.
-        activations = [
-            (entry, mailbox_of(fields)) for entry, fields in entries if b"e" in fields and not self.knows(shard, entry)
-        ]
-        room = self._slots.answered(shard, ask, len(entries), len(activations))
-        for entry, mailbox in activations[:room]:
-            self._hold(shard, mailbox, entry)
-        for entry, mailbox in activations[room:]:
-            self._hand_back(shard, mailbox, entry)
+        activations = [each for each in deliveries if each.mailbox is not None and not self.knows(shard, each.activation)]
+        room = self._slots.answered(shard, ask, len(deliveries), len(activations))
+        for each in activations[:room]:
+            self._hold(shard, each, read_at)
+        self.hand_back(shard, activations[room:])
         if ticks:
             self._kick(shard)
         return ticks
@@ -149,23 +154,23 @@ class ConsumerLoop:
         """Return whether this activation is held here."""
         return self.leases.holds(shard, activation)
 
-    def hand_back(self, shard: int, entries: _Entries) -> list[str]:
-        """Give back delivered activations; return the ids of ticks."""
-        for entry, fields in entries:
-            if b"e" in fields:
-                self._hand_back(shard, mailbox_of(fields), entry)
-        return [entry for entry, fields in entries if b"e" not in fields]
+    def hand_back(self, shard: int, deliveries: list[Delivery]) -> list[str]:
+        """Give back delivered activations, also those whose command was started with the delivery; return the ids of ticks."""
+        for each in deliveries:
+            if each.mailbox is not None:
+                lease = Lease(shard, each.mailbox, each.activation, mono(), each.holder, each.attempt_id)
+                answer = self._steps.advance(lease, GiveBack(counts=False))
+                task = asyncio.get_running_loop().create_task(_ended(answer), name=f"command_bus.give_back {each.mailbox}")
+                self._giving_back.add(task)
+                task.add_done_callback(self._finished)
+        return [each.activation for each in deliveries if each.mailbox is None]
 
-    def _hold(self, shard: int, mailbox: str, activation: str) -> None:
-        lease = self.leases.add(shard, mailbox, activation)
+    def _hold(self, shard: int, delivery: Delivery, read_at: float | None) -> None:
+        mailbox = delivery.mailbox or ""
+        lease = self.leases.add(shard, mailbox, delivery.activation, holder=delivery.holder, read_at=read_at)
+        lease.attempt_id, lease.begun = delivery.attempt_id, delivery.started
         task = asyncio.get_running_loop().create_task(self._run_held(lease), name=f"command_bus.run {mailbox}")
         self._running[task] = mailbox
-        task.add_done_callback(self._finished)
-
-    def _hand_back(self, shard: int, mailbox: str, activation: str) -> None:
-        answer = self._steps.advance(Lease(shard, mailbox, activation, mono()), GiveBack(counts=False))
-        task = asyncio.get_running_loop().create_task(_ended(answer), name=f"command_bus.give_back {mailbox}")
-        self._giving_back.add(task)
         task.add_done_callback(self._finished)
 
     async def _run_held(self, lease: Lease) -> None:
@@ -200,7 +205,9 @@ class _Reader:
         self._worker = worker
         self._client_id = 0
         self._stopping = False
-        self._fetch, self._last_full = _FIRST_FETCH, 0.0
+        self._count, self._last_full = _FIRST_FETCH, 0.0
+        self._is_busy = False
+        self._unheard: list[range] = []
         self._recheck_at: float | None = None
         self._backoff = LoggedBackoff(self._connections.outage, "cannot read work", _log)
         self._task: asyncio.Task[None] | None = None
@@ -243,10 +250,10 @@ class _Reader:
     async def _read_for_ever(self) -> None:
         while not self._stopping:
             self._full = True
-            ask = await self._loop.turn(self._shard, self._fetch)
+            ask = await self._loop.turn(self._shard, self._count)
             self._full = False
             try:
-                entries = await self._read(ask)
+                deliveries, read_at = await self._read(ask)
             except BaseException as error:
                 self._loop.failed(self._shard, ask)
                 if not isinstance(error, Exception):
@@ -255,22 +262,24 @@ class _Reader:
                 continue
             try:
                 self._read_at = mono()
-                await self._discard(self._loop.arrived(self._shard, ask, entries))
+                await self._discard(self._loop.arrived(self._shard, ask, deliveries, read_at))
                 if self._recheck_at is not None and mono() >= self._recheck_at:
                     self._recheck_at = None
                     await self._adopt()
+                    self._unheard.clear()
                 self._backoff.worked()
             except Exception as error:  # noqa: BLE001 - whatever it is, this shard must be read
                 await self._mend(error)
-            self._fetch = self._next_fetch(len(entries), ask.count)
+            self._is_busy = len(deliveries) == ask.count
+            self._count = self._next_count(len(deliveries), ask.count)
 
-    def _next_fetch(self, fetched: int, asked: int) -> int:
+    def _next_count(self, fetched: int, asked: int) -> int:
         """Return how much to ask for next: twice as much after full reads in quick succession, little after a pause."""
         if fetched < asked:
-            return self._fetch if fetched else _FIRST_FETCH
+            return self._count if fetched else _FIRST_FETCH
         quick = mono() - self._last_full < _SOON
         self._last_full = mono()
-        return min(self._fetch * 2, self._loop.most) if quick else _FIRST_FETCH
+        return min(self._count * 2, self._loop.most) if quick else _FIRST_FETCH
 
     async def _mend(self, error: Exception) -> None:
         """Wait after a failed read, create the group if needed, and settle what is pending in our name, now and a block later."""
@@ -279,31 +288,38 @@ class _Reader:
         if await self._recover():
             self._recheck_at = mono() + BLOCK
 
-    async def _read(self, ask: Ask) -> _Entries:
+    async def _read(self, ask: Ask) -> tuple[list[Delivery], float | None]:
+        """Return what is delivered; and when the server was asked, unless it waited for work."""
         try:
             if not self._client_id:
                 self._client_id = await self._own_id()
-            answer: Any = await self._pipe.request(
-                "XREADGROUP",
-                "GROUP",
-                GROUP,
-                self._worker,
-                "COUNT",
-                ask.count,
-                *(_BLOCKING if ask.blocks else ()),
-                "STREAMS",
-                self._keys.ready,
-                ">",
-            )
+            if self._is_busy and not self._connections.confirms:  # a start that replicas confirm is one of advance.lua
+                return await self._fetch(ask)
+            request = ("XREADGROUP", "GROUP", GROUP, self._worker, "COUNT", ask.count, *(_BLOCKING if ask.blocks else ()))
+            answer: Any = await self._pipe.request(*request, "STREAMS", self._keys.ready, ">")
         except ResponseError as error:
             if "NOGROUP" in str(error) or "UNBLOCKED" in str(error) or "requires the key to exist" in str(error):
                 raise TransportUnavailable(f"the ready stream or its group is gone: {error}") from error
             raise translated(error, self._connections.label) from error
         except CONNECTION_ERRORS as error:
             raise translated(error, self._connections.label) from error
-        if not answer:
-            return []
-        return [(entry.decode(), dict(zip(fields[::2], fields[1::2], strict=True))) for entry, fields in answer[0][1]]
+        entries = answer[0][1] if answer else []
+        return deliveries_of([(entry, dict(zip(fields[::2], fields[1::2], strict=True))) for entry, fields in entries]), None
+
+    async def _fetch(self, ask: Ask) -> tuple[list[Delivery], float]:
+        """Read without waiting, and start the lone commands: where the last read was full there is more."""
+        keys, count, asked = self._keys, ask.count, mono()
+        first = self._loop.leases.reserve(count)
+        names = (keys.ready, keys.active, keys.lone, keys.fence, keys.paused, keys.watched)
+        request = ("EVALSHA", FETCH.sha, len(names), *names, GROUP, self._worker, count, first)
+        self._unheard.append(range(first, first + count))
+        try:
+            answer: Any = await self._pipe.request(*request)
+        except NoScriptError:
+            await self._connections.script_cache.load(FETCH)
+            answer = await self._pipe.request(*request)
+        self._unheard.pop()
+        return parse_fetched(answer, self._worker, first), asked
 
     async def _own_id(self) -> int:
         try:
@@ -327,15 +343,19 @@ class _Reader:
     async def _adopt(self) -> None:
         """Settle what is pending in our name without being held here.
 
-        It is not simply run: this worker may have started a command of it, and lost track of its lease since.
+        It is not simply run: this worker may have started a command of it, and lost track of its lease since. Only what was started by a
+        fetch that was never answered is given back: no handler of it ran.
         """
-        entries = await self._unknown_pending()
-        if entries:
-            _log.warning("%s: %d activations are ours without being held here", self._keys.ready, len(entries))
-            await self._discard([entry for entry, fields in entries if b"e" not in fields])
-            await self._loop.settle(self._shard, [(entry, mailbox_of(fields)) for entry, fields in entries if b"e" in fields])
+        deliveries = await self._unknown_pending()
+        if deliveries:
+            _log.warning("%s: %d activations are ours without being held here", self._keys.ready, len(deliveries))
+            await self._discard(
+                self._loop.hand_back(self._shard, [each for each in deliveries if each.mailbox is None or each.holder])
+            )
+            others = [(each.activation, each.mailbox) for each in deliveries if each.mailbox is not None and not each.holder]
+            await self._loop.settle(self._shard, others)
 
-    async def _unknown_pending(self) -> _Entries:
+    async def _unknown_pending(self) -> list[Delivery]:
         """Return activations that are pending in our name without being held here."""
         pending: Any = await self._connections.ask(
             lambda client: client.xpending_range(
@@ -349,7 +369,26 @@ class _Reader:
         claimed: Any = await self._connections.ask(
             lambda client: client.xclaim(self._keys.ready, GROUP, self._worker, 0, unknown)
         )
-        return [(entry.decode(), fields) for entry, fields in claimed if entry is not None and fields]
+        deliveries = deliveries_of([(entry, fields) for entry, fields in claimed if entry is not None and fields])
+        if self._unheard:
+            await self._find_unheard([each for each in deliveries if each.mailbox is not None])
+        return deliveries
+
+    async def _find_unheard(self, deliveries: list[Delivery]) -> None:
+        """Note which of these activations were started by a fetch whose answer was lost."""
+        if not deliveries:
+            return
+        records: Any = await self._connections.ask(
+            lambda client: client.hmget(self._keys.active, [each.mailbox or "" for each in deliveries])
+        )
+        for delivery, record in zip(deliveries, map(parse_record, records), strict=True):
+            number = record.holder.removeprefix(f"{self._worker}#")
+            if (
+                record.activation == delivery.activation
+                and number.isdecimal()
+                and any(int(number) in each for each in self._unheard)
+            ):
+                delivery.holder, delivery.attempt_id = record.holder, record.attempt_id
 
     async def _discard(self, ticks: list[str]) -> None:
         await delete_entries(self._connections, self._keys, ticks)

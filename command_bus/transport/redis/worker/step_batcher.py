@@ -81,6 +81,11 @@ class StepBatcher:
 
     def advance(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
         """See `Steps`."""
+        if lease.begun is not None and type(step) is Take:
+            answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            answer.set_result(lease.begun)
+            lease.begun = None
+            return answer
         return self._shards[lease.shard].submit(lease, step)
 
     async def close(self, patience: float) -> None:

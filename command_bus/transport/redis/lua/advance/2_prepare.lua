@@ -10,14 +10,7 @@ if any_paused and call('EXISTS', KEYS[9]) == 1 then
   any_paused = call('EXISTS', paused) == 1
 end
 
-local fence = math.max(tonumber(call('GET', fence_key) or '0'), time[1] * 1000000 + time[2] - 1)
--- Printing a whole fence takes longer than all else here, so only its last six digits are printed each time.
-local fence_high, fence_low = format('%.0f', math.floor(fence / 1000000)), fence % 1000000
-local function next_fence()
-  fence, fence_low = fence + 1, fence_low + 1
-  if fence_low == 1000000 then fence_high, fence_low = format('%.0f', fence / 1000000), 0 end
-  return fence_high .. format('%06d', fence_low)
-end
+local next_fence, keep_fence = fences_of(fence_key, time)
 
 local settling = {d = true, n = true, x = true, b = true}
 local records, heads, further, repeated = {}, nil, {}, {}

@@ -1,6 +1,24 @@
 -- 4. Write what the steps came to.
 
 local kept, closed = {active}, {active}
+
+-- Return whether an entry stands before another one, as far as their texts show it.
+local function stands_before(id, other)
+  return find(id, '-', 1, true) == find(other, '-', 1, true) and (#id == #other and id < other)
+end
+
+-- Delete the entries of what was released. All before the oldest pending entry is settled: one trim walks over it once, while each deletion
+-- walks over all that was deleted before it.
+local function delete_released()
+  local pending = try('XPENDING', ready, group, '-', '+', '1')[1]  -- the group may be gone
+  local others = {}
+  for _, id in ipairs(released) do
+    if not pending or not stands_before(id, pending[1]) then others[#others + 1] = id end
+  end
+  if #others < #released then call('XTRIM', ready, 'MINID', '=', pending[1]) end
+  if #others > 0 then call('XDEL', ready, unpack(others)) end
+end
+
 for name in pairs(changed) do
   local record = records[name]
   if record then
@@ -11,7 +29,7 @@ for name in pairs(changed) do
 end
 if #released > 0 then
   call('XACK', ready, group, unpack(released))
-  call('XDEL', ready, unpack(released))
+  delete_released()
 end
 if #emptied > 0 then call('DEL', unpack(emptied)) end
 if #closed > 1 then
@@ -29,7 +47,7 @@ if #taken > 0 then
   claim[#claim + 1] = 'JUSTID'
   try(unpack(claim))  -- the group may be gone: what has started has started
 end
-if started > 0 then call('SET', fence_key, format('%.0f', fence)) end
+if started > 0 then keep_fence() end
 if settled > 0 then
   try('HINCRBY', stats, 'depth', -settled)
   try('HINCRBY', stats, 'settled', settled)
