@@ -68,7 +68,7 @@ class Attempt:
     Attributes:
         id: Its id.
         attempt: Which start of its command it is.
-        holder: The lease that it runs under: a worker's name, `#` and a number.
+        holder: The lease that it runs under: a worker's name, `#` and what tells its leases apart.
         envelope: Of the command; empty if it is gone.
         now_ms: The server's time.
     """

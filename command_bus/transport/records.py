@@ -69,7 +69,7 @@ class StoredEntity:
         depth: Commands in its mailbox, the running one and delayed ones included.
         oldest_ms: When the first of them was accepted; 0 if they are all delayed.
         attempt: Of the command at its head: how often it was started.
-        holder: The lease under which that runs: a worker's name, `#` and a number; empty if it does not run.
+        holder: The lease under which that runs: a worker's name, `#` and what tells its leases apart; empty if it does not run.
         first_ms: When that was first started; 0 if it never was.
         started_ms: When this attempt of it started, about; 0 if it does not run.
         letter: Of the dead letter by which it is parked, in its shard; empty if it is not.

@@ -10,6 +10,7 @@ import pytest
 
 from command_bus import Command, CommandBus, EntityId
 from command_bus.transport.redis.worker.consumer import ConsumerLoop
+from command_bus.transport.redis.worker.delivery import Delivery
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 
@@ -41,13 +42,13 @@ class Log:
 def handed_back(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the mailboxes whose activations were read without a slot for them."""
     found: list[str] = []
-    really = ConsumerLoop._hand_back
+    really = ConsumerLoop.hand_back
 
-    def counted(loop: ConsumerLoop, shard: int, mailbox: str, activation: str) -> None:
-        found.append(mailbox)
-        really(loop, shard, mailbox, activation)
+    def counted(loop: ConsumerLoop, shard: int, deliveries: list[Delivery]) -> list[str]:
+        found.extend(str(each.mailbox) for each in deliveries)
+        return really(loop, shard, deliveries)
 
-    monkeypatch.setattr(ConsumerLoop, "_hand_back", counted)
+    monkeypatch.setattr(ConsumerLoop, "hand_back", counted)
     return found
 
 

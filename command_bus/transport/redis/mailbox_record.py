@@ -33,7 +33,7 @@ class MailboxRecord(NamedTuple):
         message: Id of the command that runs; empty if none does.
         attempt: How often the oldest command was started.
         first_ms: When it was first started; 0 if it never was, below zero if it was replayed while parked.
-        holder: The lease under which the command runs: a worker's name, `#` and a number; empty if none does.
+        holder: The lease under which the command runs: a worker's name, `#` and what tells its leases apart; empty if none does.
         parts: What later releases write behind it, by key.
     """
 

@@ -48,6 +48,7 @@ class Connections:
 
     Attributes:
         script_cache: Loads scripts.
+        confirms: Whether replicas must have what is written before it counts.
         reconnects: Requests that were repeated because a server did not answer; of the first connections, those of all servers.
     """
 
@@ -57,6 +58,7 @@ class Connections:
         self.label = factory.label
         self.outage = OutageLog(self.label)
         self._replicas = replicas
+        self.confirms = replicas is not None
         self._commands: Redis | None = None
         self._patient: Redis | None = None
         self._scripts: Requests | None = None
@@ -150,11 +152,6 @@ class Connections:
             raise TransportUnavailable(f"{self.label} lost its scripts again as soon as they were loaded") from error
         except CONNECTION_ERRORS as error:
             raise translated(error, self.label, writes=True) from error
-
-    @property
-    def confirms(self) -> bool:
-        """Whether replicas must have what is written before it counts."""
-        return self._replicas is not None
 
     def post(self, script: Script, keys: list[str], args: list[Any], answered: Answered) -> bool:
         """Send a script, and return at once; `answered` gets the raw answer or error. See `Requests.post`.

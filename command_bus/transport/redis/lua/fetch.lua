@@ -11,7 +11,7 @@
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     consumer name of the worker
 -- ARGV[3]   count     of activations at most
--- ARGV[4]   number    of the first lease: the holder of what is started is the owner, '#' and a number, one more for each activation
+-- ARGV[4]   number    of the first lease: the holder of what is started is the owner, '#f' and a number, one more for each activation
 --
 -- returns now in ms, then for each activation four values: its id; the mailbox's name, nil if it names none; 'fence|message|1|first start
 --         in ms' and the envelope of the command that now runs under this lease, both nil if a take has to start it
@@ -54,7 +54,7 @@ for i, envelope in ipairs(call('HMGET', lone, unpack(starting))) do
   local id = answers[at]
   local running = next_fence() .. '|' .. id .. '|1|' .. now
   changed[2 * i] = starting[i]
-  changed[2 * i + 1] = 'O|' .. id .. '|' .. running .. '|' .. owner .. '#' .. format('%.0f', number + (at - 2) / 4)
+  changed[2 * i + 1] = 'O|' .. id .. '|' .. running .. '|' .. owner .. '#f' .. format('%.0f', number + (at - 2) / 4)
   answers[at + 2], answers[at + 3] = running, envelope or ''
 end
 call('HSET', unpack(changed))

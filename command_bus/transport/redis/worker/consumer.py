@@ -207,6 +207,7 @@ class _Reader:
         self._stopping = False
         self._count, self._last_full = _FIRST_FETCH, 0.0
         self._is_busy = False
+        self._number = 1
         self._unheard: list[range] = []
         self._recheck_at: float | None = None
         self._backoff = LoggedBackoff(self._connections.outage, "cannot read work", _log)
@@ -309,7 +310,7 @@ class _Reader:
     async def _fetch(self, ask: Ask) -> tuple[list[Delivery], float]:
         """Read without waiting, and start the lone commands: where the last read was full there is more."""
         keys, count, asked = self._keys, ask.count, mono()
-        first = self._loop.leases.reserve(count)
+        first, self._number = self._number, self._number + count
         names = (keys.ready, keys.active, keys.lone, keys.fence, keys.paused, keys.watched)
         request = ("EVALSHA", FETCH.sha, len(names), *names, GROUP, self._worker, count, first)
         self._unheard.append(range(first, first + count))
@@ -382,7 +383,7 @@ class _Reader:
             lambda client: client.hmget(self._keys.active, [each.mailbox or "" for each in deliveries])
         )
         for delivery, record in zip(deliveries, map(parse_record, records), strict=True):
-            number = record.holder.removeprefix(f"{self._worker}#")
+            number = record.holder.removeprefix(f"{self._worker}#f")
             if (
                 record.activation == delivery.activation
                 and number.isdecimal()

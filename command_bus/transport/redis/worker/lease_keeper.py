@@ -11,6 +11,7 @@ If the interpreter lock is held for longer than the lease (by a C extension that
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 import sys
@@ -107,7 +108,7 @@ class LeaseKeeper:
         self._ping: float | None = None
         self._reported_blocked = False
         self._sequence = 1
-        self._number = 1
+        self._numbers = itertools.count(1)
         self._next_renewal = 0.0
         self._alive_at = math.inf
         self.lost = 0
@@ -128,11 +129,6 @@ class LeaseKeeper:
         if self._thread is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join, 10.0)
 
-    def reserve(self, count: int) -> int:
-        """Return the number of the first of so many leases that come."""
-        first, self._number = self._number, self._number + count
-        return first
-
     def add(self, shard: int, mailbox: str, activation: str, *, holder: str = "", read_at: float | None = None) -> Lease:
         """Hold an activation that was read.
 
@@ -144,7 +140,7 @@ class LeaseKeeper:
             read_at: Local monotonic time before the server was asked for it; by default now.
         """
         until = (mono() if read_at is None else read_at) + self._lease
-        lease = Lease(shard, mailbox, activation, until, holder or f"{self._worker}#{self.reserve(1)}")
+        lease = Lease(shard, mailbox, activation, until, holder or f"{self._worker}#{next(self._numbers)}")
         self._held[shard][activation] = lease
         return lease
 

@@ -1,0 +1,218 @@
+"""A busy worker fetches activations and starts their lone commands in one request; what it was never told of runs all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from command_bus import Command, CommandBus, CommandContext, EntityId, Worker
+from command_bus.transport.redis.keys import GROUP
+from command_bus.transport.redis.scripts import FETCH
+from command_bus.transport.redis.worker.delivery import Delivery, parse_fetched
+from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.steps import GiveBack, Released
+from tests.conformance.conftest import Sandbox
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, side_of
+from tests.conformance.put_service import until
+
+BOX = "box:a"
+
+
+class Pay(Command[None], entity="sum", delivery="at_most_once"):
+    sum_id: EntityId
+
+
+async def fetch(harness: TransportHarness, count: int = 10, first: int = 7) -> list[Delivery]:
+    """Run the script as the worker `w1`."""
+    shard = harness.shard
+    names = [shard.ready, shard.active, shard.lone, shard.fence, shard.paused, shard.watched]
+    return parse_fetched(await harness.connections.run(FETCH, names, [GROUP, "w1", count, first]), "w1", first)
+
+
+async def test_lone_commands_are_started_and_the_others_delivered(harness: TransportHarness, worker: ManualWorker) -> None:
+    await harness.put(BOX, "a1")
+    await harness.put("box:b", "b1", "b2")
+    await harness.client.xadd(harness.shard.ready, {"tick": "1"})
+    await harness.put("box:c", "c1")
+    await harness.put("box:d", "d1")
+    a, b, tick, c = await fetch(harness, count=4)
+    assert [each.mailbox for each in (a, b, tick, c)] == [BOX, "box:b", None, "box:c"]
+    assert [each.holder for each in (a, b, tick, c)] == ["w1#f7", "", "", "w1#f10"]
+    assert b.started is None
+    assert a.started is not None
+    assert c.started is not None
+    assert int(a.started.fence) < int(c.started.fence)
+    for each in (a, c):
+        assert each.started is not None
+        assert (each.started.envelope, each.started.attempt, each.started.message) == (
+            f"{str(each.mailbox)[-1]}1".encode(),
+            1,
+            each.activation,
+        )
+        record = await harness.record(str(each.mailbox))
+        assert record is not None
+        assert (record.state, record.fence, record.message, record.holder) == (
+            "O",
+            each.started.fence,
+            each.activation,
+            each.holder,
+        )
+    pending: Any = await harness.client.xpending_range(harness.shard.ready, GROUP, "-", "+", 10)
+    assert [(item["message_id"].decode(), item["consumer"]) for item in pending] == [
+        (each.activation, b"w1") for each in (a, b, tick, c)
+    ]
+    lease = worker.lease(BOX, a.activation)
+    lease.holder, lease.attempt_id = a.holder, a.attempt_id
+    assert await worker.do(lease, done("a1")) == Released("idle")
+    assert await harness.nothing_of(BOX)
+
+
+async def test_where_nothing_waits_nothing_is_written(harness: TransportHarness) -> None:
+    before = await harness.everything()
+    assert await fetch(harness) == []
+    assert await harness.everything() == before
+
+
+@pytest.mark.parametrize("what", ["paused", "watched"])
+async def test_while_anything_is_paused_or_watched_nothing_starts(
+    harness: TransportHarness, worker: ManualWorker, what: str
+) -> None:
+    await harness.put(BOX, "c1")
+    key = harness.shard.paused if what == "paused" else harness.shard.watched
+    await harness.client.hset(key, "other", "p|1|" if what == "paused" else "10")  # type: ignore[misc]
+    (delivery,) = await fetch(harness)
+    assert (delivery.mailbox, delivery.started) == (BOX, None)
+    started: Any = await worker.do(worker.lease(BOX, delivery.activation), TAKE)
+    assert started.envelope == b"c1"
+
+
+async def test_what_was_started_can_be_given_back_uncounted(harness: TransportHarness, worker: ManualWorker) -> None:
+    await harness.put(BOX, "c1")
+    (delivery,) = await fetch(harness)
+    lease = worker.lease(BOX, delivery.activation)
+    lease.holder, lease.attempt_id = delivery.holder, delivery.attempt_id
+    assert await worker.do(lease, GiveBack(counts=False)) == Released("yield")
+    _, again = await worker.start()
+    assert (again.envelope, again.attempt) == (b"c1", 1)
+
+
+class Fetches:
+    """Watches a worker's reader, and breaks the answers that it is asked to break."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.reader = side_of(worker).consumer._readers[0]
+        self.count = 0
+        self.lost: list[Any] = []
+        self.loses: Callable[[int], bool] = lambda _: False
+        really = self.reader._pipe.request
+
+        async def request(*words: Any) -> Any:
+            answer = await really(*words)
+            if words[:2] == ("EVALSHA", FETCH.sha):
+                self.count += 1
+                if self.loses(self.count):
+                    self.lost.append(answer)
+                    raise RedisConnectionError("cut off")
+            return answer
+
+        self.reader._pipe.request = request
+
+
+def paying(sandbox: Sandbox, seconds: float = 0.0) -> list[tuple[str, int]]:
+    """Register a handler; return the list of what it started: entity and attempt."""
+    starts: list[tuple[str, int]] = []
+
+    @sandbox.registry.handles(Pay)
+    async def pay(command: Pay, context: CommandContext) -> None:
+        starts.append((str(command.sum_id), context.attempt))
+        await asyncio.sleep(seconds)
+
+    return starts
+
+
+async def queued(bus: CommandBus, count: int) -> list[tuple[str, int]]:
+    """Put a command for each of so many entities into their mailboxes; return what has to run."""
+    await bus.dispatch_batch(Pay(sum_id=f"s{number}") for number in range(count))
+    return sorted((f"s{number}", 1) for number in range(count))
+
+
+async def letters(bus: CommandBus) -> int:
+    return len([letter async for letter in bus.dead_letters.list()])
+
+
+async def test_a_busy_worker_fetches(sandbox: Sandbox) -> None:
+    starts = paying(sandbox)
+    async with sandbox.bus() as bus:
+        expected = await queued(bus, 200)
+        async with bus.worker(concurrency=16) as worker:
+            fetches = Fetches(worker)
+            await bus.wait_idle(20)
+            assert sorted(starts) == expected
+            assert fetches.count > 3
+        assert (await bus.stats()).depth == 0
+
+
+async def test_a_lost_answer_loses_no_attempt(sandbox: Sandbox) -> None:
+    """At most once: what the fetch had started would be dead-lettered if anyone took it for interrupted."""
+    starts = paying(sandbox)
+    async with sandbox.bus() as bus:
+        expected = await queued(bus, 200)
+        async with bus.worker(concurrency=16) as worker:
+            fetches = Fetches(worker)
+            fetches.loses = lambda count: count in (2, 4)
+            await bus.wait_idle(20)
+        assert any(each is not None for answer in fetches.lost for each in answer[3::4]), "it had started something"
+        assert await letters(bus) == 0
+    assert sorted(starts) == expected
+
+
+async def test_a_worker_that_stops_gives_back_what_it_was_not_told_of(sandbox: Sandbox) -> None:
+    starts = paying(sandbox)
+    async with sandbox.bus() as bus:
+        expected = await queued(bus, 60)
+        async with bus.worker(concurrency=16) as worker:
+            fetches = Fetches(worker)
+            fetches.loses = lambda _: True
+            fetches.reader._mend = lambda _: asyncio.sleep(60)  # type: ignore[method-assign, assignment]
+            await until(lambda: fetches.lost)
+        async with bus.worker(concurrency=16):
+            await bus.wait_idle(20)
+        assert await letters(bus) == 0
+    assert sorted(starts) == expected
+
+
+async def test_scripts_that_are_lost_are_loaded_again(sandbox: Sandbox) -> None:
+    starts = paying(sandbox, 0.01)
+    async with sandbox.bus() as bus:
+        expected = await queued(bus, 200)
+        async with bus.worker(concurrency=16):
+            client = sandbox.client()
+            for _ in range(3):
+                await client.script_flush()
+                await asyncio.sleep(0.02)
+            await client.aclose()
+            await bus.wait_idle(20)
+    assert sorted(starts) == expected
+
+
+async def test_where_replicas_confirm_starts_it_starts_nothing(sandbox: Sandbox) -> None:
+    starts = paying(sandbox)
+    async with sandbox.bus() as bus:
+        expected = await queued(bus, 100)
+        async with bus.worker(concurrency=16) as worker:
+            fetches = Fetches(worker)
+            fetches.reader._connections.confirms = True
+            await bus.wait_idle(20)
+            assert fetches.count == 0
+    assert sorted(starts) == expected
+
+
+async def test_its_lease_counts_from_before_the_request(harness: TransportHarness) -> None:
+    """The answer may be on its way for longer than the lease, and then nothing may start."""
+    leases = LeaseKeeper(harness.connections.factory, harness.keys, worker="w1", lease=30.0, heartbeat=lambda _: b"")
+    assert leases.add(0, BOX, "1-1", read_at=5.0).deadline == 35.0
+    assert leases.add(0, BOX, "1-2").deadline > 35.0
