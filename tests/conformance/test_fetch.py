@@ -26,6 +26,10 @@ class Pay(Command[None], entity="sum", delivery="at_most_once"):
     sum_id: EntityId
 
 
+class Keep(Command[None], entity="sum"):
+    sum_id: EntityId
+
+
 async def fetch(harness: TransportHarness, count: int = 10, first: int = 7) -> list[Delivery]:
     """Run the script as the worker `w1`."""
     shard = harness.shard
@@ -100,6 +104,15 @@ async def test_what_was_started_can_be_given_back_uncounted(harness: TransportHa
     assert (again.envelope, again.attempt) == (b"c1", 1)
 
 
+async def test_the_fence_is_kept(harness: TransportHarness) -> None:
+    ahead = 4_000_000_000_000_000
+    await harness.client.set(harness.shard.fence, str(ahead))
+    await harness.put(BOX, "c1")
+    await harness.put("box:b", "c2")
+    fences = [each.started.fence for _ in range(2) for each in await fetch(harness, count=1) if each.started]
+    assert fences == [str(ahead + 1), str(ahead + 2)]
+
+
 class Fetches:
     """Watches a worker's reader, and breaks the answers that it is asked to break."""
 
@@ -108,6 +121,7 @@ class Fetches:
         self.count = 0
         self.lost: list[Any] = []
         self.loses: Callable[[int], bool] = lambda _: False
+        self.slow = 0.0
         really = self.reader._pipe.request
 
         async def request(*words: Any) -> Any:
@@ -117,6 +131,10 @@ class Fetches:
                 if self.loses(self.count):
                     self.lost.append(answer)
                     raise RedisConnectionError("cut off")
+                if self.slow:
+                    self.lost.append(answer)
+                    await asyncio.sleep(self.slow)
+                    self.slow = 0.0
             return answer
 
         self.reader._pipe.request = request
@@ -209,6 +227,26 @@ async def test_where_replicas_confirm_starts_it_starts_nothing(sandbox: Sandbox)
             await bus.wait_idle(20)
             assert fetches.count == 0
     assert sorted(starts) == expected
+
+
+async def test_an_answer_that_took_longer_than_the_lease_starts_nothing(sandbox: Sandbox) -> None:
+    """Another worker may have taken over by then what it started."""
+    fences: list[int] = []
+
+    @sandbox.registry.handles(Keep)
+    async def keep(_: Keep, context: CommandContext) -> None:
+        fences.append(context.fence)
+
+    async with sandbox.bus(lease=0.6) as bus:
+        await bus.dispatch_batch(Keep(sum_id=f"s{number}") for number in range(60))
+        async with bus.worker(concurrency=8) as worker:
+            fetches = Fetches(worker)
+            fetches.slow = 1.0
+            await bus.wait_idle(20)
+    late = {int(running.partition(b"|")[0]) for running in fetches.lost[0][3::4] if running is not None}
+    assert late
+    assert not late & set(fences)
+    assert len(fences) == 60
 
 
 async def test_its_lease_counts_from_before_the_request(harness: TransportHarness) -> None:

@@ -6,6 +6,7 @@ a test of the conformance suite where the simulator cannot see the breakage, and
 
 from __future__ import annotations
 
+from tests.mutants.lone import LONE
 from tests.mutants.mutant import Mutant
 from tests.mutants.reserved import RESERVED
 from tests.mutants.slots import SLOTS
@@ -31,8 +32,8 @@ MUTANTS = (
     Mutant(
         "a started command is given to every lease that asks",
         f"{_LUA}/advance/3c_perform.lua",
-        "  if (state ~= 'h' and state ~= 'H') or held_for ~= holders[step] then return 'gone' end\n",
-        "  if state ~= 'h' and state ~= 'H' then return 'gone' end\n",
+        "  if not find(state, '^[hHO]$') or held_for ~= holders[step] then return 'gone' end\n",
+        "  if not find(state, '^[hHO]$') then return 'gone' end\n",
         "tests/conformance/test_steps.py::test_another_lease_of_the_same_worker_takes_no_started_command",
     ),
     Mutant(
@@ -75,14 +76,14 @@ MUTANTS = (
     ),
     Mutant(
         "a fence that does not grow",
-        f"{_LUA}/advance/2_prepare.lua",
-        "  fence, fence_low = fence + 1, fence_low + 1\n",
+        f"{_LUA}/shared/fences.lua",
+        "    fence, low = fence + 1, low + 1\n",
         "",
     ),
     Mutant(
         "a fence that is not kept",
-        f"{_LUA}/advance/2_prepare.lua",
-        "local fence = math.max(tonumber(call('GET', fence_key) or '0'), time[1] * 1000000 + time[2] - 1)",
+        f"{_LUA}/shared/fences.lua",
+        "local fence = math.max(tonumber(redis.call('GET', key) or '0'), time[1] * 1000000 + time[2] - 1)",
         "local fence = time[1] * 1000 - 1",
     ),
     Mutant(
@@ -236,21 +237,22 @@ MUTANTS = (
     ),
     Mutant(
         "an idle entity is not activated",
-        f"{_LUA}/enqueue.lua",
-        "  if type(added) == 'table' then return added end\n  activate(box)\n",
-        "  if type(added) == 'table' then return added end\n  if room[box] < 9999 then activate(box) end\n",
+        f"{_LUA}/shared/admission.lua",
+        "    if type(added) == 'table' then return added end\n    activate(box)\n",
+        "    if type(added) == 'table' then return added end\n",
     ),
     Mutant(
         "an entity is activated with every command",
         f"{_LUA}/shared/admission.lua",
-        "    if records[box] then return end\n",
-        "",
+        "    if not records[box] then enter(box, held",
+        "    if true then enter(box, held",
     ),
     Mutant(
         "mailboxes are trimmed",
-        f"{_LUA}/enqueue.lua",
-        "  if type(added) == 'table' then return added end\n  activate(box)\n",
-        "  if type(added) == 'table' then return added end\n  call('XTRIM', KEYS[10 + box], 'MAXLEN', '3')\n  activate(box)\n",
+        f"{_LUA}/shared/admission.lua",
+        "    if type(added) == 'table' then return added end\n    activate(box)\n",
+        "    if type(added) == 'table' then return added end\n    redis.call('XTRIM', KEYS[first_box + box], 'MAXLEN', '3')\n"
+        "    activate(box)\n",
     ),
     Mutant(
         "delayed commands come out of order",
@@ -267,7 +269,7 @@ MUTANTS = (
     Mutant(
         "a promoted entity is not woken",
         f"{_LUA}/promote.lua",
-        "  if redis.call('HEXISTS', active, name) == 0 then wake(name, '0', '0') end\n",
+        "  if not record then wake(name, '0', '0') end\n",
         "",
     ),
     Mutant(
@@ -397,8 +399,8 @@ MUTANTS = (
     Mutant(
         "what a broken connection was assigned is not looked for",
         f"{_REDIS}/worker/consumer.py",
-        "        entries = await self._unknown_pending()\n        if entries:\n            _log",
-        "        entries = []\n        if entries:\n            _log",
+        "        deliveries = await self._unknown_pending()\n        if deliveries:\n            _log",
+        "        deliveries = []\n        if deliveries:\n            _log",
         "tests/conformance/test_recovery.py::test_an_activation_sent_to_a_dead_connection_is_found_early",
     ),
     Mutant(
@@ -492,6 +494,7 @@ MUTANTS = (
         "",
         "tests/unit/test_producer.py::test_an_answer_that_comes_late_is_nobody_s",
     ),
+    *LONE,
     *RESERVED,
     *SLOTS,
 )

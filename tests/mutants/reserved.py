@@ -49,7 +49,7 @@ RESERVED = (
     Mutant(
         "a later release's state is repaired",
         f"{_LUA}/reactivate.lua",
-        "  if state == 'r' or state == 'h' or state == 'H' then\n",
+        "  if state and string.find(state, '^[rhHoO]$') then\n",
         "  if state and state ~= 's' and state ~= 'w' then\n",
         f"{_STATES}::test_repair_makes_no_activation_of_it",
     ),
@@ -70,8 +70,8 @@ RESERVED = (
     Mutant(
         "a state that begins as one of ours is taken for it",
         f"{_LUA}/shared/newer.lua",
-        "'^[rhHws]|'",
-        "'^[rhHws]'",
+        "'^[rhHwsoO]|'",
+        "'^[rhHwsoO]'",
         f"{_STATES}::test_none_of_its_commands_is_taken_out",
     ),
     Mutant(

@@ -346,6 +346,13 @@ def removed(history: History) -> Broken:
 
 
 @rule
+def states(history: History) -> Broken:
+    """After each script mailboxes and counters agree: what stands before a running command is settled, and a lone command is alone."""
+    for at, entity, text in history.states:
+        yield entity.removeprefix("item:"), f"{text} (at {at - 1000:.4f})"
+
+
+@rule
 def phantom(history: History) -> Broken:
     """Nothing runs that was certainly refused."""
     for name in of_commands(history):

@@ -6,7 +6,12 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from command_bus.testing.simulated.store import Store
+from tests.simulation.state_rules import broken_states
+
 __all__ = ["Claim", "Execution", "History", "Sent", "Told", "of_commands"]
+
+_MOST_STATES = 20
 
 
 @dataclass(slots=True)
@@ -107,6 +112,8 @@ class History:
         self.leftovers: list[str] = []
         self.told: list[Told] | None = None
         """The events in their order, if the entity type was watched."""
+        self.states: list[tuple[float, str, str]] = []
+        """What was wrong on the server after a script: when, whose mailbox, and what."""
         self.stuck = ""
         self.lease = 2.0
         self.processes: list[Any] = []
@@ -139,6 +146,12 @@ class History:
             self.note(self.homes.get(name, ""), f"{new.decode()[:4]} takes over from {old.decode()[:4]}, idle {idle:.2f} s")
         else:
             touches.append((now, new.decode()))
+
+    def ran(self, store: Store, keys: list[bytes]) -> None:
+        """Look at a shard after a script ran there."""
+        if keys and len(self.states) < _MOST_STATES:
+            prefix = keys[0].partition(b"}:")[0] + b"}:"
+            self.states += [(self._clock(), entity, text) for entity, text in broken_states(store, prefix)]
 
     # What it comes to.
 

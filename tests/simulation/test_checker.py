@@ -132,6 +132,10 @@ def run_after_it_was_cancelled(history: History) -> None:
     history.sent[name].removed = history.executions[0].began - 0.1
 
 
+def mailbox_and_counter_disagree(history: History) -> None:
+    history.states.append((1001.0, "item:e1", "its only command is no entry of its mailbox, which has entries"))
+
+
 def refused_and_run(history: History) -> None:
     one = history.sent["p1.1"]
     one.acked, one.refused = None, "queue_full"
@@ -241,6 +245,7 @@ BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "phantom": [refused_and_run],
     "refusals": [refused_and_run],
     "removed": [run_after_it_was_cancelled],
+    "states": [mailbox_and_counter_disagree],
     "admissions": [accepted_again, called_a_duplicate],
     "calls": [answered_by_another_run, never_answered, answered_too_late],
     "starved": [kept_waiting, never_had_its_turn],

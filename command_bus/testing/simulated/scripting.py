@@ -140,6 +140,8 @@ class Scripts:
             answered, reply = function(_table_from(args[2 : 2 + count]), _table_from(args[2 + count :]))
         finally:
             _current.pop()
+        if store.watch is not None:
+            store.watch.ran(store, args[2 : 2 + count])
         if not answered:
             raise ReplyError(reply.decode(errors="replace"))
         return _from_lua(reply)

@@ -1,0 +1,111 @@
+"""Breakages of lone commands: of how they wait, line up, and are fetched and started in one request."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["LONE"]
+
+_LUA = "transport/redis/lua"
+_CONSUMER = "transport/redis/worker/consumer.py"
+_TEST, _FETCH = "tests/conformance/test_lone_commands.py", "tests/conformance/test_fetch.py"
+
+LONE = (
+    Mutant(
+        "a second command passes a lone one",
+        f"{_LUA}/shared/lone.lua",
+        "  if not is_lone(record) then return record end\n",
+        "  if true then return record end\n",
+    ),
+    Mutant(
+        "a command that is lined up has a new id",
+        f"{_LUA}/shared/lone.lua",
+        "redis.pcall('XADD', box, string.match(record, '^.|([^|]*)'), 'l', '1')",
+        "redis.pcall('XADD', box, '*', 'l', '1')",
+    ),
+    Mutant(
+        "the second command of a batch makes a lone one of itself",
+        f"{_LUA}/shared/admission.lua",
+        "    if many[box] == 1 and not records[box]",
+        "    if not records[box]",
+    ),
+    Mutant(
+        "a paused entity's only command is started",
+        f"{_LUA}/shared/admission.lua",
+        "not records[box] and not held[box] then\n      alone",
+        "not records[box] then\n      alone",
+    ),
+    Mutant(
+        "a lone command passes what stands in its mailbox",
+        f"{_LUA}/shared/admission.lua",
+        " or redis.call('EXISTS', unpack(idle)) > 0 then alone = {} end\n",
+        " then alone = {} end\n",
+        f"{_TEST}::test_it_does_not_pass_what_stands_in_its_mailbox",
+    ),
+    Mutant(
+        "the envelope of a lone command is left",
+        f"{_LUA}/advance/4_write.lua",
+        "  try('HDEL', unpack(closed))\n",
+        "",
+    ),
+    Mutant(
+        "a lone command is settled under a stale fence",
+        f"{_LUA}/advance/3c_perform.lua",
+        "    if find(record, ours, 2, true) == 2 and (messages[step] or not settling[verb]) then\n",
+        "    if sub(record, 2, #activation + 3) == '|' .. activation .. '|' and (messages[step] or not settling[verb]) then\n",
+    ),
+    Mutant(
+        "a repaired lone command keeps its state",
+        f"{_LUA}/reactivate.lua",
+        "    if not line_up(active, box, name, record) then return false end",
+        "    if not box then return false end",
+        f"{_TEST}::test_a_lost_activation_is_repaired",
+    ),
+    Mutant(
+        "a taken lone command is not removed where it was lined up",
+        f"{_LUA}/remove.lua",
+        "record, fault = line_up(active, box, name, record)\n",
+        "",
+        f"{_TEST}::test_it_can_be_taken_out",
+    ),
+    Mutant(
+        "what an entity's trim meets is not settled yet",
+        f"{_LUA}/advance/4_write.lua",
+        "if #others < #released then call('XTRIM', ready, 'MINID', '=', pending[1]) end",
+        "if #released > 0 then call('XTRIM', ready, 'MINID', '=', released[#released]) end",
+    ),
+    Mutant(
+        "fetching starts what is not alone",
+        f"{_LUA}/fetch.lua",
+        "  if record == 'o|' .. answers[places[i]] .. '|||0|0|' then\n",
+        "  if record and string.find(record, '^[or]|') then\n",
+    ),
+    Mutant(
+        "fetching starts what is paused",
+        f"{_LUA}/fetch.lua",
+        "if #names == 0 or call('EXISTS', KEYS[5], KEYS[6]) > 0 then return answers end",
+        "if #names == 0 then return answers end",
+        f"{_FETCH}::test_while_anything_is_paused_or_watched_nothing_starts",
+    ),
+    Mutant(
+        "fetching keeps no fence",
+        f"{_LUA}/fetch.lua",
+        "keep_fence()\n",
+        "",
+        f"{_FETCH}::test_the_fence_is_kept",
+    ),
+    Mutant(
+        "what a lost fetch started counts as interrupted",
+        _CONSUMER,
+        "        if self._unheard:\n",
+        "        if False:\n",
+        f"{_FETCH}::test_a_lost_answer_loses_no_attempt",
+    ),
+    Mutant(
+        "a lease counts from when the answer came",
+        _CONSUMER,
+        "        return parse_fetched(answer, self._worker, first), asked\n",
+        "        return parse_fetched(answer, self._worker, first), mono()\n",
+        f"{_FETCH}::test_an_answer_that_took_longer_than_the_lease_starts_nothing",
+    ),
+)

@@ -1,0 +1,48 @@
+"""What must hold on the server after each script, whoever sent it: mailboxes, lone commands and counters agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from command_bus.testing.simulated.store import Store
+from command_bus.testing.simulated.streams import Stream, id_of
+from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
+
+__all__ = ["broken_states"]
+
+
+def broken_states(store: Store, prefix: bytes) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong in a shard: the invariant with its entity, and what was found.
+
+    Args:
+        store: The server's data.
+        prefix: Of the shard's keys.
+    """
+    table = store.get(prefix + b"active", dict) or {}
+    lone = store.get(prefix + b"lone", dict) or {}
+    waiting = len(store.get(prefix + b"delayed", dict) or {})
+    for name, value in table.items():
+        record, stream = parse_record(value), store.get(prefix + b"m:" + name, Stream)
+        if record.is_lone:
+            waiting += 1
+            if stream is not None:
+                yield name.decode(), "its only command is no entry of its mailbox, which has entries"
+            if name not in lone:
+                yield name.decode(), "the envelope of its only command is gone"
+        elif stream is not None:
+            waiting += len(stream.entries) - _settled(record, stream)
+    for name in lone:
+        if name not in table:
+            yield name.decode(), "it is idle, and an envelope is left"
+    counters = store.get(prefix + b"stats", dict) or {}
+    depth = int(counters.get(b"depth", b"0"))
+    if depth != waiting:
+        yield "", f"{depth} commands are not settled, but {waiting} stand in mailboxes, behind what is settled, or are delayed"
+
+
+def _settled(record: MailboxRecord, stream: Stream) -> int:
+    """Return how many entries of a mailbox count as settled: those before the one that runs."""
+    if not record.is_held:
+        return 0
+    running = id_of(record.message.encode())
+    return sum(entry < running for entry in stream.entries)
