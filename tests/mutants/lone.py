@@ -30,16 +30,10 @@ LONE = (
         "    if not records[box]",
     ),
     Mutant(
-        "a paused entity's only command is started",
-        f"{_LUA}/shared/admission.lua",
-        "not records[box] and not held[box] then\n      alone",
-        "not records[box] then\n      alone",
-    ),
-    Mutant(
         "a lone command passes what stands in its mailbox",
         f"{_LUA}/shared/admission.lua",
-        " or redis.call('EXISTS', unpack(idle)) > 0 then alone = {} end\n",
-        " then alone = {} end\n",
+        " or redis.call('EXISTS', unpack(idle)) > 0) then alone = {} end\n",
+        ") then alone = {} end\n",
         f"{_TEST}::test_it_does_not_pass_what_stands_in_its_mailbox",
     ),
     Mutant(
@@ -47,12 +41,6 @@ LONE = (
         f"{_LUA}/advance/4_write.lua",
         "  try('HDEL', unpack(closed))\n",
         "",
-    ),
-    Mutant(
-        "a lone command is settled under a stale fence",
-        f"{_LUA}/advance/3c_perform.lua",
-        "    if find(record, ours, 2, true) == 2 and (messages[step] or not settling[verb]) then\n",
-        "    if sub(record, 2, #activation + 3) == '|' .. activation .. '|' and (messages[step] or not settling[verb]) then\n",
     ),
     Mutant(
         "a repaired lone command keeps its state",
