@@ -38,7 +38,16 @@ async def enqueue(client: Any, given: argparse.Namespace) -> None:
     """Run the script of our dispatch, one command each, with nothing around it: what the protocol costs without our client."""
     digest = await client.script_load(ENQUEUE_ONE.text)
     keys = ShardKeys("floor", 0)
-    shared = [keys.ready, keys.active, keys.stats, keys.delayed_counts, keys.paused, keys.watched, keys.last_batch("floor")]
+    shared = [
+        keys.ready,
+        keys.active,
+        keys.stats,
+        keys.delayed_counts,
+        keys.paused,
+        keys.watched,
+        keys.last_batch("floor"),
+        keys.lone,
+    ]
     answer: Any = None
     protocol.ready()
     with Stretch(given.count) as stretch:
@@ -46,7 +55,7 @@ async def enqueue(client: Any, given: argparse.Namespace) -> None:
             began = time.perf_counter()
             name = f"entity:e{number % 1000}"
             head = (number, "", 3_600_000, 10**9, name)
-            answer = await client.evalsha(digest, 8, *shared, keys.mailboxes + name, *head, 10**6, PAYLOAD)
+            answer = await client.evalsha(digest, len(shared) + 1, *shared, keys.mailboxes + name, *head, 10**6, PAYLOAD)
             stretch.timed(began)
     assert answer == b"+", answer
 

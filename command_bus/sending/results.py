@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from command_bus.clock import mono
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from command_bus.messages.outgoing import OutgoingMessage
     from command_bus.middleware import Sending
+    from command_bus.transport.sender_interfaces import Reply
 
 
 __all__ = ["ResultReader"]
@@ -63,7 +65,7 @@ class ResultReader:
         """Send a command and wait for its reply: the innermost of the middleware around a call.
 
         Args:
-            send: Sends it, as a dispatch is sent.
+            send: Sends it, as a dispatch is sent. If it returns a future, its caller is woken once for acceptance and reply together.
             mailbox_for: Gives its mailbox.
             reply_type: Of its result.
             deadline: Monotonic time until which its caller waits.
@@ -72,12 +74,22 @@ class ResultReader:
         out.deadline = deadline
         reply = self._session.transport.replies.expect(out.command_id)
         waiting = self._overdue.begin(out.name)
+        accepted: asyncio.Future[Admission] | None = None
+        record = None
         try:
-            admission = await send(out)
-            receipt(out.command_id, admission)
-            duplicate = admission is Admission.DUPLICATE
-            record = await while_lent(self.polled(out.command_id, deadline) if duplicate else reply.within(deadline))
+            sent = send(out)
+            if isinstance(sent, asyncio.Future):
+                accepted = sent
+                accepted.add_done_callback(partial(_end_unless_accepted, reply))
+                record = await while_lent(reply.within(deadline))
+            if record is None:
+                admission = await sent
+                receipt(out.command_id, admission)
+                duplicate = admission is Admission.DUPLICATE
+                record = await while_lent(self.polled(out.command_id, deadline) if duplicate else reply.within(deadline))
         finally:
+            if accepted is not None and not accepted.done():
+                accepted.cancel()
             reply.forget()
             self._overdue.end(waiting)
         if record is None:
@@ -124,3 +136,9 @@ class ResultReader:
         raise UnknownCommand(
             f"no result of command {command_id!r} is kept: it is unknown, was dispatched without an id of yours, or its time is over"
         )
+
+
+def _end_unless_accepted(reply: Reply, accepted: asyncio.Future[Admission]) -> None:
+    """End the wait for a reply that will not come to this process: the command was refused, is a duplicate, or met an error."""
+    if accepted.cancelled() or accepted.exception() is not None or accepted.result() is not Admission.ACCEPTED:
+        reply.end()

@@ -147,7 +147,8 @@ class Sender:
         deadline = mono() + seconds
         out.ttl_ms = max(1, int(seconds * 1000))
         out.inbox = self._session.transport.replies.process
-        exchange: Sending = partial(self._results.exchange, self._send, self._builder.mailbox_for, reply_type, deadline)
+        send = self._send if self.middleware else self._enqueue
+        exchange: Sending = partial(self._results.exchange, send, self._builder.mailbox_for, reply_type, deadline)
         if self._session.observer is not None:
             exchange = partial(observed_call, self._session.observer, exchange)
         return around_call(self.middleware, exchange)(out)
@@ -156,6 +157,13 @@ class Sender:
         """Build and enqueue: the innermost of the middleware around a dispatch."""
         submission = await self._build(out)
         return await self._session.transport.producer.enqueue(submission, self._patience(out))
+
+    def _enqueue(self, out: OutgoingMessage) -> Awaitable[Admission]:
+        """Transmit without a task if nothing has to be asked first."""
+        agreements = self._session.transport.agreements
+        if out.entity_type is not None and agreements.agreed(out.entity_type) is None:
+            return self._transmit(out)
+        return self._session.transport.producer.enqueue(self._builder.build(out), self._patience(out))
 
     def _patience(self, out: OutgoingMessage) -> float:
         """Return the seconds that accepting it may take: a caller waits no longer than it said."""

@@ -82,6 +82,10 @@ class Reply(Protocol):
         """Return the reply record, or None if it does not come before the deadline (monotonic)."""
         ...
 
+    def end(self) -> None:
+        """End the wait now, unless the reply is there: `within` returns None."""
+        ...
+
     def forget(self) -> None:
         """Drop the wait: its caller waits no longer."""
         ...

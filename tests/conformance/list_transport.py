@@ -144,11 +144,15 @@ class ListReply:
     def __init__(self, command_id: str, waiting: list[ListReply]) -> None:
         self.command_id = command_id
         self._waiting = waiting
-        self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
 
     async def within(self, deadline: float) -> bytes | None:
         done, _ = await asyncio.wait([self.future], timeout=max(0.0, deadline - time.monotonic()))
         return self.future.result() if done else None
+
+    def end(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
 
     def forget(self) -> None:
         self._waiting.remove(self)

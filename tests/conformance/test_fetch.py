@@ -10,8 +10,10 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from command_bus import Command, CommandBus, CommandContext, EntityId, Worker
+from command_bus.errors import TransportUnavailable
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.scripts import FETCH
+from command_bus.transport.redis.worker import consumer
 from command_bus.transport.redis.worker.delivery import Delivery, parse_fetched
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.steps import GiveBack, Released
@@ -184,6 +186,59 @@ async def test_a_lost_answer_loses_no_attempt(sandbox: Sandbox) -> None:
             fetches.loses = lambda count: count in (2, 4)
             await bus.wait_idle(20)
         assert any(each is not None for answer in fetches.lost for each in answer[3::4]), "it had started something"
+        assert await letters(bus) == 0
+    assert sorted(starts) == expected
+
+
+async def test_a_lost_answer_loses_none_if_looking_for_it_fails_once(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = paying(sandbox)
+    async with sandbox.bus(lease=1.0) as bus:
+        expected = await queued(bus, 200)
+        async with bus.worker(concurrency=16) as worker:
+            fetches = Fetches(worker)
+            fetches.loses = lambda count: count == 2
+            really, failed = consumer.ensure_ready, []
+
+            async def ensure_ready(*args: Any) -> bool:
+                if fetches.lost and not failed:
+                    failed.append(1)
+                    raise TransportUnavailable("timed out")
+                return await really(*args)
+
+            monkeypatch.setattr(consumer, "ensure_ready", ensure_ready)
+            await bus.wait_idle(20)
+        assert failed
+        assert await letters(bus) == 0
+    assert sorted(starts) == expected
+
+
+async def test_what_is_being_given_back_is_not_interrupted(sandbox: Sandbox) -> None:
+    """There is no room for what was fetched, since slots that were lent are taken back; then both connections break."""
+    starts = paying(sandbox)
+    async with sandbox.bus() as bus:
+        expected = await queued(bus, 200)
+        async with bus.worker(concurrency=16) as worker:
+            fetches = Fetches(worker)
+            loop = fetches.reader._loop
+            answered, advance = loop._slots.answered, loop._steps.advance
+            refused: list[int] = []
+
+            def no_room(shard: int, ask: Any, fetched: int, needed: int) -> int:
+                if fetches.count != 2 or refused:
+                    return answered(shard, ask, fetched, needed)
+                refused.append(needed)
+                answered(shard, ask, fetched, 0)
+                return 0
+
+            async def later(lease: Any, step: Any) -> Any:
+                await asyncio.sleep(1.0)
+                return await advance(lease, step)
+
+            loop._slots.answered = no_room  # type: ignore[method-assign]
+            loop._steps.advance = lambda lease, step: (later if step == GiveBack(counts=False) else advance)(lease, step)  # type: ignore[method-assign, assignment, return-value]
+            fetches.loses = lambda count: count == 3
+            await bus.wait_idle(20)
+        assert refused
         assert await letters(bus) == 0
     assert sorted(starts) == expected
 

@@ -296,8 +296,8 @@ async def test_what_is_watched_is_told_with_its_names(harness: TransportHarness,
 @pytest.mark.parametrize("runs", [False, True])
 async def test_operators_see_it(harness: TransportHarness, worker: ManualWorker, runs: bool) -> None:
     await harness.put(BOX, "c1")
-    if runs:
-        _, started = await worker.start()
+    lease = await worker.read_one()
+    started = await worker.do(lease, TAKE) if runs else None
     entities = harness.mailboxes._entities
     record = await harness.record(BOX)
     assert record is not None
@@ -312,6 +312,7 @@ async def test_operators_see_it(harness: TransportHarness, worker: ManualWorker,
     attempt = await RedisInterrupts(harness.connections, harness.keys, patience=5).running(BOX)
     assert (attempt is not None) == runs
     if attempt is not None:
+        assert isinstance(started, Started)
         assert (attempt.id, attempt.envelope) == (f"{started.fence}|{started.message}", b"c1")
     locator = RedisLocator(harness.connections, harness.keys)
     assert await locator.line(BOX) == [(record.activation, b"c1")]
@@ -373,6 +374,35 @@ async def test_it_does_not_pass_what_stands_in_its_mailbox(harness: TransportHar
     await harness.client.xadd(harness.shard.mailbox(BOX), {"e": "c0"})  # its record was lost
     await (several if many else one)(harness)
     assert await run_all(worker) == [b"c0", b"c2", *([b"c3"] if many else [])]
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_its_id_is_its_time_also_if_the_clock_went_back(
+    harness: TransportHarness, worker: ManualWorker, many: bool
+) -> None:
+    """The ready stream's ids never go back: of one ahead of the clock no deadline could be told."""
+    seconds, _ = await harness.client.time()
+    ahead = f"{int(seconds) * 1000 + 3_600_000}-0"
+    await harness.client.xadd(harness.shard.ready, {"tick": "1"}, id=ahead)
+    await harness.client.xdel(harness.shard.ready, ahead)
+    await (with_others if many else one)(harness)
+    lease = next(lease for lease in await worker.read() if lease.mailbox == BOX)
+    started = await worker.do(lease, TAKE)
+    assert isinstance(started, Started)
+    assert started.envelope == b"c2"
+    assert abs(int(started.message.partition("-")[0]) - int(seconds) * 1000) < 60_000
+    assert await worker.do(lease, done("c2")) == Released("idle")
+    assert await harness.nothing_of(BOX)
+
+
+async def test_where_the_hash_becomes_something_else_it_can_be_taken_out(harness: TransportHarness) -> None:
+    await harness.put(BOX, "c1")
+    await harness.put(BOX, "c2")
+    commands = [each async for page in harness.mailboxes.lined_up(BOX) for each in page]
+    await harness.client.set(harness.shard.lone, "text")
+    assert await harness.mailboxes.remove(BOX, [(each, left(f"c{number}")) for number, each in enumerate(commands, 1)]) == 2
+    assert (await harness.counters())["depth"] == 0
+    assert await harness.record(BOX) is None
 
 
 @pytest.mark.parametrize("many", [False, True])

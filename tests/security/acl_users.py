@@ -117,7 +117,8 @@ class Place:
 
 def _looked_for_its_place(entry: Any) -> bool:
     """Match the one read of a mailbox that a producer tries after a timeout, and may not do."""
-    return entry["username"].endswith("-producer") and ("}:m:" in entry["object"] or entry["object"] == "xrange")
+    what = entry["object"]
+    return entry["username"].endswith("-producer") and ("}:m:" in what or what.endswith("}:lone") or what in ("xrange", "hget"))
 
 
 def _came_before_the_workers(entry: Any) -> bool:

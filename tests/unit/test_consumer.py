@@ -8,6 +8,7 @@ from typing import Any, cast
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.redis.worker.consumer import ConsumerLoop
+from command_bus.transport.redis.worker.delivery import Delivery
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import Answer, GiveBack, Lease, Released, Step
@@ -46,7 +47,7 @@ async def test_what_is_handed_back_does_not_run() -> None:
         settle=settle,
     )
     ask = await slots.ask(0, 1)
-    consumer.arrived(0, ask, [("1-0", {b"e": b"box:a"}), ("2-0", {b"e": b"box:b"})])
+    consumer.arrived(0, ask, [Delivery("1-0", "box:a"), Delivery("2-0", "box:b")], None)
     assert list(consumer.running.values()) == ["box:a"]
     assert steps.steps == [("box:b", GiveBack(counts=False))], "it is asked for at once"
     (task,) = consumer.running

@@ -56,12 +56,15 @@ if known then
   pcall('SET', last, ARGV[1] .. ':' .. outcome, 'PX', ttl)
   return outcome
 end
-local queued = nil
+local queued, alone = nil, false
 if not record and #envelope <= LONE_BYTES and call('EXISTS', mailbox) == 0 and type(pcall('HSET', lone, name, envelope)) == 'number' then
   local activation = pcall('XADD', KEYS[1], '*', 'e', name)
-  if type(activation) == 'string' then queued = pack_record('o', activation, '0', '0') end
+  if type(activation) == 'string' then
+    alone = tells_time(activation)
+    queued = pack_record(alone and 'o' or 'r', activation, '0', '0')
+  end
 end
-if not queued then
+if not alone then
   local _, fault = line_up(active, mailbox, name, record)
   local added = fault or pcall('XADD', mailbox, '*', 'e', envelope)
   if type(added) == 'table' then  -- a key of another type, or a mailbox whose ids are used up

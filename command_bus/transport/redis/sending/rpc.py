@@ -62,6 +62,10 @@ class PendingReply:
         finally:
             timer.cancel()
 
+    def end(self) -> None:
+        """See `Reply`."""
+        self.arrive(None)
+
     def forget(self) -> None:
         """See `Reply`. A reply that comes now is dropped."""
         waiting = self._waiting[self._command_id]

@@ -1,12 +1,14 @@
 """`ConsumerLoop`: reads activations, never more than there are free slots, and runs each in a task of its own.
 
-One reader and one blocking connection per shard. XREADGROUP wakes exactly one worker per activation and needs no polling. Its COUNT is
+One reader and one blocking connection per shard. XREADGROUP wakes exactly one worker per activation and needs no polling. While there is
+more to read, fetch.lua reads without waiting and starts lone commands. The COUNT is
 per stream, so every reader takes its slots before it asks; `Slots` decides how readers share them, and which may block. A read that
 blocks without slots may return activations when all slots are taken; they are given back at once. Fetches start small and double while
 full ones follow one another: a worker that always asked for all that it could run would starve the others when its handlers are short.
 
-A delivered activation may not have arrived: it may have been assigned to a connection that broke. So after every read error the worker
-looks up the activations that are pending in its name and not held here, and has them settled: ready again, or interrupted.
+A delivered activation may not have arrived: it may have been assigned to a connection that broke. So after every read error, and from
+time to time for one lease after it, the worker looks up the activations that are pending in its name and not held here. What a fetch had
+started without being heard is given back uncounted; the others are settled: ready again, or interrupted.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from command_bus.transport.redis.scripts import FETCH
 from command_bus.transport.redis.worker.delivery import Delivery, deliveries_of, parse_fetched
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.slots import Ask, Slots
-from command_bus.transport.steps import GiveBack, Lease
+from command_bus.transport.steps import Answer, GiveBack, Lease, StepFailed
 from command_bus.transport.tasks import end_tasks
 from command_bus.transport.worker_interfaces import Steps
 
@@ -41,6 +43,10 @@ __all__ = ["ConsumerLoop"]
 BLOCK = 2.0
 _FIRST_FETCH = 8
 _SOON = 0.05
+_BROKEN_PAUSE = 1.0
+_UNTOUCHED = GiveBack(counts=False)
+_MOST_FETCHED = 1_000  # a script of a few milliseconds
+_SEVERAL = 2  # a read that brought so many is followed by one that does not wait
 _BLOCKING = ("BLOCK", int(BLOCK * 1000))
 _log = logging.getLogger("command_bus.worker")
 
@@ -85,6 +91,7 @@ class ConsumerLoop:
         self._readers: list[_Reader] = []
         self._running: dict[asyncio.Task[None], str] = {}  # mailboxes
         self._giving_back: set[asyncio.Task[None]] = set()
+        self._returning: set[tuple[int, str]] = set()
 
     async def start(self) -> None:
         """Begin to read; returns at once."""
@@ -151,16 +158,18 @@ class ConsumerLoop:
         self._slots.answered(shard, ask, 0, 0)
 
     def knows(self, shard: int, activation: str) -> bool:
-        """Return whether this activation is held here."""
-        return self.leases.holds(shard, activation)
+        """Return whether this activation is held here, or being given back."""
+        return self.leases.holds(shard, activation) or (shard, activation) in self._returning
 
     def hand_back(self, shard: int, deliveries: list[Delivery]) -> list[str]:
         """Give back delivered activations, also those whose command was started with the delivery; return the ids of ticks."""
         for each in deliveries:
             if each.mailbox is not None:
                 lease = Lease(shard, each.mailbox, each.activation, mono(), each.holder, each.attempt_id)
-                answer = self._steps.advance(lease, GiveBack(counts=False))
-                task = asyncio.get_running_loop().create_task(_ended(answer), name=f"command_bus.give_back {each.mailbox}")
+                name = f"command_bus.give_back {each.mailbox}"
+                answer = self._steps.advance(lease, _UNTOUCHED)
+                task = asyncio.get_running_loop().create_task(self._give_back(lease, answer), name=name)
+                self._returning.add((shard, each.activation))
                 self._giving_back.add(task)
                 task.add_done_callback(self._finished)
         return [each.activation for each in deliveries if each.mailbox is None]
@@ -172,6 +181,15 @@ class ConsumerLoop:
         task = asyncio.get_running_loop().create_task(self._run_held(lease), name=f"command_bus.run {mailbox}")
         self._running[task] = mailbox
         task.add_done_callback(self._finished)
+
+    async def _give_back(self, lease: Lease, asked: Awaitable[Answer]) -> None:
+        try:
+            answer = await asked
+            while type(answer) is StepFailed:  # until its key is repaired, as for a command that runs
+                await asyncio.sleep(_BROKEN_PAUSE)
+                answer = await self._steps.advance(lease, _UNTOUCHED)
+        finally:
+            self._returning.discard((lease.shard, lease.activation))
 
     async def _run_held(self, lease: Lease) -> None:
         try:
@@ -187,10 +205,6 @@ class ConsumerLoop:
             _log.error(
                 "%s failed unexpectedly; its entity is taken over when its lease ends", printable(task.get_name()), exc_info=error
             )
-
-
-async def _ended(answer: Awaitable[object]) -> None:
-    await answer
 
 
 class _Reader:
@@ -209,7 +223,9 @@ class _Reader:
         self._is_busy = False
         self._number = 1
         self._unheard: list[range] = []
+        """Numbers of leases under which fetches whose answer was lost may have started something, even long after."""
         self._recheck_at: float | None = None
+        self._recheck_until = 0.0
         self._backoff = LoggedBackoff(self._connections.outage, "cannot read work", _log)
         self._task: asyncio.Task[None] | None = None
         self._read_at = -math.inf
@@ -265,13 +281,12 @@ class _Reader:
                 self._read_at = mono()
                 await self._discard(self._loop.arrived(self._shard, ask, deliveries, read_at))
                 if self._recheck_at is not None and mono() >= self._recheck_at:
-                    self._recheck_at = None
                     await self._adopt()
-                    self._unheard.clear()
+                    self._recheck_at = mono() + BLOCK if mono() < self._recheck_until else None
                 self._backoff.worked()
             except Exception as error:  # noqa: BLE001 - whatever it is, this shard must be read
                 await self._mend(error)
-            self._is_busy = len(deliveries) == ask.count
+            self._is_busy = len(deliveries) >= _SEVERAL
             self._count = self._next_count(len(deliveries), ask.count)
 
     def _next_count(self, fetched: int, asked: int) -> int:
@@ -286,8 +301,8 @@ class _Reader:
         """Wait after a failed read, create the group if needed, and settle what is pending in our name, now and a block later."""
         self._client_id, self._read_at = 0, -math.inf
         await asyncio.sleep(self._backoff.failed(error, unexpected=not isinstance(error, CommandBusError)))
-        if await self._recover():
-            self._recheck_at = mono() + BLOCK
+        self._recheck_until = mono() + self._loop.leases.lease
+        self._recheck_at = mono() + BLOCK if await self._recover() else mono()
 
     async def _read(self, ask: Ask) -> tuple[list[Delivery], float | None]:
         """Return what is delivered; and when the server was asked, unless it waited for work."""
@@ -309,7 +324,7 @@ class _Reader:
 
     async def _fetch(self, ask: Ask) -> tuple[list[Delivery], float]:
         """Read without waiting, and start the lone commands: where the last read was full there is more."""
-        keys, count, asked = self._keys, ask.count, mono()
+        keys, count, asked = self._keys, min(ask.count, _MOST_FETCHED), mono()
         first, self._number = self._number, self._number + count
         names = (keys.ready, keys.active, keys.lone, keys.fence, keys.paused, keys.watched)
         request = ("EVALSHA", FETCH.sha, len(names), *names, GROUP, self._worker, count, first)

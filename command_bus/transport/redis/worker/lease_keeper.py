@@ -91,7 +91,7 @@ class LeaseKeeper:
         self._factory = factory
         self._keys = keys
         self._worker = worker
-        self._lease = lease
+        self.lease = lease
         self._heartbeat = heartbeat
         of_shards = outages or [OutageLog(factory.label) for _ in keys.shards]
         self._backoff = [LoggedBackoff(outage, "cannot renew leases", _log) for outage in of_shards]
@@ -139,7 +139,7 @@ class LeaseKeeper:
             holder: The lease's name, where the server has it already; by default a new one.
             read_at: Local monotonic time before the server was asked for it; by default now.
         """
-        until = (mono() if read_at is None else read_at) + self._lease
+        until = (mono() if read_at is None else read_at) + self.lease
         lease = Lease(shard, mailbox, activation, until, holder or f"{self._worker}#{next(self._numbers)}")
         self._held[shard][activation] = lease
         return lease
@@ -223,7 +223,7 @@ class LeaseKeeper:
     @property
     def patience(self) -> float:
         """Seconds that a renewal waits for its answer."""
-        return min(SOCKET_TIMEOUT, max(self._lease / 3, _SHORTEST_PATIENCE))
+        return min(SOCKET_TIMEOUT, max(self.lease / 3, _SHORTEST_PATIENCE))
 
     def turn(self) -> Generator[Page | Blocked, Any, float]:
         """Take one turn of the thread: yield requests, receive their answers or an error, and return the seconds until the next turn.
@@ -234,8 +234,8 @@ class LeaseKeeper:
         if now >= self._next_renewal or self._renew_now:
             self._renew_now = False
             renewed = yield from self._renew_all()
-            interval = self._lease / 3
-            self._next_renewal = now + (interval if renewed else min(interval, self._lease / 10, 1.0))
+            interval = self.lease / 3
+            self._next_renewal = now + (interval if renewed else min(interval, self.lease / 10, 1.0))
         self._lose_overdue()
         if self._watch_loop():
             yield from self._answer_for_the_loop()
@@ -308,7 +308,7 @@ class LeaseKeeper:
             alive = {_text(item) for item in claimed[0]}
             for lease in leases:
                 if lease.activation in alive:
-                    lease.deadline = asked + self._lease
+                    lease.deadline = asked + self.lease
                     lease.lost = (
                         False  # it was late, but not taken over: the next handler under it must be cancelled at the next loss
                     )

@@ -15,7 +15,7 @@ local function delete_released()
   for _, id in ipairs(released) do
     if not pending or not stands_before(id, pending[1]) then others[#others + 1] = id end
   end
-  if #others < #released then call('XTRIM', ready, 'MINID', '=', pending[1]) end
+  if #others < #released and type(try('XTRIM', ready, 'MINID', '=', pending[1])) ~= 'number' then others = released end  -- not permitted
   if #others > 0 then call('XDEL', ready, unpack(others)) end
 end
 

@@ -8,14 +8,17 @@
 -- of each the batch has: the only one of an idle entity stays a lone one.
 local function mailbox_writer(ready, active, lone, first_box, names, records, held, many)
   local changed, envelopes, alone, idle = {active}, {lone}, {}, {}
+  local told = nil  -- ms of an activation that tells the time
 
   local function enter(box, record)
     records[box] = record
     changed[#changed + 1] = names[box]
     changed[#changed + 1] = record
   end
-  local function activate(box)
-    if not records[box] then enter(box, held[box] and pack_record('s', '', '0', '0') or queue(ready, names[box], '0', '0')) end
+  local function activate(box, activation)
+    if records[box] then return end
+    local queued = activation and pack_record('r', activation, '0', '0')
+    enter(box, queued or (held[box] and pack_record('s', '', '0', '0') or queue(ready, names[box], '0', '0')))
   end
 
   -- A key that stands where the stream would (of another type, or with commands whose record was lost) is not passed over.
@@ -27,9 +30,13 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
   if #idle > 0 and (type(redis.pcall('HLEN', lone)) ~= 'number' or redis.call('EXISTS', unpack(idle)) > 0) then alone = {} end
 
   local function put(box, envelope)
+    local activation = nil
     if alone[box] and #envelope <= LONE_BYTES then
-      local activation = redis.pcall('XADD', ready, '*', 'e', names[box])
-      if type(activation) == 'string' then
+      local added = redis.pcall('XADD', ready, '*', 'e', names[box])
+      activation = type(added) == 'string' and added
+      local ms = activation and string.match(activation, '^%d+')
+      if activation and (ms == told or tells_time(activation)) then
+        told = ms
         envelopes[#envelopes + 1], envelopes[#envelopes + 2] = names[box], envelope
         enter(box, pack_record('o', activation, '0', '0'))
         return
@@ -42,7 +49,7 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
     end
     local added = redis.pcall('XADD', KEYS[first_box + box], '*', 'e', envelope)
     if type(added) == 'table' then return added end
-    activate(box)
+    activate(box, activation)
   end
   local function spoiled(box, fault)
     if string.find(tostring(fault.err), ' ID', 1, true) then
