@@ -286,7 +286,7 @@ class _Reader:
                 self._backoff.worked()
             except Exception as error:  # noqa: BLE001 - whatever it is, this shard must be read
                 await self._mend(error)
-            self._is_busy = len(deliveries) >= _SEVERAL
+            self._is_busy = len(deliveries) == ask.count
             self._count = self._next_count(len(deliveries), ask.count)
 
     def _next_count(self, fetched: int, asked: int) -> int:
