@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize(
     "arguments",
-    [pytest.param("--server valkey --seed 1 --seconds 28 --durability always", id="valkey, power loss as well")],
+    [pytest.param("--server valkey --seed 1 --seconds 16 --durability always", id="valkey, power loss as well")],
 )
 def test_no_promise_is_broken(arguments: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.chaos", *arguments.split(), "--out", str(tmp_path)]
@@ -24,7 +24,7 @@ def test_no_promise_is_broken(arguments: str, tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-3000:]
     figures = json.loads((tmp_path / "report.json").read_text())
     assert figures["verdict"] == "clean"
-    assert figures["faults"] >= 20, figures["faults_by_kind"]
+    assert figures["faults"] >= 12, figures["faults_by_kind"]
     assert figures["commands"] >= 500, "so few prove little"
     assert set(figures["not_injected"]) <= {"clock", "power"}, "what is missing must be missing for want of a compiler"
     assert "<svg" in (tmp_path / "report.html").read_text()

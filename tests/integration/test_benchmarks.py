@@ -40,6 +40,7 @@ def test_a_tiny_run_of_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "run 1 of 1" in printed.err
 
 
+@pytest.mark.slow
 def test_the_extremes_are_measured() -> None:
     command = [sys.executable, "-m", "benchmarks.extremes", "--count", "60", "--seconds", "0.5"]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout

@@ -106,6 +106,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterServers
         servers.stop()
 
 
+@pytest.mark.slow
 async def test_sentinel_failovers_in_mid_run(sentinel: SentinelServers) -> None:
     def killed() -> None:
         sentinel.failed_over(sentinel.kill_primary())

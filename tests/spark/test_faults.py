@@ -114,6 +114,7 @@ def test_a_task_failed_half_way_is_retried(spark: SparkSession, namespace: Names
     everything_once_and_in_order(namespace)
 
 
+@pytest.mark.slow
 def test_repeating_a_failed_job_completes_it(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.touch()

@@ -94,6 +94,7 @@ async def test_a_stalled_dispatch_reports_and_is_completed_later(spark: SparkSes
     assert namespace.seqs() == {"t0": list(range(30)), "t1": list(range(30))}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_stalled_job_warns_the_driver(
     spark: SparkSession, namespace: Namespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

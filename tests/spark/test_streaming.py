@@ -106,6 +106,7 @@ def test_a_replayed_micro_batch_adds_nothing(spark: SparkSession, namespace: Nam
     assert dispatches(spark, namespace) == [(f"stream-{query.id}", "committed", 2, 600)]
 
 
+@pytest.mark.slow
 def test_a_killed_query_continues_from_its_checkpoint(spark: SparkSession, namespace: Namespace, port: Port) -> None:
     port.arrive(3)
     arguments = [namespace.url, namespace.name, str(port.folder), str(port.checkpoint), json.dumps({"maxBacklog": "300"})]
