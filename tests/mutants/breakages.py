@@ -238,21 +238,21 @@ MUTANTS = (
     Mutant(
         "an idle entity is not activated",
         f"{_LUA}/shared/admission.lua",
-        "    if type(added) == 'table' then return added end\n    activate(box)\n",
+        "    if type(added) == 'table' then return added end\n    activate(box, activation)\n",
         "    if type(added) == 'table' then return added end\n",
     ),
     Mutant(
         "an entity is activated with every command",
         f"{_LUA}/shared/admission.lua",
-        "    if not records[box] then enter(box, held",
-        "    if true then enter(box, held",
+        "    if records[box] then return end\n",
+        "",
     ),
     Mutant(
         "mailboxes are trimmed",
         f"{_LUA}/shared/admission.lua",
-        "    if type(added) == 'table' then return added end\n    activate(box)\n",
+        "    if type(added) == 'table' then return added end\n    activate(box, activation)\n",
         "    if type(added) == 'table' then return added end\n    redis.call('XTRIM', KEYS[first_box + box], 'MAXLEN', '3')\n"
-        "    activate(box)\n",
+        "    activate(box, activation)\n",
     ),
     Mutant(
         "delayed commands come out of order",

@@ -59,8 +59,22 @@ LONE = (
     Mutant(
         "what an entity's trim meets is not settled yet",
         f"{_LUA}/advance/4_write.lua",
-        "if #others < #released then call('XTRIM', ready, 'MINID', '=', pending[1]) end",
-        "if #released > 0 then call('XTRIM', ready, 'MINID', '=', released[#released]) end",
+        "try('XTRIM', ready, 'MINID', '=', pending[1])",
+        "try('XTRIM', ready, 'MINID', '=', released[#released])",
+    ),
+    Mutant(
+        "a lone command's id may be ahead of the clock",
+        f"{_LUA}/shared/lone.lua",
+        "  if string.sub(activation, -2) == '-0' then return true end\n",
+        "  if activation then return true end\n",
+        f"{_TEST}::test_its_id_is_its_time_also_if_the_clock_went_back",
+    ),
+    Mutant(
+        "what is given back is taken for lost",
+        _CONSUMER,
+        " or (shard, activation) in self._returning\n",
+        "\n",
+        f"{_FETCH}::test_what_is_being_given_back_is_not_interrupted",
     ),
     Mutant(
         "fetching starts what is not alone",
