@@ -89,21 +89,26 @@ def notes(entities: int, count: int = COUNT) -> list[Note]:
     return [Note(box=f"e{number % entities}", number=number) for number in range(count)]
 
 
-async def test_one_dispatch_is_one_round_trip(server: EmbeddedServer, meter: Meter) -> None:
+@pytest.mark.parametrize(("entities", "inside", "hset"), [(10, 8.2, 0.2), (200, 8.1, 2.01)])
+async def test_one_dispatch_is_one_round_trip(
+    server: EmbeddedServer, meter: Meter, entities: int, inside: float, hset: float
+) -> None:
+    """Into a mailbox, or as the only command of its entity: then the entity's record and the envelope are two fields."""
     async with bus_on(server) as bus:
         await bus.dispatch(Note(box="warm", number=0))
         meter.begin()
-        for each in notes(10, 200):
+        for each in notes(entities, 200):
             await bus.dispatch(each)
         spent = meter.spent(200)
     assert spent.requests == 1
-    assert spent.inside("set", "get", "exists", "hget", "hmget", "hincrby", "xlen", "xadd") <= 10.1
-    assert spent.received <= 545
+    assert spent.inside("set", "get", "exists", "hget", "hmget", "hincrby", "xlen", "xadd") <= inside
+    assert spent.inside("hset") <= hset
+    assert spent.received <= 500
 
 
-@pytest.mark.parametrize(("entities", "inside"), [(10, 1.1), (1000, 2.3), (COUNT, 2.1)])
+@pytest.mark.parametrize(("entities", "inside"), [(10, 1.1), (1000, 2.3), (COUNT, 1.1)])
 async def test_a_batch(server: EmbeddedServer, meter: Meter, entities: int, inside: float) -> None:
-    """An XADD per command; one more, and none of the others, for an entity that was idle; XLEN for one that was not."""
+    """An XADD per command, and XLEN for an entity that was not idle; one more XADD and HSET for one whose only command gets a stream."""
     async with bus_on(server) as bus:
         await bus.dispatch(Note(box="warm", number=0))
         meter.begin()
@@ -113,7 +118,7 @@ async def test_a_batch(server: EmbeddedServer, meter: Meter, entities: int, insi
     assert spent.requests <= 1 / 500
     assert spent.inside("xadd", "xlen", "set", "get", "hset", "hexists", "hget", "hmget") <= inside
     assert spent.inside("set") <= 0.01, "a generated id has no mark"
-    assert spent.received <= 172
+    assert spent.received <= 170
 
 
 async def test_a_batch_with_given_ids_has_one_mark_more_each(server: EmbeddedServer, meter: Meter) -> None:
@@ -128,8 +133,8 @@ async def test_a_batch_with_given_ids_has_one_mark_more_each(server: EmbeddedSer
 @pytest.mark.parametrize(
     ("entities", "own", "shared"),
     [
-        (1000, 1.05, 0.5),  # XDEL, but for the last command of each entity
-        (COUNT, 0.05, 0.8),  # its mailbox is deleted with others
+        (1000, 0.15, 0.8),  # one of four is read from `lone`
+        (COUNT, 0.15, 0.5),
     ],
 )
 async def test_a_drain(server: EmbeddedServer, meter: Meter, entities: int, own: float, shared: float) -> None:
@@ -146,11 +151,11 @@ async def test_a_drain(server: EmbeddedServer, meter: Meter, entities: int, own:
                 await bus.wait_idle(30)
                 drains.append(meter.spent(COUNT))
     spent = min(drains, key=lambda drain: drain.requests)
-    assert spent.inside("xdel", "xrange", "hexists", "set") <= own + 0.2, "the last three once a request"
-    assert spent.inside("xread", "hmget", "hset", "hdel", "del", "xack", "xclaim", "hincrby", "evalsha") <= shared
-    assert spent.requests <= 0.12
-    assert spent.received <= 260
-    assert spent.sent <= 290
+    assert spent.inside("xdel", "xrange", "hexists", "set") <= own, "XRANGE in the look for entities without an activation"
+    assert spent.inside("xread", "hget", "hmget", "hset", "hdel", "del", "xack", "xclaim", "xtrim", "hincrby", "evalsha") <= shared
+    assert spent.requests <= 0.1
+    assert spent.received <= 200
+    assert spent.sent <= 270
 
 
 async def test_a_call(server: EmbeddedServer, meter: Meter) -> None:
@@ -165,13 +170,15 @@ async def test_a_call(server: EmbeddedServer, meter: Meter) -> None:
     assert spent.requests <= 5.1
     assert spent.inside("evalsha") <= 3.02
     assert spent.received <= 2000, "1,935, and what the worker asks beside it in two seconds of a slow machine"
-    assert spent.inside("set") <= 5.1, "the producer's answer, the fence, twice the mark"
+    assert spent.inside("set") <= 4.1, "the producer's answer, the fence, twice the mark"
 
 
-async def test_bytes_in_memory(server: EmbeddedServer, meter: Meter) -> None:
+@pytest.mark.parametrize(("each", "limit"), [(1, 300), (10, 240)])
+async def test_bytes_in_memory(server: EmbeddedServer, meter: Meter, each: int, limit: float) -> None:
+    """Of one command of each entity, and of ten, with `stream-node-max-bytes 512`."""
     async with bus_on(server) as bus:
         await bus.dispatch(Note(box="warm", number=0))
         before = meter.client.info("memory")["used_memory"]
-        await bus.dispatch_batch(notes(COUNT // 10))
+        await bus.dispatch_batch(notes(COUNT // each))
         per_command = (meter.client.info("memory")["used_memory"] - before) / COUNT
-    assert per_command <= 255, "ten commands of an entity, stream-node-max-bytes 512"
+    assert per_command <= limit
