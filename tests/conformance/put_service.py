@@ -16,6 +16,12 @@ __all__ = ["Put", "PutService", "put_service", "until"]
 
 # Does what the enqueue step does, for bytes that no producer of ours sends.
 _INJECT = """
+local state, activation = string.match(redis.call('HGET', KEYS[2], ARGV[1]) or '', '^([oO])|([^|]*)')
+if state then  -- its only command is lined up, as enqueue.lua does
+  redis.call('XADD', KEYS[1], activation, 'l', '1')
+  local record = redis.call('HGET', KEYS[2], ARGV[1])
+  redis.call('HSET', KEYS[2], ARGV[1], (state == 'o' and 'r' or 'h') .. string.sub(record, 2))
+end
 redis.call('XADD', KEYS[1], '*', unpack(ARGV, 2))
 redis.call('HINCRBY', KEYS[4], 'depth', 1)
 if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then

@@ -152,7 +152,9 @@ async def test_a_drain(server: EmbeddedServer, meter: Meter, entities: int, own:
                 drains.append(meter.spent(COUNT))
     spent = min(drains, key=lambda drain: drain.requests)
     assert spent.inside("xdel", "xrange", "hexists", "set") <= own, "XRANGE in the look for entities without an activation"
-    assert spent.inside("xread", "hget", "hmget", "hset", "hdel", "del", "xack", "xclaim", "xtrim", "hincrby", "evalsha") <= shared
+    assert (
+        spent.inside("xread", "hget", "hmget", "hset", "hdel", "del", "xack", "xclaim", "xtrim", "hincrby", "evalsha") <= shared
+    )
     assert spent.requests <= 0.1
     assert spent.received <= 200
     assert spent.sent <= 270

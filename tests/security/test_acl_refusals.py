@@ -31,14 +31,14 @@ EVERYONE_IS_REFUSED = (
     ("SCRIPT", "FLUSH"), ("FUNCTION", "LIST"), ("EVAL", "return 1", "0"), ("SAVE",), ("REPLICAOF", "NO", "ONE"), ("MIGRATE", "h", "1", "k", "0", "1"),
     ("GET", "elsewhere"), ("SET", "elsewhere", "1"), ("DEL", "elsewhere"), ("XADD", "{other:0}:m:line:a", "*", "e", "x"),
     ("HGET", "{shopping:0}:meta", "protocol"), ("XRANGE", "{other:0}:dead", "-", "+"), ("DEL", "{shop:0}:meta"), ("DEL", "{shop:0}:ready"),
-    ("XTRIM", "{shop:0}:ready", "MAXLEN", "0"), ("DEL", "{shop:0}:dead"),
+    ("DEL", "{shop:0}:dead"),
     ("XGROUP", "DESTROY", "{shop:0}:ready", "workers"), ("RENAME", "{shop:0}:ready", "{shop:0}:m:x"), ("PUBLISH", "c", "m"),
 )  # fmt: skip
 
 
 REFUSED: dict[Role, tuple[tuple[str, ...], ...]] = {
     "producer": (
-        ("XTRIM", "{shop:0}:m:line:a", "MAXLEN", "0"),
+        ("XTRIM", "{shop:0}:m:line:a", "MAXLEN", "0"), ("XTRIM", "{shop:0}:ready", "MAXLEN", "0"),
         ("DEL", "{shop:0}:m:line:a"), ("XDEL", "{shop:0}:m:line:a", "1-1"), ("XRANGE", "{shop:0}:m:line:a", "-", "+"),
         ("XRANGE", "{shop:0}:dead", "-", "+"), ("XADD", "{shop:0}:dead", "*", "e", "x"), ("DEL", "{shop:0}:k:c-1"),
         ("HDEL", "{shop:0}:active", "line:a"), ("HSCAN", "{shop:0}:active", "0"), ("HGETALL", "{shop:0}:active"),
@@ -54,7 +54,7 @@ REFUSED: dict[Role, tuple[tuple[str, ...], ...]] = {
         ("HSET", "{shop:0}:interrupts", "line:a", "x"), ("HGETALL", "{shop:0}:interrupts"),
     ),
     "pipeline": (
-        ("XTRIM", "{shop:0}:m:line:a", "MAXLEN", "0"),
+        ("XTRIM", "{shop:0}:m:line:a", "MAXLEN", "0"), ("XTRIM", "{shop:0}:ready", "MAXLEN", "0"),
         ("DEL", "{shop:0}:m:line:a"), ("XDEL", "{shop:0}:m:line:a", "1-1"), ("XADD", "{shop:0}:dead", "*", "e", "x"),
         ("XDEL", "{shop:0}:dead", "1-1"), ("XACK", "{shop:0}:ready", "workers", "1-1"),
         ("SET", "{shop:0}:fence", "0"), ("XREADGROUP", "GROUP", "workers", "me", "STREAMS", "{shop:0}:ready", ">"), ("LPUSH", "{shop:0}:in:p", "x"),
@@ -70,7 +70,7 @@ REFUSED: dict[Role, tuple[tuple[str, ...], ...]] = {
         ("HSET", "{shop:0}:b:d", "done", "9"), ("HSET", "{shop:0}:watched", "line", "9"),
     ),
     "operator": (
-        ("XTRIM", "{shop:0}:m:line:a", "MAXLEN", "0"),
+        ("XTRIM", "{shop:0}:m:line:a", "MAXLEN", "0"), ("XTRIM", "{shop:0}:ready", "MAXLEN", "0"),
         ("XREADGROUP", "GROUP", "workers", "me", "STREAMS", "{shop:0}:ready", ">"), ("XCLAIM", "{shop:0}:ready", "workers", "me", "0", "1-1"),
         ("SET", "{shop:0}:fence", "0"), ("BRPOP", "{shop:0}:in:p", "1"), ("HSET", "{shop:0}:workers", "w", "x"),
         ("HSET", "{shop:0}:commands", "Work", "x"), ("HSETNX", "{shop:0}:commands", "Work", "x"),

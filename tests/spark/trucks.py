@@ -104,8 +104,16 @@ class Namespace:
             for key in keys:
                 pipeline.xrange(key)
             streams: list[Any] = pipeline.execute()
-        names = [unquote(key.decode().partition("}:m:")[2]) for key in keys]
-        return {name: [_landed(fields[b"e"]) for _, fields in stream] for name, stream in zip(names, streams, strict=True)}
+            alone = {
+                name: value for key in client.scan_iter(f"{{{self.name}:*}}:lone") for name, value in client.hgetall(key).items()
+            }
+        found: dict[str, list[Landed]] = {}
+        for name, stream in zip([key.partition(b"}:m:")[2] for key in keys], streams, strict=True):
+            envelopes = [fields[b"e"] if b"e" in fields else alone[name] for _, fields in stream]
+            found[unquote(name.decode())] = [_landed(envelope) for envelope in envelopes]
+        for name, envelope in alone.items():
+            found.setdefault(unquote(name.decode()), [_landed(envelope)])
+        return found
 
     def landed(self) -> list[Landed]:
         """Return all commands in mailboxes."""

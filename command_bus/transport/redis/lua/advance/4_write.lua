@@ -2,6 +2,8 @@
 
 local kept, closed = {active}, {active}
 
+local TRIMMED_TOGETHER = 4  -- of fewer entries each is deleted
+
 -- Return whether an entry stands before another one, as far as their texts show it.
 local function stands_before(id, other)
   return find(id, '-', 1, true) == find(other, '-', 1, true) and (#id == #other and id < other)
@@ -10,7 +12,7 @@ end
 -- Delete the entries of what was released. All before the oldest pending entry is settled: one trim walks over it once, while each deletion
 -- walks over all that was deleted before it.
 local function delete_released()
-  local pending = try('XPENDING', ready, group, '-', '+', '1')[1]  -- the group may be gone
+  local pending = #released >= TRIMMED_TOGETHER and try('XPENDING', ready, group, '-', '+', '1')[1]  -- the group may be gone
   local others = {}
   for _, id in ipairs(released) do
     if not pending or not stands_before(id, pending[1]) then others[#others + 1] = id end
