@@ -75,6 +75,14 @@ def test_what_never_starts_is_starved_when_its_time_is_over() -> None:
     assert "never started in 1.5 s" in violation.text
 
 
+@pytest.mark.parametrize(("started", "starved"), [(None, False), (12.5, True)])
+def test_what_may_not_have_arrived_is_starved_only_if_it_started(started: float | None, starved: bool) -> None:
+    history = waits(started=started)
+    history.asked[0] = replace(history.asked[0], answer="unknown")
+    history.started.append(Started("other", "line:other", 0, "w0.0", 100, 1, 13.0))
+    assert [violation.rule for violation in found(started_in_time, history)] == ["starved"] * starved
+
+
 def test_what_was_refused_is_not_starved() -> None:
     history = waits()
     history.asked[0] = replace(history.asked[0], answer="refused")

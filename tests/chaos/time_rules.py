@@ -20,6 +20,8 @@ def started_in_time(facts: Facts) -> Iterator[Violation]:
         if not first.within or all(request.answer == "refused" for request in requests):
             continue
         starts = facts.by_id.get(command)
+        if not starts and all(request.answer in ("refused", "unknown") for request in requests):
+            continue  # the request may never have arrived
         until = min(start.at for start in starts) if starts else max(facts.history.until, first.answered)
         waited = facts.calm.between(first.at, until)
         if waited > first.within:
