@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -113,6 +113,30 @@ async def test_the_fence_is_kept(harness: TransportHarness) -> None:
     await harness.put("box:b", "c2")
     fences = [each.started.fence for _ in range(2) for each in await fetch(harness, count=1) if each.started]
     assert fences == [str(ahead + 1), str(ahead + 2)]
+
+
+@pytest.mark.parametrize(
+    ("settled", "left"),
+    [
+        ([0, 1, 2, 3, 4], [5, 6, 7, 8, 9]),
+        ([1, 2, 3, 4, 5, 6, 7], [0, 8, 9]),
+        ([0, 1, 2, 4, 5, 7], [3, 6, 8, 9]),
+        (range(8), [8, 9]),
+    ],
+)
+async def test_activations_settled_together_leave_those_that_run_and_those_that_wait(
+    harness: TransportHarness, worker: ManualWorker, settled: Iterable[int], left: list[int]
+) -> None:
+    boxes = [f"box:{number}" for number in range(10)]
+    for box in boxes:
+        await harness.put(box, f"c-{box}")
+    leases = await worker.read(8)
+    for lease in leases:
+        await worker.do(lease, TAKE)
+    answers = [worker.steps.advance(leases[each], done(f"c-{boxes[each]}")) for each in settled]  # one request
+    assert {str(await answer) for answer in answers} == {str(Released("idle"))}
+    assert await harness.activations() == [boxes[each] for each in left]
+    assert len(await worker.read()) == 2
 
 
 class Fetches:

@@ -61,6 +61,7 @@ LONE = (
         f"{_LUA}/advance/4_write.lua",
         "try('XTRIM', ready, 'MINID', '=', pending[1])",
         "try('XTRIM', ready, 'MINID', '=', released[#released])",
+        f"{_FETCH}::test_activations_settled_together_leave_those_that_run_and_those_that_wait",
     ),
     Mutant(
         "a lone command's id may be ahead of the clock",
