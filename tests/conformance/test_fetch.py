@@ -1,4 +1,4 @@
-"""A busy worker fetches activations and starts their lone commands in one request; what it was never told of runs all the same."""
+"""A busy worker fetches activations and starts their lone commands in one request; what a lost answer named runs all the same."""
 
 from __future__ import annotations
 

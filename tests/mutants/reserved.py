@@ -26,7 +26,7 @@ RESERVED = (
         f"{_STATES}::test_a_letter_that_parks_it_stays",
     ),
     Mutant(
-        "an operator is not told of a later release's state",
+        "an operator gets no error for a later release's state",
         f"{_LUA}/hold.lua",
         "if is_newer(redis.call('HGET', active, scope)) then return 'newer' end\n",
         "",

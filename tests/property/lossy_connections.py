@@ -28,7 +28,7 @@ class LossyConnections(Connections):
 
     async def run(self, script: Script, keys: list[str], args: list[Any]) -> Any:
         if script is READ_MAILBOXES:
-            return await super().run(script, keys, args)  # a look; whoever looks again sees the same
+            return await super().run(script, keys, args)  # it changes nothing
         fate = self.fates.pop() if self.fates else "arrives"
         if fate == "request lost":
             raise TransportUnavailable("lost", outcome_unknown=True)

@@ -17,7 +17,7 @@ RunScript = Callable[[Script, list[str], list[Any]], Awaitable[Any]]
 """Runs a script with keys and arguments, and returns its answer."""
 
 OLDEST = "-"
-"""Where the commands of a mailbox begin that are not settled."""
+"""The first command of a mailbox that is not settled."""
 
 _MOST = 500
 """Mailboxes of one script call: it takes a few milliseconds."""
