@@ -107,6 +107,22 @@ async def test_a_repeated_id_runs_once_and_a_repeated_call_gets_the_stored_reply
             await bus.dispatch(Deposit(account_id="a", amount=6), command_id="once")
 
 
+async def test_a_call_that_gets_no_reply_of_its_own_ends_at_once(sandbox: Sandbox, app: App) -> None:
+    """Refused, a duplicate, or in conflict: its caller waits for an answer to the sending and for the reply at the same time."""
+    async with sandbox.bus(max_depth=1) as bus:
+        await bus.dispatch(Step(line="l", number=0))
+        async with asyncio.timeout(5):
+            with pytest.raises(QueueFull):
+                await bus.call(Flaky(line="l", fail=0), timeout=60)
+        async with bus.worker():
+            command = Deposit(account_id="a", amount=5)
+            assert await bus.call(command, command_id="once", timeout=5) == 5
+            async with asyncio.timeout(5):
+                assert await bus.call(command, command_id="once", timeout=60) == 5
+                with pytest.raises(IdempotencyConflict):
+                    await bus.call(Deposit(account_id="a", amount=6), command_id="once", timeout=60)
+
+
 async def test_two_concurrent_calls_with_one_id_get_one_result(sandbox: Sandbox, app: App) -> None:
     async with sandbox.bus() as bus:
         app.gate.clear()

@@ -78,6 +78,13 @@ LONE = (
         f"{_FETCH}::test_what_is_being_given_back_is_not_interrupted",
     ),
     Mutant(
+        "a refused call waits for its reply",
+        "sending/results.py",
+        "        reply.end()\n",
+        "        pass\n",
+        "tests/conformance/test_delivery.py::test_a_call_that_gets_no_reply_of_its_own_ends_at_once",
+    ),
+    Mutant(
         "fetching starts what is not alone",
         f"{_LUA}/fetch.lua",
         "  if record == 'o|' .. answers[places[i]] .. '|||0|0|' then\n",
