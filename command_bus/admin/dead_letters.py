@@ -19,6 +19,7 @@ from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Cancelled
 from command_bus.session import Session
 from command_bus.transport.admin_interfaces import DeadLetterStore
+from command_bus.transport.flows import envelope_flow
 from command_bus.transport.marks import digest_of, is_marked, waiting_mark
 from command_bus.transport.records import StoredDeadLetter
 from command_bus.transport.retention import Retention
@@ -115,7 +116,7 @@ class DeadLetters:
         envelope = self._envelope(stored)
         marked = is_marked(envelope) and not _nobody_vouches(stored)
         mark = waiting_mark(digest_of(envelope), stored.mailbox) if marked else b""
-        if not await self._store.settle(stored, "replay", Settlement(envelope.command_id, mark, 1)):
+        if not await self._store.settle(stored, "replay", Settlement(envelope.command_id, mark, 1), envelope_flow(envelope)):
             raise _unknown(letter_id)
         return envelope.command_id
 

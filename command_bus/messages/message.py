@@ -19,7 +19,7 @@ from typing_extensions import Unpack
 
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidCommand, RegistrationError
-from command_bus.messages.policies import Delivery, OnPoison, RetryPolicy
+from command_bus.messages.policies import PRIORITIES, Delivery, OnPoison, Priority, RetryPolicy
 
 __all__ = [
     "Command",
@@ -39,7 +39,7 @@ Reply_co = TypeVar("Reply_co", covariant=True)
 MAX_COMMAND_ID_BYTES = 512
 MAX_ENTITY_ID_BYTES = 4096
 _ENTITY_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_CLASS_ARGUMENTS = frozenset({"entity", "delivery", "retry", "on_poison", "timeout"})
+_CLASS_ARGUMENTS = frozenset({"entity", "delivery", "retry", "on_poison", "timeout", "priority", "fair_by"})
 _WIRE_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
 
 
@@ -131,6 +131,8 @@ class MessageSpec:
         retry: How failures are retried.
         on_poison: What a poisoned command does to its entity; None leaves it to the entity type's policy.
         timeout: Seconds that one attempt of the handler may take, or None.
+        priority: The priority of its commands; None leaves it to the entity type's policy.
+        fair_by: The field that holds the tenant, or None: workers are shared fairly between tenants.
     """
 
     name: str
@@ -141,6 +143,8 @@ class MessageSpec:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     on_poison: OnPoison | None = None
     timeout: float | None = None
+    priority: Priority | None = None
+    fair_by: str | None = None
 
 
 class Message(BaseModel, Generic[Reply_co]):
@@ -159,6 +163,8 @@ class Message(BaseModel, Generic[Reply_co]):
         retry: RetryPolicy | None = None,
         on_poison: OnPoison | None = None,
         timeout: float | None = None,
+        priority: Priority | None = None,
+        fair_by: str | None = None,
         **config: Unpack[ConfigDict],
     ) -> None:
         """Name the class arguments for type checkers; pydantic passes the same ones to the hook below, once fields are known."""
@@ -205,6 +211,8 @@ class Command(Message[Reply_co]):
         retry: A `RetryPolicy` for handlers that raise; three attempts, but one for `"at_most_once"`.
         on_poison: `"skip"` or `"park"`.
         timeout: Seconds that one attempt of the handler may take.
+        priority: `"high"`, `"normal"` or `"low"`: which entities come first where several wait for a worker.
+        fair_by: Name of the field that holds the tenant: workers are shared fairly between tenants.
 
     Models are strict (no `"12"` for an int), forbid unknown fields, are frozen and refuse NaN.
     """
@@ -218,7 +226,7 @@ def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any]
     """Build the spec of a class from its class arguments, its fields and its base."""
     values: dict[str, Any] = {}
     if inherited is not None:
-        values = {slot: getattr(inherited, slot) for slot in ("entity", "delivery", "retry", "on_poison", "timeout")}
+        values = {slot: getattr(inherited, slot) for slot in ("entity", "delivery", "retry", "on_poison", "timeout", "priority", "fair_by")}
     values |= given
     if (
         values.get("delivery") == "at_most_once"
@@ -243,6 +251,13 @@ def _check_choices(cls: type[Message[Any]], values: dict[str, Any]) -> None:
         raise RegistrationError(f"{cls.__qualname__}: delivery is 'at_least_once' or 'at_most_once', not {values['delivery']!r}")
     if values.get("on_poison") not in (None, "skip", "park"):
         raise RegistrationError(f"{cls.__qualname__}: on_poison is 'skip' or 'park', not {values['on_poison']!r}")
+    if values.get("priority") not in (None, *PRIORITIES):
+        raise RegistrationError(f"{cls.__qualname__}: priority is 'high', 'normal' or 'low', not {values['priority']!r}")
+    fair_by = values.get("fair_by")
+    if fair_by is not None and fair_by not in cls.model_fields:
+        raise RegistrationError(
+            f"{cls.__qualname__}: fair_by={fair_by!r} names no field: it is the field that holds the tenant, as `customer: str`"
+        )
     if not isinstance(values.get("retry", RetryPolicy()), RetryPolicy):
         raise RegistrationError(f"{cls.__qualname__}: retry is a RetryPolicy, not {values['retry']!r}")
     timeout = values.get("timeout")

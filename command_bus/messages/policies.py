@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings
@@ -19,8 +19,10 @@ __all__ = [
     "Lanes",
     "Mailbox",
     "MailboxPolicy",
+    "PRIORITIES",
     "OnPoison",
     "PerEntity",
+    "Priority",
     "RetryPolicy",
     "lanes",
     "mailbox_from_text",
@@ -29,6 +31,9 @@ __all__ = [
 
 Delivery = Literal["at_least_once", "at_most_once"]
 OnPoison = Literal["skip", "park"]
+Priority = Literal["high", "normal", "low"]
+"""Which entities that wait for a worker come first. While all three wait they start as 16 : 4 : 1; none waits for ever."""
+PRIORITIES: Final[tuple[Priority, ...]] = ("high", "normal", "low")
 _STEEPEST = 1000  # its 64th power is still a float
 
 
@@ -145,12 +150,15 @@ class EntityPolicy:
         mailbox: `per_entity()` or `lanes(n)`; recorded in Redis, a client that disagrees is refused.
         max_depth: Commands that one mailbox may hold; None takes the bus's `max_depth`.
         on_poison: What a poisoned command does to its entity; None takes `"skip"`. A command class may say otherwise.
+        priority: The priority of its commands whose class or dispatch says nothing else.
     """
 
     mailbox: MailboxPolicy = field(default_factory=PerEntity)
     max_depth: int | None = None
     on_poison: OnPoison | None = None
+    priority: Priority = "normal"
 
     def __post_init__(self) -> None:
         require(self.max_depth is None or self.max_depth >= 1, f"EntityPolicy(max_depth={self.max_depth!r}): at least 1")
         require(self.on_poison in (None, "skip", "park"), f"EntityPolicy(on_poison={self.on_poison!r}): 'skip' or 'park'")
+        require(self.priority in PRIORITIES, f"EntityPolicy(priority={self.priority!r}): 'high', 'normal' or 'low'")

@@ -25,7 +25,7 @@ from command_bus.messages.message import (
     check_wire_name,
 )
 from command_bus.messages.outgoing import Envelope, OutgoingMessage
-from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy
+from command_bus.messages.policies import PRIORITIES, EntityPolicy, Lanes, MailboxPolicy, Priority
 from command_bus.randomness import token
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
@@ -41,6 +41,7 @@ from command_bus.serialization.models import MessageCodec, codec_for
 from command_bus.serialization.msgpack import pack
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
+from command_bus.transport.flows import flow_of, tenant_of
 from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_label, mailbox_name
 from command_bus.transport.submissions import NO_DIGEST, Submission
 
@@ -78,6 +79,13 @@ class _Route:
     mailbox: MailboxPolicy
     max_depth: int
     stamp: EnvelopeTemplate
+    priority: Priority
+    flow: str
+
+    def flow_of(self, message: Message[Any]) -> str:
+        """Return what a message without options waits in."""
+        fair_by = self.spec.fair_by
+        return self.flow if fair_by is None else flow_of(self.priority, tenant_of(getattr(message, fair_by, None)))
 
 
 class EnvelopeBuilder:
@@ -107,6 +115,7 @@ class EnvelopeBuilder:
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
+        priority: Priority | None = None,
     ) -> OutgoingMessage:
         """Return a message with its options, checked and encoded.
 
@@ -125,6 +134,8 @@ class EnvelopeBuilder:
             keep_result or command_id is not None,
             spec.delivery == "at_most_once",
             command=message,
+            priority=spec.priority if priority is None else _checked_priority(priority),
+            tenant="" if spec.fair_by is None else tenant_of(getattr(message, spec.fair_by, None)),
         )
         if headers:
             out.headers = _checked_headers(headers)
@@ -144,6 +155,7 @@ class EnvelopeBuilder:
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
+        priority: Priority | None = None,
     ) -> OutgoingMessage:
         """Return a message made without its class, checked and encoded.
 
@@ -162,6 +174,7 @@ class EnvelopeBuilder:
             new_command_id() if command_id is None else _checked_id(command_id),
             keep_result or command_id is not None,
             headers=_checked_headers(headers or {}),
+            priority=None if priority is None else _checked_priority(priority),
         )
         _schedule(out, delay, expires)
         return out
@@ -179,12 +192,13 @@ class EnvelopeBuilder:
         if running is not None and out.inbox and running.mailbox == mailbox:
             raise _cycle(out, running)
         flags = (GIVEN_ID if out.given_id else 0) | (AT_MOST_ONCE if out.at_most_once else 0)
+        priority = out.priority or policy.priority
         ttl_ms = out.ttl_ms if out.deadline is None else _left_ms(out.deadline)
         envelope = WireEnvelope(
             out.command_id, out.name, out.entity_type, out.entity_id, out.payload, flags, ttl_ms, out.inbox,
             running.correlation_id if running is not None else None,
             running.command_id if running is not None else None,
-            out.headers or None,
+            out.headers or None, options=_options(priority),
         )  # fmt: skip
         return Submission(
             mailbox,
@@ -196,6 +210,7 @@ class EnvelopeBuilder:
             out.given_id or out.inbox is not None,
             out.name,
             None if out.deadline is None else partial(self._renewed, envelope, out.deadline),
+            flow_of(priority, out.tenant),
         )
 
     def _renewed(self, envelope: WireEnvelope, deadline: float) -> bytes:
@@ -223,7 +238,7 @@ class EnvelopeBuilder:
             entity_id = canonical_entity_id(getattr(message, spec.key, None))
             mailbox, packed_id = mailbox_name(spec.entity, entity_id, route.mailbox), packed_text(entity_id)
         envelope = route.stamp.pack(packed_text(command_id), packed_id, payload)
-        return Submission(mailbox, command_id, envelope, NO_DIGEST, route.max_depth, 0, False, spec.name)
+        return Submission(mailbox, command_id, envelope, NO_DIGEST, route.max_depth, 0, False, spec.name, None, route.flow_of(message))
 
     def build_run(self, messages: Sequence[Message[Any]]) -> list[Submission | InvalidCommand]:
         """Build the submissions of messages of one class, as `build_fast` does, in half of its time; an error where there is none."""
@@ -238,7 +253,7 @@ class EnvelopeBuilder:
                 if pack is not None and type(entity_id) is str and is_plain_id(entity_id):
                     command_id = new_command_id()
                     envelope = pack(command_id, entity_id, encode(message, limits))
-                    built.append(Submission(start + entity_id, command_id, envelope, NO_DIGEST, depth, 0, False, name))
+                    built.append(Submission(start + entity_id, command_id, envelope, NO_DIGEST, depth, 0, False, name, None, route.flow_of(message)))
                 else:
                     built.append(self.build_fast(message))
             except InvalidCommand as error:
@@ -267,6 +282,7 @@ class EnvelopeBuilder:
                 headers=item.headers,
                 expires=item.expires,
                 keep_result=item.keep_result,
+                priority=item.priority,
             )
         return self.outgoing(item)
 
@@ -309,10 +325,11 @@ class EnvelopeBuilder:
             )
         policy = self._settings.entity(spec.entity)
         flags = AT_MOST_ONCE if spec.delivery == "at_most_once" else 0
+        priority = spec.priority or policy.priority
         sample = None if spec.entity is None else "x"
-        stamp = EnvelopeTemplate(WireEnvelope("x", spec.name, spec.entity, sample, b"", flags), self.sign)
+        stamp = EnvelopeTemplate(WireEnvelope("x", spec.name, spec.entity, sample, b"", flags, options=_options(priority)), self.sign)
         depth = policy.max_depth or self._settings.max_depth
-        route = self._routes[kind] = _Route(spec, codec_for(kind), policy.mailbox, depth, stamp)
+        route = self._routes[kind] = _Route(spec, codec_for(kind), policy.mailbox, depth, stamp, priority, flow_of(priority))
         return route
 
 
@@ -333,6 +350,17 @@ def _schedule(out: OutgoingMessage, delay: float, expires: float | None) -> None
         out.ttl_ms = _milliseconds("expires", expires) - out.delay_ms
         if out.ttl_ms <= 0:
             raise InvalidCommand(f"expires={expires!r} is over before delay={delay!r}: the command would never start")
+
+
+def _options(priority: Priority) -> dict[str, Any] | None:
+    """Return the options of an envelope; None if it has none."""
+    return None if priority == "normal" else {"p": priority}
+
+
+def _checked_priority(priority: Priority) -> Priority:
+    if priority not in PRIORITIES:
+        raise InvalidCommand(f"priority={priority!r}: 'high', 'normal' or 'low'")
+    return priority
 
 
 def _milliseconds(what: str, value: float, *, zero: bool = False) -> int:

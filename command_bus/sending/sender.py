@@ -17,6 +17,7 @@ from command_bus.messages.context import while_lent
 from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope, OutgoingMessage
+from command_bus.messages.policies import Priority
 from command_bus.messages.receipts import BatchResult, Receipt
 from command_bus.middleware import Middleware, Sending, around_batch, around_call, around_dispatch
 from command_bus.observer import observed_call
@@ -70,15 +71,22 @@ class Sender:
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
+        priority: Priority | None = None,
     ) -> Receipt[R]:
         """See `CommandBus.dispatch`."""
-        plain = command_id is None and not delay and not headers and expires is None and not keep_result
+        plain = command_id is None and not delay and not headers and expires is None and not keep_result and priority is None
         if plain and self._builder.can_build_fast and self._agreed(command):
             submission = self._builder.build_fast(command)
             producer = self._session.transport.producer
             return receipt(submission.command_id, await producer.enqueue(submission, self._settings.dispatch_timeout))
         out = self._builder.outgoing(
-            command, command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result
+            command,
+            command_id=command_id,
+            delay=delay,
+            headers=headers,
+            expires=expires,
+            keep_result=keep_result,
+            priority=priority,
         )
         ask = partial(self._ask_later, type(command)) if keep_result else None
         return receipt(out.command_id, await self._send(out), ask)

@@ -159,7 +159,7 @@ class DeadLetterStore(Protocol):
         """
         ...
 
-    async def settle(self, letter: StoredDeadLetter, verb: Resolution, left: Settlement) -> bool:
+    async def settle(self, letter: StoredDeadLetter, verb: Resolution, left: Settlement, flow: str = "") -> bool:
         """Replay or discard a dead letter; return False if it is gone."""
         ...
 

@@ -31,6 +31,8 @@ class Submission:
         name: The command's wire name, for who observes.
         renewed: Gives the envelope packed again with the time to live that is left, or None: it never changes. For a producer that sends
             it late or again.
+        flow: What it waits in: the digit of its class, then its encoded tenant (see `transport.flows`); empty for the normal class without
+            a tenant.
     """
 
     mailbox: str
@@ -42,6 +44,7 @@ class Submission:
     marked: bool = True
     name: str = ""
     renewed: Callable[[], bytes] | None = None
+    flow: str = ""
 
 
 class Admission(Enum):

@@ -160,6 +160,12 @@ def xrange(store: Store, args: Args) -> Any:
 
 
 @command
+def xrevrange(store: Store, args: Args) -> Any:
+    count = int(args[4]) if len(args) > 4 else None
+    return list(reversed(xrange(store, [args[0], args[2], args[1]])))[:count]
+
+
+@command
 def xread(store: Store, args: Args) -> Any:
     words = [word.upper() for word in args]
     count = args[words.index(b"COUNT") + 1] if b"COUNT" in words else b"-1"

@@ -31,6 +31,9 @@ class ShardKeys:
         ready: Stream of activations, the mailboxes that a worker may hold.
         active: Hash of mailbox name -> record (see `mailbox_record`).
         lone: Hash of mailbox name -> envelope, of mailboxes with a single command.
+        flows: Hash of what classes and shares have used; there once they are used.
+        turns: Sorted set of flows, by their virtual time.
+        line: Sorted set of the places of mailboxes that wait behind the ready stream.
         fence: The highest fence.
         stats: Hash of counters.
         due: Sorted set of retries and delayed commands, by the ms when they are due.
@@ -63,9 +66,11 @@ class ShardKeys:
         "due",
         "events",
         "fence",
+        "flows",
         "inboxes",
         "interrupts",
         "last_batches",
+        "line",
         "lone",
         "mailboxes",
         "marks",
@@ -75,6 +80,7 @@ class ShardKeys:
         "prefix",
         "ready",
         "stats",
+        "turns",
         "watched",
         "workers",
     )
@@ -85,6 +91,9 @@ class ShardKeys:
         self.ready = prefix + "ready"
         self.active = prefix + "active"
         self.lone = prefix + "lone"
+        self.flows = prefix + "flows"
+        self.turns = prefix + "turns"
+        self.line = prefix + "line"
         self.fence = prefix + "fence"
         self.stats = prefix + "stats"
         self.due = prefix + "due"
@@ -104,6 +113,11 @@ class ShardKeys:
         self.inboxes = prefix + "in:"
         self.last_batches = prefix + "p:"
         self.bulk = prefix + "b:"
+
+    @property
+    def fair(self) -> tuple[str, str, str]:
+        """Names of the keys of the line, in the order in which scripts take them."""
+        return self.flows, self.turns, self.line
 
     def mailbox(self, name: str) -> str:
         """Return the name of a mailbox's stream."""

@@ -17,7 +17,7 @@ from command_bus.transport.mailboxes import mailbox_label
 __all__ = ["MailboxRecord", "parse_record", "parse_started", "refuse_newer"]
 
 _FIELDS = 7
-_STATES = frozenset({"", "r", "h", "H", "w", "s", "o", "O"})
+_STATES = frozenset({"", "r", "h", "H", "w", "s", "o", "O", "q"})
 _NEWER = b"newer"
 _NO_PARTS: Mapping[str, str] = MappingProxyType({})
 
@@ -26,14 +26,15 @@ class MailboxRecord(NamedTuple):
     """A mailbox's record.
 
     Attributes:
-        state: `r` or `o` ready, `h`, `H` or `O` held, `w` waits for a retry, `s` stopped; empty if the mailbox has no record; others are of a
+        state: `r` or `o` ready, `h`, `H` or `O` held, `w` waits for a retry, `q` waits in the line, `s` stopped; empty if the mailbox has no record; others are of a
             later release.
         activation: Id of its entry in the ready stream; empty in the states `w` and `s`.
         fence: Of the command that runs; empty if none does.
-        message: Id of the command that runs; empty if none does.
+        message: Id of the command that runs, or of a lone one that was or is in the line; else empty.
         attempt: How often the oldest command was started.
         first_ms: When it was first started; 0 if it never was, below zero if it was replayed while parked.
-        holder: The lease under which the command runs: a worker's name, `#` and what tells its leases apart; empty if none does.
+        holder: The lease under which the command runs: a worker's name, `#` and what tells its leases apart; in the state `q` its place; else
+            empty.
         parts: What later releases write behind it, by key.
     """
 
@@ -54,7 +55,7 @@ class MailboxRecord(NamedTuple):
     @property
     def is_ready(self) -> bool:
         """Whether it waits for a worker."""
-        return self.state in ("r", "o")
+        return self.state in ("r", "o", "q")
 
     @property
     def is_held(self) -> bool:
@@ -69,7 +70,7 @@ class MailboxRecord(NamedTuple):
     @property
     def is_lone(self) -> bool:
         """Whether its only command has no entry in the mailbox's stream."""
-        return self.state in ("o", "O")
+        return self.state in ("o", "O") or (self.state == "q" and self.message != "")
 
     @property
     def started_us(self) -> int:

@@ -87,7 +87,8 @@ async def repair_page(connections: Connections, keys: ShardKeys, cursor: int) ->
         return await pipeline.execute()
 
     count, (following, states) = await connections.ask(read)
-    names: list[Any] = [keys.ready, keys.active, keys.paused, keys.parked, *(keys.mailboxes.encode() + name for name in states)]
+    names: list[Any] = [keys.ready, keys.active, keys.paused, keys.parked, *keys.fair]
+    names += (keys.mailboxes.encode() + name for name in states)
     repaired = int(await connections.run(REACTIVATE, names, [GROUP, *states])) if states else 0
     return int(following), repaired, len(states) / count if count else 1.0
 

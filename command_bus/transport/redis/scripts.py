@@ -16,6 +16,7 @@ __all__ = [
     "ENQUEUE",
     "ENQUEUE_ONE",
     "FETCH",
+    "FILL_LINE",
     "HOLD",
     "MAILBOX_HEADS",
     "OUTCOME_OFFSET",
@@ -76,6 +77,7 @@ ENQUEUE_ONE = _load("enqueue_one")
 FETCH = _load("fetch")
 ADVANCE = _load("advance")
 PROMOTE = _load("promote")
+FILL_LINE = _load("fill_line")
 DELAYED_MAILBOXES = _load("delayed_mailboxes")
 CLAIM = _load("claim")
 HOLD = _load("hold")
@@ -95,6 +97,7 @@ SCRIPTS = (
     FETCH,
     ADVANCE,
     PROMOTE,
+    FILL_LINE,
     DELAYED_MAILBOXES,
     CLAIM,
     HOLD,

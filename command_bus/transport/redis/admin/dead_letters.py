@@ -11,6 +11,7 @@ from command_bus.transport.records import Resolution, StoredDeadLetter
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.mailbox_record import refuse_newer
+from command_bus.transport.flows import NORMAL_FLOW
 from command_bus.transport.redis.scripts import SETTLE_DEAD_LETTER
 from command_bus.transport.steps import Settlement
 
@@ -46,7 +47,7 @@ class RedisDeadLetters(RetryingRequests):
         )
         return min((int(page[0][0].partition(b"-")[0]) for page in pages if page), default=None)
 
-    async def settle(self, letter: StoredDeadLetter, verb: Resolution, left: Settlement) -> bool:
+    async def settle(self, letter: StoredDeadLetter, verb: Resolution, left: Settlement, flow: str = "") -> bool:
         """Replay or discard a letter; False if it is gone already."""
         found_at = self._shard_and_entry(letter.id)
         if found_at is None:
@@ -62,8 +63,9 @@ class RedisDeadLetters(RetryingRequests):
             keys.watched,
             keys.events,
             keys.lone,
+            *keys.fair,
         ]
-        args = [GROUP, verb, entry, letter.mailbox, left.mark_ms, left.mark, left.outcome]
+        args = [GROUP, verb, entry, letter.mailbox, left.mark_ms, left.mark, left.outcome, flow or NORMAL_FLOW]
         answer = await self._run_once(keys, SETTLE_DEAD_LETTER, names, args)
         refuse_newer(answer, letter.mailbox)
         return bool(answer != b"gone")

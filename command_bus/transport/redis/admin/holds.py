@@ -131,6 +131,7 @@ class RedisHolds(RetryingRequests):
     ) -> None:
         names = list(mailboxes)
         keys = [shard.ready, shard.active, shard.paused, shard.parked, shard.due, shard.watched, shard.events, shard.lone]
+        keys += shard.fair
         answer = await self._run(
             shard, HOLD, keys + [shard.mailbox(name) for name in names], [GROUP, verb, scope, reason, *names]
         )

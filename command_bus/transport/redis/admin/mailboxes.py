@@ -118,6 +118,7 @@ class RedisMailboxes(RetryingRequests):
             keys.watched,
             keys.events,
             keys.lone,
+            *keys.fair,
         ]
         args: list[Any] = [GROUP, mailbox, self._reply_ttl_ms]
         for command, left in commands:

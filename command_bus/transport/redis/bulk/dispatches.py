@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 from command_bus.clock import mono
 from command_bus.errors import DispatchConflict, DispatchFenced, Unconfirmed
 from command_bus.transport.bulk import DispatchFacts, EntityOwner, Loaded, LoadItem, Opening, OpenState, Version
+from command_bus.transport.flows import NORMAL_FLOW
 from command_bus.transport.redis.bulk.outcomes import RedisBulkOutcomes
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
@@ -79,6 +80,7 @@ class RedisBulkDispatches(RetryingRequests):
         sequenced: bool = False,
         suspects: Collection[str] | None = None,
         entity_owner: EntityOwner | None = None,
+        flow: str = "",
     ) -> Loaded:
         """See `BulkDispatches`. At most 1,000 items.
 
@@ -104,7 +106,7 @@ class RedisBulkDispatches(RetryingRequests):
             version.number, -(-total // self._keys.count), self._max_depth, len(keys.mailboxes), self._remembered(dispatch_id),
             int(sequenced), len(boxes) if suspects is None else len(suspects),
             pack(f">{len(runs)}H", *runs), b"".join([item[2] for item in items]),
-            "" if entity_owner is None else f"{entity_owner.run}|{entity_owner.partition}", int(entity_owner is not None and entity_owner.strict),
+            "" if entity_owner is None else f"{entity_owner.run}|{entity_owner.partition}", int(entity_owner is not None and entity_owner.strict), flow or NORMAL_FLOW,
             *[item[3] for item in items],
         ]  # fmt: skip
         if sequenced:
@@ -115,7 +117,7 @@ class RedisBulkDispatches(RetryingRequests):
         names = [
             keys.ready, keys.active, keys.stats, keys.paused, keys.delayed_counts,
             keys.dispatch(dispatch_id), keys.ids(dispatch_id), keys.sequences(dispatch_id),
-            keys.watched, keys.events, keys.homes(dispatch_id), keys.lone,
+            keys.watched, keys.events, keys.homes(dispatch_id), keys.lone, *keys.fair,
         ]  # fmt: skip
         prefix = keys.mailboxes
         names += [prefix + mailbox for mailbox in boxes]

@@ -1,6 +1,6 @@
 -- bulk_load: accept a chunk of a dispatch into its mailboxes, in order, as far as its version and the limits allow.
 --
--- uses: record, lone, holds, admission, events
+-- uses: record, newer, lone, holds, line, admission, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -14,7 +14,10 @@
 -- KEYS[10]  events    stream of what happened to commands of watched types
 -- KEYS[11]  homes     hash: entity -> the task that writes its commands
 -- KEYS[12]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
--- KEYS[13…] the mailboxes
+-- KEYS[13]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[14]  turns     sorted set of flows, by their virtual time
+-- KEYS[15]  line      sorted set of the places of entities that wait
+-- KEYS[16…] the mailboxes
 -- ARGV[1]   version   that is loaded
 -- ARGV[2]   limit     of commands in this shard
 -- ARGV[3]   room      of commands in one mailbox
@@ -26,7 +29,8 @@
 -- ARGV[9]   checks    four bytes for each command, of its payload
 -- ARGV[10]  home      the task that writes, as run|partition; empty: any task may write any entity
 -- ARGV[11]  strict    '1' if an entity that another partition of the same run has begun is refused
--- ARGV[12…] envelopes; then, with sequence numbers, those, and the entity of each run; then the entities that are new to the task.
+-- ARGV[12]  flow      of all these commands; 1 if they have no class of their own
+-- ARGV[13…] envelopes; then, with sequence numbers, those, and the entity of each run; then the entities that are new to the task.
 --           Few and long arguments: each costs 0.2 us
 --
 -- returns 'done' if the version is committed, 'gone' if it is not open, 'split|', the partition, '|' and the entity that it has begun, if
@@ -42,7 +46,7 @@ local ready, active, stats, paused, delayed_counts, record, ids, last = KEYS[1],
 local version, limit, space, prefix = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local sequenced, suspects, runs, checks = ARGV[6] == '1', tonumber(ARGV[7]), ARGV[8], ARGV[9]
 local home, strict, homes = ARGV[10], ARGV[11] == '1', KEYS[11]
-local lone, first_box, head = KEYS[12], 12, 11
+local lone, flows, first_box, flow, head = KEYS[12], KEYS[13], 15, ARGV[12], 12
 local call, byte, sub = redis.call, string.byte, string.sub
 
 local state = call('HMGET', record, 'open', 'done')
@@ -86,7 +90,12 @@ if home ~= '' and #ARGV > from then
   end
 end
 
-local any_delayed = call('EXISTS', delayed_counts) == 1
+local any_delayed, queue_up = call('EXISTS', delayed_counts, flows) > 0, nil
+if any_delayed or flow ~= '1' then
+  any_delayed = call('EXISTS', delayed_counts) == 1
+  if flow ~= '1' and call('EXISTS', flows) == 0 then call('HSET', flows, 'c0', '0') end
+  queue_up = call('EXISTS', flows) == 1 and open_line(ready, active, flows, KEYS[14], KEYS[15]) or nil
+end
 local boxes = #KEYS - first_box
 local names, room = {}, {}
 for box = 1, boxes do names[box] = sub(KEYS[first_box + box], prefix + 1) end
@@ -114,7 +123,7 @@ for run = 1, #runs / 4 do
   local box = 256 * high + low
   many[box] = (many[box] or 0) + 256 * rows + few
 end
-local put, spoiled, finish = mailbox_writer(ready, active, lone, first_box, names, records, held, many)
+local put, spoiled, finish = mailbox_writer(ready, active, lone, first_box, names, records, held, many, queue_up)
 local publish = call('EXISTS', KEYS[9]) == 1 and publisher(KEYS[9], KEYS[10])
 
 for run = 1, #runs / 4 do
@@ -143,7 +152,7 @@ for run = 1, #runs / 4 do
       refused[box] = true
     else
       local envelope = ARGV[head + i]
-      local fault = put(box, envelope)
+      local fault = put(box, envelope, flow)
       if not fault then
         admission = '+'
         accepted = accepted + 1

@@ -1,6 +1,6 @@
 -- enqueue: accept commands into their mailboxes, in order, and activate the entities that were idle.
 --
--- uses: record, lone, holds, admission, events
+-- uses: record, newer, lone, holds, line, admission, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -13,7 +13,10 @@
 -- KEYS[9]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[10]  events    stream of what happened to commands of watched types
 -- KEYS[11]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
--- KEYS[12…] the mailboxes, then the mark of each command that has one, in their order
+-- KEYS[12]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[13]  turns     sorted set of flows, by their virtual time
+-- KEYS[14]  line      sorted set of the places of entities that wait
+-- KEYS[15…] the mailboxes, then the mark of each command that has one, in their order
 -- ARGV[1]   number    of this batch, growing per producer: asked again it is answered as the first time
 -- ARGV[2]   again     '1' if it may have been applied before, and an earlier answer of this producer cannot have expired yet
 -- ARGV[3]   ttl       ms for which the answer is kept
@@ -21,7 +24,8 @@
 -- ARGV[5]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
 -- ARGV[6]   rooms     'commands that a mailbox may hold:number of mailboxes ' for each stretch of equal ones
 -- ARGV[7]   targets   two bytes for each command: the number of its mailbox
--- ARGV[8]   kinds     a letter for each command: p plain, m with a mark, d delayed, b both; empty if all are plain
+-- ARGV[8]   kinds     a letter for each command: p plain, m with a mark, d delayed, b both; empty if all are plain. If any has a class or a tenant,
+--           behind the letters the flows, each with a space, and a colon; then two bytes for each command: the number of its flow, 0 for none
 -- ARGV[9…]  for each command its envelope; then for each with a mark its digest, in their order; then for each that is delayed its ms
 --           and its id. Few arguments: each costs 0.2 us
 --
@@ -33,7 +37,7 @@
 -- one mailbox is answered to its commands alone. After the first write nothing fails, whatever a counter holds.
 
 local ready, active, stats, due, delayed, delayed_counts, paused, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local lone, first_box = KEYS[11], 11
+local lone, flows, first_box = KEYS[11], KEYS[12], 14
 local number, limit, prefix, targets, kinds = tonumber(ARGV[1]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
 local head = 8
 local call, byte, sub = redis.call, string.byte, string.sub
@@ -48,10 +52,24 @@ elseif number > 1 and ARGV[2] == '1' then
   return 'gone'  -- the clock has jumped, or the key is lost: the answer is unknown
 end
 
-local any, publish = call('EXISTS', delayed_counts, paused, KEYS[9]) > 0, nil  -- delayed commands, paused mailboxes, or watched types
-if any and call('EXISTS', KEYS[9]) == 1 then
-  publish = publisher(KEYS[9], KEYS[10])
-  any = call('EXISTS', delayed_counts, paused) > 0
+local any, publish = call('EXISTS', delayed_counts, paused, KEYS[9], flows) > 0, nil  -- delayed, paused, watched, or a line
+if any and call('EXISTS', KEYS[9]) == 1 then publish = publisher(KEYS[9], KEYS[10]) end
+
+-- The flows of commands, by their number. The first command of a class or a tenant puts the line into use.
+local flow_names, flow_numbers = {}, nil
+if #kinds > #targets / 2 then
+  local from = string.find(kinds, ':', #targets / 2, true)
+  for flow in string.gmatch(sub(kinds, #targets / 2 + 1, from - 1), '(%S+) ') do flow_names[#flow_names + 1] = flow end
+  flow_numbers, kinds = sub(kinds, from + 1), sub(kinds, 1, #targets / 2)
+  if call('EXISTS', flows) == 0 then call('HSET', flows, 'c0', '0') end
+  any = true
+end
+local queue_up = any and call('EXISTS', flows) == 1 and open_line(ready, active, flows, KEYS[13], KEYS[14]) or nil
+if publish or queue_up then any = call('EXISTS', delayed_counts, paused) > 0 end
+local function flow_of_command(i)
+  if not flow_numbers then return '1' end
+  local high, low = byte(flow_numbers, 2 * i - 1, 2 * i)
+  return flow_names[256 * high + low] or '1'
 end
 local free = limit - (tonumber(call('HGET', stats, 'depth')) or 0)
 
@@ -80,7 +98,7 @@ end
 
 local first_due = nil
 -- Keep a delayed command until it is due; return the error if its mailbox is of another type.
-local function postpone(box, id, delay, envelope)
+local function postpone(box, id, delay, envelope, flow)
   local length, name = redis.pcall('XLEN', KEYS[first_box + box]), names[box]
   if type(length) == 'table' then return length end
   local time = call('TIME')
@@ -90,6 +108,7 @@ local function postpone(box, id, delay, envelope)
     if head.err then return head end
     first_due = tonumber(head[2] or '9007199254740991')
   end
+  if flow ~= '1' then envelope = '\193e:' .. #envelope .. ':' .. envelope .. 'f:' .. #flow .. ':' .. flow end  -- see shared/entry_text.lua
   local kept = redis.pcall('HSET', delayed, id, name .. '\n' .. envelope)
   if type(kept) == 'table' then return kept end
   if type(redis.pcall('HINCRBY', delayed_counts, name, 1)) == 'table' then redis.pcall('HSET', delayed_counts, name, '1') end
@@ -114,7 +133,7 @@ for i = 1, count do
   local box = 256 * high + low
   many[box] = (many[box] or 0) + 1
 end
-local put, spoiled, finish = mailbox_writer(ready, active, lone, first_box, names, records, held, many)
+local put, spoiled, finish = mailbox_writer(ready, active, lone, first_box, names, records, held, many, queue_up)
 local accepted, marks, digests = 0, first_box + boxes, head + count
 local delays = digests
 if kinds ~= '' then
@@ -146,9 +165,9 @@ for i = 1, count do
   else
     local fault = nil
     if kind == 'd' or kind == 'b' then
-      fault = postpone(box, ARGV[delays], tonumber(ARGV[delays - 1]), ARGV[head + i])
+      fault = postpone(box, ARGV[delays], tonumber(ARGV[delays - 1]), ARGV[head + i], flow_of_command(i))
     else
-      fault = put(box, ARGV[head + i])
+      fault = put(box, ARGV[head + i], queue_up and flow_of_command(i))
     end
     if not fault then
       room[box] = room[box] - 1

@@ -1,4 +1,4 @@
--- enqueue_one: accept one command, without delay, where nothing is paused, watched or delayed. It does what enqueue.lua does, without
+-- enqueue_one: accept one command, without delay, where nothing is paused, watched or delayed, and no line in use. It does what enqueue.lua does, without
 -- its tables; whatever is out of the ordinary is left to that.
 --
 -- uses: record, lone
@@ -11,8 +11,9 @@
 -- KEYS[6]  watched   hash: entity type -> number of events to keep
 -- KEYS[7]  last      number of the producer's last batch, a colon, and how it was answered
 -- KEYS[8]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
--- KEYS[9]  mailbox
--- KEYS[10] mark      of the command; missing if it has none
+-- KEYS[9]  flows     hash: what classes and shares have used; may not exist
+-- KEYS[10] mailbox
+-- KEYS[11] mark      of the command; missing if it has none
 -- ARGV[1]  number    of this batch, growing per producer: asked again it is answered as the first time
 -- ARGV[2]  again     '1' if it may have been applied before, and an earlier answer of this producer cannot have expired yet
 -- ARGV[3]  ttl       ms for which the answer is kept
@@ -25,11 +26,11 @@
 -- returns '?' if enqueue.lua has to be asked, and the command was not touched; else as enqueue.lua: 'gone', +, =, !
 
 local active, stats, later, paused, watched = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local last, lone, mailbox, mark = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local last, lone, mailbox, mark = KEYS[7], KEYS[8], KEYS[10], KEYS[11]
 local number, ttl, name, envelope, digest = tonumber(ARGV[1]), ARGV[3], ARGV[5], ARGV[7], ARGV[8]
 local call, pcall = redis.call, redis.pcall
 
-if call('EXISTS', later, paused, watched) > 0 then return '?' end
+if call('EXISTS', later, paused, watched, KEYS[9]) > 0 then return '?' end
 local record = call('HGET', active, name)
 if record then  -- an idle one is empty
   local length = pcall('XLEN', mailbox)

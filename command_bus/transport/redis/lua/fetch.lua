@@ -1,6 +1,6 @@
 -- fetch: deliver activations to a worker, without waiting for any, and start the lone commands among them.
 --
--- uses: memory_limit, fences
+-- uses: memory_limit, record, newer, fences, line
 --
 -- KEYS[1]   ready     stream of activations; its pending entries are the leases
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -8,6 +8,7 @@
 -- KEYS[4]   fence     the shard's highest fence
 -- KEYS[5]   paused    hash: scope -> mode|since in ms|why
 -- KEYS[6]   watched   hash: entity type -> number of events to keep
+-- KEYS[7…]  flows, turns and line, if the worker knows that the line is in use (see shared/line.lua)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     consumer name of the worker
 -- ARGV[3]   count     of activations at most
@@ -26,6 +27,8 @@ pass_memory_limit(ready, group)
 local time = call('TIME')
 local now = format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 local found = call('XREADGROUP', 'GROUP', group, owner, 'COUNT', ARGV[3], 'STREAMS', ready, '>')
+local queue_up = KEYS[7] and call('EXISTS', KEYS[7]) == 1 and open_line(ready, active, KEYS[7], KEYS[8], KEYS[9])
+if queue_up then queue_up.close() end  -- before anything is started: it reads no record that this script changes
 if not found then return {now} end
 
 local answers, names, places = {now}, {}, {}
@@ -39,10 +42,16 @@ for i, entry in ipairs(found[1][2]) do
 end
 if #names == 0 or call('EXISTS', KEYS[5], KEYS[6]) > 0 then return answers end
 
-local starting, at_of = {}, {}
+local starting, at_of, messages, parts_of = {}, {}, {}, {}
 for i, record in ipairs(call('HMGET', active, unpack(names))) do
   if record == 'o|' .. answers[places[i]] .. '|||0|0|' then
     starting[#starting + 1], at_of[#at_of + 1] = names[i], places[i]
+  elseif queue_up and record then
+    local state, activation, _, message, attempt, first, _, parts = parse_record(record)
+    if state == 'o' and activation == answers[places[i]] and attempt == '0' and first == '0' then
+      starting[#starting + 1], at_of[#at_of + 1] = names[i], places[i]
+      messages[#starting], parts_of[#starting] = message ~= '' and message, parts
+    end
   end
 end
 if #starting == 0 then return answers end
@@ -52,9 +61,9 @@ local changed = {active}
 for i, envelope in ipairs(call('HMGET', lone, unpack(starting))) do
   local at = at_of[i]
   local id = answers[at]
-  local running = next_fence() .. '|' .. id .. '|1|' .. now
+  local running = next_fence() .. '|' .. (messages[i] or id) .. '|1|' .. now
   changed[2 * i] = starting[i]
-  changed[2 * i + 1] = 'O|' .. id .. '|' .. running .. '|' .. owner .. '#f' .. format('%.0f', number + (at - 2) / 4)
+  changed[2 * i + 1] = 'O|' .. id .. '|' .. running .. '|' .. owner .. '#f' .. format('%.0f', number + (at - 2) / 4) .. (parts_of[i] or '')
   answers[at + 2], answers[at + 3] = running, envelope or ''
 end
 call('HSET', unpack(changed))

@@ -1,6 +1,6 @@
 -- hold: pause, drain or resume a scope (one mailbox, an entity type or all), and wake mailboxes that are no longer held.
 --
--- uses: memory_limit, record, newer, lone, holds, events
+-- uses: memory_limit, record, newer, lone, holds, line, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -10,7 +10,10 @@
 -- KEYS[6]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[7]   events    stream of what happened to commands of watched types
 -- KEYS[8]   lone      hash: mailbox name -> envelope (see shared/lone.lua)
--- KEYS[9…]  mailboxes to wake
+-- KEYS[9]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[10]  turns     sorted set of flows, by their virtual time
+-- KEYS[11]  line      sorted set of the places of entities that wait
+-- KEYS[12…] mailboxes to wake
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   verb      pause, drain, resume; or wake, which leaves the scope as it is
 -- ARGV[3]   scope     a mailbox's name, <entity type>:* (~:* for commands without an entity), or *
@@ -35,7 +38,7 @@ local function wake(name, box)
   elseif redis.call('ZSCORE', due, 'r:' .. name) then
     redis.call('HSET', active, name, pack_record('w', '', attempt, first, parts))
   else
-    redis.call('HSET', active, name, queue(ready, name, attempt, first, parts))
+    redis.call('HSET', active, name, queue(ready, name, attempt, first, parts, lined and lined.head_of(box)))
   end
   return 1
 end
@@ -58,5 +61,7 @@ if changed and (string.sub(scope, -1) ~= '*' or string.find(ready, ':0}:', 1, tr
   publish(({pause = 'paused', drain = 'draining', resume = 'resumed'})[verb], scope, '', '', '', '', reason)
 end
 local woken = 0
-for i = 5, #ARGV do woken = woken + wake(ARGV[i], KEYS[i + 4]) end
+local queue_up = redis.call('EXISTS', KEYS[9]) == 1 and open_line(ready, active, KEYS[9], KEYS[10], KEYS[11])
+for i = 5, #ARGV do woken = woken + wake(ARGV[i], KEYS[i + 7]) end
+if queue_up then queue_up.close() end
 return woken

@@ -16,7 +16,7 @@ for i = 2, #KEYS do
   local length, head = redis.pcall('XLEN', box), ''
   local record = redis.call('HGET', active, string.sub(box, prefix + 1))
   if is_lone(record) then
-    length, head = 1, select(2, parse_record(record))
+    length, head = 1, lone_id(record)
   elseif type(length) ~= 'number' then
     length = -1
   elseif length > 0 then

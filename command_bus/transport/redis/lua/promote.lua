@@ -1,6 +1,6 @@
 -- promote: move what has become due: delayed commands enter their mailbox, retries become ready.
 --
--- uses: memory_limit, record, newer, lone, entry_text, holds, delayed
+-- uses: memory_limit, record, newer, lone, entry_text, holds, line, delayed
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -8,7 +8,10 @@
 -- KEYS[4]   delayed   hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
 -- KEYS[5]   later     hash: mailbox name -> number of delayed commands
 -- KEYS[6]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
--- KEYS[7…]  the mailbox of each member
+-- KEYS[7]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[8]  turns     sorted set of flows, by their virtual time
+-- KEYS[9]  line      sorted set of the places of entities that wait
+-- KEYS[10…] the mailbox of each member
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   known     first letters of the members of `due` that the worker knows
 -- ARGV[3…]  for each member: the member of `due` (r:<mailbox name> or d:<command id>), its mailbox name, its score as it was read
@@ -26,19 +29,36 @@ pass_memory_limit(ready, ARGV[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local any_paused = redis.call('EXISTS', paused) == 1
-local function wake(name, attempt, first, parts)
+local any_paused, queue_up = redis.call('EXISTS', paused, KEYS[7]) > 0, nil
+if any_paused then
+  any_paused = redis.call('EXISTS', paused) == 1
+  queue_up = redis.call('EXISTS', KEYS[7]) == 1 and open_line(ready, active, KEYS[7], KEYS[8], KEYS[9])
+end
+local function wake(name, attempt, first, parts, box)
   local held = any_paused and holds_of(paused, name)
-  redis.call('HSET', active, name, held and pack_record('s', '', attempt, first, parts) or queue(ready, name, attempt, first, parts))
+  redis.call('HSET', active, name, held and pack_record('s', '', attempt, first, parts) or queue(ready, name, attempt, first, parts, lined and box and lined.head_of(box)))
 end
 
-local function retry(name, member)
+local function retry(name, member, box)
   local record = redis.call('HGET', active, name)
   if is_newer(record) then return false end
   redis.call('ZREM', due, member)
   local state, _, _, _, attempt, first, _, parts = parse_record(record or '')
-  if state == 'w' then wake(name, attempt, first, parts) end
+  if state == 'w' then wake(name, attempt, first, parts, box) end
   return true
+end
+
+-- Return the fields of an entry, and its flow, which a mailbox does not keep.
+local function entry_of(text)
+  local fields, flow = fields_in(text), '1'
+  for i = #fields - 1, 1, -2 do
+    if fields[i] == 'f' then
+      flow = fields[i + 1]
+      table.remove(fields, i)
+      table.remove(fields, i)
+    end
+  end
+  return fields, flow
 end
 
 -- Put a delayed command into its mailbox; return false if that takes nothing. A mailbox whose ids are used up is woken: the worker that
@@ -49,20 +69,22 @@ local function admit(id, name, box)
   local cut = string.find(value, '\n', 1, true)
   if not cut or string.sub(value, 1, cut - 1) ~= name then return true end
   local record = redis.call('HGET', active, name)
-  local _, fault = line_up(active, box, name, record)
-  local added = fault or redis.pcall('XADD', box, '*', unpack(fields_in(string.sub(value, cut + 1))))
+  local lined_up, fault = line_up(active, box, name, record)
+  local fields, flow = entry_of(string.sub(value, cut + 1))
+  local added = fault or redis.pcall('XADD', box, '*', unpack(fields))
   if type(added) == 'string' then
     redis.call('HDEL', delayed, id)
     count_down_delayed(delayed_counts, name)
+    if record and queue_up then redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added)) end
   elseif not string.find(tostring(added.err), ' ID', 1, true) then
     return false
   end
-  if not record then wake(name, '0', '0') end
+  if not record then wake(name, '0', '0', queue_up and type(added) == 'string' and queue_up.parts_of(flow, added) or nil) end
   return type(added) == 'string'
 end
 
 local promoted, left = 0, {}
-local key = 6
+local key = 9
 for arg = 3, #ARGV, 3 do
   local member, name = ARGV[arg], ARGV[arg + 1]
   key = key + 1
@@ -70,7 +92,7 @@ for arg = 3, #ARGV, 3 do
   if score and (tonumber(score) <= now or tonumber(score) == tonumber(ARGV[arg + 2])) then
     local kind = string.sub(member, 1, 2)
     if kind ~= 'd:' then
-      if kind == 'r:' and retry(name, member) then
+      if kind == 'r:' and retry(name, member, KEYS[key]) then
         promoted = promoted + 1
       else
         left[#left + 1] = member
@@ -84,6 +106,7 @@ for arg = 3, #ARGV, 3 do
   end
 end
 
+if queue_up then queue_up.close() end
 local head = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
 local known = head[1] and string.find(head[1], '^[' .. ARGV[2] .. ']:')
 return {promoted, known and math.max(tonumber(head[2]) - now, 0) or -1, left}

@@ -17,7 +17,7 @@ local function read(box, start)
   local name = string.sub(box, prefix + 1)
   local record = redis.call('HGET', active, name)
   if is_lone(record) then
-    local id = string.match(record, '^.|([^|]*)')
+    local id = lone_id(record)
     return (start == '-' or start == id) and {{id, fields_of(lone, name, {'l'})}} or {}
   end
   if start == '-' and record then start = running_in(record) or start end

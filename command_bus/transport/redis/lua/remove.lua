@@ -1,6 +1,6 @@
 -- remove: remove waiting commands from one mailbox (cancel, purge). A command that runs is left alone.
 --
--- uses: memory_limit, record, newer, lone, entry_text, outcomes, delayed, events
+-- uses: memory_limit, record, newer, lone, entry_text, outcomes, delayed, line, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -14,7 +14,10 @@
 -- KEYS[10]  watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[11]  events    stream of what happened to commands of watched types
 -- KEYS[12]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
--- KEYS[13…] for each command its mark, its inbox (the mark again if no call waits), its dispatch's record and stream of outcomes
+-- KEYS[13]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[14]  turns     sorted set of flows, by their virtual time
+-- KEYS[15]  line      sorted set of the places of entities that wait
+-- KEYS[16…] for each command its mark, its inbox (the mark again if no call waits), its dispatch's record and stream of outcomes
 --           (the mark again if none keeps them)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   name      of the mailbox
@@ -33,7 +36,7 @@ if is_newer(record) then return 'newer' end
 local fault = nil
 record, fault = line_up(active, box, name, record)
 if fault then return fault end
-local state, activation, _, running, _, _, _, parts = parse_record(record or '')
+local state, activation, _, running, _, _, place, parts = parse_record(record or '')
 local letter = redis.call('HGET', parked, name)
 local holds = state == 'h' or state == 'H'
 local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
@@ -71,13 +74,16 @@ local function take_out(id)
     if state == 'w' or (state == 's' and letter) then state = 'free' end
     if state == 'r' or state == 's' then
       redis.call('HSET', active, name, pack_record(state, activation, '0', '0', parts))
+    elseif state == 'q' then
+      redis.call('HSET', active, name, pack_record(state, '', '0', '0', place .. parts))
     end
   end
   return true
 end
 
 local removed = 0
-local key = 12
+local queue_up = redis.call('EXISTS', KEYS[13]) == 1 and open_line(ready, active, KEYS[13], KEYS[14], KEYS[15])
+local key = 15
 for arg = 4, #ARGV, 5 do
   local envelope = envelope_of(ARGV[arg])
   if take_out(ARGV[arg]) then
@@ -101,7 +107,8 @@ if record and redis.call('XLEN', box) == 0 and not holds then
   end
   close(active, lone, box, name)
 elseif state == 'free' then
-  redis.call('HSET', active, name, queue(ready, name, '0', '0', parts))
+  redis.call('HSET', active, name, queue(ready, name, '0', '0', parts, lined and lined.head_of(box)))
 end
+if queue_up then queue_up.close() end
 if removed > 0 then redis.pcall('HINCRBY', stats, 'depth', -removed) end
 return removed

@@ -1,6 +1,6 @@
 -- settle_dead_letter: replay or discard one dead letter.
 --
--- uses: memory_limit, record, newer, lone, entry_text, holds, outcomes, events
+-- uses: memory_limit, record, newer, lone, entry_text, holds, outcomes, line, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -15,6 +15,9 @@
 -- KEYS[11]  watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[12]  events    stream of what happened to commands of watched types
 -- KEYS[13]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
+-- KEYS[14]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[15]  turns     sorted set of flows, by their virtual time
+-- KEYS[16]  line      sorted set of the places of entities that wait
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   verb      replay, discard
 -- ARGV[3]   letter    id of the entry in `dead`
@@ -22,6 +25,7 @@
 -- ARGV[5]   mark ttl in ms, of a command that is discarded while parked
 -- ARGV[6]   mark      of a command that waits (replay) or was discarded; empty if it has none
 -- ARGV[7]   outcome   of a command that is discarded, for its dispatch; empty if none keeps it
+-- ARGV[8]   flow      of the command (see shared/line.lua); 1 if it has no class of its own
 --
 -- returns 'replayed', 'discarded', 'gone' if there is no such letter, or 'newer' if it parks a mailbox in a state that only a later release
 --         knows: nothing was changed
@@ -31,7 +35,7 @@
 
 local ready, active, stats, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local parked, dead, box, mark = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local group, verb, id, name = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local group, verb, id, name, flow = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[8]
 
 pass_memory_limit(ready, group)
 local entry = redis.call('XRANGE', dead, id, id)[1]
@@ -43,17 +47,21 @@ for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
 
 local record = redis.call('HGET', active, name)
 local parts = select(8, parse_record(record or ''))
+local queue_up = redis.call('EXISTS', KEYS[14]) == 1 and open_line(ready, active, KEYS[14], KEYS[15], KEYS[16])
 local function wake(first)
   local held = holds_of(paused, name)
-  redis.call('HSET', active, name, held and pack_record('s', '', '0', first, parts) or queue(ready, name, '0', first, parts))
+  redis.call('HSET', active, name, held and pack_record('s', '', '0', first, parts) or queue(ready, name, '0', first, parts, lined and lined.head_of(box)))
+  if queue_up then queue_up.close() end
 end
 
 local is_parked = redis.call('HGET', parked, name) == id
 if is_parked and is_newer(record) then return 'newer' end
 if verb == 'replay' and not is_parked then
-  local _, fault = line_up(active, box, name, record)
+  local lined_up, fault = line_up(active, box, name, record)
   local added = fault or redis.pcall('XADD', box, '*', unpack(fields_in(fields['e'] or '')))
   if type(added) == 'table' then return added end
+  if queue_up and record then redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added)) end
+  if queue_up and not record then parts = queue_up.parts_of(flow, added) end
 end
 redis.call('XDEL', dead, id)
 local publish = publisher(KEYS[11], KEYS[12])

@@ -34,6 +34,8 @@ def enqueue_arguments(
     marks: list[str] = []
     digests: list[bytes] = []
     delays: list[Any] = []
+    flows: dict[str, int] = {}
+    flow_numbers: list[int] = []
     for submission in submissions:
         box = boxes.get(submission.mailbox)
         if box is None:
@@ -41,6 +43,7 @@ def enqueue_arguments(
             rooms.append(submission.max_depth)
         targets.append(box)
         envelopes.append(submission.envelope)
+        flow_numbers.append(flows.setdefault(submission.flow, len(flows) + 1) if submission.flow else 0)
         if not submission.marked and not submission.delay_ms:
             kinds.append("p")
             continue
@@ -52,9 +55,13 @@ def enqueue_arguments(
             delays += (submission.delay_ms, submission.command_id)
     prefix = keys.mailboxes
     spaces = "".join(f"{room}:{sum(1 for _ in same)} " for room, same in itertools.groupby(rooms))
+    letters: str | bytes = "".join(kinds) if marks or delays or flows else ""
+    if flows:
+        names = "".join(f"{flow} " for flow in flows)
+        letters = f"{letters}{names}:".encode() + pack(f">{len(flow_numbers)}H", *flow_numbers)
     args: list[Any] = [
         *head, len(prefix), spaces,
-        pack(f">{len(targets)}H", *targets), "".join(kinds) if marks or delays else "", *envelopes, *digests, *delays,
+        pack(f">{len(targets)}H", *targets), letters, *envelopes, *digests, *delays,
     ]  # fmt: skip
     return [*head_keys, *[prefix + mailbox for mailbox in boxes], *marks], args
 

@@ -94,14 +94,14 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         self._keys = keys
         self._head_keys = [
             keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.delayed_counts, keys.paused, keys.last_batch(token(8).hex()),
-            keys.watched, keys.events, keys.lone,
+            keys.watched, keys.events, keys.lone, *keys.fair,
         ]  # fmt: skip
         self._head_keys_of_one = [
-            keys.ready, keys.active, keys.stats, keys.delayed_counts, keys.paused, keys.watched, self._head_keys[7], keys.lone,
+            keys.ready, keys.active, keys.stats, keys.delayed_counts, keys.paused, keys.watched, self._head_keys[7], keys.lone, keys.flows,
         ]  # fmt: skip
         self._limit = limit
         self._in_general_until = -math.inf
-        """Monotonic time until which single commands go to the script for many: something is paused, watched, delayed or full."""
+        """Monotonic time until which single commands go to the script for many: something is paused, watched, delayed or full, or a line in use."""
         self._numbers = itertools.count(1)
         self._answer_kept_until = 0.0  # monotonic; before the first answer there is none
         self._left_at = math.inf
@@ -154,7 +154,7 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         head = [number, 0, int((_ANSWER_KEPT + max(0.0, last - now)) * 1000), self._limit]
         if len(items) == 1 and items[0].alone and now >= self._in_general_until:
             (submission,) = items[0].submissions
-            if not submission.delay_ms:
+            if not submission.delay_ms and not submission.flow:
                 keys, args = enqueue_one_arguments(self._keys, self._head_keys_of_one, head, submission)
                 return _Batch(ENQUEUE_ONE, keys, args, number, items, stale)
         submissions = itertools.chain.from_iterable([waiting.submissions for waiting in items])

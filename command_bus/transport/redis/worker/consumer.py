@@ -33,6 +33,7 @@ from command_bus.transport.redis.ready_stream import delete_entries, ensure_read
 from command_bus.transport.redis.scripts import FETCH
 from command_bus.transport.redis.worker.delivery import Delivery, deliveries_of, parse_fetched
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.worker.line_use import LineUse
 from command_bus.transport.slots import Ask, Slots
 from command_bus.transport.steps import Answer, GiveBack, Lease, StepFailed
 from command_bus.transport.tasks import end_tasks
@@ -61,6 +62,7 @@ class ConsumerLoop:
         slots: How many mailboxes may be held.
         leases: Holds what was read.
         steps: Gives back what exceeds the slots.
+        line: Which shards' lines are in use.
         run: Runs one mailbox under its lease until it releases it.
         wake: Called when something is due earlier than was known (a tick arrived).
         settle: Settles activations that are assigned to this worker, but that it does not hold.
@@ -75,6 +77,7 @@ class ConsumerLoop:
         slots: Slots,
         leases: LeaseKeeper,
         steps: Steps,
+        line: LineUse | None = None,
         run: Callable[[Lease], Awaitable[None]],
         wake: Callable[[int], None],
         settle: Callable[[int, list[tuple[str, str]]], Awaitable[None]],
@@ -88,6 +91,7 @@ class ConsumerLoop:
         self._run = run
         self._kick = wake
         self.settle = settle
+        self.line = line or LineUse()
         self._readers: list[_Reader] = []
         self._running: dict[asyncio.Task[None], str] = {}  # mailboxes
         self._giving_back: set[asyncio.Task[None]] = set()
@@ -326,7 +330,7 @@ class _Reader:
         """Read without waiting, and start the lone commands: where the last read was full there is more."""
         keys, count, asked = self._keys, min(ask.count, _MOST_FETCHED), mono()
         first, self._number = self._number, self._number + count
-        names = (keys.ready, keys.active, keys.lone, keys.fence, keys.paused, keys.watched)
+        names = (keys.ready, keys.active, keys.lone, keys.fence, keys.paused, keys.watched, *self._loop.line.keys(keys))
         request = ("EVALSHA", FETCH.sha, len(names), *names, GROUP, self._worker, count, first)
         self._unheard.append(range(first, first + count))
         try:

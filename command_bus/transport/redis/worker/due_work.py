@@ -30,6 +30,7 @@ from command_bus.randomness import JITTER
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, PROMOTE
+from command_bus.transport.redis.worker.line_use import LineUse
 from command_bus.transport.redis.worker.periodic import run_periodically
 
 __all__ = ["DueJob", "DueTimes", "DueWork", "Member", "Performed"]
@@ -155,15 +156,24 @@ class DueWork:
         keys: Of the shard.
         every: Most seconds between two looks: the tick of a new time may have gone to a worker that was lost.
         jobs: What deals with members of other kinds, by their first letter.
+        line: Told whether the shard's line is in use.
     """
 
     def __init__(
-        self, connections: Connections, keys: ShardKeys, *, every: float = 1.0, jobs: Mapping[str, DueJob] | None = None
+        self,
+        connections: Connections,
+        keys: ShardKeys,
+        *,
+        every: float = 1.0,
+        jobs: Mapping[str, DueJob] | None = None,
+        line: LineUse | None = None,
     ) -> None:
         self._connections = connections
         self._keys = keys
         self._every = every
         self._jobs = dict(jobs or {})
+        self._line = line or LineUse()
+        self._line_in_use = False
         self._known = _PROMOTED + "".join(self._jobs)
         self._prefixes = frozenset(f"{letter}:".encode() for letter in self._known)
         self._times = DueTimes()
@@ -180,8 +190,9 @@ class DueWork:
         await run_periodically(self.turn, self._woken, f"{self._keys.prefix} due work", self._connections.outage)
 
     async def turn(self) -> float:
-        """Promote what is due: the seconds until the next look."""
+        """Promote what is due, and see to the line; return the seconds until the next look."""
         await self.promote()
+        await self._line.seen(self._connections, self._keys, in_use=self._line_in_use)
         return self._times.pause(mono(), self._every * JITTER.uniform(0.8, 1.2))
 
     async def promote(self) -> None:
@@ -202,7 +213,7 @@ class DueWork:
         keys = self._keys
         placed = await self._placed(due)
         args: list[Any] = [GROUP, self._known]
-        names = [keys.ready, keys.active, keys.due, keys.delayed, keys.delayed_counts, keys.paused]
+        names = [keys.ready, keys.active, keys.due, keys.delayed, keys.delayed_counts, keys.paused, *keys.fair]
         for member, mailbox in placed:
             args += (member.name, mailbox, int(member.score))
             names.append(keys.mailbox(mailbox))
@@ -217,7 +228,8 @@ class DueWork:
         start, server_ms, now = 0, 0, 0.0
         self._full = True
         while self._full and all(self._times.is_left(member, now) for member in members):
-            (seconds, micros), scored = await self._connections.ask(self._look, start)
+            (seconds, micros), scored, in_use = await self._connections.ask(self._look, start)
+            self._line_in_use = bool(in_use)
             server_ms, now = seconds * 1000 + micros // 1000, mono()
             members += [(name.decode(), score) for name, score in scored if name[:2] in self._prefixes]
             start, self._full = start + _PAGE, len(scored) == _PAGE
@@ -227,6 +239,7 @@ class DueWork:
         pipeline = client.pipeline(transaction=False)
         pipeline.time()
         pipeline.zrange(self._keys.due, start, start + _PAGE - 1, withscores=True)
+        pipeline.exists(self._keys.flows)
         return await pipeline.execute()
 
     async def _placed(self, members: Sequence[Member]) -> list[tuple[Member, str]]:

@@ -13,6 +13,7 @@ from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.scripts import REMOVE_WORKER
 from command_bus.transport.redis.worker.consumer import ConsumerLoop
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.worker.line_use import LineUse
 from command_bus.transport.redis.worker.recovery import PendingRecovery
 from command_bus.transport.redis.worker.step_batcher import StepBatcher
 from command_bus.transport.slots import Slots
@@ -43,12 +44,14 @@ class RedisWorkerSide:
         self._connections = connections
         self._keys = keys
         self._options = options
+        self._line = LineUse()
         self.slots = Slots(options.slots, keys.count, options.max_lent, is_stuck=options.is_stuck)
         self.steps = StepBatcher(
             connections,
             keys,
             worker=options.name,
             reply_ttl=options.reply_ttl,
+            line=self._line,
             reads_ahead=lambda mailbox: options.max_depth(type_of(mailbox)) >= _DEEP,
         )
         keeper: type[LeaseKeeper] = getattr(connections.factory, "lease_keeper", LeaseKeeper)
@@ -77,6 +80,7 @@ class RedisWorkerSide:
             steps=self.steps,
             decide=decide,
             leases=self.leases,
+            line=self._line,
         )
         self.consumer = ConsumerLoop(
             self._connections,
@@ -86,6 +90,7 @@ class RedisWorkerSide:
             leases=self.leases,
             steps=self.steps,
             run=run,
+            line=self._line,
             wake=self._recovery.wake,
             settle=partial(self._recovery.settle, ours=True),
         )

@@ -31,6 +31,7 @@ from command_bus.transport.redis.worker.due_work import DueWork
 from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held, LeaseWatch
 from command_bus.transport.redis.worker.interrupt_handler import InterruptHandler
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.worker.line_use import LineUse
 from command_bus.transport.redis.worker.periodic import run_periodically
 from command_bus.transport.redis.worker.upkeep import Upkeep
 from command_bus.transport.steps import WORKER_LOST, Cancellation, Cause, DeadLetterStep, GiveBack, Lease, Started
@@ -66,6 +67,7 @@ class PendingRecovery:
         steps: Carries the decisions out.
         decide: Returns the step for an interrupted command, given the reason; None leaves it to another worker.
         leases: What this worker holds.
+        line: Told which shards' lines are in use.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class PendingRecovery:
         steps: Steps,
         decide: Decide,
         leases: LeaseKeeper,
+        line: LineUse | None = None,
     ) -> None:
         places = [(shard, connections.at(shard.prefix)) for shard in keys.shards]
         every = _CHECK * max(1.0, len(places) / _LOOKS)
@@ -86,7 +89,7 @@ class PendingRecovery:
             _ShardRecovery(place, shard, index, worker, lease, steps, decide, every=often, leases=leases)
             for index, (shard, place) in enumerate(places)
         ]
-        self.due = [DueWork(place, shard, every=every) for shard, place in places]
+        self.due = [DueWork(place, shard, every=every, line=line) for shard, place in places]
         self.upkeep = [Upkeep(place, shard, worker=worker, lease=lease) for shard, place in places]
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -25,6 +25,7 @@ from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.mailbox_record import parse_started
 from command_bus.transport.redis.scripts import ADVANCE, Script
+from command_bus.transport.redis.worker.line_use import LineUse
 from command_bus.transport.steps import (
     NO_SETTLEMENT,
     Answer,
@@ -73,10 +74,12 @@ class StepBatcher:
         *,
         worker: str,
         reply_ttl: float,
+        line: LineUse | None = None,
         reads_ahead: Callable[[str], object] = bool,
     ) -> None:
         self._shards = [
-            _Shard(connections.at(shard.prefix), shard, worker, int(reply_ttl * 1000), reads_ahead) for shard in keys.shards
+            _Shard(connections.at(shard.prefix), shard, worker, int(reply_ttl * 1000), reads_ahead, line or LineUse())
+            for shard in keys.shards
         ]
 
     def advance(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
@@ -110,7 +113,13 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
     """The steps that wait for one shard."""
 
     def __init__(
-        self, connections: Connections, keys: ShardKeys, worker: str, reply_ttl_ms: int, reads_ahead: Callable[[str], object]
+        self,
+        connections: Connections,
+        keys: ShardKeys,
+        worker: str,
+        reply_ttl_ms: int,
+        reads_ahead: Callable[[str], object],
+        line: LineUse,
     ) -> None:
         super().__init__(connections, f"command_bus.steps{keys.prefix}")
         self._backoff = LoggedBackoff(connections.outage, "cannot start or settle commands", _log)
@@ -121,6 +130,7 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
         self._answers = PageSize(MAX_STEPS)
         self._ahead = PageSize(MAX_AHEAD, wanted=AHEAD_BYTES)
         self._reads_ahead = reads_ahead
+        self._line_use = line
 
     def submit(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
         answer: asyncio.Future[Answer] = self._future()
@@ -136,7 +146,7 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
         names: list[str] = []
         for lease, step, _ in items:
             _encode(self._keys, lease, step, names, args)
-        keys = [*self._head_keys, *[prefix + lease.mailbox for lease, _, _ in items], *names]
+        keys = [*self._head_keys, *[prefix + lease.mailbox for lease, _, _ in items], *names, *self._line_use.keys(self._keys)]
         return _Batch(ADVANCE, keys, args, items)
 
     def _to_read(self, leases: list[Lease]) -> int:

@@ -1,6 +1,6 @@
 -- advance: settle the commands that were running and start the next of each entity, for a batch of entities.
 --
--- uses: memory_limit, record, lone, fences, holds, outcomes, events
+-- uses: memory_limit, record, newer, lone, fences, holds, outcomes, line, events
 --
 -- KEYS[1]   ready     stream of activations; its pending entries are the leases
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -14,7 +14,8 @@
 -- KEYS[10]  events    stream of what happened to commands of watched types
 -- KEYS[11]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
 -- KEYS[12…] the mailbox of each step; then, in the order of the steps, the keys that their operations name: m and e a mark, i an inbox,
---           o the record and the stream of outcomes of a dispatch
+--           o the record and the stream of outcomes of a dispatch; then flows, turns and line, if the worker knows that the line is in use
+--           (see shared/line.lua)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     consumer name of the worker that asks
 -- ARGV[3]   reply ttl in ms, of an inbox

@@ -10,6 +10,7 @@ if any_paused and call('EXISTS', KEYS[9]) == 1 then
   any_paused = call('EXISTS', paused) == 1
 end
 
+local queue_up = KEYS[key + 1] and call('EXISTS', KEYS[key + 1]) == 1 and open_line(ready, active, KEYS[key + 1], KEYS[key + 2], KEYS[key + 3])
 local next_fence, keep_fence = fences_of(fence_key, time)
 
 local settling = {d = true, n = true, x = true, b = true}

@@ -76,10 +76,10 @@ local function rest(step, state, attempt, first, parts)
   become(name, pack_record(state, '', attempt, first, parts))
 end
 
-local function requeue(step, attempt, first, parts)
+local function requeue(step, attempt, first, parts, head)
   local name = names[step]
   released[#released + 1] = activations[step]
-  become(name, queue(ready, name, attempt, first, parts))
+  become(name, queue(ready, name, attempt, first, parts, head))
   return 'yield'
 end
 
@@ -95,8 +95,9 @@ local function start(step, name, activation, holder, head, attempt, first, follo
     rest(step, 's', attempt, first, parts)
     return 'stop'
   end
-  if follow ~= 's' and (follow == 'l' or another_waits()) then return requeue(step, attempt, first, parts) end
+  if follow ~= 's' and (follow == 'l' or another_waits()) then return requeue(step, attempt, first, parts, head[1]) end
   started = started + 1
+  if queue_up and verbs[step] ~= 't' then queue_up.charge(parts, head[1]) end
   if first == '0' then first = now_text end
   local running = next_fence() .. '|' .. head[1] .. '|' .. attempt + 1 .. '|' .. first
   become(name, (head[3] or 'h') .. '|' .. activation .. '|' .. running .. '|' .. holder .. parts)  -- a record, packed in place: this runs for each command

@@ -74,7 +74,7 @@ local function give_back(step, counts_as_attempt, attempt, first, parts)
     attempt = format('%d', math.max(attempt - 1, 0))
     counts.handed_back = counts.handed_back + 1
   end
-  return requeue(step, attempt, first, parts)
+  return requeue(step, attempt, first, parts, messages[step])
 end
 
 local event_of = {d = 'completed', n = 'rejected', x = 'expired', b = 'dead_lettered', p = 'parked'}

@@ -23,9 +23,15 @@ end
 local function perform_alone(step, verb, name, activation, follow, record, at)
   if any_paused or publish then return nil end
   if settling[verb] then return carry_out(step, verb, name, activation, follow, lefts[step], record, at) end
-  if verb ~= 't' or follow ~= 's' or record ~= 'o|' .. activation .. '|||0|0|' then return nil end
+  if verb ~= 't' or follow ~= 's' then return nil end
+  local id, parts = activation, ''
+  if record ~= 'o|' .. activation .. '|||0|0|' then
+    local state, held_by, _, message, attempt, first, _, others = parse_record(record)
+    if not queue_up or state ~= 'o' or held_by ~= activation or attempt ~= '0' or first ~= '0' then return nil end
+    id, parts = message ~= '' and message or id, others
+  end
   taken[#taken + 1] = activation
-  return start(step, name, activation, holders[step], {activation, {'e', alone[name]}, 'O'}, 0, '0', follow, '')
+  return start(step, name, activation, holders[step], {id, {'e', alone[name]}, 'O'}, 0, '0', follow, parts)
 end
 
 -- Perform a step. The two usual cases compare the record without parsing it, which costs more; where it has parts, a take parses it.

@@ -1,13 +1,14 @@
--- admission: put commands into mailboxes. Uses record, lone.
+-- admission: put commands into mailboxes. Uses record, lone, line.
 
 -- Return two functions and a third that ends the batch. `put` adds a command to a mailbox and activates that if it was idle; it returns the
 -- error, if there is one. `spoiled` returns whether an error concerns one mailbox, not the server; a mailbox whose ids are used up is
 -- activated, because the worker that empties it deletes it with its ids. `finish` writes what mailboxes have become.
 --
 -- Mailboxes go by their number in `names`. `records` are those of `active`, `held` has those that start nothing, `many` how many commands
--- of each the batch has: the only one of an idle entity stays a lone one.
-local function mailbox_writer(ready, active, lone, first_box, names, records, held, many)
-  local changed, envelopes, alone, idle = {active}, {lone}, {}, {}
+-- of each the batch has: the only one of an idle entity stays a lone one. `queue_up` is the line, if it is in use; then `put` also takes the
+-- flow of the command.
+local function mailbox_writer(ready, active, lone, first_box, names, records, held, many, queue_up)
+  local changed, envelopes, alone, idle, noted = {active}, {lone}, {}, {}, {}
   local told = nil  -- ms of an activation that tells the time
 
   local function enter(box, record)
@@ -15,10 +16,10 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
     changed[#changed + 1] = names[box]
     changed[#changed + 1] = record
   end
-  local function activate(box, activation)
+  local function activate(box, activation, parts)
     if records[box] then return end
     local queued = activation and pack_record('r', activation, '0', '0')
-    enter(box, queued or (held[box] and pack_record('s', '', '0', '0') or queue(ready, names[box], '0', '0')))
+    enter(box, queued or (held[box] and pack_record('s', '', '0', '0', parts) or queue(ready, names[box], '0', '0', parts)))
   end
 
   -- A key that stands where the stream would (of another type, or with commands whose record was lost) is not passed over.
@@ -29,9 +30,19 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
   end
   if #idle > 0 and (type(redis.pcall('HLEN', lone)) ~= 'number' or redis.call('EXISTS', unpack(idle)) > 0) then alone = {} end
 
-  local function put(box, envelope)
+  -- Let an idle entity's only command wait in the line; return nil if it cannot.
+  local function line_alone(box, envelope, flow)
+    local time = redis.call('TIME')
+    local id = string.format('%.0f-0', time[1] * 1000 + math.floor(time[2] / 1000))
+    if type(redis.pcall('HSET', lone, names[box], envelope)) ~= 'number' then return nil end
+    enter(box, queue_up.join(names[box], '0', '0', queue_up.parts_of(flow, id), nil, id))
+    return true
+  end
+
+  local function put(box, envelope, flow)
     local activation = nil
-    if alone[box] and #envelope <= LONE_BYTES then
+    if queue_up and alone[box] and #envelope <= LONE_BYTES and line_alone(box, envelope, flow) then return end
+    if not queue_up and alone[box] and #envelope <= LONE_BYTES then
       local added = redis.pcall('XADD', ready, '*', 'e', names[box])
       activation = type(added) == 'string' and added
       local ms = activation and string.match(activation, '^%d+')
@@ -49,7 +60,11 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
     end
     local added = redis.pcall('XADD', KEYS[first_box + box], '*', 'e', envelope)
     if type(added) == 'table' then return added end
-    activate(box, activation)
+    if queue_up and records[box] then
+      records[box], noted[box] = queue_up.noted(records[box], names[box], flow, added), true
+    else
+      activate(box, activation, queue_up and queue_up.parts_of(flow, added))
+    end
   end
   local function spoiled(box, fault)
     if string.find(tostring(fault.err), ' ID', 1, true) then
@@ -59,8 +74,10 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
     return string.find(tostring(fault.err), 'WRONGTYPE', 1, true)
   end
   local function finish()
+    for box in pairs(noted) do enter(box, records[box]) end
     if #changed > 1 then redis.call('HSET', unpack(changed)) end
     if #envelopes > 1 then redis.call('HSET', unpack(envelopes)) end
+    if queue_up then queue_up.close() end
   end
   return put, spoiled, finish
 end

@@ -1,6 +1,6 @@
 -- lone: the only command of a mailbox, in the hash `lone`: mailbox name -> envelope. A stream reserves 4 kB for its first entries, and making
 -- it costs as much as all else that accepting a command does. So an entity with one command has no stream: its record has the state o or O
--- (see shared/record.lua).
+-- (see shared/record.lua); while it waits in the line q.
 --
 -- Who needs the stream, to add a second command or to let the first one wait, lines the command up: an entry takes its place, with the
 -- command's id and the field `l`. The envelope stays in `lone` until the mailbox is idle, because a producer may not read envelopes.
@@ -16,15 +16,16 @@ local function tells_time(activation)
 end
 
 local function is_lone(record)
-  return record and string.find(record, '^[oO]|')
+  return record and (string.find(record, '^[oO]|') or string.find(record, '^q|||%d'))
 end
 
 -- Give a lone command its entry in the mailbox. Return the record, which is no longer of a lone one, or nil and the error.
 local function line_up(active, box, name, record)
   if not is_lone(record) then return record end
-  local added = redis.pcall('XADD', box, string.match(record, '^.|([^|]*)'), 'l', '1')
+  local state, activation, fence, message, rest = string.match(record, '^(.)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
+  local added = redis.pcall('XADD', box, message ~= '' and message or activation, 'l', '1')
   if type(added) == 'table' then return nil, added end
-  record = (string.sub(record, 1, 1) == 'o' and 'r' or 'h') .. string.sub(record, 2)
+  record = state == 'O' and 'h' .. string.sub(record, 2) or (state == 'o' and 'r' or 'q') .. '|' .. activation .. '|||' .. rest
   redis.call('HSET', active, name, record)
   return record
 end

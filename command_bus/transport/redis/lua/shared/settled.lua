@@ -1,5 +1,11 @@
 -- settled: the commands that stand before the running one of a held mailbox. They are settled, and stay until the next read or trim there.
 
+-- Return the id of a lone command.
+local function lone_id(record)
+  local _, activation, _, message = parse_record(record)
+  return message ~= '' and message or activation
+end
+
 -- Return the id of the command that runs in a mailbox; nil if none runs.
 local function running_in(record)
   local state, _, _, running = parse_record(record or '')

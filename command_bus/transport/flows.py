@@ -1,0 +1,67 @@
+"""Flows: what entities wait in, once classes or shares are used. A flow is a class and a tenant.
+
+Its text is the digit of the class and the encoded tenant, as in the scripts (`lua/shared/line.lua`). The normal class without a tenant has
+the empty text here: such a command asks for nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from command_bus.errors import InvalidCommand
+from command_bus.messages.policies import PRIORITIES, Priority
+from command_bus.serialization.envelope import WireEnvelope
+from command_bus.transport.mailboxes import encoded
+
+__all__ = ["NORMAL_FLOW", "Flow", "envelope_flow", "flow_of", "parse_flow", "tenant_of"]
+
+NORMAL_FLOW = "1"
+"""The normal class without a tenant, where a script wants a flow."""
+_MOST = 200
+
+
+class Flow(NamedTuple):
+    """A class, and the tenant, which is empty if there is none."""
+
+    priority: Priority
+    tenant: str
+
+
+def flow_of(priority: Priority, tenant: str = "") -> str:
+    """Return the text of a flow."""
+    if priority == "normal" and not tenant:
+        return ""
+    return f"{PRIORITIES.index(priority)}{encoded(tenant) if tenant else ''}"
+
+
+def envelope_flow(envelope: WireEnvelope) -> str:
+    """Return what the command of an envelope waits in. Envelopes do not name the tenant: it is empty."""
+    return flow_of((envelope.options or {}).get("p", "normal"))
+
+
+def parse_flow(text: str) -> Flow:
+    """Return a flow of its text; what is none is the normal class without a tenant."""
+    if not text or text[0] not in "012":
+        return Flow("normal", "")
+    return Flow(PRIORITIES[int(text[0])], unquote(text[1:]))
+
+
+def tenant_of(value: object) -> str:
+    """Return the one form of a tenant: text, so that `7` and `"7"` name the same one; empty for None: none.
+
+    Raises:
+        InvalidCommand: Not a text or an int, or longer than 200 bytes.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise InvalidCommand(f"a tenant is a string or an int, not {type(value).__name__}: see the class's fair_by")
+    text = str(value)
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidCommand(f"the tenant {text[:40]!r} has lone surrogates, which UTF-8 cannot carry") from error
+    if size > _MOST:
+        raise InvalidCommand(f"a tenant may have {_MOST} bytes, this one has {size}: use a shorter name or a digest of it")
+    return text

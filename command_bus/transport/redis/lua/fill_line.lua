@@ -1,0 +1,43 @@
+-- fill_line: fill the ready stream from the line, and bring back what it has too much: what was ready when the line came into use.
+--
+-- uses: memory_limit, record, newer, line
+--
+-- KEYS[1]   ready     stream of activations
+-- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
+-- KEYS[3]   flows     hash: what classes and shares have used (see shared/line.lua)
+-- KEYS[4]   turns     sorted set of flows, by their virtual time
+-- KEYS[5]   line      sorted set of the places of entities that wait
+-- ARGV[1]   group     of consumers
+-- ARGV[2]   most      activations that are brought back
+--
+-- returns how many were brought back
+--
+-- What was not delivered stands at the stream's end. Its newest go first into the line, where they keep their order: by their activation.
+
+local ready, active, most = KEYS[1], KEYS[2], tonumber(ARGV[2])
+
+pass_memory_limit(ready, ARGV[1])
+local queue_up = redis.call('EXISTS', KEYS[3]) == 1 and open_line(ready, active, KEYS[3], KEYS[4], KEYS[5])
+if not queue_up then return 0 end
+
+-- Take an activation that no worker has back into the line; return whether it is one.
+local function bring_back(id, fields)
+  local name = fields[1] == 'e' and fields[2]
+  local record = name and redis.call('HGET', active, name)
+  local state, activation, _, message, attempt, first, _, parts = parse_record(record or '')
+  if activation ~= id or (state ~= 'r' and state ~= 'o') then return false end
+  if state == 'o' and message == '' then message = id end
+  redis.call('XDEL', ready, id)
+  redis.call('HSET', active, name, queue_up.join(name, attempt, first, parts, nil, message, id))
+  return true
+end
+
+local back = 0
+local surplus = math.min(queue_up.undelivered() - queue_up.most, most)
+if surplus > 0 then
+  for _, entry in ipairs(redis.call('XREVRANGE', ready, '+', '-', 'COUNT', surplus)) do
+    if bring_back(entry[1], entry[2]) then back = back + 1 end
+  end
+end
+queue_up.close()
+return back
