@@ -14,6 +14,7 @@ from command_bus.admin.dead_letters import DeadLetters
 from command_bus.admin.entities import Entities
 from command_bus.admin.entity import EntityScope
 from command_bus.admin.events import Events
+from command_bus.admin.fairness import Fairness
 from command_bus.admin.fleet import Fleet
 from command_bus.admin.info import Stats
 from command_bus.admin.statistics import Statistics
@@ -82,6 +83,7 @@ class CommandBus:
     Attributes:
         dead_letters: What was given up: list, inspect, replay, discard, purge it.
         entities: All entities, for operators: list, pause, resume, drain, purge them; `entities.of("account")` is one type.
+        fairness: The shares of tenants: weights, and who waits.
         fleet: Who works here, and the commands that the workers announce.
         events: What happens to commands of watched entity types: `async for event in bus.events()`.
         session: The connection, which workers and operators of this bus share.
@@ -116,6 +118,7 @@ class CommandBus:
         self._sender = Sender(self.session, middleware)
         self.dead_letters = DeadLetters(self.session)
         self.entities = Entities(self.session)
+        self.fairness = Fairness(self.session)
         self.fleet = Fleet(self.session)
         self.events = Events(self.session)
 

@@ -210,6 +210,8 @@ def entity_info(entity: StoredEntity, shard: int, now_ms: int, *, retry_at_ms: i
         hold=None if entity.hold is None else hold_info(entity.hold),
         letter_id=f"{shard}-{entity.letter}" if entity.letter else None,
         due_ms=due_ms,
+        priority=entity.flow.priority,
+        tenant=entity.flow.tenant or None,
     )
 
 

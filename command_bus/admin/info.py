@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from command_bus.messages.policies import Priority
 from command_bus.serialization.announcements import WorkerInfo, WorkerStatus
 from command_bus.transport.records import EntityState
 
@@ -20,6 +21,8 @@ __all__ = [
     "EntityState",
     "EntityTypeInfo",
     "HoldInfo",
+    "PriorityInfo",
+    "ShareInfo",
     "Stats",
     "WaitingCommand",
 ]
@@ -69,6 +72,8 @@ class EntityInfo:
         letter_id: Of the dead letter that parks it, or None.
         due_ms: When the first of its commands takes its place, by the server's clock, if all that it has is delayed; else None. A listing
             leaves it out for what comes far behind others: 100,000 in its shard.
+        priority: The highest of the commands that wait in it.
+        tenant: Whose share it takes; None if its commands name nobody.
     """
 
     name: str
@@ -84,6 +89,40 @@ class EntityInfo:
     hold: HoldInfo | None
     letter_id: str | None
     due_ms: int | None = None
+    priority: Priority = "normal"
+    tenant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShareInfo:
+    """The share of one tenant.
+
+    Attributes:
+        tenant: As the field of its commands has it; empty for what has none.
+        weight: 1.0 unless it was given one.
+        waiting: Its entities that wait for a worker.
+        running: Its entities that workers hold.
+    """
+
+    tenant: str
+    weight: float
+    waiting: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityInfo:
+    """The figures of one priority.
+
+    Attributes:
+        priority: `high`, `normal` or `low`.
+        waiting: Entities of it in the line behind the ready stream.
+        started: Starts of its commands since priorities or shares came into use.
+    """
+
+    priority: Priority
+    waiting: int
+    started: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +311,7 @@ class Stats:
         retried: Attempts since then that failed and were followed by another.
         handed_back: Starts since then that were no attempt: the worker did not know the command, or was leaving.
         workers: The live workers.
+        priorities: High, normal and low, once priorities or shares are used; else empty.
     """
 
     depth: int
@@ -293,3 +333,4 @@ class Stats:
     retried: int
     handed_back: int
     workers: tuple[WorkerInfo, ...]
+    priorities: tuple[PriorityInfo, ...] = ()

@@ -6,9 +6,10 @@ import asyncio
 import math
 from collections.abc import Sequence
 
-from command_bus.admin.info import Stats
+from command_bus.admin.info import PriorityInfo, Stats
 from command_bus.clock import mono
 from command_bus.errors import EntitiesStopped, IdleTimeout
+from command_bus.messages.policies import PRIORITIES
 from command_bus.serialization.announcements import WorkerInfo, read_worker
 from command_bus.session import Session
 from command_bus.transport.mailboxes import mailbox_label
@@ -40,7 +41,7 @@ class Statistics:
         return Stats(
             depth=max(counters.depth, 0),
             in_flight=in_flight,
-            ready=max(sum(shot.ready for shot in shots) - in_flight, 0),
+            ready=max(sum(shot.ready + sum(shot.line or ()) for shot in shots) - in_flight, 0),
             delayed=sum(shot.due for shot in shots),
             paused=len({scope for shot in shots for scope in shot.paused}),  # that of a type is on every shard
             parked=sum(shot.parked for shot in shots),
@@ -57,6 +58,7 @@ class Statistics:
             retried=counters.retried,
             handed_back=counters.handed_back,
             workers=workers,
+            priorities=_priorities(shots),
         )
 
     async def until_idle(self, timeout: float | None) -> None:
@@ -123,6 +125,16 @@ def _live_workers(shots: Sequence[ShardSnapshot]) -> tuple[WorkerInfo, ...]:
             if info is not None and info.seen_ms >= shot.now_ms - info.patience_ms:
                 found[info.name] = info
     return tuple(found.values())
+
+
+def _priorities(shots: Sequence[ShardSnapshot]) -> tuple[PriorityInfo, ...]:
+    used = [shot for shot in shots if shot.line is not None]
+    if not used:
+        return ()
+    return tuple(
+        PriorityInfo(each, sum((shot.line or (0, 0, 0))[at] for shot in used), sum(shot.starts[at] for shot in used))
+        for at, each in enumerate(PRIORITIES)
+    )
 
 
 def _age(shot: ShardSnapshot) -> float:

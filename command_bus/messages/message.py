@@ -226,7 +226,10 @@ def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any]
     """Build the spec of a class from its class arguments, its fields and its base."""
     values: dict[str, Any] = {}
     if inherited is not None:
-        values = {slot: getattr(inherited, slot) for slot in ("entity", "delivery", "retry", "on_poison", "timeout", "priority", "fair_by")}
+        values = {
+            slot: getattr(inherited, slot)
+            for slot in ("entity", "delivery", "retry", "on_poison", "timeout", "priority", "fair_by")
+        }
     values |= given
     if (
         values.get("delivery") == "at_most_once"

@@ -14,12 +14,12 @@ from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings
 
 __all__ = [
+    "PRIORITIES",
     "Delivery",
     "EntityPolicy",
     "Lanes",
     "Mailbox",
     "MailboxPolicy",
-    "PRIORITIES",
     "OnPoison",
     "PerEntity",
     "Priority",

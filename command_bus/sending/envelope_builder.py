@@ -238,7 +238,9 @@ class EnvelopeBuilder:
             entity_id = canonical_entity_id(getattr(message, spec.key, None))
             mailbox, packed_id = mailbox_name(spec.entity, entity_id, route.mailbox), packed_text(entity_id)
         envelope = route.stamp.pack(packed_text(command_id), packed_id, payload)
-        return Submission(mailbox, command_id, envelope, NO_DIGEST, route.max_depth, 0, False, spec.name, None, route.flow_of(message))
+        return Submission(
+            mailbox, command_id, envelope, NO_DIGEST, route.max_depth, 0, False, spec.name, None, route.flow_of(message)
+        )
 
     def build_run(self, messages: Sequence[Message[Any]]) -> list[Submission | InvalidCommand]:
         """Build the submissions of messages of one class, as `build_fast` does, in half of its time; an error where there is none."""
@@ -253,7 +255,20 @@ class EnvelopeBuilder:
                 if pack is not None and type(entity_id) is str and is_plain_id(entity_id):
                     command_id = new_command_id()
                     envelope = pack(command_id, entity_id, encode(message, limits))
-                    built.append(Submission(start + entity_id, command_id, envelope, NO_DIGEST, depth, 0, False, name, None, route.flow_of(message)))
+                    built.append(
+                        Submission(
+                            start + entity_id,
+                            command_id,
+                            envelope,
+                            NO_DIGEST,
+                            depth,
+                            0,
+                            False,
+                            name,
+                            None,
+                            route.flow_of(message),
+                        )
+                    )
                 else:
                     built.append(self.build_fast(message))
             except InvalidCommand as error:
@@ -327,7 +342,9 @@ class EnvelopeBuilder:
         flags = AT_MOST_ONCE if spec.delivery == "at_most_once" else 0
         priority = spec.priority or policy.priority
         sample = None if spec.entity is None else "x"
-        stamp = EnvelopeTemplate(WireEnvelope("x", spec.name, spec.entity, sample, b"", flags, options=_options(priority)), self.sign)
+        stamp = EnvelopeTemplate(
+            WireEnvelope("x", spec.name, spec.entity, sample, b"", flags, options=_options(priority)), self.sign
+        )
         depth = policy.max_depth or self._settings.max_depth
         route = self._routes[kind] = _Route(spec, codec_for(kind), policy.mailbox, depth, stamp, priority, flow_of(priority))
         return route

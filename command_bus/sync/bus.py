@@ -17,7 +17,7 @@ from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope
 from command_bus.messages.policies import Priority
 from command_bus.messages.receipts import BatchResult, SyncReceipt
-from command_bus.sync.parts import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFleet
+from command_bus.sync.parts import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFairness, SyncFleet
 from command_bus.sync.thread import ThreadedBus, warn_of_event_loop
 
 __all__ = ["SyncCommandBus"]
@@ -39,6 +39,7 @@ class SyncCommandBus:
         settings: What holds.
         dead_letters: What was given up: list, inspect, replay, discard, purge it.
         entities: All entities, for operators: list, pause, resume, drain, purge them; `entities.of("account")` is one type.
+        fairness: The shares of tenants: weights, and who waits.
         fleet: Who works here, and the commands that the workers announce.
         events: What happens to commands of watched entity types: `for event in bus.events()`.
 
@@ -53,6 +54,7 @@ class SyncCommandBus:
         self._bus = ThreadedBus(lambda: CommandBus(url, **arguments))
         self.dead_letters = SyncDeadLetters(self._bus, lambda bus: bus.dead_letters)
         self.entities = SyncEntities(self._bus, lambda bus: bus.entities)
+        self.fairness = SyncFairness(self._bus, lambda bus: bus.fairness)
         self.fleet = SyncFleet(self._bus, lambda bus: bus.fleet)
         self.events = SyncEvents(self._bus, lambda bus: bus.events)
 

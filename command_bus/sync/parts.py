@@ -14,6 +14,7 @@ from command_bus.admin.dead_letters import DeadLetters, LetterFilters
 from command_bus.admin.entities import Entities
 from command_bus.admin.entity import EntityScope
 from command_bus.admin.events import Event, EventKind, Events
+from command_bus.admin.fairness import Fairness
 from command_bus.admin.fleet import Fleet
 from command_bus.errors import BusClosed
 from command_bus.messages.message import Message, canonical_entity_id, check_entity_type
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         EntityState,
         EntityTypeInfo,
         HoldInfo,
+        ShareInfo,
     )
     from command_bus.bus import CommandBus
     from command_bus.messages.options import CallOptions, DispatchOptions
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from command_bus.serialization.announcements import CommandInfo, WorkerStatus
     from command_bus.sync.thread import ThreadedBus
 
-__all__ = ["SyncDeadLetters", "SyncEntities", "SyncEntityScope", "SyncEvents", "SyncFleet"]
+__all__ = ["SyncDeadLetters", "SyncEntities", "SyncEntityScope", "SyncEvents", "SyncFairness", "SyncFleet"]
 
 R = TypeVar("R")
 P = TypeVar("P")
@@ -221,6 +223,22 @@ class SyncEvents(_Part[Events]):
     def watched(self) -> dict[str | None, int]:
         """See `Events.watched`."""
         return self._do(lambda events: events.watched())
+
+
+class SyncFairness(_Part[Fairness]):
+    """See `Fairness`; reached as `bus.fairness`."""
+
+    def put(self, tenant: str | int, *, weight: float) -> None:
+        """See `Fairness.put`."""
+        self._do(lambda fairness: fairness.put(tenant, weight=weight))
+
+    def remove(self, tenant: str | int) -> bool:
+        """See `Fairness.remove`."""
+        return self._do(lambda fairness: fairness.remove(tenant))
+
+    def list(self) -> list[ShareInfo]:
+        """See `Fairness.list`."""
+        return self._do(lambda fairness: fairness.list())
 
 
 class SyncFleet(_Part[Fleet]):

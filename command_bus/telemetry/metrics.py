@@ -24,7 +24,7 @@ except ImportError as error:  # pragma: no cover - depends on the environment
     raise MissingExtra("command_bus.telemetry.metrics needs prometheus-client: pip install 'command-bus[prometheus]'") from error
 
 if TYPE_CHECKING:
-    from command_bus.admin.info import Stats
+    from command_bus.admin.info import PriorityInfo, Stats
     from command_bus.bus import CommandBus
     from command_bus.observer import WorkerFigures
     from command_bus.worker.worker import WorkerBus
@@ -199,6 +199,18 @@ class PrometheusMetrics:
                 gauge = GaugeMetricFamily(f"command_bus_namespace_{name}", text, labels=("namespace",))
                 gauge.add_metric((self._namespace,), figure(stats))
                 yield gauge
+            yield from self._of_priorities(stats.priorities)
+
+    def _of_priorities(self, priorities: Iterable[PriorityInfo]) -> Iterable[Metric]:
+        labels = ("namespace", "priority")
+        waiting = GaugeMetricFamily(
+            "command_bus_namespace_line_entities", "Entities in line behind the ready stream, by priority.", labels=labels
+        )
+        started = CounterMetricFamily("command_bus_namespace_starts", "Starts by priority since it came into use.", labels=labels)
+        for each in priorities:
+            waiting.add_metric((self._namespace, each.priority), each.waiting)
+            started.add_metric((self._namespace, each.priority), each.started)
+        yield from (waiting, started) if waiting.samples else ()
 
 
 def merge_expositions(texts: dict[str, str]) -> bytes:

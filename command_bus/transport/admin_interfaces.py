@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Protocol
 
+from command_bus.transport.flows import Flow
 from command_bus.transport.interrupts import Attempt, Interrupt
 from command_bus.transport.records import (
     Contents,
@@ -28,6 +30,7 @@ __all__ = [
     "Holds",
     "Interrupts",
     "Mailboxes",
+    "Shares",
     "StatisticsReader",
     "TypeRecords",
 ]
@@ -181,6 +184,26 @@ class Holds(Protocol):
 
     async def wide(self) -> list[Hold]:
         """Return what is paused or drained as a type or as a whole, the whole first, then by name."""
+        ...
+
+
+class Shares(Protocol):
+    """Reads and writes the weights of tenants, and counts who waits in the lines."""
+
+    async def put(self, tenant: str, weight: float | None) -> None:
+        """Write a tenant's weight; None takes it back."""
+        ...
+
+    async def weights(self) -> dict[str, float]:
+        """Return the weights that were written, by tenant."""
+        ...
+
+    async def waiting(self) -> Counter[Flow]:
+        """Return how many entities of each flow wait for a worker."""
+        ...
+
+    async def running(self) -> Counter[Flow]:
+        """Return how many entities of each flow are held by workers."""
         ...
 
 

@@ -14,7 +14,7 @@ from command_bus.messages.policies import PRIORITIES, Priority
 from command_bus.serialization.envelope import WireEnvelope
 from command_bus.transport.mailboxes import encoded
 
-__all__ = ["NORMAL_FLOW", "Flow", "envelope_flow", "flow_of", "parse_flow", "tenant_of"]
+__all__ = ["NORMAL_FLOW", "NO_FLOW", "Flow", "envelope_flow", "flow_of", "flow_of_record", "parse_flow", "tenant_of"]
 
 NORMAL_FLOW = "1"
 """The normal class without a tenant, where a script wants a flow."""
@@ -26,6 +26,10 @@ class Flow(NamedTuple):
 
     priority: Priority
     tenant: str
+
+
+NO_FLOW = Flow("normal", "")
+"""The normal class without a tenant."""
 
 
 def flow_of(priority: Priority, tenant: str = "") -> str:
@@ -43,8 +47,29 @@ def envelope_flow(envelope: WireEnvelope) -> str:
 def parse_flow(text: str) -> Flow:
     """Return a flow of its text; what is none is the normal class without a tenant."""
     if not text or text[0] not in "012":
-        return Flow("normal", "")
+        return NO_FLOW
     return Flow(PRIORITIES[int(text[0])], unquote(text[1:]))
+
+
+def flow_of_record(part: str | None, head: str) -> Flow:
+    """Return what an entity waits in, by the part `c` of its record and the id of its next command; an empty id counts as before all."""
+    tenant, high, normal = (*(part or "").split(","), "", "")[:3]
+    if part is None:
+        return NO_FLOW
+    priority: Priority = "high" if _reaches(high, head) else "normal" if _reaches(normal, head) else "low"
+    return Flow(priority, unquote(tenant))
+
+
+def _reaches(bound: str, head: str) -> bool:
+    """Return whether a command stands at or before the last one of a class; behind `<` at that one it does not."""
+    if not bound or not head:
+        return bool(bound)
+    return _place(head) < _place(bound[1:]) if bound[0] == "<" else _place(head) <= _place(bound)
+
+
+def _place(message: str) -> tuple[int, int]:
+    ms, _, count = message.partition("-")
+    return (int(ms), int(count)) if ms.isdecimal() and count.isdecimal() else (0, 0)
 
 
 def tenant_of(value: object) -> str:

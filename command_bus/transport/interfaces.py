@@ -23,6 +23,7 @@ from command_bus.transport.admin_interfaces import (
     Holds,
     Interrupts,
     Mailboxes,
+    Shares,
     StatisticsReader,
     TypeRecords,
 )
@@ -93,6 +94,11 @@ class Transport(Protocol):
     @property
     def holds(self) -> Holds:
         """Pauses and drains."""
+        ...
+
+    @property
+    def shares(self) -> Shares:
+        """Fair shares between tenants."""
         ...
 
     @property

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple, Self
 
+from command_bus.transport.flows import NO_FLOW, Flow
+
 __all__ = [
     "BEFORE_ALL",
     "CommandLocation",
@@ -75,6 +77,7 @@ class StoredEntity:
         letter: Of the dead letter by which it is parked, in its shard; empty if it is not.
         hold: By whom it is paused or drained: itself, its type or the bus, the narrowest; None by none.
         oldest_id: Id of the first of its commands; empty if they are all delayed.
+        flow: What it waits in: its priority and tenant.
     """
 
     mailbox: str
@@ -88,6 +91,7 @@ class StoredEntity:
     letter: str = ""
     hold: Hold | None = None
     oldest_id: str = ""
+    flow: Flow = NO_FLOW
 
     @property
     def is_delayed(self) -> bool:
@@ -221,6 +225,8 @@ class ShardSnapshot:
         dead: Dead letters.
         workers: The records of the workers.
         now_ms: The server's time.
+        line: Mailboxes that wait behind the ready stream, by priority; None if the line is not in use.
+        starts: Starts by priority since then.
     """
 
     counters: ShardCounters
@@ -234,6 +240,8 @@ class ShardSnapshot:
     dead: int
     workers: tuple[bytes, ...]
     now_ms: int
+    line: tuple[int, ...] | None = None
+    starts: tuple[int, ...] = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ async def test_repair_wakes_entities_of_an_interrupted_resume(harness: Transport
     await harness.client.hdel(harness.shard.paused, "box:*")  # type: ignore[misc]
     names = ["box:a", "box:b"]
     run: Any = harness.connections.run
-    keys = [harness.shard.ready, harness.shard.active, harness.shard.paused, harness.shard.parked]
+    keys = [harness.shard.ready, harness.shard.active, harness.shard.paused, harness.shard.parked, *harness.shard.fair]
     assert await run(REACTIVATE, keys, ["workers", *names]) == 1
     assert await run(REACTIVATE, keys, ["workers", *names]) == 0
     assert await harness.activations() == ["box:a"]

@@ -82,7 +82,7 @@ async def test_repair_makes_no_activation_of_it(harness: TransportHarness, worke
     async with untouched(harness):
         assert (
             await harness.connections.run(
-                REACTIVATE, [shard.ready, shard.active, shard.paused, shard.parked, shard.mailbox(BOX)], [GROUP, BOX]
+                REACTIVATE, [shard.ready, shard.active, shard.paused, shard.parked, *shard.fair, shard.mailbox(BOX)], [GROUP, BOX]
             )
             == 0
         )

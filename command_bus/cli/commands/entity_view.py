@@ -59,6 +59,10 @@ def _detail_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
 
     entity, hold = found.entity, found.entity.hold
     yield from (("entity", entity.name), ("state", _state(entity)), ("depth", entity.depth))
+    if entity.priority != "normal":
+        yield "priority", entity.priority
+    if entity.tenant is not None:
+        yield "tenant", entity.tenant
     if entity.due_ms is not None and entity.state != "waiting":
         yield "delayed", f"until {format_time_and_age(entity.due_ms)}"
     if hold is not None:

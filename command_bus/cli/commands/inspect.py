@@ -79,6 +79,9 @@ def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
          f"{found.rejected:,} rejected, {found.expired:,} expired, {found.dead_lettered:,} dead-lettered; {found.retried:,} retries, "
          f"{found.handed_back:,} handed back")),
     ]  # fmt: skip
+    if found.priorities:
+        told = ", ".join(f"{each.priority} {each.waiting:,} in line, {each.started:,} started" for each in found.priorities)
+        lines.append(("priorities", told))
     for hold in holds:
         spread = "" if hold.everywhere else " (not on every shard: ask again)"
         lines.append(
@@ -168,6 +171,8 @@ def entity_table(page: EntityPage) -> SafeText:
             facts.append(f"{reason}again in {format_duration(max(entity.retry_at_ms / 1000 - time.time(), 0.0))}")
         if entity.due_ms is not None:
             facts.append(f"{'' if state(entity) == 'delayed' else 'delayed '}until {format_time_and_age(entity.due_ms)}")
+        if entity.priority != "normal" or entity.tenant is not None:
+            facts.append(entity.priority if entity.tenant is None else f"{entity.priority}, of {entity.tenant}")
         return "; ".join(facts)
 
     return format_table(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,6 +43,14 @@ Headers = Annotated[
 ]
 
 
+class PriorityName(StrEnum):
+    """The priorities, as words of the command line."""
+
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
+
+
 @with_target
 def send(
     command: Name,
@@ -53,6 +62,9 @@ def send(
     expires: Annotated[
         float | None, typer.Option(show_default=False, help="Seconds after which it is no longer started.")
     ] = None,
+    priority: Annotated[
+        PriorityName | None, typer.Option(show_default=False, help="Which entities come first; by default that of the command.")
+    ] = None,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -62,15 +74,26 @@ def send(
     Exit codes: 0 accepted (or was before), 1 refused, 2 wrong usage or fields, 3 unknown whether it was accepted, 4 no server.
     """  # noqa: D301  # fmt: skip
     values, headers = _fields(fields), _headers(header)
+    chosen: Any = None if priority is None else priority.value
 
     async def work() -> Any:
         async with open_bus(target) as bus:
             message = _message_from_class(bus, command, values)
             if message is not None:
-                return await bus.dispatch(message, command_id=command_id, delay=delay, headers=headers, expires=expires)
+                return await bus.dispatch(
+                    message, command_id=command_id, delay=delay, headers=headers, expires=expires, priority=chosen
+                )
             kind, entity_id = await _address_from_announcement(bus, command, values)
             return await bus.dispatch_raw(
-                kind, entity_id, command, values, command_id=command_id, delay=delay, headers=headers, expires=expires
+                kind,
+                entity_id,
+                command,
+                values,
+                command_id=command_id,
+                delay=delay,
+                headers=headers,
+                expires=expires,
+                priority=chosen,
             )
 
     receipt = run_command(work, sends=True)

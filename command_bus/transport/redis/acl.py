@@ -43,13 +43,16 @@ _LOADING: Final = "script|load"
 # would add nothing: the commands are named one by one.
 _SENDING: Final = (
     ("hmget hsetnx hlen", "meta"),
-    ("xgroup|create xinfo|groups xadd", "ready"),
+    ("xgroup|create xinfo|groups xadd xlen xpending", "ready"),  # how many are not delivered: the line fills it up
     ("hget hmget hset exists", "active"),
     ("hset hlen", "lone"),
     ("hget hincrby", "stats"),
     ("exists hmget", "paused"),
     ("exists hget hincrby", "delayed_counts"),
-    ("exists", "delayed_counts paused watched"),  # one request may name all three
+    ("exists", "delayed_counts paused watched flows"),  # one request may name all four
+    ("exists hget hmget hset", "flows"),
+    ("zadd zrem zscore zrangebyscore", "turns"),
+    ("zadd zrem zscore zcard zrangebylex", "line"),
     ("hgetall", "watched"),
     ("xadd", "events"),
     ("zadd zrange zscore", "due"),
@@ -67,6 +70,8 @@ _FIGURES: Final = (  # `stats`: an operator's, a worker's `/metrics`, and what S
     ("xinfo|groups xpending xlen xrange", "ready"),
     ("xlen", "dead"),
     ("zcard", "due"),
+    ("hmget", "flows"),
+    ("zlexcount", "line"),
 )
 _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
     "producer": _SENDING,
@@ -85,6 +90,8 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("zadd zrange zremrangebyscore", "dispatches"),
     ),
     "worker": (
+        ("exists", "paused flows"),
+        ("xrevrange", "ready"),
         *_SENDING,  # handlers send, too
         *_FIGURES,
         ("client|unblock script|exists", ""),  # to end its own blocked read when it stops; to see that scripts are lost
@@ -118,6 +125,9 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hdel hscan", "delayed"),
         ("hget hmget hdel hexists hincrby hscan", "delayed_counts"),
         ("hget hset hdel pexpire", "interrupts"),
+        ("exists hget hmget hgetall hset hdel", "flows"),
+        ("zadd zrem zscore zrange zrangebyscore", "turns"),
+        ("zadd zrem zscore zcard zrangebylex zlexcount", "line"),
         ("exists hgetall hset hdel del", "watched"),
         ("xadd xread xrange xrevrange pexpire persist", "events"),
         ("zrange zrem zscore", "due"),

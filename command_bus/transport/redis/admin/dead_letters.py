@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from command_bus.transport.entry_text import envelope_in
+from command_bus.transport.flows import NORMAL_FLOW
 from command_bus.transport.records import Resolution, StoredDeadLetter
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.mailbox_record import refuse_newer
-from command_bus.transport.flows import NORMAL_FLOW
 from command_bus.transport.redis.scripts import SETTLE_DEAD_LETTER
 from command_bus.transport.steps import Settlement
 

@@ -12,13 +12,14 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from command_bus.transport.flows import Flow, flow_of_record, parse_flow
 from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, is_wide, scope_of
 from command_bus.transport.records import EntityState, Hold, MailboxHead, StoredEntity
 from command_bus.transport.redis.admin.holds import parse_hold
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
-from command_bus.transport.redis.mailbox_record import parse_record
+from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
 from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, MAILBOX_HEADS
 
 __all__ = ["RedisEntities", "surveyed"]
@@ -192,13 +193,21 @@ def surveyed(
         max(length, 0) + _number(delayed),
         int(head.partition(b"-")[0] or 0),
         fields.attempt,
-        fields.holder,
+        fields.holder if fields.is_held else "",
         abs(fields.first_ms),
         fields.started_us // 1000,
         (parked or b"").decode(errors="replace"),
         paused or next(iter(found), None),
         head.decode(),
+        flow_of_entity(fields, head.decode()),
     )
+
+
+def flow_of_entity(record: MailboxRecord, head: str) -> Flow:
+    """Return what an entity waits in: in the line by its place there, else by its next command."""
+    if record.state == "q":
+        return parse_flow(record.holder.partition("/")[0])
+    return flow_of_record(record.parts.get("c"), head)
 
 
 def _number(value: bytes | None) -> int:

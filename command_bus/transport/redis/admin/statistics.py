@@ -38,6 +38,8 @@ class RedisStatistics(RetryingRequests):
             dead=found["dead"],
             workers=tuple(found["workers"].values()),
             now_ms=int(seconds) * 1000 + int(micros) // 1000,
+            line=found["line"],
+            starts=found["starts"],
         )
 
     async def stopped(self, shard: int, limit: int) -> list[str] | None:
@@ -57,7 +59,7 @@ class RedisStatistics(RetryingRequests):
                 return names
 
 
-_NAMES = ("counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "groups", "workers", "time")
+_NAMES = ("counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "groups", "workers", "time", "flows")
 
 
 async def _read(client: Redis, keys: ShardKeys) -> dict[str, Any]:
@@ -73,6 +75,7 @@ async def _read(client: Redis, keys: ShardKeys) -> dict[str, Any]:
     pipeline.xinfo_groups(keys.ready)
     pipeline.hgetall(keys.workers)
     pipeline.time()
+    pipeline.hmget(keys.flows, "c0", "s0", "s1", "s2")
     found: dict[str, Any] = dict(zip(_NAMES, await pipeline.execute(raise_on_error=False), strict=True))
     for name, nothing in (("pending", {}), ("groups", [])):
         if isinstance(found[name], ResponseError):
@@ -80,11 +83,22 @@ async def _read(client: Redis, keys: ShardKeys) -> dict[str, Any]:
     for answer in found.values():
         if isinstance(answer, Exception):
             raise answer
+    in_use, *starts = found["flows"]
+    found["starts"] = tuple(_number(value or b"0") for value in starts)
+    found["line"] = None if in_use is None else tuple(await _line(client, keys.line))
     found["waiting"] = []
     if found["ready"] > _pending(found):
         delivered = next((group["last-delivered-id"].decode() for group in found["groups"]), "0-0")
         found["waiting"] = await client.xrange(keys.ready, min=f"({delivered}", count=1)
     return found
+
+
+async def _line(client: Redis, line: str) -> list[int]:
+    """Return how many places of each priority the line has."""
+    pipeline = client.pipeline(transaction=False)
+    for digit in range(3):
+        pipeline.zlexcount(line, f"[{digit}", f"({digit + 1}")
+    return list(await pipeline.execute())
 
 
 def _pending(found: dict[str, Any]) -> int:

@@ -8,7 +8,10 @@
 -- KEYS[4]   fence     the shard's highest fence
 -- KEYS[5]   paused    hash: scope -> mode|since in ms|why
 -- KEYS[6]   watched   hash: entity type -> number of events to keep
--- KEYS[7…]  flows, turns and line, if the worker knows that the line is in use (see shared/line.lua)
+-- KEYS[7]   flows     hash: what classes and shares have used (see shared/line.lua); this and the next two are missing where the worker
+--                     knows of no line in use
+-- KEYS[8]   turns     sorted set of flows, by their virtual time
+-- KEYS[9]   line      sorted set of the places of entities that wait
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     consumer name of the worker
 -- ARGV[3]   count     of activations at most
@@ -28,7 +31,7 @@ local time = call('TIME')
 local now = format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 local found = call('XREADGROUP', 'GROUP', group, owner, 'COUNT', ARGV[3], 'STREAMS', ready, '>')
 local queue_up = KEYS[7] and call('EXISTS', KEYS[7]) == 1 and open_line(ready, active, KEYS[7], KEYS[8], KEYS[9])
-if queue_up then queue_up.close() end  -- before anything is started: it reads no record that this script changes
+if queue_up then queue_up.finish() end  -- before anything is started: it reads no record that this script changes
 if not found then return {now} end
 
 local answers, names, places = {now}, {}, {}

@@ -39,5 +39,5 @@ if surplus > 0 then
     if bring_back(entry[1], entry[2]) then back = back + 1 end
   end
 end
-queue_up.close()
+queue_up.finish()
 return back

@@ -63,5 +63,5 @@ end
 local woken = 0
 local queue_up = redis.call('EXISTS', KEYS[9]) == 1 and open_line(ready, active, KEYS[9], KEYS[10], KEYS[11])
 for i = 5, #ARGV do woken = woken + wake(ARGV[i], KEYS[i + 7]) end
-if queue_up then queue_up.close() end
+if queue_up then queue_up.finish() end
 return woken

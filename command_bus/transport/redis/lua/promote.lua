@@ -106,7 +106,7 @@ for arg = 3, #ARGV, 3 do
   end
 end
 
-if queue_up then queue_up.close() end
+if queue_up then queue_up.finish() end
 local head = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
 local known = head[1] and string.find(head[1], '^[' .. ARGV[2] .. ']:')
 return {promoted, known and math.max(tonumber(head[2]) - now, 0) or -1, left}

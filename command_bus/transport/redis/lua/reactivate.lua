@@ -54,5 +54,5 @@ pass_memory_limit(ready, ARGV[1])
 for i = 2, #ARGV do
   if reactivate(ARGV[i], KEYS[i + 6]) then count = count + 1 end
 end
-if queue_up then queue_up.close() end
+if queue_up then queue_up.finish() end
 return count

@@ -51,7 +51,7 @@ local queue_up = redis.call('EXISTS', KEYS[14]) == 1 and open_line(ready, active
 local function wake(first)
   local held = holds_of(paused, name)
   redis.call('HSET', active, name, held and pack_record('s', '', '0', first, parts) or queue(ready, name, '0', first, parts, lined and lined.head_of(box)))
-  if queue_up then queue_up.close() end
+  if queue_up then queue_up.finish() end
 end
 
 local is_parked = redis.call('HGET', parked, name) == id

@@ -41,7 +41,7 @@ if #closed > 1 then
 end
 if #kept > 1 then call('HSET', unpack(kept)) end
 
-if queue_up then queue_up.close() end
+if queue_up then queue_up.finish() end
 expire_outcomes(now)
 for inbox in pairs(touched) do try('PEXPIRE', inbox, reply_ttl) end
 if #taken > 0 then

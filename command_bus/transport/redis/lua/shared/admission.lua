@@ -77,7 +77,7 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
     for box in pairs(noted) do enter(box, records[box]) end
     if #changed > 1 then redis.call('HSET', unpack(changed)) end
     if #envelopes > 1 then redis.call('HSET', unpack(envelopes)) end
-    if queue_up then queue_up.close() end
+    if queue_up then queue_up.finish() end
   end
   return put, spoiled, finish
 end

@@ -157,7 +157,7 @@ local function open_line(ready, active, flows, turns, line)
   end
 
   -- Fill the ready stream up, and write what was charged: once, behind all that the script changes.
-  function self.close()
+  function self.finish()
     for flow, count in pairs(due) do pay(flow, count) end
     local room, firsts = 0, {}
     if try('ZCARD', line) ~= 0 then room = READY_MOST - self.undelivered() end

@@ -1,0 +1,92 @@
+"""Fair shares between tenants: their weights, and who waits. Reached as `bus.fairness`.
+
+A class names the field of its tenant: `class Import(Command[None], entity="file", fair_by="customer")`. Where entities of several tenants
+wait for a worker, each tenant gets its share of the starts; one that waits alone gets all.
+"""
+
+from __future__ import annotations
+
+import math
+
+from command_bus.admin.info import ShareInfo
+from command_bus.errors import InvalidCommand, InvalidSettings
+from command_bus.session import Session
+from command_bus.transport.flows import tenant_of
+
+__all__ = ["Fairness"]
+
+_LEAST, _MOST = 0.001, 1000.0
+
+
+class Fairness:
+    """The shares of a bus's tenants.
+
+    Args:
+        session: Of the bus.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def put(self, tenant: str | int, *, weight: float) -> None:
+        """Give a tenant a weight, for the whole fleet, at once: where two wait, 3 has three starts for each one of 1, the default.
+
+        Args:
+            tenant: As the field of its commands has it.
+            weight: 0.001 to 1,000.
+
+        Raises:
+            InvalidSettings: The weight is not in this range, or the tenant is empty or too long.
+            TransportUnavailable: The server cannot be reached; with several shards some may have it. Asking again is safe.
+        """
+        if (
+            isinstance(weight, bool)
+            or not isinstance(weight, int | float)
+            or not math.isfinite(weight)
+            or not _LEAST <= weight <= _MOST
+        ):
+            raise InvalidSettings(
+                f"weight={weight!r}: a number from {_LEAST} to {_MOST:,.0f}, as weight=3; 1 is the weight of all others"
+            )
+        await self._session.transport.shares.put(_checked(tenant), float(weight))
+
+    async def remove(self, tenant: str | int) -> bool:
+        """Take a tenant's weight back: it is 1 again. False if it had none.
+
+        Raises:
+            InvalidSettings: The tenant is empty or too long.
+            TransportUnavailable: As for `put`.
+        """
+        name = _checked(tenant)
+        known = name in await self._session.transport.shares.weights()
+        await self._session.transport.shares.put(name, None)
+        return known
+
+    async def list(self) -> list[ShareInfo]:
+        """Return the tenants that have a weight, wait or run, by name. What has no tenant shares as one, with an empty name.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+        """
+        shares = self._session.transport.shares
+        weights, waiting, running = await shares.weights(), await shares.waiting(), await shares.running()
+        names = {*weights, *(flow.tenant for flow in waiting), *(flow.tenant for flow in running)}
+        return [
+            ShareInfo(
+                name,
+                weights.get(name, 1.0),
+                sum(count for flow, count in waiting.items() if flow.tenant == name),
+                sum(count for flow, count in running.items() if flow.tenant == name),
+            )
+            for name in sorted(names)
+        ]
+
+
+def _checked(tenant: str | int) -> str:
+    try:
+        name = tenant_of(tenant)
+    except InvalidCommand as error:
+        raise InvalidSettings(error.message) from error
+    if not name:
+        raise InvalidSettings("tenant: not empty; what has no tenant has the weight 1")
+    return name

@@ -1,0 +1,92 @@
+"""`command-bus shares`: who waits for a worker by tenant, and the weights by which tenants share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.json_output import to_json
+from command_bus.cli.options import Json, Target, command_group, with_target
+from command_bus.cli.terminal import echo, escape, print_error
+
+if TYPE_CHECKING:
+    from command_bus.admin.info import ShareInfo
+
+__all__ = ["shares"]
+
+shares = command_group("Fair shares between tenants: list, put, remove.")
+_Tenant = Annotated[str, typer.Argument(metavar="TENANT", show_default=False, help="As the commands' field has it.")]
+
+
+@shares.command("list", short_help="List the tenants that have a weight, wait or run.")
+@with_target
+def list_shares(
+    *,
+    limit: Annotated[int, typer.Option(min=1, help="How many to show: those with most waiting entities.")] = 100,
+    target: Target,
+    as_json: Json = False,
+) -> None:
+    """List tenants with their weights, and how many of their entities wait for a worker or run.
+
+    \b
+    Exit codes: 0 shown, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+
+    async def read() -> list[ShareInfo]:
+        async with open_bus(target) as bus:
+            return await bus.fairness.list()
+
+    found = sorted(run_command(read), key=lambda each: (-each.waiting, each.tenant))
+    if as_json:
+        echo(to_json({"shares": found[:limit], "count": len(found)}))
+        return
+    from command_bus.cli.output import format_table
+
+    rows = [(each.tenant or "(no tenant)", f"{each.weight:g}", each.waiting, each.running) for each in found[:limit]]
+    echo(format_table(["tenant", "weight", "waiting", "running"], rows))
+    if len(found) > limit:
+        echo(f"the first {limit:,} of {len(found):,}")
+
+
+@shares.command("put", short_help="Give a tenant a weight.")
+@with_target
+def put_share(
+    tenant: _Tenant,
+    weight: Annotated[float, typer.Argument(min=0.001, max=1000, show_default=False, help="1 is that of all others.")],
+    *,
+    target: Target,
+) -> None:
+    """Give a tenant a weight, for the whole fleet, at once: where two wait, 3 has three starts for each one of 1.
+
+    \b
+    Exit codes: 0 written, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+
+    async def put() -> None:
+        async with open_bus(target) as bus:
+            await bus.fairness.put(tenant, weight=weight)
+
+    run_command(put)
+    echo(f"{escape(tenant)}: weight {weight:g}")
+
+
+@shares.command("remove", short_help="Take a tenant's weight back.")
+@with_target
+def remove_share(tenant: _Tenant, *, target: Target) -> None:
+    """Take a tenant's weight back: it is 1 again.
+
+    \b
+    Exit codes: 0 removed, 1 it had none, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+
+    async def remove() -> bool:
+        async with open_bus(target) as bus:
+            return await bus.fairness.remove(tenant)
+
+    if not run_command(remove):
+        print_error(f"{escape(tenant)} has no weight: `shares list` shows them")
+        raise typer.Exit(ExitCode.FAILED)
+    echo(f"{escape(tenant)}: weight 1")

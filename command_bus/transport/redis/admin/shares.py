@@ -1,0 +1,107 @@
+"""`RedisShares`: the weights of tenants, and who waits in the lines. Written on every shard, so that each shares by the same weights."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+from urllib.parse import unquote
+
+from redis.asyncio import Redis
+
+from command_bus.transport.flows import Flow, flow_of_record, parse_flow
+from command_bus.transport.mailboxes import encoded
+from command_bus.transport.redis.connection.retrying import RetryingRequests
+from command_bus.transport.redis.keys import ShardKeys
+from command_bus.transport.redis.mailbox_record import parse_record
+
+__all__ = ["RedisShares"]
+
+_WEIGHT = b"w:"
+_PAGE = 500
+
+
+class RedisShares(RetryingRequests):
+    """Implements `Shares`."""
+
+    async def put(self, tenant: str, weight: float | None) -> None:
+        """See `Shares`."""
+        field = _WEIGHT.decode() + encoded(tenant)
+        for keys in self._keys.shards:
+            if weight is None:
+                await self._ask(keys, lambda client, key: client.hdel(key, field), keys.flows)
+            else:
+                await self._ask(
+                    keys, lambda client, key: client.hset(key, mapping={"c0": "0", field: f"{weight:.6g}"}), keys.flows
+                )
+
+    async def weights(self) -> dict[str, float]:
+        """See `Shares`."""
+        pages: list[Any] = [
+            await self._ask(keys, lambda client, key: client.hgetall(key), keys.flows) for keys in self._keys.shards
+        ]
+        found: dict[str, float] = {}
+        for page in pages:
+            for field, value in page.items():
+                if field.startswith(_WEIGHT) and (weight := _number(value)) is not None:
+                    found[unquote(field.removeprefix(_WEIGHT).decode(errors="replace"))] = weight
+        return found
+
+    async def waiting(self) -> Counter[Flow]:
+        """See `Shares`."""
+        found: Counter[Flow] = Counter()
+        for each in await asyncio.gather(*(self._in_line(keys) for keys in self._keys.shards)):
+            found.update(each)
+        for each in await asyncio.gather(*(self._ready(keys, held=False) for keys in self._keys.shards)):
+            found.update(each)
+        return found
+
+    async def running(self) -> Counter[Flow]:
+        """See `Shares`."""
+        found: Counter[Flow] = Counter()
+        for each in await asyncio.gather(*(self._ready(keys, held=True) for keys in self._keys.shards)):
+            found.update(each)
+        return found
+
+    async def _in_line(self, keys: ShardKeys) -> Counter[Flow]:
+        """Return how many entities of each flow wait in the line."""
+        found: Counter[Flow] = Counter()
+        start = 0
+        while True:
+            flows: Any = await self._ask(keys, lambda client, at: client.zrange(keys.turns, at, at + _PAGE - 1), start)
+            counts: Any = await self._ask(keys, _counts, keys.line, flows) if flows else []
+            for flow, count in zip(flows, counts, strict=True):
+                if count:
+                    found[parse_flow(flow.decode(errors="replace"))] += count
+            if len(flows) < _PAGE:
+                return found
+            start += _PAGE
+
+    async def _ready(self, keys: ShardKeys, *, held: bool) -> Counter[Flow]:
+        """Return the entities of each flow in the ready stream: those that workers hold, or those that wait."""
+        found: Counter[Flow] = Counter()
+        start = "-"
+        while True:
+            entries: Any = await self._ask(keys, lambda client, at: client.xrange(keys.ready, min=at, count=_PAGE), start)
+            names = [fields[b"e"] for _, fields in entries if b"e" in fields]
+            records: Any = await self._ask(keys, lambda client, some: client.hmget(keys.active, some), names) if names else []
+            for record in map(parse_record, records):
+                if record.is_held if held else record.is_ready:
+                    found[flow_of_record(record.parts.get("c"), record.message)] += 1
+            if len(entries) < _PAGE:
+                return found
+            start = f"({entries[-1][0].decode()}"
+
+
+async def _counts(client: Redis, line: str, flows: list[bytes]) -> Any:
+    pipeline = client.pipeline(transaction=False)
+    for flow in flows:
+        pipeline.zlexcount(line, b"[" + flow + b"/", b"(" + flow + b"0")  # 0 is the character behind /
+    return await pipeline.execute()
+
+
+def _number(value: bytes) -> float | None:
+    try:
+        return float(value)
+    except ValueError:
+        return None
