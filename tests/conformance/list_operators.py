@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from command_bus.transport.flows import Flow
 from command_bus.transport.mailboxes import is_wide
 from command_bus.transport.records import (
     BEFORE_ALL,
@@ -33,6 +35,7 @@ __all__ = [
     "ListEntities",
     "ListHolds",
     "ListMailboxes",
+    "ListShares",
     "ListStatistics",
     "ListTypes",
     "stored_entity",
@@ -239,7 +242,7 @@ class ListDeadLetters:
         behind = _order(after or BEFORE_ALL)
         return [each for each in found if behind < _order(each[0]) <= _order(until)][:count]
 
-    async def settle(self, letter: StoredDeadLetter, verb: Resolution, left: Settlement) -> bool:
+    async def settle(self, letter: StoredDeadLetter, verb: Resolution, left: Settlement, flow: str = "") -> bool:
         server = self._server
         if server.letters.pop(letter.id, None) is None:
             return False
@@ -314,3 +317,25 @@ class ListTypes:
 
     async def restore(self, record: TypeRecord) -> None:
         """Do nothing: no other client can be faster here, and the next sender records the type again."""
+
+
+class ListShares:
+    """Implements `Shares`: a server of lists has no line, so nothing waits behind its first come."""
+
+    def __init__(self) -> None:
+        self._weights: dict[str, float] = {}
+
+    async def put(self, tenant: str, weight: float | None) -> None:
+        if weight is None:
+            self._weights.pop(tenant, None)
+        else:
+            self._weights[tenant] = weight
+
+    async def weights(self) -> dict[str, float]:
+        return dict(self._weights)
+
+    async def waiting(self) -> Counter[Flow]:
+        return Counter()
+
+    async def running(self) -> Counter[Flow]:
+        return Counter()

@@ -22,6 +22,7 @@ from command_bus.transport.records import (
 from command_bus.transport.submissions import Admission, Submission
 from command_bus.transport.worker_interfaces import WorkerSideOptions
 from tests.conformance.list_operators import (
+    ListShares,
     ListAnnouncements,
     ListDeadLetters,
     ListEntities,
@@ -59,6 +60,7 @@ class ListTransport:
         self.dead_letters = ListDeadLetters(server)
         self.holds = ListHolds(server)
         self.types = ListTypes(server)
+        self.shares = ListShares()
 
     @property
     def events(self) -> NoReturn:

@@ -130,7 +130,8 @@ async def test_parts_stay_when_an_activation_is_repaired(harness: TransportHarne
     value: Any = await harness.client.hget(harness.shard.active, BOX)  # type: ignore[misc]
     await harness.client.hset(harness.shard.active, BOX, state.encode() + value[1:])  # type: ignore[misc]
     await harness.client.xtrim(harness.shard.ready, maxlen=0)
-    keys = [harness.shard.ready, harness.shard.active, harness.shard.paused, harness.shard.parked]
+    keys = [harness.shard.ready, harness.shard.active, harness.shard.paused, harness.shard.parked, *harness.shard.fair]
+    keys.append(harness.shard.mailbox(BOX))
     assert await harness.connections.run(REACTIVATE, keys, [GROUP, BOX]) == 1
     assert await state_of(harness) == ("h" if state == "h" else "r")
     record = await harness.record(BOX)

@@ -50,7 +50,7 @@ class Server:
         return answer, True
 
     def answer(self, script: object, args: list[Any]) -> bytes | Exception:
-        self.asked.append((args[0], args[6:7] if script is ENQUEUE_ONE else args[8:]))
+        self.asked.append((args[0], args[5:6] if script is ENQUEUE_ONE else args[8:]))
         self.again.append(args[1])
         return self._answers.pop(0)
 

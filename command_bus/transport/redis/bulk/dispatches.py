@@ -106,7 +106,8 @@ class RedisBulkDispatches(RetryingRequests):
             version.number, -(-total // self._keys.count), self._max_depth, len(keys.mailboxes), self._remembered(dispatch_id),
             int(sequenced), len(boxes) if suspects is None else len(suspects),
             pack(f">{len(runs)}H", *runs), b"".join([item[2] for item in items]),
-            "" if entity_owner is None else f"{entity_owner.run}|{entity_owner.partition}", int(entity_owner is not None and entity_owner.strict), flow or NORMAL_FLOW,
+            "" if entity_owner is None else f"{entity_owner.run}|{entity_owner.partition}", int(entity_owner is not None and entity_owner.strict),
+            flow or NORMAL_FLOW,
             *[item[3] for item in items],
         ]  # fmt: skip
         if sequenced:

@@ -18,25 +18,25 @@
 -- ARGV[2]  again     '1' if it may have been applied before, and an earlier answer of this producer cannot have expired yet
 -- ARGV[3]  ttl       ms for which the answer is kept
 -- ARGV[4]  limit     of commands in this shard
--- ARGV[5]  name      of the mailbox
--- ARGV[6]  room      commands that the mailbox may hold
--- ARGV[7]  envelope
--- ARGV[8]  digest    of a command with a mark
+-- ARGV[5]  room      commands that the mailbox may hold
+-- ARGV[6]  envelope
+-- ARGV[7]  digest    of a command with a mark
 --
 -- returns '?' if enqueue.lua has to be asked, and the command was not touched; else as enqueue.lua: 'gone', +, =, !
 
 local active, stats, later, paused, watched = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local last, lone, mailbox, mark = KEYS[7], KEYS[8], KEYS[10], KEYS[11]
-local number, ttl, name, envelope, digest = tonumber(ARGV[1]), ARGV[3], ARGV[5], ARGV[7], ARGV[8]
+local number, ttl, room, envelope, digest = tonumber(ARGV[1]), ARGV[3], ARGV[5], ARGV[6], ARGV[7]
+local name = string.sub(mailbox, #KEYS[1] - 2)  -- behind the prefix, which `ready` follows in one key and `m:` in the other
 local call, pcall = redis.call, redis.pcall
 
 if call('EXISTS', later, paused, watched, KEYS[9]) > 0 then return '?' end
 local record = call('HGET', active, name)
 if record then  -- an idle one is empty
   local length = pcall('XLEN', mailbox)
-  if type(length) ~= 'number' or length + (is_lone(record) and 1 or 0) >= tonumber(ARGV[6]) then return '?' end
+  if type(length) ~= 'number' or length + (is_lone(record) and 1 or 0) >= tonumber(room) then return '?' end
 end
-if (tonumber(call('HGET', stats, 'depth')) or 0) >= tonumber(ARGV[4]) or ARGV[6] == '0' then return '?' end
+if (tonumber(call('HGET', stats, 'depth')) or 0) >= tonumber(ARGV[4]) or room == '0' then return '?' end
 if ARGV[2] == '1' and number > 1 and call('EXISTS', last) == 0 then return 'gone' end
 
 local answered = pcall('SET', last, ARGV[1] .. ':+', 'GET', 'PX', ttl)  -- the first write

@@ -55,13 +55,13 @@ def enqueue_arguments(
             delays += (submission.delay_ms, submission.command_id)
     prefix = keys.mailboxes
     spaces = "".join(f"{room}:{sum(1 for _ in same)} " for room, same in itertools.groupby(rooms))
-    letters: str | bytes = "".join(kinds) if marks or delays or flows else ""
+    letters = "".join(kinds) if marks or delays or flows else ""
+    of_flows = b""
     if flows:
-        names = "".join(f"{flow} " for flow in flows)
-        letters = f"{letters}{names}:".encode() + pack(f">{len(flow_numbers)}H", *flow_numbers)
+        of_flows = "".join(f"{flow} " for flow in flows).encode() + b":" + pack(f">{len(flow_numbers)}H", *flow_numbers)
     args: list[Any] = [
         *head, len(prefix), spaces,
-        pack(f">{len(targets)}H", *targets), letters, *envelopes, *digests, *delays,
+        pack(f">{len(targets)}H", *targets), letters.encode() + of_flows, *envelopes, *digests, *delays,
     ]  # fmt: skip
     return [*head_keys, *[prefix + mailbox for mailbox in boxes], *marks], args
 
@@ -74,11 +74,11 @@ def enqueue_one_arguments(
     Args:
         keys: Of the shard.
         head_keys: Those before the mailbox.
-        head: The arguments before the mailbox's name.
+        head: The arguments that are not of this command.
         submission: The command.
     """
     names = [*head_keys, keys.mailboxes + submission.mailbox]
-    args: list[Any] = [*head, submission.mailbox, submission.max_depth, submission.envelope]
+    args: list[Any] = [*head, submission.max_depth, submission.envelope]
     if submission.marked:
         names.append(keys.mark(submission.command_id))
         args.append(submission.digest)
