@@ -15,7 +15,7 @@ from tests.simulation.time_rules import standstill, starved
 __all__ = ["RULES", "check"]
 
 Broken = Iterator[tuple[str, str]]
-ATTEMPTS = {"work": 3, "once": 1, "park": 2, "order": 3, "sync": 3}
+ATTEMPTS = {"work": 3, "shared": 3, "once": 1, "park": 2, "order": 3, "sync": 3}
 TOLERANCE = 2.0
 """Seconds after the end of its lease in which a handler must have been cancelled: the keeper looks every second, and waits for answers."""
 RULES: list[Callable[[History], Broken]] = []

@@ -33,8 +33,10 @@ __all__ = ["Run", "Shape", "Simulation", "run"]
 NAMESPACE = "sim"
 PATIENCE = 25.0
 """Seconds without faults in which something must move: less than the sweep takes that repairs lost activations."""
+LINE_PATIENCE = 5.0
+"""Seconds in which an entity leaves the line while a worker idles: workers look once a second."""
 _WATCHED = b"100000"
-_STANDING = ("watched", "events", "meta", "commands", "ready", "fence", "stats", "dead", "workers")
+_STANDING = ("watched", "events", "meta", "commands", "ready", "fence", "stats", "dead", "workers", "flows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,9 @@ class Simulation:
         self.jumps = random.random() < 0.35
         if Random(f"watched {seed}").random() < 0.5:
             self._watch()
+        self.line = Random(f"line {seed}").random() < 0.4
+        if self.line:
+            self._use_line()
         self.workers: list[Process] = []
         self.producers: list[Process] = []
         self.former: list[Process] = []
@@ -116,6 +121,12 @@ class Simulation:
         for shard in KeySpace(NAMESPACE, self.settings.shards).shards:
             self.server.store.data[shard.watched.encode()] = {b"item": _WATCHED}
         self.history.told = []
+
+    def _use_line(self) -> None:
+        """Put the line into use, without a request, with so little room in the ready stream that entities wait in it."""
+        most = b"%d" % Random(f"room {self.seed}").choice((1, 1, 2))
+        for shard in KeySpace(NAMESPACE, self.settings.shards).shards:
+            self.server.store.data[shard.flows.encode()] = {b"c0": b"0", b"most": most}
 
     # Workers.
 
@@ -233,10 +244,10 @@ class Simulation:
         moved = self.loop.time()
         while states := self._states():
             ended = sum(run.ended is not None for run in history.executions)
-            waits = not set(states) & set("hrp")
+            waits = not set(states) & set("hrpq")
             if progress != (len(history.executions), ended, waits):
                 progress, moved = (len(history.executions), ended, waits), self.loop.time()
-            patience = PATIENCE
+            patience = LINE_PATIENCE if self._stands_in_line() else PATIENCE
             if waits:  # delays may have been set by a clock that has gone back since, and all who knew are gone
                 patience += sum(-seconds for _, seconds in history.jumps if seconds < 0)
             if self.loop.time() > moved + patience:
@@ -245,6 +256,15 @@ class Simulation:
             if set(states) == {"s"}:
                 await self._free(bus, random)
             await asyncio.sleep(0.2)
+
+    def _stands_in_line(self) -> bool:
+        """Return whether there are entities in line, nothing is ready or held, and a worker is there."""
+        store = self.server.store
+        for shard in KeySpace(NAMESPACE, self.settings.shards).shards:
+            states = {chr(value[0]) for value in (store.get(shard.active.encode(), dict) or {}).values()}
+            if "q" in states and not states & set("rohHO") and len(self.buses) and self.loop.time() > self.history.calm_from() + 2:
+                return True
+        return False
 
     def _states(self) -> str:
         """Return the states of all entities with work, read without requests: `h`eld, `r`eady, `w`aiting, `s`topped, `d`ue later, `p`ending."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from command_bus.testing.simulated.store import Store
+from command_bus.testing.simulated.store import Store, ZSet
 from command_bus.testing.simulated.streams import Stream, id_of
 from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
 
@@ -34,10 +34,25 @@ def broken_states(store: Store, prefix: bytes) -> Iterator[tuple[str, str]]:
     for name in lone:
         if name not in table:
             yield name.decode(), "it is idle, and an envelope is left"
+    yield from _broken_line(store, prefix)
     counters = store.get(prefix + b"stats", dict) or {}
     depth = int(counters.get(b"depth", b"0"))
     if depth != waiting:
         yield "", f"{depth} commands are not settled, but {waiting} stand in mailboxes, behind what is settled, or are delayed"
+
+
+def _broken_line(store: Store, prefix: bytes) -> Iterator[tuple[str, str]]:
+    """Yield entities that wait in the line, and would not be found there."""
+    line = store.get(prefix + b"line", ZSet) or {}
+    turns = store.get(prefix + b"turns", ZSet) or {}
+    for name, value in (store.get(prefix + b"active", dict) or {}).items():
+        record = parse_record(value)
+        if record.state != "q":
+            continue
+        if record.holder.encode() + b"/" + name not in line:
+            yield name.decode(), "it waits in the line, and has no place there"
+        if record.holder.partition("/")[0].encode() not in turns:
+            yield name.decode(), "it waits in the line, and its flow has no turn"
 
 
 def _settled(record: MailboxRecord, stream: Stream) -> int:

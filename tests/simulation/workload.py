@@ -20,6 +20,7 @@ from command_bus import (
     RetryPolicy,
     TransportUnavailable,
 )
+from command_bus.messages.policies import Priority
 from tests.simulation.history import Execution, Sent
 from tests.simulation.loop import LANE
 from tests.simulation.threads import busy_for
@@ -62,7 +63,14 @@ class Threaded(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RET
     tag: str
 
 
-KINDS: dict[str, Any] = {"work": Work, "once": Once, "park": Parking, "order": Order, "sync": Threaded}
+class Shared(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RETRY), fair_by="tag"):
+    """A command with a tenant: sent where the line is in use."""
+
+    item: EntityId
+    tag: str
+
+
+KINDS: dict[str, Any] = {"shared": Shared, "work": Work, "once": Once, "park": Parking, "order": Order, "sync": Threaded}
 _PATIENCE = 5.0
 """Seconds that an order waits for what it calls."""
 REGISTRY = HandlerRegistry()
@@ -164,6 +172,11 @@ async def work(command: Work, context: CommandContext) -> int:
     return await _handle(command, context)
 
 
+@REGISTRY.handles(Shared)
+async def shared(command: Shared, context: CommandContext) -> int:
+    return await _handle(command, context)
+
+
 @REGISTRY.handles(Once)
 async def once(command: Once, context: CommandContext) -> int:
     return await _handle(command, context)
@@ -202,7 +215,8 @@ class Producer:
 
     def _sent(self, entity: str, how: str, *, given: bool = True) -> Sent:
         self._counter += 1
-        kind = self._random.choice(("work", "work", "sync", "order", "once", "park" if self._simulation.parks else "work"))
+        line = self._simulation.line
+        kind = self._random.choice(("shared" if line else "work", "work", "sync", "order", "once", "park" if self._simulation.parks else "work"))
         sent = Sent(f"{self._name}.{self._counter}", entity, kind, how, self._name, 0.0)
         self._simulation.history.sent[sent.id] = sent
         if given:
@@ -212,6 +226,11 @@ class Producer:
     @staticmethod
     def _command(sent: Sent) -> Any:
         return KINDS[sent.kind](item=sent.entity, tag=sent.id)
+
+    def _priority(self, sent: Sent) -> Priority | None:
+        if not self._simulation.line:
+            return None
+        return Random(f"priority {sent.id} {self._simulation.seed}").choice(("high", "normal", "low", None))
 
     async def run(self, commands: int, seconds: float) -> None:
         """Send so many commands in so much time."""
@@ -265,6 +284,7 @@ class Producer:
                     command_id=sent.id if given else None,
                     delay=sent.delay,
                     expires=sent.delay + 1.0 if sent.expires else None,
+                    priority=self._priority(sent),
                 )
             except TransportUnavailable as error:
                 sent.refused = "unknown" if error.outcome_unknown else "unavailable"
@@ -287,7 +307,7 @@ class Producer:
         for position, sent in enumerate(batch):
             sent.invoked, sent.position, sent.batch = self._simulation.loop.time(), position, self._batches
         try:
-            result = await self._bus.dispatch_batch([Envelope(self._command(sent), command_id=sent.id) for sent in batch])
+            result = await self._bus.dispatch_batch([Envelope(self._command(sent), command_id=sent.id, priority=self._priority(sent)) for sent in batch])
         except CommandBusError as error:
             for sent in batch:
                 sent.refused = error.code

@@ -51,7 +51,7 @@ _SENDING: Final = (
     ("exists hget hincrby", "delayed_counts"),
     ("exists", "delayed_counts paused watched flows"),  # one request may name all four
     ("exists hget hmget hset", "flows"),
-    ("zadd zrem zscore zrangebyscore", "turns"),
+    ("zadd zrem zscore zrangebyscore del", "turns"),
     ("zadd zrem zscore zcard zrangebylex", "line"),
     ("hgetall", "watched"),
     ("xadd", "events"),
@@ -126,7 +126,7 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hmget hdel hexists hincrby hscan", "delayed_counts"),
         ("hget hset hdel pexpire", "interrupts"),
         ("exists hget hmget hgetall hset hdel", "flows"),
-        ("zadd zrem zscore zrange zrangebyscore", "turns"),
+        ("zadd zrem zscore zrange zrangebyscore del", "turns"),
         ("zadd zrem zscore zcard zrangebylex zlexcount", "line"),
         ("exists hgetall hset hdel del", "watched"),
         ("xadd xread xrange xrevrange pexpire persist", "events"),

@@ -3,8 +3,8 @@
 -- Once classes or shares are used, the ready stream holds at most 64 undelivered activations. Whoever has no room there waits in the line:
 -- its record has the state q, no activation, and its place. Each script that adds to or takes from the ready stream fills it up again.
 --
--- flows   hash: c<class> what a class has used, v<class> its virtual time, s<class> its starts, w:<tenant> a weight. The line is in use if
---         this key exists
+-- flows   hash: c<class> what a class has used, v<class> its virtual time, s<class> its starts, w:<tenant> a weight; `most`, if it is not
+--         64. The line is in use if this key exists
 -- turns   sorted set of flows, by their virtual time behind that of their class's span
 -- line    sorted set of equal scores: flow/stamp/mailbox name; a place is flow/stamp, a flow the digit of a class and a tenant
 --
@@ -21,8 +21,9 @@ local CLASS_COSTS = {[0] = 1, 4, 16}
 local function open_line(ready, active, flows, turns, line)
   local call, try, sub, match, find, format = redis.call, redis.pcall, string.sub, string.match, string.find, string.format
   local self, used, virtual, starts, weights, due, stamps, time = {}, {}, {}, {}, {}, {}, 0, nil
-  local values = try('HMGET', flows, 'c0', 'c1', 'c2', 'v0', 'v1', 'v2', 's0', 's1', 's2')
+  local values = try('HMGET', flows, 'c0', 'c1', 'c2', 'v0', 'v1', 'v2', 's0', 's1', 's2', 'most')
   if values.err then return nil end
+  self.most = tonumber(values[10] or READY_MOST) or READY_MOST
   for class = 0, 2 do
     used[class], virtual[class], starts[class] = tonumber(values[class + 1] or 0), tonumber(values[class + 4] or 0), tonumber(values[class + 7] or 0)
   end
@@ -160,7 +161,12 @@ local function open_line(ready, active, flows, turns, line)
   function self.finish()
     for flow, count in pairs(due) do pay(flow, count) end
     local room, firsts = 0, {}
-    if try('ZCARD', line) ~= 0 then room = READY_MOST - self.undelivered() end
+    if try('ZCARD', line) ~= 0 then
+      room = self.most - self.undelivered()
+    elseif try('XLEN', ready) == 0 then  -- nobody waits or runs: nothing to share
+      try('DEL', turns)
+      virtual = {[0] = 0, 0, 0}
+    end
     while room > 0 do
       local next_class = nil
       for class = 0, 2 do
@@ -182,7 +188,7 @@ local function open_line(ready, active, flows, turns, line)
     end
     try(unpack(write))
   end
-  self.most, lined = READY_MOST, self
+  lined = self
   return self
 end
 
