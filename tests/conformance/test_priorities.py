@@ -1,0 +1,200 @@
+"""Priorities and fair shares, as an application sees them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from command_bus import Command, CommandBus, CommandContext, EntityId, EntityPolicy, Envelope, HandlerRegistry, RetryPolicy
+from command_bus.errors import InvalidCommand, InvalidSettings, RegistrationError
+from command_bus.transport.flows import Flow
+from tests.conformance.conftest import Sandbox
+
+registry = HandlerRegistry()
+ran: list[tuple[str, str]] = []
+pace: list[float] = [0.0]
+
+
+class Bulk(Command[None], entity="bulk", priority="low"):
+    bulk: EntityId
+
+
+class Charge(Command[None], entity="account"):
+    account: EntityId
+    note: str = ""
+
+
+class Urgent(Command[None], entity="account", priority="high"):
+    account: EntityId
+
+
+class Import(Command[None], entity="file", fair_by="customer", retry=RetryPolicy(attempts=3, delay=0.01)):
+    file: EntityId
+    customer: str
+    fails: int = 0
+
+
+class Report(Command[None], entity="report"):
+    report: EntityId
+
+
+@registry.handles(Bulk)
+async def bulk(command: Bulk) -> None:
+    ran.append(("bulk", str(command.bulk)))
+
+
+@registry.handles(Charge)
+async def charge(command: Charge) -> None:
+    ran.append(("account", f"{command.account}{command.note}"))
+
+
+@registry.handles(Urgent)
+async def urgent(command: Urgent) -> None:
+    ran.append(("urgent", str(command.account)))
+
+
+@registry.handles(Import)
+async def imported(command: Import, context: CommandContext) -> None:
+    ran.append((command.customer, str(command.file)))
+    if context.attempt <= command.fails:
+        raise RuntimeError("as planned")
+
+
+@registry.handles(Report)
+async def report(command: Report) -> None:
+    ran.append(("report", str(command.report)))
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    ran.clear()
+
+
+async def test_urgent_work_passes_bulk_work_that_waits(sandbox: Sandbox) -> None:
+    async with sandbox.bus(registry=registry) as bus:
+        await bus.dispatch_batch(Bulk(bulk=f"b{number}") for number in range(300))
+        await bus.dispatch(Charge(account="a", note="1"))
+        await bus.dispatch(Charge(account="a", note="2"), priority="high")
+        found = (await bus.entities.of("account").list()).entities
+        assert [(each.name, each.priority, each.tenant) for each in found] == [("account:a", "high", None)]
+        figures = {each.priority: each.waiting for each in (await bus.stats()).priorities}
+        assert figures["high"] == 1
+        assert figures["low"] == 300 - 64
+        assert (await bus.stats()).ready == 301
+        async with bus.worker(concurrency=4):
+            await bus.wait_idle(30)
+        starts = {each.priority: each.started for each in (await bus.stats()).priorities}
+    place = ran.index(("account", "a2"))
+    assert ran.index(("account", "a1")) < place <= 64 + 12, "within what was ready, and a fetch"
+    assert len(ran) == 302
+    assert starts == {"high": 2, "normal": 0, "low": 300}, "its first command, too, was lifted"
+
+
+async def test_a_class_and_an_entity_type_have_a_priority(sandbox: Sandbox) -> None:
+    settings = {"entities": {"report": EntityPolicy(priority="low"), "account": EntityPolicy(priority="low")}}
+    async with sandbox.bus(registry=registry, **settings) as bus:
+        await bus.dispatch_batch(Report(report=f"r{number}") for number in range(100))
+        await bus.dispatch(Urgent(account="u"))
+        await bus.dispatch(Charge(account="c"), priority="normal")
+        await bus.dispatch_raw("report", "raw", "Report", {"report": "raw"}, priority="high")
+        await bus.dispatch_batch([Envelope(Report(report="e"), priority="high")])
+        page = await bus.entities.list(limit=1000)
+        by_name = {each.name: each.priority for each in page.entities}
+        assert by_name["report:r99"] == "low"
+        assert (by_name["account:u"], by_name["account:c"]) == ("high", "normal")
+        assert (by_name["report:raw"], by_name["report:e"]) == ("high", "high")
+        async with bus.worker(concurrency=4):
+            await bus.wait_idle(30)
+    assert len(ran) == 104
+
+
+async def test_tenants_share_and_are_listed(sandbox: Sandbox) -> None:
+    async with sandbox.bus(registry=registry) as bus:
+        await bus.fairness.put("acme", weight=3)
+        for customer in ("small", "acme"):
+            await bus.dispatch_batch(Import(file=f"{customer}{number}", customer=customer) for number in range(200))
+        listed = await bus.fairness.list()
+        assert [(each.tenant, each.weight, each.waiting) for each in listed] == [("acme", 3.0, 200), ("small", 1.0, 200)]
+        found = await bus.entity("file", "acme199").show()
+        assert (found.entity.priority, found.entity.tenant) == ("normal", "acme")
+        async with bus.worker(concurrency=4):
+            await bus.wait_idle(30)
+        assert await bus.fairness.remove("acme")
+        assert not await bus.fairness.remove("acme")
+        assert await bus.fairness.list() == []
+    contended = Counter(customer for customer, _ in ran[64:224])
+    assert 0.71 <= contended["acme"] / 160 <= 0.79, "three of four, within five percent"
+
+
+async def test_a_tenant_alone_gets_all_and_retries_count(sandbox: Sandbox) -> None:
+    async with sandbox.bus(registry=registry) as bus:
+        await bus.fairness.put("other", weight=1000)
+        await bus.dispatch_batch(Import(file=f"f{number}", customer="only", fails=number % 2) for number in range(150))
+        async with bus.worker(concurrency=8):
+            await bus.wait_idle(30)
+    assert len(ran) == 225
+
+
+async def test_switched_on_under_load_with_workers_that_die(sandbox: Sandbox) -> None:
+    """No command is lost, none runs out of its entity's order, and nothing stands still."""
+    async with sandbox.bus(registry=registry, lease=1.0) as bus:
+        await bus.dispatch_batch(Charge(account=f"a{number % 150}", note=f"-{number // 150}") for number in range(450))
+        first = bus.worker(concurrency=4)
+        await first.start()
+        await bus.dispatch(Urgent(account="a149"))
+        await bus.dispatch_batch(Bulk(bulk=f"b{number}") for number in range(100))
+        await asyncio.sleep(0)
+        await first.stop(0.0)
+        async with bus.worker(concurrency=4):
+            await bus.wait_idle(30)
+    for number in range(150):
+        notes = [text.partition("-")[2] for kind, text in ran if kind == "account" and text.partition("-")[0] == f"a{number}"]
+        assert list(dict.fromkeys(notes)) == ["0", "1", "2"]
+    assert {("urgent", "a149"), ("bulk", "b99")} <= set(ran)
+
+
+async def test_what_cannot_be_sent_is_said(sandbox: Sandbox) -> None:
+    async with sandbox.bus(registry=registry) as bus:
+        with pytest.raises(InvalidCommand, match="priority='urgent': 'high', 'normal' or 'low'"):
+            await bus.dispatch(Charge(account="a"), priority="urgent")  # type: ignore[arg-type]
+        with pytest.raises(InvalidCommand, match="a tenant may have 200 bytes"):
+            await bus.dispatch(Import(file="f", customer="x" * 201))
+        batch = await bus.dispatch_batch([Import(file="f", customer="x" * 201), Import(file="g", customer="fine")])
+        assert [each.status for each in batch.outcomes] == ["rejected", "accepted"]
+        for weight in (0, -1, float("nan"), 1001, True):
+            with pytest.raises(InvalidSettings, match="a number from 0.001 to 1,000"):
+                await bus.fairness.put("acme", weight=weight)
+        with pytest.raises(InvalidSettings, match="tenant: not empty"):
+            await bus.fairness.put("", weight=2)
+        await bus.fairness.put("a/b c,|é", weight=2)
+        await bus.dispatch(Import(file="h", customer="a/b c,|é"))
+        assert ("a/b c,|é", 2.0) in [(each.tenant, each.weight) for each in await bus.fairness.list()]
+    with pytest.raises(RegistrationError, match="fair_by='customer' names no field"):
+
+        class Wrong(Command[None], entity="file", fair_by="customer"):
+            file: EntityId
+
+    with pytest.raises(RegistrationError, match="priority is 'high', 'normal' or 'low'"):
+
+        class Worse(Command[None], entity="file", priority="urgent"):  # type: ignore[call-arg]
+            file: EntityId
+
+    with pytest.raises(InvalidSettings, match="EntityPolicy\\(priority='urgent'\\)"):
+        EntityPolicy(priority="urgent")  # type: ignore[arg-type]
+
+
+def test_a_flow_has_one_text() -> None:
+    from command_bus.transport.flows import flow_of, flow_of_record, parse_flow
+
+    assert flow_of("normal") == ""
+    assert parse_flow("") == Flow("normal", "")
+    assert parse_flow(flow_of("high", "a/b c")) == Flow("high", "a/b c")
+    assert parse_flow("9x") == Flow("normal", "")
+    assert flow_of_record(None, "5-1") == Flow("normal", "")
+    assert flow_of_record("acme,5-1,", "5-1") == Flow("high", "acme")
+    assert flow_of_record("acme,5-1,", "5-2") == Flow("low", "acme")
+    assert flow_of_record(",5-1,7-0", "6-0") == Flow("normal", "")
+    assert flow_of_record(",,<7-0", "6-9") == Flow("normal", "")
+    assert flow_of_record(",,<7-0", "7-0") == Flow("low", "")
