@@ -22,12 +22,12 @@ from command_bus.transport.records import (
 from command_bus.transport.submissions import Admission, Submission
 from command_bus.transport.worker_interfaces import WorkerSideOptions
 from tests.conformance.list_operators import (
-    ListShares,
     ListAnnouncements,
     ListDeadLetters,
     ListEntities,
     ListHolds,
     ListMailboxes,
+    ListShares,
     ListStatistics,
     ListTypes,
     stored_entity,

@@ -102,13 +102,17 @@ async def test_repair_gives_lost_activations_back_and_only_those(harness: Transp
     run: Any = harness.connections.run
     assert (
         await run(
-            REACTIVATE, [harness.shard.ready, harness.shard.active, harness.shard.paused, harness.shard.parked, *harness.shard.fair], [GROUP, *names]
+            REACTIVATE,
+            [harness.shard.ready, harness.shard.active, harness.shard.paused, harness.shard.parked, *harness.shard.fair],
+            [GROUP, *names],
         )
         == 2
     )
     assert (
         await run(
-            REACTIVATE, [harness.shard.ready, harness.shard.active, harness.shard.paused, harness.shard.parked, *harness.shard.fair], [GROUP, *names]
+            REACTIVATE,
+            [harness.shard.ready, harness.shard.active, harness.shard.paused, harness.shard.parked, *harness.shard.fair],
+            [GROUP, *names],
         )
         == 0
     )

@@ -9,8 +9,8 @@ import pytest
 
 from command_bus.transport.flows import flow_of
 from command_bus.transport.redis.keys import GROUP
-from command_bus.transport.redis.scripts import FILL_LINE
 from command_bus.transport.redis.ready_stream import repair_page
+from command_bus.transport.redis.scripts import FILL_LINE
 from command_bus.transport.redis.worker.line_use import LineUse
 from command_bus.transport.steps import GiveBack, LeaseLost, Released, Retry, Started
 from command_bus.transport.submissions import NO_DIGEST, Submission
@@ -29,7 +29,9 @@ async def put(harness: TransportHarness, mailbox: str, flow: str, *command_ids: 
 
 async def fill(harness: TransportHarness, flow: str, count: int, prefix: str = "box:f") -> None:
     """Put so many entities with one command each."""
-    submissions = [Submission(f"{prefix}{number}", f"{prefix}{number}", b"x", NO_DIGEST, 10, flow=flow) for number in range(count)]
+    submissions = [
+        Submission(f"{prefix}{number}", f"{prefix}{number}", b"x", NO_DIGEST, 10, flow=flow) for number in range(count)
+    ]
     assert {answer.value for answer in await harness.producer.enqueue_many(submissions, 5)} == {"+"}
 
 
@@ -161,7 +163,10 @@ async def test_a_weight_holds_at_once_for_what_waits(harness: TransportHarness, 
     before = await run_all(harness, worker, most=OPEN + 40)
     await shares.put("acme", 4.0)
     after = await run_all(harness, worker, most=OPEN + 200)
-    assert abs(sum(name.startswith("box:a") for name in before[OPEN:]) - sum(name.startswith("box:o") for name in before[OPEN:])) <= 8
+    assert (
+        abs(sum(name.startswith("box:a") for name in before[OPEN:]) - sum(name.startswith("box:o") for name in before[OPEN:]))
+        <= 8
+    )
     contended = after[OPEN : OPEN + 100]
     assert 76 <= sum(name.startswith("box:a") for name in contended) <= 84
 
@@ -219,10 +224,10 @@ async def test_an_urgent_command_lifts_its_entity_until_it_has_run(harness: Tran
     assert record.holder.startswith("2/") or record.state == "r", "low again"
 
 
-@pytest.mark.parametrize(("first", "second", "expected"), [(NORMAL, LOW, "1"), (NORMAL, HIGH, "0"), (LOW, NORMAL, "1"), (HIGH, LOW, "0")])
-async def test_the_class_is_the_highest_that_waits(
-    harness: TransportHarness, first: str, second: str, expected: str
-) -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "expected"), [(NORMAL, LOW, "1"), (NORMAL, HIGH, "0"), (LOW, NORMAL, "1"), (HIGH, LOW, "0")]
+)
+async def test_the_class_is_the_highest_that_waits(harness: TransportHarness, first: str, second: str, expected: str) -> None:
     await fill(harness, LOW, OPEN, "box:f")
     await put(harness, "box:a", first, "a1")
     await put(harness, "box:a", second, "a2")

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from command_bus import Command, CommandBus, CommandContext, EntityId, EntityPolicy, Envelope, HandlerRegistry, RetryPolicy
+from command_bus import Command, CommandContext, EntityId, EntityPolicy, Envelope, HandlerRegistry, RetryPolicy
 from command_bus.errors import InvalidCommand, InvalidSettings, RegistrationError
 from command_bus.transport.flows import Flow
 from tests.conformance.conftest import Sandbox
@@ -155,34 +155,40 @@ async def test_switched_on_under_load_with_workers_that_die(sandbox: Sandbox) ->
     assert {("urgent", "a149"), ("bulk", "b99")} <= set(ran)
 
 
-async def test_what_cannot_be_sent_is_said(sandbox: Sandbox) -> None:
+async def test_58_a_priority_or_weight_that_is_none(sandbox: Sandbox) -> None:
     async with sandbox.bus(registry=registry) as bus:
         with pytest.raises(InvalidCommand, match="priority='urgent': 'high', 'normal' or 'low'"):
             await bus.dispatch(Charge(account="a"), priority="urgent")  # type: ignore[arg-type]
+        for weight in (0, -1, float("nan"), 1001, True):
+            with pytest.raises(InvalidSettings, match=r"a number from 0.001 to 1,000"):
+                await bus.fairness.put("acme", weight=weight)
+        assert not (await bus.stats()).priorities, "nothing was written"
+    with pytest.raises(RegistrationError, match="priority is 'high', 'normal' or 'low'"):
+
+        class Wrong(Command[None], entity="file", priority="urgent"):  # type: ignore[arg-type]
+            file: EntityId
+
+    with pytest.raises(InvalidSettings, match=r"EntityPolicy\(priority='urgent'\)"):
+        EntityPolicy(priority="urgent")  # type: ignore[arg-type]
+
+
+async def test_59_a_tenant_that_cannot_be_one(sandbox: Sandbox) -> None:
+    async with sandbox.bus(registry=registry) as bus:
         with pytest.raises(InvalidCommand, match="a tenant may have 200 bytes"):
             await bus.dispatch(Import(file="f", customer="x" * 201))
         batch = await bus.dispatch_batch([Import(file="f", customer="x" * 201), Import(file="g", customer="fine")])
         assert [each.status for each in batch.outcomes] == ["rejected", "accepted"]
-        for weight in (0, -1, float("nan"), 1001, True):
-            with pytest.raises(InvalidSettings, match="a number from 0.001 to 1,000"):
-                await bus.fairness.put("acme", weight=weight)
         with pytest.raises(InvalidSettings, match="tenant: not empty"):
             await bus.fairness.put("", weight=2)
         await bus.fairness.put("a/b c,|é", weight=2)
         await bus.dispatch(Import(file="h", customer="a/b c,|é"))
-        assert ("a/b c,|é", 2.0) in [(each.tenant, each.weight) for each in await bus.fairness.list()]
+        assert [(each.tenant, each.weight, each.waiting) for each in await bus.fairness.list() if each.weight == 2] == [
+            ("a/b c,|é", 2.0, 1)
+        ]
     with pytest.raises(RegistrationError, match="fair_by='customer' names no field"):
 
         class Wrong(Command[None], entity="file", fair_by="customer"):
             file: EntityId
-
-    with pytest.raises(RegistrationError, match="priority is 'high', 'normal' or 'low'"):
-
-        class Worse(Command[None], entity="file", priority="urgent"):  # type: ignore[call-arg]
-            file: EntityId
-
-    with pytest.raises(InvalidSettings, match="EntityPolicy\\(priority='urgent'\\)"):
-        EntityPolicy(priority="urgent")  # type: ignore[arg-type]
 
 
 def test_a_flow_has_one_text() -> None:

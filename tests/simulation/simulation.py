@@ -262,7 +262,12 @@ class Simulation:
         store = self.server.store
         for shard in KeySpace(NAMESPACE, self.settings.shards).shards:
             states = {chr(value[0]) for value in (store.get(shard.active.encode(), dict) or {}).values()}
-            if "q" in states and not states & set("rohHO") and len(self.buses) and self.loop.time() > self.history.calm_from() + 2:
+            if (
+                "q" in states
+                and not states & set("rohHO")
+                and len(self.buses)
+                and self.loop.time() > self.history.calm_from() + 2
+            ):
                 return True
         return False
 

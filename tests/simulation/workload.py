@@ -216,7 +216,9 @@ class Producer:
     def _sent(self, entity: str, how: str, *, given: bool = True) -> Sent:
         self._counter += 1
         line = self._simulation.line
-        kind = self._random.choice(("shared" if line else "work", "work", "sync", "order", "once", "park" if self._simulation.parks else "work"))
+        kind = self._random.choice(
+            ("shared" if line else "work", "work", "sync", "order", "once", "park" if self._simulation.parks else "work")
+        )
         sent = Sent(f"{self._name}.{self._counter}", entity, kind, how, self._name, 0.0)
         self._simulation.history.sent[sent.id] = sent
         if given:
@@ -307,7 +309,9 @@ class Producer:
         for position, sent in enumerate(batch):
             sent.invoked, sent.position, sent.batch = self._simulation.loop.time(), position, self._batches
         try:
-            result = await self._bus.dispatch_batch([Envelope(self._command(sent), command_id=sent.id, priority=self._priority(sent)) for sent in batch])
+            result = await self._bus.dispatch_batch(
+                [Envelope(self._command(sent), command_id=sent.id, priority=self._priority(sent)) for sent in batch]
+            )
         except CommandBusError as error:
             for sent in batch:
                 sent.refused = error.code

@@ -71,7 +71,8 @@ _FIGURES: Final = (  # `stats`: an operator's, a worker's `/metrics`, and what S
     ("xlen", "dead"),
     ("zcard", "due"),
     ("hmget", "flows"),
-    ("zlexcount", "line"),
+    ("zrange", "turns"),
+    ("zlexcount zrangebylex", "line"),
 )
 _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
     "producer": _SENDING,

@@ -14,6 +14,7 @@ from command_bus.transport.redis.keys import GROUP, ShardKeys
 __all__ = ["RedisStatistics"]
 
 _PAGE = 200
+_FLOWS = 100
 
 
 class RedisStatistics(RetryingRequests):
@@ -30,7 +31,7 @@ class RedisStatistics(RetryingRequests):
             counters=ShardCounters.of(counters),
             ready=found["ready"],
             in_flight=_pending(found),
-            oldest_ready_ms=_number(waiting[0][0].partition(b"-")[0]) if waiting else None,
+            oldest_ready_ms=min([*found["oldest"], *(_number(entry.partition(b"-")[0]) for entry, _ in waiting)], default=None),
             due=found["due"],
             active=found["active"],
             paused=frozenset(scope.decode(errors="backslashreplace") for scope in found["paused"]),
@@ -85,7 +86,9 @@ async def _read(client: Redis, keys: ShardKeys) -> dict[str, Any]:
             raise answer
     in_use, *starts = found["flows"]
     found["starts"] = tuple(_number(value or b"0") for value in starts)
-    found["line"] = None if in_use is None else tuple(await _line(client, keys.line))
+    found["line"], found["oldest"] = None, []
+    if in_use is not None:
+        found["line"], found["oldest"] = await _line(client, keys)
     found["waiting"] = []
     if found["ready"] > _pending(found):
         delivered = next((group["last-delivered-id"].decode() for group in found["groups"]), "0-0")
@@ -93,12 +96,17 @@ async def _read(client: Redis, keys: ShardKeys) -> dict[str, Any]:
     return found
 
 
-async def _line(client: Redis, line: str) -> list[int]:
-    """Return how many places of each priority the line has."""
+async def _line(client: Redis, keys: ShardKeys) -> tuple[tuple[int, ...], list[int]]:
+    """Return how many places of each priority the line has, and since when (ms) the first of each flow waits, of a hundred flows."""
     pipeline = client.pipeline(transaction=False)
     for digit in range(3):
-        pipeline.zlexcount(line, f"[{digit}", f"({digit + 1}")
-    return list(await pipeline.execute())
+        pipeline.zlexcount(keys.line, f"[{digit}", f"({digit + 1}")
+    pipeline.zrange(keys.turns, 0, _FLOWS - 1)
+    *counts, flows = await pipeline.execute()
+    for flow in flows:
+        pipeline.zrangebylex(keys.line, b"[" + flow + b"/", b"(" + flow + b"0", 0, 1)
+    firsts: list[Any] = [first for (first,) in filter(None, await pipeline.execute())] if flows else []
+    return tuple(counts), [_number(first.split(b"/", 2)[1][:-10]) for first in firsts]
 
 
 def _pending(found: dict[str, Any]) -> int:
