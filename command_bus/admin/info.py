@@ -73,7 +73,7 @@ class EntityInfo:
         due_ms: When the first of its commands takes its place, by the server's clock, if all that it has is delayed; else None. A listing
             leaves it out for what comes far behind others: 100,000 in its shard.
         priority: The highest of the commands that wait in it.
-        tenant: Whose share it takes; None if its commands name nobody.
+        tenant: Whose share it takes; None if its commands name none.
     """
 
     name: str

@@ -54,7 +54,7 @@ class OutgoingMessage:
         command: The model, or None for a raw dispatch.
         deadline: Monotonic time until which its caller waits, or None.
         priority: What its dispatch or class says; None leaves it to the entity type's policy.
-        tenant: Who it is for, by the class's `fair_by`; empty if nobody is named.
+        tenant: Who it is for, by the class's `fair_by`; empty if none is named.
     """
 
     name: str

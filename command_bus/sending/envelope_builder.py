@@ -25,8 +25,9 @@ from command_bus.messages.message import (
     check_wire_name,
 )
 from command_bus.messages.outgoing import Envelope, OutgoingMessage
-from command_bus.messages.policies import PRIORITIES, EntityPolicy, Lanes, MailboxPolicy, Priority
+from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy, Priority
 from command_bus.randomness import token
+from command_bus.sending.priorities import checked_priority, options_of
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
     GIVEN_ID,
@@ -134,7 +135,7 @@ class EnvelopeBuilder:
             keep_result or command_id is not None,
             spec.delivery == "at_most_once",
             command=message,
-            priority=spec.priority if priority is None else _checked_priority(priority),
+            priority=spec.priority if priority is None else checked_priority(priority),
             tenant="" if spec.fair_by is None else tenant_of(getattr(message, spec.fair_by, None)),
         )
         if headers:
@@ -174,7 +175,7 @@ class EnvelopeBuilder:
             new_command_id() if command_id is None else _checked_id(command_id),
             keep_result or command_id is not None,
             headers=_checked_headers(headers or {}),
-            priority=None if priority is None else _checked_priority(priority),
+            priority=None if priority is None else checked_priority(priority),
         )
         _schedule(out, delay, expires)
         return out
@@ -198,7 +199,7 @@ class EnvelopeBuilder:
             out.command_id, out.name, out.entity_type, out.entity_id, out.payload, flags, ttl_ms, out.inbox,
             running.correlation_id if running is not None else None,
             running.command_id if running is not None else None,
-            out.headers or None, options=_options(priority),
+            out.headers or None, options=options_of(priority),
         )  # fmt: skip
         return Submission(
             mailbox,
@@ -343,7 +344,7 @@ class EnvelopeBuilder:
         priority = spec.priority or policy.priority
         sample = None if spec.entity is None else "x"
         stamp = EnvelopeTemplate(
-            WireEnvelope("x", spec.name, spec.entity, sample, b"", flags, options=_options(priority)), self.sign
+            WireEnvelope("x", spec.name, spec.entity, sample, b"", flags, options=options_of(priority)), self.sign
         )
         depth = policy.max_depth or self._settings.max_depth
         route = self._routes[kind] = _Route(spec, codec_for(kind), policy.mailbox, depth, stamp, priority, flow_of(priority))
@@ -367,17 +368,6 @@ def _schedule(out: OutgoingMessage, delay: float, expires: float | None) -> None
         out.ttl_ms = _milliseconds("expires", expires) - out.delay_ms
         if out.ttl_ms <= 0:
             raise InvalidCommand(f"expires={expires!r} is over before delay={delay!r}: the command would never start")
-
-
-def _options(priority: Priority) -> dict[str, Any] | None:
-    """Return the options of an envelope; None if it has none."""
-    return None if priority == "normal" else {"p": priority}
-
-
-def _checked_priority(priority: Priority) -> Priority:
-    if priority not in PRIORITIES:
-        raise InvalidCommand(f"priority={priority!r}: 'high', 'normal' or 'low'")
-    return priority
 
 
 def _milliseconds(what: str, value: float, *, zero: bool = False) -> int:

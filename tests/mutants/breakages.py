@@ -6,11 +6,10 @@ a test of the conformance suite where the simulator cannot see the breakage, and
 
 from __future__ import annotations
 
-from tests.mutants.line import LINE
-from tests.mutants.lone import LONE
 from tests.mutants.mutant import Mutant
 from tests.mutants.reserved import RESERVED
 from tests.mutants.slots import SLOTS
+from tests.mutants.waiting import WAITING
 
 __all__ = ["MUTANTS"]
 
@@ -495,8 +494,7 @@ MUTANTS = (
         "",
         "tests/unit/test_producer.py::test_an_answer_that_comes_late_is_nobody_s",
     ),
-    *LINE,
-    *LONE,
+    *WAITING,
     *RESERVED,
     *SLOTS,
 )

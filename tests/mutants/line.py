@@ -79,6 +79,7 @@ LINE = (
         _SHARED,
         "    if not at or sub(record, 1, 2) ~= 'q|' or at ~= place then return false end\n",
         "    if not at then return false end\n",
+        f"{_TEST}::test_places_of_what_is_gone_are_passed_over",
     ),
     Mutant(
         "a script does not fill the ready stream up",

@@ -91,6 +91,9 @@ async def producer_works(bus: CommandBus) -> None:
     await bus.dispatch(Work(line="a", number=2), delay=0.05, headers={"a": "b"}, expires=60)
     batch = await bus.dispatch_batch(Work(line=f"l{number % 9}", number=number) for number in range(300))
     assert batch.accepted == 300
+    batch = await bus.dispatch_batch(Envelope(Work(line=f"u{number}", number=number), priority="low") for number in range(100))
+    assert batch.accepted == 100
+    await bus.dispatch(Work(line="a", number=4), priority="high", delay=0.05)
     assert await asyncio.gather(*(bus.call(Work(line=f"c{n}", number=n), timeout=10) for n in range(20))) == list(range(20))
     assert await bus.call(Work(line="a", number=1), command_id="given", timeout=10) == 1
     assert await bus.call(Relay(sender="s"), timeout=10) == 3
@@ -104,6 +107,9 @@ async def producer_works(bus: CommandBus) -> None:
 
 async def operator_works(operator: CommandBus, producer: CommandBus) -> None:
     await operator.events.watch("line")
+    await operator.fairness.put("acme", weight=3)
+    assert [each.tenant for each in await operator.fairness.list() if each.weight == 3] == ["acme"]
+    assert await operator.fairness.remove("acme")
     line = operator.entity("line", "held")
     assert await line.pause("to look at it")
     for number in range(3):

@@ -43,8 +43,7 @@ def broken_states(store: Store, prefix: bytes) -> Iterator[tuple[str, str]]:
 
 def _broken_line(store: Store, prefix: bytes) -> Iterator[tuple[str, str]]:
     """Yield entities that wait in the line, and would not be found there."""
-    line = store.get(prefix + b"line", ZSet) or {}
-    turns = store.get(prefix + b"turns", ZSet) or {}
+    line, turns = (store.get(prefix + name, ZSet) or ZSet() for name in (b"line", b"turns"))
     for name, value in (store.get(prefix + b"active", dict) or {}).items():
         record = parse_record(value)
         if record.state != "q":

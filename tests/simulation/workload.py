@@ -309,9 +309,8 @@ class Producer:
         for position, sent in enumerate(batch):
             sent.invoked, sent.position, sent.batch = self._simulation.loop.time(), position, self._batches
         try:
-            result = await self._bus.dispatch_batch(
-                [Envelope(self._command(sent), command_id=sent.id, priority=self._priority(sent)) for sent in batch]
-            )
+            envelopes = [Envelope(self._command(sent), command_id=sent.id, priority=self._priority(sent)) for sent in batch]
+            result = await self._bus.dispatch_batch(envelopes)
         except CommandBusError as error:
             for sent in batch:
                 sent.refused = error.code

@@ -33,6 +33,8 @@ WORDS = {
     "dlq discard": ("0-1-0",),
     "dlq purge": ("--all",),
     "events follow": (),
+    "shares put": ("acme", "3"),
+    "shares remove": ("acme",),
     "types forget": ("account",),
 }
 

@@ -41,7 +41,6 @@ _LONG = 60.0  # seconds that a handler has run
 _RECENT = 600.0  # seconds since a worker was lost
 _SMALL_NODE = 1024  # bytes
 _MANY_ENTITIES = 10_000  # they reserve 35 MB more than they need
-_MANY_HIGH = 1_000
 _MANY_LETTERS, _OLD_LETTER = 10_000, 30 * 86_400.0  # letters; seconds
 
 
@@ -177,26 +176,9 @@ def check_work(
                 line("entities", "--state", "parked"),
             )
         )
-    findings += check_priorities(stats)
     if stats.dead_letters:
         findings.append(Finding("dead letters", "warning", f"{stats.dead_letters:,}", line("dlq", "list")))
     return findings
-
-
-def check_priorities(stats: Stats) -> list[Finding]:
-    """Check that not nearly all that waits is high: then nothing comes first."""
-    waiting = {each.priority: each.waiting for each in stats.priorities}
-    high, others = waiting.get("high", 0), waiting.get("normal", 0) + waiting.get("low", 0)
-    if high < _MANY_HIGH or high < 4 * others:
-        return []
-    return [
-        Finding(
-            "priorities",
-            "warning",
-            f"{high:,} of {high + others:,} entities in line are high: so nothing comes first",
-            'keep "high" for what is urgent, and give bulk work priority="low"',
-        )
-    ]
 
 
 def check_dead_letters(stats: Stats, age: float | None, line: CommandLine = command_line) -> list[Finding]:

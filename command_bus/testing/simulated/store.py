@@ -313,46 +313,6 @@ def zrange(store: Store, args: Args) -> Any:
     return [member for member, _ in ranked]
 
 
-def _scores(text: bytes) -> tuple[float, bool]:
-    """Return an end of a range of scores, and whether it belongs to it."""
-    bare = text.removeprefix(b"(")
-    return {b"+inf": math.inf, b"-inf": -math.inf}.get(bare) or float(bare), bare == text
-
-
-@command
-def zrangebyscore(store: Store, args: Args) -> Any:
-    (low, with_low), (high, with_high) = map(_scores, args[1:3])
-    options = [option.upper() for option in args[3:]]
-    found = [
-        (member, score)
-        for member, score in (store.get(args[0], ZSet) or ZSet()).ranked()
-        if (low <= score if with_low else low < score) and (score <= high if with_high else score < high)
-    ]
-    if b"LIMIT" in options:
-        at = options.index(b"LIMIT")
-        found = found[int(options[at + 1]) :][: int(options[at + 2])]
-    if b"WITHSCORES" in options:
-        return [part for member, score in found for part in (member, number(score))]
-    return [member for member, _ in found]
-
-
-@command
-def zrangebylex(store: Store, args: Args) -> Any:
-    low, high = args[1:3]
-    found = sorted(
-        member
-        for member in store.get(args[0], ZSet) or ZSet()
-        if (low == b"-" or low[1:] < member or (low[:1] == b"[" and low[1:] == member))
-        and (high == b"+" or member < high[1:] or (high[:1] == b"[" and high[1:] == member))
-    )
-    return found[int(args[4]) :][: int(args[5])] if len(args) > 3 else found
-
-
-@command
-def zlexcount(store: Store, args: Args) -> Any:
-    return len(zrangebylex(store, args))
-
-
 @command
 def zremrangebyscore(store: Store, args: Args) -> Any:
     low, high = (math.inf if text == b"+inf" else -math.inf if text == b"-inf" else float(text) for text in args[1:3])

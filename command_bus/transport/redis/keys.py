@@ -34,6 +34,7 @@ class ShardKeys:
         flows: Hash of what classes and shares have used; there once they are used.
         turns: Sorted set of flows, by their virtual time.
         line: Sorted set of the places of mailboxes that wait behind the ready stream.
+        fair: These three, in the order in which scripts take them.
         fence: The highest fence.
         stats: Hash of counters.
         due: Sorted set of retries and delayed commands, by the ms when they are due.
@@ -65,6 +66,7 @@ class ShardKeys:
         "dispatches",
         "due",
         "events",
+        "fair",
         "fence",
         "flows",
         "inboxes",
@@ -94,6 +96,7 @@ class ShardKeys:
         self.flows = prefix + "flows"
         self.turns = prefix + "turns"
         self.line = prefix + "line"
+        self.fair = (self.flows, self.turns, self.line)
         self.fence = prefix + "fence"
         self.stats = prefix + "stats"
         self.due = prefix + "due"
@@ -113,11 +116,6 @@ class ShardKeys:
         self.inboxes = prefix + "in:"
         self.last_batches = prefix + "p:"
         self.bulk = prefix + "b:"
-
-    @property
-    def fair(self) -> tuple[str, str, str]:
-        """Names of the keys of the line, in the order in which scripts take them."""
-        return self.flows, self.turns, self.line
 
     def mailbox(self, name: str) -> str:
         """Return the name of a mailbox's stream."""

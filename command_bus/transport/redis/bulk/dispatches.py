@@ -107,8 +107,7 @@ class RedisBulkDispatches(RetryingRequests):
             int(sequenced), len(boxes) if suspects is None else len(suspects),
             pack(f">{len(runs)}H", *runs), b"".join([item[2] for item in items]),
             "" if entity_owner is None else f"{entity_owner.run}|{entity_owner.partition}", int(entity_owner is not None and entity_owner.strict),
-            flow or NORMAL_FLOW,
-            *[item[3] for item in items],
+            flow or NORMAL_FLOW, *[item[3] for item in items],
         ]  # fmt: skip
         if sequenced:
             args += [item[5] for item in items]

@@ -43,8 +43,7 @@ __all__ = ["ConsumerLoop"]
 
 BLOCK = 2.0
 _FIRST_FETCH = 8
-_SOON = 0.05
-_BROKEN_PAUSE = 1.0
+_SOON, _BROKEN_PAUSE = 0.05, 1.0  # seconds
 _UNTOUCHED = GiveBack(counts=False)
 _MOST_FETCHED = 1_000  # a script of a few milliseconds
 _SEVERAL = 2  # a read that brought so many is followed by one that does not wait
@@ -82,16 +81,14 @@ class ConsumerLoop:
         wake: Callable[[int], None],
         settle: Callable[[int, list[tuple[str, str]]], Awaitable[None]],
     ) -> None:
-        self._connections = connections
-        self._keys = keys
+        self._connections, self._keys = connections, keys
         self._worker = worker
         self._slots = slots
         self.leases = leases
         self._steps = steps
         self._run = run
         self._kick = wake
-        self.settle = settle
-        self.line = line or LineUse()
+        self.settle, self.line = settle, line or LineUse()
         self._readers: list[_Reader] = []
         self._running: dict[asyncio.Task[None], str] = {}  # mailboxes
         self._giving_back: set[asyncio.Task[None]] = set()

@@ -1,6 +1,6 @@
 -- line: entities that wait for a worker, in fair order. Uses record, newer.
 --
--- Once classes or shares are used, the ready stream holds at most 64 undelivered activations. Whoever has no room there waits in the line:
+-- Once classes or shares are used, the ready stream holds at most 64 undelivered activations. An entity that has no room there waits in the line:
 -- its record has the state q, no activation, and its place. Each script that adds to or takes from the ready stream fills it up again.
 --
 -- flows   hash: c<class> what a class has used, v<class> its virtual time, s<class> its starts, w:<tenant> a weight; `most`, if it is not
@@ -163,7 +163,7 @@ local function open_line(ready, active, flows, turns, line)
     local room, firsts = 0, {}
     if try('ZCARD', line) ~= 0 then
       room = self.most - self.undelivered()
-    elseif try('XLEN', ready) == 0 then  -- nobody waits or runs: nothing to share
+    elseif try('XLEN', ready) == 0 then  -- none waits or runs: nothing to share
       try('DEL', turns)
       virtual = {[0] = 0, 0, 0}
     end
