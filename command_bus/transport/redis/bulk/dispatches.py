@@ -18,7 +18,6 @@ from redis.asyncio import Redis
 from command_bus.clock import mono
 from command_bus.errors import DispatchConflict, DispatchFenced, Unconfirmed
 from command_bus.transport.bulk import DispatchFacts, EntityOwner, Loaded, LoadItem, Opening, OpenState, Version
-from command_bus.transport.flows import NORMAL_FLOW
 from command_bus.transport.redis.bulk.outcomes import RedisBulkOutcomes
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
@@ -80,7 +79,6 @@ class RedisBulkDispatches(RetryingRequests):
         sequenced: bool = False,
         suspects: Collection[str] | None = None,
         entity_owner: EntityOwner | None = None,
-        flow: str = "",
     ) -> Loaded:
         """See `BulkDispatches`. At most 1,000 items.
 
@@ -107,7 +105,7 @@ class RedisBulkDispatches(RetryingRequests):
             int(sequenced), len(boxes) if suspects is None else len(suspects),
             pack(f">{len(runs)}H", *runs), b"".join([item[2] for item in items]),
             "" if entity_owner is None else f"{entity_owner.run}|{entity_owner.partition}", int(entity_owner is not None and entity_owner.strict),
-            flow or NORMAL_FLOW, *[item[3] for item in items],
+            *[item[3] for item in items],
         ]  # fmt: skip
         if sequenced:
             args += [item[5] for item in items]

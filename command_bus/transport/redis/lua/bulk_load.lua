@@ -29,8 +29,7 @@
 -- ARGV[9]   checks    four bytes for each command, of its payload
 -- ARGV[10]  home      the task that writes, as run|partition; empty: any task may write any entity
 -- ARGV[11]  strict    '1' if an entity that another partition of the same run has begun is refused
--- ARGV[12]  flow      of all these commands; 1 if they have no class of their own
--- ARGV[13…] envelopes; then, with sequence numbers, those, and the entity of each run; then the entities that are new to the task.
+-- ARGV[12…] envelopes; then, with sequence numbers, those, and the entity of each run; then the entities that are new to the task.
 --           Few and long arguments: each costs 0.2 us
 --
 -- returns 'done' if the version is committed, 'gone' if it is not open, 'split|', the partition, '|' and the entity that it has begun, if
@@ -46,7 +45,7 @@ local ready, active, stats, paused, delayed_counts, record, ids, last = KEYS[1],
 local version, limit, space, prefix = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local sequenced, suspects, runs, checks = ARGV[6] == '1', tonumber(ARGV[7]), ARGV[8], ARGV[9]
 local home, strict, homes = ARGV[10], ARGV[11] == '1', KEYS[11]
-local lone, flows, first_box, flow, head = KEYS[12], KEYS[13], 15, ARGV[12], 12
+local lone, flows, first_box, head = KEYS[12], KEYS[13], 15, 11
 local call, byte, sub = redis.call, string.byte, string.sub
 
 local state = call('HMGET', record, 'open', 'done')
@@ -91,9 +90,8 @@ if home ~= '' and #ARGV > from then
 end
 
 local any_delayed, queue_up = call('EXISTS', delayed_counts, flows) > 0, nil
-if any_delayed or flow ~= '1' then
+if any_delayed then
   any_delayed = call('EXISTS', delayed_counts) == 1
-  if flow ~= '1' and call('EXISTS', flows) == 0 then call('HSET', flows, 'c0', '0') end
   queue_up = call('EXISTS', flows) == 1 and open_line(ready, active, flows, KEYS[14], KEYS[15]) or nil
 end
 local boxes = #KEYS - first_box
@@ -152,7 +150,7 @@ for run = 1, #runs / 4 do
       refused[box] = true
     else
       local envelope = ARGV[head + i]
-      local fault = put(box, envelope, flow)
+      local fault = put(box, envelope, '1')  -- a dispatch's commands are of the normal class
       if not fault then
         admission = '+'
         accepted = accepted + 1
