@@ -205,8 +205,8 @@ class Executor:
 
         running = self._running(lease, run)
         current_command.set(running)
-        if run.handler.spec.timeout is not None and run.handler.is_async:
-            lease.renew_until = mono() + run.handler.spec.timeout + self._grace
+        if run.policy.attempt_timeout is not None and run.handler.is_async:
+            lease.renew_until = mono() + run.policy.attempt_timeout + self._grace
         lease.in_thread = not run.handler.is_async
         lease.cancel = interrupt
         try:
@@ -228,7 +228,7 @@ class Executor:
 
     async def _invoke(self, run: Runnable, context: CommandContext | None) -> Any:
         handler = run.handler
-        timeout = handler.spec.timeout
+        timeout = run.policy.attempt_timeout
         if not handler.is_async:
             if handler.scope is None:
                 return await self._in_thread(run, handler.invoke, context)
@@ -265,7 +265,7 @@ class Executor:
 
     async def _until_done(self, job: ThreadJob, run: Runnable, context: CommandContext | None) -> bool:
         """Wait until a thread is done with a job; return whether that took longer than the handler's timeout."""
-        timeout = run.handler.spec.timeout
+        timeout = run.policy.attempt_timeout
         ends_at: float | None = None
         timed_out = lost = False
         while not job.done.done():
@@ -376,7 +376,7 @@ class Executor:
 
 
 def _timed_out(run: Runnable) -> TimeoutError:
-    return TimeoutError(f"the handler of {run.envelope.name} took longer than its timeout of {run.handler.spec.timeout} s")
+    return TimeoutError(f"the handler of {run.envelope.name} took longer than its attempt_timeout of {run.policy.attempt_timeout} s")
 
 
 def _explained(error: BaseException, interrupted: Cancellation | None) -> _Interrupted | _Raised:

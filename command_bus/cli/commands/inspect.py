@@ -281,6 +281,6 @@ def _policy(command: CommandInfo) -> str:
     words = [
         f"{policy.get('attempts', '?')} attempts",
         policy.get("on_poison"),
-        policy.get("timeout") and f"{policy['timeout']:g} s",
+        policy.get("attempt_timeout") and f"{policy['attempt_timeout']:g} s",
     ]
     return ", ".join(word for word in words if word)
