@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from command_bus.clock import mono
-from command_bus.errors import CommandBusError, Reject
+from command_bus.errors import CommandBusError, Reject, Snooze
 from command_bus.handlers.handler import Invoke
 from command_bus.messages.context import CommandContext, HandlerBus, Running, current_command
 from command_bus.middleware import Handling
@@ -164,6 +164,8 @@ class Executor:
             error = result.error
             if isinstance(error, Reject):
                 return self._decisions.rejected(run, error)
+            if isinstance(error, Snooze):
+                return self._decisions.snoozed(run, error)
             self._log_failure(lease, run, error)
             return self._decisions.failed(run, error)
         if kind is not _Interrupted:

@@ -6,19 +6,21 @@ message are an attempt's id (`transport/attempts.py`), and advance.lua answers a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from command_bus.errors import NewerState
 from command_bus.transport.attempts import attempt_id
 from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.steps import NO_SNOOZES, Snoozes
 
-__all__ = ["MailboxRecord", "parse_record", "parse_started", "refuse_newer"]
+__all__ = ["MailboxRecord", "parse_record", "parse_started", "refuse_newer", "snoozes_of"]
 
 _FIELDS = 7
 _STATES = frozenset({"", "r", "h", "H", "w", "s", "o", "O"})
 _NEWER = b"newer"
+_SNOOZES = "z"
 _NO_PARTS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -32,9 +34,9 @@ class MailboxRecord(NamedTuple):
         fence: Of the command that runs; empty if none does.
         message: Id of the command that runs; empty if none does.
         attempt: How often the oldest command was started.
-        first_ms: When it was first started; 0 if it never was, below zero if it was replayed while parked.
+        first_ms: When it was first started; 0 if it never was, below zero: when it was replayed while parked, or woken after a snooze.
         holder: The lease under which the command runs: a worker's name, `#` and what tells its leases apart; empty if none does.
-        parts: What later releases write behind it, by key.
+        parts: What stands behind it, by key: `z` for snoozes, others of later releases.
     """
 
     state: str
@@ -45,6 +47,11 @@ class MailboxRecord(NamedTuple):
     first_ms: int
     holder: str
     parts: Mapping[str, str] = _NO_PARTS
+
+    @property
+    def snoozes(self) -> Snoozes:
+        """How often the oldest command was put off by its handler."""
+        return snoozes_in(self.parts.get(_SNOOZES, ""), self.message)
 
     @property
     def attempt_id(self) -> str:
@@ -104,8 +111,26 @@ def refuse_newer(answer: Any, mailbox: str) -> None:
 
 
 def parse_started(state: bytes) -> list[str]:
-    """Return fence, message, attempt and first start of a command that was started."""
+    """Return fence, message, attempt and first start of a command that was started, then the parts of its record."""
     return state.decode().split("|")
+
+
+def snoozes_of(parts: Iterable[str], message: str) -> Snoozes:
+    """Return how often a command was put off, by the parts of the record of its start."""
+    return next((snoozes_in(part[2:], message) for part in parts if part.startswith(f"{_SNOOZES}=")), NO_SNOOZES)
+
+
+def snoozes_in(text: str, message: str) -> Snoozes:
+    """Read the part that counts snoozes (see `lua/shared/snooze.lua`).
+
+    Args:
+        text: Its value.
+        message: The command that is asked about, of which it may not be; empty for any.
+    """
+    count, of, first, waits, *_ = [*text.split(":"), "", "", ""]
+    if not _number(count) or (message and of != message):
+        return NO_SNOOZES
+    return Snoozes(_number(count), _number(first), waits == "1")
 
 
 def _number(text: str) -> int:
