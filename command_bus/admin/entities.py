@@ -179,7 +179,7 @@ class Entities:
     async def _described(self, entities: Sequence[StoredEntity]) -> tuple[EntityInfo, ...]:
         transport = self._session.transport
         reader = transport.entities
-        due = await reader.retry_times([entity.mailbox for entity in entities if entity.state == "retrying"])
+        due = await reader.retry_times([entity.mailbox for entity in entities if entity.state in ("retrying", "snoozed")])
         delayed = await reader.first_delayed(entity.mailbox for entity in entities if entity.is_delayed)
         now = await reader.now_ms()
         return tuple(
@@ -210,6 +210,7 @@ def entity_info(entity: StoredEntity, shard: int, now_ms: int, *, retry_at_ms: i
         hold=None if entity.hold is None else hold_info(entity.hold),
         letter_id=f"{shard}-{entity.letter}" if entity.letter else None,
         due_ms=due_ms,
+        snoozes=entity.snoozes,
     )
 
 

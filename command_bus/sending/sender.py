@@ -15,7 +15,7 @@ from command_bus.clock import checked_seconds, mono
 from command_bus.errors import TransportUnavailable
 from command_bus.messages.context import while_lent
 from command_bus.messages.message import Message
-from command_bus.messages.options import CallOptions, DispatchOptions
+from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope, OutgoingMessage
 from command_bus.messages.policies import RetryPolicy
 from command_bus.messages.receipts import BatchResult, Receipt
@@ -108,9 +108,8 @@ class Sender:
         result: BatchResult = await around_batch(self.middleware, partial(batch.send, commands))()
         return result
 
-    async def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
+    async def call(self, command: Message[R], *, timeout: float | None = None, **options: Unpack[DispatchOptions]) -> R:
         """See `CommandBus.call`."""
-        timeout = options.pop("timeout", None)
         out = self._builder.outgoing(command, **options)
         value: R = await self._exchange(out, type(command).spec().reply, timeout)
         return value
@@ -121,10 +120,11 @@ class Sender:
         entity_id: str | int | None,
         name: str,
         payload: Mapping[str, Any],
-        **options: Unpack[CallOptions],
+        *,
+        timeout: float | None = None,
+        **options: Unpack[DispatchOptions],
     ) -> Any:
         """See `CommandBus.call_raw`."""
-        timeout = options.pop("timeout", None)
         out = self._builder.raw(entity_type, entity_id, name, payload, **options)
         return await self._exchange(out, Any, timeout)
 

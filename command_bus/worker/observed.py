@@ -53,7 +53,7 @@ class ObservedDecisions(Decisions):
             return read
         if started.attempt == 1 and not started.replayed:
             self._observer.waited(read.handler.spec.name, max(started.now_ms - read.accepted_ms, 0) / 1000)
-        return _Clocked(read.envelope, read.started, read.handler, read.message, began=mono())
+        return _Clocked(read.envelope, read.started, read.handler, read.message, read.policy, began=mono())
 
     def completed(self, run: Runnable, value: Any) -> Step:
         """See `Decisions`."""

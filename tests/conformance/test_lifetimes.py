@@ -28,7 +28,7 @@ class Pay(Command[None], entity="box", delivery="at_most_once"):
     box: EntityId
 
 
-class Sleepy(Command[int], entity="box", retry=ONCE, timeout=0.5):
+class Sleepy(Command[int], entity="box", retry=ONCE, attempt_timeout=0.5):
     box: EntityId
 
 

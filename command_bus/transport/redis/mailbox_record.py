@@ -49,11 +49,6 @@ class MailboxRecord(NamedTuple):
     parts: Mapping[str, str] = _NO_PARTS
 
     @property
-    def snoozes(self) -> Snoozes:
-        """How often the oldest command was put off by its handler."""
-        return snoozes_in(self.parts.get(_SNOOZES, ""), self.message)
-
-    @property
     def attempt_id(self) -> str:
         """Id of the attempt that runs."""
         return attempt_id(self.fence, self.message)
@@ -77,6 +72,10 @@ class MailboxRecord(NamedTuple):
     def is_lone(self) -> bool:
         """Whether its only command has no entry in the mailbox's stream."""
         return self.state in ("o", "O")
+
+    def snoozes_of(self, message: str) -> Snoozes:
+        """Return how often its oldest command was put off by its handler: nothing if that is another one than the part is of."""
+        return _snoozes(self.parts.get(_SNOOZES, ""), message)
 
     @property
     def started_us(self) -> int:
@@ -117,18 +116,13 @@ def parse_started(state: bytes) -> list[str]:
 
 def snoozes_of(parts: Iterable[str], message: str) -> Snoozes:
     """Return how often a command was put off, by the parts of the record of its start."""
-    return next((snoozes_in(part[2:], message) for part in parts if part.startswith(f"{_SNOOZES}=")), NO_SNOOZES)
+    return next((_snoozes(part[2:], message) for part in parts if part.startswith(f"{_SNOOZES}=")), NO_SNOOZES)
 
 
-def snoozes_in(text: str, message: str) -> Snoozes:
-    """Read the part that counts snoozes (see `lua/shared/snooze.lua`).
-
-    Args:
-        text: Its value.
-        message: The command that is asked about, of which it may not be; empty for any.
-    """
+def _snoozes(text: str, message: str) -> Snoozes:
+    """Read the part that counts snoozes (see `lua/shared/snooze.lua`); it may be of another command."""
     count, of, first, waits, *_ = [*text.split(":"), "", "", ""]
-    if not _number(count) or (message and of != message):
+    if not _number(count) or of != message:
         return NO_SNOOZES
     return Snoozes(_number(count), _number(first), waits == "1")
 
