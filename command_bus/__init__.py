@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         UnknownCommand,
         UnknownDeadLetter,
         UnsuitableServer,
+        WorkersLive,
         WrongEventLoop,
     )
     from command_bus.handlers.registry import HandlerRegistry, handles
@@ -174,6 +175,7 @@ __all__ = [
     "Worker",
     "WorkerInfo",
     "WorkerStatus",
+    "WorkersLive",
     "WrongEventLoop",
     "handles",
     "lanes",

@@ -51,6 +51,7 @@ __all__ = [
     "UnknownCommand",
     "UnknownDeadLetter",
     "UnsuitableServer",
+    "WorkersLive",
     "WrongEventLoop",
 ]
 
@@ -501,6 +502,21 @@ class EntityTypeInUse(CommandBusError):
     def __init__(self, message: str = "", *, entity_type: str = "") -> None:
         super().__init__(message)
         self.entity_type = entity_type
+
+
+class WorkersLive(CommandBusError):
+    """A namespace is not deleted as long as workers of it live.
+
+    Attributes:
+        workers: Their names.
+    """
+
+    code = "workers_live"
+    retryable = True
+
+    def __init__(self, message: str = "", *, workers: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.workers = workers
 
 
 class NewerState(CommandBusError):

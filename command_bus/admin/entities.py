@@ -16,6 +16,7 @@ from typing import Any
 
 from command_bus.admin.entity_types import forget_type, types_of
 from command_bus.admin.info import EntityInfo, EntityOrder, EntityPage, EntityState, EntityTypeInfo, HoldInfo
+from command_bus.admin.obliterate import obliterate
 from command_bus.admin.waiting import WaitingCommands
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import check_entity_type
@@ -94,6 +95,27 @@ class Entities:
                 removed += await waiting.purge_mailboxes({each.mailbox: each.depth for each in page if self._has(each.mailbox)})
             removed += await waiting.purge_delayed(shard, self._has)
         return removed
+
+    async def obliterate(self, *, confirm: str, force: bool = False) -> int:
+        """Delete the whole namespace: every command, dead letter, id and outcome, and what its clients agreed on. Return how many keys it had.
+
+        It cannot be undone, and nobody is told: callers that wait get no answer. Stop what sends to the namespace before: a process that still has
+        the bus open begins it anew with its next command. This bus is closed afterwards. If it breaks off, ask again: until then the namespace is
+        drained.
+
+        Args:
+            confirm: The name of the namespace.
+            force: Do it although workers live. Their handlers are not ended, but can settle nothing any more: their leases are over at once. What
+                such workers write of themselves (their group, a sign of life) stays until it is asked for again.
+
+        Raises:
+            InvalidSettings: Another name was given, or these are the entities of one type: `purge` empties a type.
+            WorkersLive: Workers live, and there is no `force`.
+            TransportUnavailable: The server cannot be reached.
+        """
+        if self._scope != EVERYTHING:
+            raise InvalidSettings("obliterate deletes a whole namespace: bus.entities.obliterate(…); purge() empties a type")
+        return await obliterate(self._session, confirm, force=force)
 
     async def holds(self) -> list[HoldInfo]:
         """Return what is paused or drained as a type or as a whole. `list(states={"paused"})` lists single entities."""
