@@ -8,7 +8,6 @@ attributes and survives pickling, because Spark and process pools send errors be
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "Draining",
     "EntitiesStopped",
     "EntityTypeInUse",
-    "GiveUp",
     "IdempotencyConflict",
     "IdleTimeout",
     "InvalidCommand",
@@ -44,7 +42,6 @@ __all__ = [
     "RegistrationError",
     "Reject",
     "ResultNotKept",
-    "Snooze",
     "TooManyEntityTypes",
     "TransportUnavailable",
     "Unconfirmed",
@@ -287,70 +284,6 @@ class Reject(CommandBusError):
         super().__init__(message)
         self.code = code
         self.details = details or {}
-
-
-class GiveUp(CommandBusError):
-    """Raised *by a handler* that knows that no retry will help: the command fails at once, whatever attempts are left.
-
-    It is dead-lettered, or parks its entity, as after its last attempt, and its caller gets `CommandFailed`. `raise GiveUp("…") from error` keeps the cause
-    in the log.
-
-    Args:
-        reason: For the dead letter and the caller.
-    """
-
-    code = "given_up"
-
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason)
-
-
-LONGEST_SNOOZE = 365 * 86_400
-"""Seconds that a command may be put off at a time."""
-
-
-class Snooze(CommandBusError):
-    """Raised *by a handler* that cannot do its work now and knows when it can: the command starts again after that time.
-
-    It is no failure and uses no attempt. The command keeps its place and its entity waits, so that no command of it is overtaken. Raise it only before
-    the work has begun: an `at_most_once` command starts again as well, since its handler says that it did nothing.
-
-    Args:
-        seconds: How long to wait, at most a year.
-        most: How often this command may do so. Once more is a failure, which its retry policy decides about.
-        reason: For logs, and for the dead letter if it was too often.
-
-    Raises:
-        InvalidSettings: Such a time or number there is not. In a handler that is a failure like any other.
-    """
-
-    code = "snoozed"
-
-    def __init__(self, seconds: float, *, most: int = 10, reason: str = "") -> None:
-        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool) and not math.isnan(seconds)
-        if not is_number or not 0 <= seconds <= LONGEST_SNOOZE:
-            raise InvalidSettings(f"Snooze({seconds!r}): a number of seconds from 0 to {LONGEST_SNOOZE:,}, a year")
-        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
-            raise InvalidSettings(f"Snooze(most={most!r}): a number, at least 1")
-        super().__init__(f"for {seconds:g} s{': ' if reason else ''}{reason}")
-        self.seconds = float(seconds)
-        self.most = most
-        self.reason = reason
-
-    def too_often(self) -> Snooze:
-        """Return the failure of a command that was put off once more than it may be."""
-        error = Snooze(self.seconds, most=self.most, reason=self.reason)
-        text = f"put off {self.most} times, which is the most; then again {self.message}"
-        error.message, error.args = text, (text,)
-        return error.with_traceback(self.__traceback__)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _snooze, (type(self), self.seconds, self.most, self.reason)
-
-
-def _snooze(kind: type[Snooze], seconds: float, most: int, reason: str) -> Snooze:
-    """Make one again that was pickled."""
-    return kind(seconds, most=most, reason=reason)
 
 
 class CommandOutcomeError(CommandBusError):

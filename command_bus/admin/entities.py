@@ -99,8 +99,8 @@ class Entities:
     async def obliterate(self, *, confirm: str, force: bool = False) -> int:
         """Delete the whole namespace: every command, dead letter, id and outcome, and what its clients agreed on. Return how many keys it had.
 
-        It cannot be undone, and nobody is told: callers that wait get no answer. Stop what sends to the namespace before: a process that still has
-        the bus open begins it anew with its next command. This bus is closed afterwards. If it breaks off, ask again: until then the namespace is
+        It cannot be undone. Callers that wait get no answer. Stop what sends to the namespace before: the next command of a process that still has
+        the bus open begins a new one. This bus is closed afterwards. If it breaks off, ask again: until then the namespace is
         drained.
 
         Args:

@@ -26,7 +26,7 @@ def require(condition: bool, message: str) -> None:
 
 
 class _ByDefault(int):
-    """A number that nobody gave."""
+    """A number that was not given."""
 
 
 @dataclass(frozen=True, slots=True)

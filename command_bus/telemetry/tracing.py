@@ -23,9 +23,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal
 
-from command_bus.errors import CommandRejected, MissingExtra, Reject, Snooze
+from command_bus.errors import CommandRejected, MissingExtra, Reject
 from command_bus.messages.context import CommandContext, running_command
 from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.messages.put_off import Snooze
 from command_bus.messages.receipts import BatchResult
 from command_bus.middleware import Middleware, Sending
 from command_bus.sending.admission import refusal

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from command_bus.errors import Reject, Snooze
+from command_bus.errors import Reject
 from command_bus.messages.message import Message
+from command_bus.messages.put_off import Snooze
 from command_bus.testing.records import Handled, Recorder, Sent
 
 __all__ = ["Noted"]

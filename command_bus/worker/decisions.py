@@ -14,11 +14,12 @@ from random import Random
 from typing import Any
 
 from command_bus.clock import wall_ms
-from command_bus.errors import BadResult, GiveUp, InvalidCommand, Reject, Snooze
+from command_bus.errors import BadResult, InvalidCommand, Reject
 from command_bus.handlers.handler import Handler
 from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import MailboxPolicy, RetryPolicy
+from command_bus.messages.put_off import GiveUp, Snooze
 from command_bus.randomness import JITTER
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import AT_MOST_ONCE, ENCRYPTED, GIVEN_ID, KEEP_OUTCOME, WireEnvelope, unpack_envelope

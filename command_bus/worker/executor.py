@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from command_bus.clock import mono
-from command_bus.errors import CommandBusError, Reject, Snooze
+from command_bus.errors import CommandBusError, Reject
 from command_bus.handlers.handler import Invoke
 from command_bus.messages.context import CommandContext, HandlerBus, Running, current_command
+from command_bus.messages.put_off import Snooze
 from command_bus.middleware import Handling
 from command_bus.randomness import JITTER
 from command_bus.serialization.text import printable

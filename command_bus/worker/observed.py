@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from command_bus.clock import mono
-from command_bus.errors import Reject, Snooze
+from command_bus.errors import Reject
+from command_bus.messages.put_off import Snooze
 from command_bus.observer import Observer
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import unpack_envelope

@@ -337,20 +337,20 @@ MUTANTS = (
     Mutant(
         "what was interrupted runs again, whatever its contract",
         "worker/decisions.py",
-        "        if not at_most_once and (handler is None or",
-        "        if at_most_once or (handler is None or",
+        "        if not at_most_once and (policy is None or",
+        "        if at_most_once or (policy is None or",
     ),
     Mutant(
         "retried once at most",
         "worker/decisions.py",
-        "        if run.started.attempt < policy.attempts and policy.retries(error):",
-        "        if run.started.attempt < 2 and run.started.attempt < policy.attempts and policy.retries(error):",
+        "        if run.started.attempt < policy.attempts and not isinstance(error, GiveUp) and policy.retries(error):",
+        "        if run.started.attempt < min(2, policy.attempts) and not isinstance(error, GiveUp) and policy.retries(error):",
     ),
     Mutant(
         "retried without end",
         "worker/decisions.py",
-        "        if run.started.attempt < policy.attempts and policy.retries(error):",
-        "        if run.started.attempt < policy.attempts + 2 and policy.retries(error):",
+        "        if run.started.attempt < policy.attempts and not isinstance(error, GiveUp) and policy.retries(error):",
+        "        if run.started.attempt < policy.attempts + 2 and not isinstance(error, GiveUp) and policy.retries(error):",
     ),
     Mutant(
         "a failure is settled as done",

@@ -27,7 +27,7 @@ def obliterate(
 ) -> None:
     """Delete a namespace: all commands, dead letters, command ids and outcomes, and what its clients agreed on.
 
-    Refused while workers live, unless --force. Stop what sends to it, too: a process that still has it open begins it anew. If it breaks off, the
+    Refused while workers live, unless --force. Stop what sends to it, too: the next command of a process that still has it open begins a new one. If it breaks off, the
     namespace is drained: repeat it.
 
     \b
