@@ -74,7 +74,11 @@ class MailboxRecord(NamedTuple):
         return self.state in ("o", "O")
 
     def snoozes_of(self, message: str) -> Snoozes:
-        """Return how often its oldest command was put off by its handler: nothing if that is another one than the part is of."""
+        """Return how often its oldest command was put off by its handler: nothing if that is another one than the part is of.
+
+        Args:
+            message: The oldest command; empty if it is not known.
+        """
         return _snoozes(self.parts.get(_SNOOZES, ""), message)
 
     @property
@@ -122,7 +126,7 @@ def snoozes_of(parts: Iterable[str], message: str) -> Snoozes:
 def _snoozes(text: str, message: str) -> Snoozes:
     """Read the part that counts snoozes (see `lua/shared/snooze.lua`); it may be of another command."""
     count, of, first, waits, *_ = [*text.split(":"), "", "", ""]
-    if not _number(count) or of != message:
+    if not _number(count) or (message and of != message):
         return NO_SNOOZES
     return Snoozes(_number(count), _number(first), waits == "1")
 
