@@ -22,7 +22,7 @@ RETRY = "r"
 ATTEMPT_TIMEOUT = "t"
 _USUAL = RetryPolicy()
 _FIELDS = ("delay", "backoff", "factor", "max_delay", "jitter", "delays")
-_MOST_DELAYS = 100
+_MOST_DELAYS = 50  # an envelope has no longer arrays than 64
 _NUMBERS = (int, float)
 
 
@@ -59,12 +59,13 @@ def is_retry(value: Any) -> bool:
 
 
 def _unpacked(value: Any) -> RetryPolicy | None:
-    if type(value) is not dict or not value.keys() <= {"attempts", *_FIELDS} or len(value.get("delays") or ()) > _MOST_DELAYS:
+    if type(value) is not dict or not value.keys() <= {"attempts", *_FIELDS}:
         return None
     try:
-        return RetryPolicy(**value)
+        policy = RetryPolicy(**value)
     except (InvalidSettings, TypeError, ValueError):
         return None
+    return policy if policy.delays is None or len(policy.delays) <= _MOST_DELAYS else None
 
 
 def is_attempt_timeout(value: Any) -> bool:
