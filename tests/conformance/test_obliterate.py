@@ -84,7 +84,7 @@ async def test_every_key_of_the_namespace_goes_and_no_other(sandbox: Sandbox, ga
 
 
 @pytest.mark.parametrize("confirm", ["", "shop", "*", None, True])
-async def test_66_another_name_deletes_nothing(sandbox: Sandbox, gate: asyncio.Event, confirm: Any) -> None:
+async def test_64_another_name_deletes_nothing(sandbox: Sandbox, gate: asyncio.Event, confirm: Any) -> None:
     async with sandbox.bus() as bus:
         await bus.dispatch(Do(box="a"))
         before = await sandbox.keys()
@@ -96,7 +96,7 @@ async def test_66_another_name_deletes_nothing(sandbox: Sandbox, gate: asyncio.E
         assert (await bus.dispatch(Do(box="a"))).status == "accepted"
 
 
-async def test_66_it_is_refused_while_workers_live(sandbox: Sandbox, gate: asyncio.Event) -> None:
+async def test_64_it_is_refused_while_workers_live(sandbox: Sandbox, gate: asyncio.Event) -> None:
     async with sandbox.bus() as bus:
         async with bus.worker() as worker:
             assert await bus.call(Do(box="a"), timeout=10) == 1

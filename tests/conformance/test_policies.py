@@ -142,7 +142,7 @@ def raises(attempt: int, error: BaseException) -> float:
 
 
 @pytest.mark.parametrize("backoff", [raises, lambda _, __: -1, lambda _, __: float("nan"), lambda _, __: "soon", lambda _, __: None])
-async def test_61_a_function_of_backoff_that_fails_delays_as_usual(
+async def test_59_a_function_of_backoff_that_fails_delays_as_usual(
     sandbox: Sandbox, backoff: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Own(Command[int], entity="box", retry=RetryPolicy(attempts=2, delay=0.01, backoff=backoff)):
@@ -179,7 +179,7 @@ async def test_which_errors_are_retried_stays_with_the_class(sandbox: Sandbox) -
         ({"attempt_timeout": "soon"}, "attempt_timeout is a positive number"),
     ],
 )
-async def test_62_what_cannot_travel_is_refused_before_anything_is_sent(
+async def test_60_what_cannot_travel_is_refused_before_anything_is_sent(
     sandbox: Sandbox, options: dict[str, Any], advice: str
 ) -> None:
     Seen(sandbox)
@@ -264,7 +264,7 @@ async def test_at_most_once_by_type_or_bus_starts_once(sandbox: Sandbox, where: 
         assert (await bus.fleet.command("Plain")).delivery == "at_most_once"  # type: ignore[union-attr]
 
 
-async def test_63_an_envelope_with_an_option_of_a_later_release_waits_for_one(
+async def test_61_an_envelope_with_an_option_of_a_later_release_waits_for_one(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from command_bus.serialization import envelope

@@ -154,7 +154,7 @@ async def until_state(bus: Any, state: str) -> None:
 @pytest.mark.parametrize(
     "seconds", [-1, -0.001, math.nan, math.inf, 366 * 86_400, True, "60", None], ids=str
 )
-async def test_60_a_snooze_of_no_possible_time_fails_the_command_with_the_reason(sandbox: Sandbox, seconds: Any) -> None:
+async def test_58_a_snooze_of_no_possible_time_fails_the_command_with_the_reason(sandbox: Sandbox, seconds: Any) -> None:
     asked: list[str] = []
 
     @sandbox.registry.handles(Sync)
@@ -175,7 +175,7 @@ async def test_60_a_snooze_of_no_possible_time_fails_the_command_with_the_reason
 
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, True, "3", None])
-async def test_60_and_so_does_a_senseless_number_of_them(sandbox: Sandbox, most: Any) -> None:
+async def test_58_and_so_does_a_senseless_number_of_them(sandbox: Sandbox, most: Any) -> None:
     @sandbox.registry.handles(Sync)
     async def sync(command: Sync) -> int:
         raise Snooze(1, most=most)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.mutants.lone import LONE
 from tests.mutants.mutant import Mutant
+from tests.mutants.policies import POLICIES
 from tests.mutants.reserved import RESERVED
 from tests.mutants.slots import SLOTS
 
@@ -495,6 +496,7 @@ MUTANTS = (
         "tests/unit/test_producer.py::test_an_answer_that_comes_late_is_nobody_s",
     ),
     *LONE,
+    *POLICIES,
     *RESERVED,
     *SLOTS,
 )

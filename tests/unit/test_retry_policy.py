@@ -158,20 +158,20 @@ def test_nothing_travels_that_was_not_said() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_64_a_policy_that_cannot_be_is_no_option(value: Any) -> None:
+def test_62_a_policy_that_cannot_be_is_no_option(value: Any) -> None:
     assert not KNOWN_OPTIONS["r"](value)
     with pytest.raises(Undecodable, match="option 'r' is of the wrong type"):
         unpack_envelope(pack_envelope(WireEnvelope("c", "Do", "box", "a", b"\x80", options={"r": value})))
 
 
 @pytest.mark.parametrize("value", [None, 0, -1, True, "5", 1e10, float("nan"), float("inf"), []], ids=str)
-def test_64_and_no_more_is_a_time_that_cannot_be(value: Any) -> None:
+def test_62_and_no_more_is_a_time_that_cannot_be(value: Any) -> None:
     assert not KNOWN_OPTIONS["t"](value)
 
 
 @given(value=st.recursive(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()), lambda inner: st.one_of(
     st.lists(inner), st.dictionaries(st.sampled_from(["attempts", "delay", "delays", "factor", "jitter", "backoff", "x"]), inner))))  # fmt: skip
-def test_64_whatever_a_policy_holds_it_is_one_or_none(value: Any) -> None:
+def test_62_whatever_a_policy_holds_it_is_one_or_none(value: Any) -> None:
     assert is_retry(value) in (True, False)
 
 
@@ -189,13 +189,13 @@ def test_64_whatever_a_policy_holds_it_is_one_or_none(value: Any) -> None:
         ("entities", {"box": {"retry": {"attempts": 2, "delays": [1, 2, 3]}}}, "3 delays go with 4 attempts"),
     ],
 )
-def test_65_wrong_defaults_are_refused_by_name(name: str, value: Any, advice: str) -> None:
+def test_63_wrong_defaults_are_refused_by_name(name: str, value: Any, advice: str) -> None:
     with pytest.raises(InvalidSettings, match=advice):
         BusSettings(**{"url": "redis://none", name: value})
 
 
 @pytest.mark.parametrize("wrong", [{"delivery": "twice"}, {"retry": 3}, {"attempt_timeout": 0}, {"call_timeout": math.nan}])
-def test_65_in_a_policy_too(wrong: Any) -> None:
+def test_63_in_a_policy_too(wrong: Any) -> None:
     with pytest.raises(InvalidSettings, match=f"EntityPolicy\\({next(iter(wrong))}="):
         EntityPolicy(**wrong)
 
