@@ -31,7 +31,7 @@ def obliterate(
     namespace is drained: repeat it.
 
     \b
-    Exit codes: 0 deleted, 1 refused, or not confirmed, 2 wrong usage, or no terminal to ask on, 4 no server: repeat it.
+    Exit codes: 0 deleted, 1 refused, or not confirmed, 2 wrong usage or name, or no terminal to ask on, 4 no server: repeat it.
     """  # noqa: D301
     from command_bus.cli.output import pluralize
 
