@@ -286,8 +286,8 @@ class CommandBus:
 
         Args:
             command: What to do; its type argument is the reply's type.
-            timeout: Seconds to wait, by default `call_timeout` of the entity type or the bus; a command that was not started by then never is, give or take the time
-                that its request was on its way to the server.
+            timeout: Seconds to wait, by default `call_timeout` of the entity type or the bus; a command that was not started by then never is,
+                give or take the time that its request was on its way to the server.
             command_id: As for `dispatch`.
             headers: As for `dispatch`.
             retry: As for `dispatch`.

@@ -374,8 +374,9 @@ class CommandTimeout(CommandOutcomeError, TimeoutError):
 
     Attributes:
         state: `no_worker`, `no_handler` (workers live, but none handles it), `delayed`, `paused`, `parked`, `retrying` (it waits for its next
-            attempt), `snoozed` (its handler has put it off), `behind` (another command of its entity is before it), `busy` (all slots of the workers that handle it are taken),
-            `waiting` (for a worker), `running`, `settled` (just now), `unknown` (the server does not know it any more); empty if not known.
+            attempt), `snoozed` (its handler has put it off), `behind` (another command of its entity is before it), `busy` (all slots of the
+            workers that handle it are taken), `waiting` (for a worker), `running`, `settled` (just now), `unknown` (the server does not know it
+            any more); empty if not known.
         position: Its place in its entity's line, 1 is the head; None if not known.
         running_for: Seconds for which the head of that line has run; None if it does not run.
         attempt: How often the head was started.

@@ -14,7 +14,9 @@ async def obliterate(session: Session, confirm: str, *, force: bool) -> int:
     """See `Entities.obliterate`."""
     namespace = session.settings.namespace
     if confirm != namespace:
-        raise InvalidSettings(f"confirm={confirm!r} is not the name of this namespace, which is {namespace!r}: nothing was deleted")
+        raise InvalidSettings(
+            f"confirm={confirm!r} is not the name of this namespace, which is {namespace!r}: nothing was deleted"
+        )
     if not force:
         await _refuse_while_workers_live(session)
     transport = session.transport

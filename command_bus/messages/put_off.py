@@ -12,7 +12,7 @@ __all__ = ["GiveUp", "Snooze"]
 _LONGEST = 365 * 86_400
 
 
-class GiveUp(Exception):  # noqa: N818 - it is a decision
+class GiveUp(Exception):
     """Raised *by a handler* that knows that no retry will help: the command fails at once, whatever attempts are left.
 
     It is dead-lettered, or parks its entity, as after its last attempt, and its caller gets `CommandFailed`.
@@ -26,11 +26,11 @@ class GiveUp(Exception):  # noqa: N818 - it is a decision
         self.reason = reason
 
 
-class Snooze(Exception):  # noqa: N818 - it is no error
+class Snooze(Exception):
     """Raised *by a handler* that cannot do its work now and knows when it can: the command starts again after that time.
 
-    It is no failure and uses no attempt. The command keeps its place and its entity waits, so that no command of it is overtaken. Raise it only before
-    the work has begun: an `at_most_once` command starts again as well, since its handler says that it did nothing.
+    It is no failure and uses no attempt. The command keeps its place and its entity waits, so that no command of it is overtaken. Raise it only
+    before the work has begun: an `at_most_once` command starts again as well, since its handler says that it did nothing.
 
     Args:
         seconds: How long to wait, at most a year.

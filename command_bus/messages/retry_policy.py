@@ -37,15 +37,15 @@ class RetryPolicy:
         attempts: Starts in all, at least 1; interrupted starts count. By default 3, or with `delays` one more than there are delays.
         delay: Seconds before the second attempt.
         backoff: `"exponential"` multiplies by `factor` each time, `"fixed"` does not. Or a function: the attempt that failed and its error in,
-            the seconds until the next one out. It runs in the worker's event loop, so it does not block; neither `max_delay` nor `jitter` changes what
-            it says. Where it raises or gives no number of seconds, that is logged, and the delay is the exponential one.
+            the seconds until the next one out. It runs in the worker's event loop, so it does not block; neither `max_delay` nor `jitter` changes
+            what it says. Where it raises or gives no number of seconds, that is logged, and the delay is the exponential one.
         factor: The multiplier of exponential backoff, 1 to 1,000.
         max_delay: Cap in seconds, of exponential and fixed backoff.
         jitter: Share of the delay that is random, 0 to 1: the actual delay is uniform in `delay * (1 ± jitter)`.
         retry_on: Exception types that are retried; others are dead-lettered at once.
         give_up_on: Exception types that are never retried, even if `retry_on` has a base of theirs.
-        delays: Seconds before the second attempt, the third, and so on, one for each attempt after the first; instead of `delay`, `backoff`, `factor` and
-            `max_delay`.
+        delays: Seconds before the second attempt, the third, and so on, one for each attempt after the first; instead of `delay`, `backoff`,
+            `factor` and `max_delay`.
     """
 
     attempts: int = _ByDefault(3)
@@ -77,7 +77,10 @@ class RetryPolicy:
             require(self.backoff in ("exponential", "fixed"), f"RetryPolicy(backoff={self.backoff!r}): {choices}")
 
     def _check_delays(self, delays: Any) -> None:
-        require(not isinstance(delays, str | bytes) and hasattr(delays, "__iter__"), f"RetryPolicy(delays={delays!r}): a tuple of seconds")
+        require(
+            not isinstance(delays, str | bytes) and hasattr(delays, "__iter__"),
+            f"RetryPolicy(delays={delays!r}): a tuple of seconds",
+        )
         delays = tuple(delays)
         for value in delays:
             fault = duration_fault(value, zero=True)
@@ -98,9 +101,7 @@ class RetryPolicy:
         """Return whether an error of this type is worth another attempt."""
         return isinstance(error, self.retry_on) and not isinstance(error, self.give_up_on)
 
-    def delay_after(
-        self, attempt: int, uniform: Callable[[float, float], float], error: BaseException | None = None
-    ) -> float:
+    def delay_after(self, attempt: int, uniform: Callable[[float, float], float], error: BaseException | None = None) -> float:
         """Return the seconds to wait after the given failed attempt (1 for the first).
 
         Args:

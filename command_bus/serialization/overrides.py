@@ -42,7 +42,9 @@ def _packed(retry: RetryPolicy) -> dict[str, Any]:
     if not isinstance(retry, RetryPolicy):
         raise InvalidCommand(f"retry is a RetryPolicy, not {retry!r}")
     if callable(retry.backoff):
-        raise InvalidCommand("retry: a function of backoff does not travel with a command; give the class one, or delays=(…) here")
+        raise InvalidCommand(
+            "retry: a function of backoff does not travel with a command; give the class one, or delays=(…) here"
+        )
     if (retry.retry_on, retry.give_up_on) != (_USUAL.retry_on, _USUAL.give_up_on):
         raise InvalidCommand(
             "retry: exception types do not travel with a command; retry_on and give_up_on of its class apply, or of its entity type"

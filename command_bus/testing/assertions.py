@@ -154,7 +154,7 @@ def _outcome(note: Handled) -> str:
     if isinstance(note.error, Reject):
         return f"rejected with {note.error.code!r}: {note.error.message}"
     if isinstance(note.error, Snooze):
-        return f"put off {note.error.message}"
+        return f"put off {note.error}"
     return f"replied {note.value!r}" if note.error is None else f"raised {note.error!r}"
 
 

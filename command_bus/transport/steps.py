@@ -107,12 +107,12 @@ class Snoozes(NamedTuple):
     """How often the handler of a command has put it off.
 
     Attributes:
-        count: How often.
+        times: How often.
         first_ms: When the command was first started; 0 if it was never put off.
         waits: Whether its entity waits for the end of one, if it waits.
     """
 
-    count: int = 0
+    times: int = 0
     first_ms: int = 0
     waits: bool = False
 

@@ -164,7 +164,7 @@ class Decisions:
 
     def snoozed(self, run: Runnable, snooze: Snooze) -> Step:
         """Put a command off whose handler cannot do its work now. Once more than it may is a failure."""
-        if run.started.snoozes.count < snooze.most:
+        if run.started.snoozes.times < snooze.most:
             facts = {"command": run.envelope.name, "command_id": run.envelope.command_id, "worker": self._worker}
             text = printable(str(snooze))
             _log.info("%s %s is put off %s", printable(run.envelope.name), printable(run.envelope.command_id), text, extra=facts)

@@ -162,18 +162,20 @@ class Executor:
         if run.interrupted is not None and run.interrupted.by_operator:  # however its handler ended
             return self._decisions.interrupted(run.started, run.interrupted.text)
         if kind is _Raised:
-            error = result.error
-            if isinstance(error, Reject):
-                return self._decisions.rejected(run, error)
-            if isinstance(error, Snooze):
-                return self._decisions.snoozed(run, error)
-            self._log_failure(lease, run, error)
-            return self._decisions.failed(run, error)
+            return self._decide_on_error(lease, run, result.error)
         if kind is not _Interrupted:
             return self._decisions.completed(run, result)
         if result.why.cause is Cause.LOST:
             return None
         return self._decisions.interrupted(run.started, result.why.text)
+
+    def _decide_on_error(self, lease: Lease, run: Runnable, error: BaseException) -> Step:
+        if isinstance(error, Reject):
+            return self._decisions.rejected(run, error)
+        if isinstance(error, Snooze):
+            return self._decisions.snoozed(run, error)
+        self._log_failure(lease, run, error)
+        return self._decisions.failed(run, error)
 
     def _log_failure(self, lease: Lease, run: Runnable, error: BaseException) -> None:
         name, attempt = run.envelope.name, run.started.attempt
@@ -379,7 +381,9 @@ class Executor:
 
 
 def _timed_out(run: Runnable) -> TimeoutError:
-    return TimeoutError(f"the handler of {run.envelope.name} took longer than its attempt_timeout of {run.policy.attempt_timeout} s")
+    return TimeoutError(
+        f"the handler of {run.envelope.name} took longer than its attempt_timeout of {run.policy.attempt_timeout} s"
+    )
 
 
 def _explained(error: BaseException, interrupted: Cancellation | None) -> _Interrupted | _Raised:

@@ -141,7 +141,9 @@ def raises(attempt: int, error: BaseException) -> float:
     raise LookupError("of its own")
 
 
-@pytest.mark.parametrize("backoff", [raises, lambda _, __: -1, lambda _, __: float("nan"), lambda _, __: "soon", lambda _, __: None])
+@pytest.mark.parametrize(
+    "backoff", [raises, lambda _, __: -1, lambda _, __: float("nan"), lambda _, __: "soon", lambda _, __: None]
+)
 async def test_59_a_function_of_backoff_that_fails_delays_as_usual(
     sandbox: Sandbox, backoff: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -151,9 +151,7 @@ async def until_state(bus: Any, state: str) -> None:
             await asyncio.sleep(0.005)
 
 
-@pytest.mark.parametrize(
-    "seconds", [-1, -0.001, math.nan, math.inf, 366 * 86_400, True, "60", None], ids=str
-)
+@pytest.mark.parametrize("seconds", [-1, -0.001, math.nan, math.inf, 366 * 86_400, True, "60", None], ids=str)
 async def test_58_a_snooze_of_no_possible_time_fails_the_command_with_the_reason(sandbox: Sandbox, seconds: Any) -> None:
     asked: list[str] = []
 
@@ -192,7 +190,7 @@ async def test_everybody_sees_why_and_until_when_it_waits(sandbox: Sandbox) -> N
         with pytest.raises(CommandTimeout, match="has put it off") as caught:
             await bus.call(Sync(shop="s-1"), timeout=0.5)
         assert (caught.value.state, 50 < (caught.value.retry_in or 0) <= 60) == ("snoozed", True)
-        with pytest.raises(CommandTimeout, match="behind Sync .*, which its handler has put off") as caught:
+        with pytest.raises(CommandTimeout, match=r"behind Sync .*, which its handler has put off") as caught:
             await bus.call(Sync(shop="s-1", number=1), timeout=0.3)
         (shown,) = (await bus.entities.list(states={"snoozed"})).entities
         assert (shown.state, shown.attempt, shown.snoozes, shown.depth) == ("snoozed", 0, 1, 2)
@@ -218,10 +216,10 @@ async def test_who_gives_up_is_not_retried_and_its_entity_is_parked_if_it_says_s
 
 
 def test_both_are_copied_by_pickle() -> None:
-    once = pickle.loads(pickle.dumps(Snooze(3, most=4, reason="why")))  # noqa: S301 - its own
+    once = pickle.loads(pickle.dumps(Snooze(3, most=4, reason="why")))
     assert (once.seconds, once.most, once.reason, str(once)) == (3.0, 4, "why", "for 3 s: why")
-    again = pickle.loads(pickle.dumps(once.too_often()))  # noqa: S301 - its own
+    again = pickle.loads(pickle.dumps(once.too_often()))
     assert str(again) == "put off 4 times, which is the most; then again for 3 s: why"
-    assert str(pickle.loads(pickle.dumps(GiveUp("no")))) == "no"  # noqa: S301 - its own
+    assert str(pickle.loads(pickle.dumps(GiveUp("no")))) == "no"
     with pytest.raises(InvalidSettings):
         Snooze(-1)

@@ -81,7 +81,7 @@ async def test_an_entity_that_was_paused_over_its_wake_wakes_when_it_is_resumed(
     await harness.scopes.resume(BOX)
     assert abs(await server_ms(harness) + await first_of(harness)) < 5_000
     _, again = await worker.start()
-    assert (again.first_ms, again.snoozes.count) == (first.first_ms, 1)
+    assert (again.first_ms, again.snoozes.times) == (first.first_ms, 1)
 
 
 async def test_a_snooze_whose_answer_was_lost_is_counted_once(harness: TransportHarness, worker: ManualWorker) -> None:
@@ -104,9 +104,7 @@ async def test_who_lost_its_lease_puts_nothing_off(harness: TransportHarness, wo
     assert await harness.everything() == before
 
 
-async def test_a_crash_after_a_snooze_is_an_attempt_and_keeps_the_count(
-    harness: TransportHarness, worker: ManualWorker
-) -> None:
+async def test_a_crash_after_a_snooze_is_an_attempt_and_keeps_the_count(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1")
     await put_off(harness, worker, 3)
     lease, started = await worker.start()
@@ -114,7 +112,7 @@ async def test_a_crash_after_a_snooze_is_an_attempt_and_keeps_the_count(
     await other.claim(lease.activation)
     await harness.recovery(other).settle(0, [(lease.activation, BOX)])
     _, again = await other.start()
-    assert (started.attempt, again.attempt, again.snoozes.count) == (1, 2, 3)
+    assert (started.attempt, again.attempt, again.snoozes.times) == (1, 2, 3)
 
 
 @pytest.mark.parametrize("step", [done("c1", "leave"), bury("c1", "leave")], ids=["done", "buried"])
@@ -144,7 +142,7 @@ async def test_a_count_that_another_release_left_is_not_believed(harness: Transp
     await worker.do(lease, PutOff(0))
     await harness.promote(worker)
     _, started = await worker.start()
-    assert started.snoozes.count == 1
+    assert started.snoozes.times == 1
 
 
 async def test_a_retry_behind_a_snooze_waits_as_a_retry(harness: TransportHarness, worker: ManualWorker) -> None:
@@ -159,7 +157,7 @@ async def test_a_retry_behind_a_snooze_waits_as_a_retry(harness: TransportHarnes
     await harness.promote(worker)
     assert await first_of(harness) == before, "who failed does not get its grace again"
     _, again = await worker.start()
-    assert (again.attempt, again.snoozes.count) == (2, 1)
+    assert (again.attempt, again.snoozes.times) == (2, 1)
 
 
 async def test_a_snoozing_head_that_is_removed_leaves_no_count(harness: TransportHarness, worker: ManualWorker) -> None:

@@ -86,7 +86,7 @@ POLICIES = (
     Mutant(
         "a handler may put off for ever",
         "worker/decisions.py",
-        "        if run.started.snoozes.count < snooze.most:\n",
+        "        if run.started.snoozes.times < snooze.most:\n",
         "        if snooze.most:\n",
         f"{_SNOOZE}::test_once_too_often_is_a_failure_which_is_retried_and_then_dead_lettered",
     ),

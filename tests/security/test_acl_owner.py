@@ -25,7 +25,7 @@ async def test_an_owner_deletes_the_namespace_and_no_other_role_can(binary: Path
             await producer.dispatch_batch([Work(line=f"l-{number % 7}", number=number) for number in range(30)])
         assert await place.denied() == []
         async with place.bus("operator") as operator:
-            with pytest.raises(CommandBusError, match="(?i)permission"):
+            with pytest.raises(CommandBusError, match=r"(?i)permission"):
                 await operator.entities.obliterate(confirm=NAMESPACE)
             await operator.entities.resume()
             assert (await operator.stats()).depth == 30

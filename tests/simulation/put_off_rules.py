@@ -22,20 +22,24 @@ def put_off(history: History) -> Iterator[tuple[str, str]]:
         runs_of.setdefault(run.entity, []).append(run)
     for entity, runs in runs_of.items():
         for one, other in pairwise(runs):
-            sent = history.sent[one.id]
-            if one.how != "put off" or one.ended is None or _taken_over(history, entity, one.began, other.began):
-                continue
-            if other.id != one.id:
-                if not sent.cancelled:
-                    yield entity, f"{one.id} was put off, and {other.id} started before it was settled"
-                continue
-            if other.attempt != one.attempt and not sent.replays:
-                yield entity, f"{one.id} was put off in attempt {one.attempt}, and started again as attempt {other.attempt}"
-            if not history.jumps and other.began < one.began + (one.puts_off or 0.0) - 0.002:
-                yield entity, f"{one.id} was put off for {one.puts_off} s, and started again {other.began - one.began:.3f} s later"
+            if one.how == "put off" and one.ended is not None and not _taken_over(history, entity, one.began, other.began):
+                yield from ((entity, text) for text in _wrong_after(history, one, other))
     for name, runs in of_commands(history).items():
         if history.sent[name].outcome == "expired" and any(run.how == "put off" for run in runs):
             yield runs[0].entity, f"{name} was put off, and its deadline counted when it woke"
+
+
+def _wrong_after(history: History, one: Execution, other: Execution) -> Iterator[str]:
+    """Find what is wrong with the start that came next after one that put its command off."""
+    sent = history.sent[one.id]
+    if other.id != one.id:
+        if not sent.cancelled:
+            yield f"{one.id} was put off, and {other.id} started before it was settled"
+        return
+    if other.attempt != one.attempt and not sent.replays:
+        yield f"{one.id} was put off in attempt {one.attempt}, and started again as attempt {other.attempt}"
+    if not history.jumps and other.began < one.began + (one.puts_off or 0.0) - 0.002:
+        yield f"{one.id} was put off for {one.puts_off} s, and started again {other.began - one.began:.3f} s later"
 
 
 def given_up(history: History) -> Iterator[tuple[str, str]]:

@@ -24,7 +24,6 @@ from command_bus.messages.message import (
     check_entity_type,
     check_wire_name,
 )
-from command_bus.messages.policies import RetryPolicy
 
 
 class Deposit(Command[int], entity="account"):
@@ -36,7 +35,9 @@ class Receipt(BaseModel):
     number: int
 
 
-class Pay(Command[Receipt | None], entity="account", name="account.pay", delivery="at_most_once", on_poison="park", attempt_timeout=2):
+class Pay(
+    Command[Receipt | None], entity="account", name="account.pay", delivery="at_most_once", on_poison="park", attempt_timeout=2
+):
     account_id: EntityId
     amount: Decimal
     at: datetime | None = None

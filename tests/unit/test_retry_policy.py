@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from command_bus.errors import InvalidSettings
 from command_bus.messages.handling_policy import HandlingPolicy, handling_policy
 from command_bus.messages.policies import EntityPolicy, RetryPolicy
-from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.envelope import KNOWN_OPTIONS, WireEnvelope, pack_envelope, unpack_envelope
+from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.overrides import attempt_timeout_in, is_retry, override, retry_in
 from command_bus.settings import BusSettings
 
@@ -73,7 +73,9 @@ def test_a_coroutine_function_is_no_function_of_backoff() -> None:
             RetryPolicy(backoff=wrong)  # type: ignore[arg-type]  # that it is refused is the test
 
 
-@pytest.mark.parametrize("function", [lambda attempt, error: attempt * 2.0, partial(lambda base, attempt, _: base * attempt, 2.0)])
+@pytest.mark.parametrize(
+    "function", [lambda attempt, error: attempt * 2.0, partial(lambda base, attempt, _: base * attempt, 2.0)]
+)
 def test_a_function_says_exactly_how_long(function: Callable[[int, BaseException], float]) -> None:
     policy = RetryPolicy(backoff=function, max_delay=1.0, jitter=1.0)
 

@@ -27,8 +27,8 @@ def obliterate(
 ) -> None:
     """Delete a namespace: all commands, dead letters, command ids and outcomes, and what its clients agreed on.
 
-    Refused while workers live, unless --force. Stop what sends to it, too: the next command of a process that still has it open begins a new one. If it breaks off, the
-    namespace is drained: repeat it.
+    Refused while workers live, unless --force. Stop what sends to it, too: the next command of a process that still has it open begins a new
+    one. If it breaks off, the namespace is drained: repeat it.
 
     \b
     Exit codes: 0 deleted, 1 refused, or not confirmed, 2 wrong usage or name, or no terminal to ask on, 4 no server: repeat it.
@@ -49,4 +49,8 @@ def obliterate(
         held = f"{pluralize(depth, 'command', 'commands')} and {pluralize(letters, 'dead letter', 'dead letters')}"
         confirm_or_exit(f"Delete namespace {namespace} with {held}? It cannot be undone.", yes=yes)
     deleted = run_command(delete)
-    echo(to_json({"namespace": namespace, "keys": deleted}) if as_json else f"{namespace}: {pluralize(deleted, 'key', 'keys')} deleted")
+    echo(
+        to_json({"namespace": namespace, "keys": deleted})
+        if as_json
+        else f"{namespace}: {pluralize(deleted, 'key', 'keys')} deleted"
+    )

@@ -42,9 +42,7 @@ CommandId = Annotated[
 Headers = Annotated[
     list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", show_default=False, help="May be repeated.")
 ]
-Attempts = Annotated[
-    int | None, typer.Option(min=1, show_default=False, help="Starts in all, rather than as its class says.")
-]
+Attempts = Annotated[int | None, typer.Option(min=1, show_default=False, help="Starts in all, rather than as its class says.")]
 AttemptTimeout = Annotated[
     float | None, typer.Option(show_default=False, help="Seconds that one attempt may take, rather than as its class says.")
 ]
@@ -73,7 +71,12 @@ def send(
     """  # noqa: D301  # fmt: skip
     values, headers = _fields(fields), _headers(header)
     options = DispatchOptions(
-        command_id=command_id, delay=delay, headers=headers, expires=expires, retry=_retry(attempts), attempt_timeout=attempt_timeout
+        command_id=command_id,
+        delay=delay,
+        headers=headers,
+        expires=expires,
+        retry=_retry(attempts),
+        attempt_timeout=attempt_timeout,
     )
 
     async def work() -> Any:

@@ -16,7 +16,7 @@ commands and one of keys for each user: there a role may do with any of its keys
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
 from command_bus.errors import InvalidSettings
@@ -129,7 +129,6 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("xadd pexpire", "bulk*"),
     ),
 }
-
 
 
 def _every_key() -> str:

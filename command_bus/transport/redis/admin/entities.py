@@ -199,7 +199,7 @@ def surveyed(
         (parked or b"").decode(errors="replace"),
         paused or next(iter(found), None),
         head.decode(),
-        snoozes.count,
+        snoozes.times,
     )
 
 

@@ -25,7 +25,17 @@ class RedisObliteration(RetryingRequests):
     async def begin(self, shard: int) -> int:
         """See `Obliteration`."""
         keys = self._keys.shards[shard]
-        shared = [keys.active, keys.ready, keys.due, keys.delayed, keys.delayed_counts, keys.lone, keys.parked, keys.interrupts, keys.dead]
+        shared = [
+            keys.active,
+            keys.ready,
+            keys.due,
+            keys.delayed,
+            keys.delayed_counts,
+            keys.lone,
+            keys.parked,
+            keys.interrupts,
+            keys.dead,
+        ]
         return int(await self._ask(keys, lambda client: client.unlink(*shared)))
 
     async def go_on(self, shard: int) -> int:
