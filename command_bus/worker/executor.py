@@ -178,22 +178,11 @@ class Executor:
         return self._decisions.failed(run, error)
 
     def _log_failure(self, lease: Lease, run: Runnable, error: BaseException) -> None:
-        name, attempt = run.envelope.name, run.started.attempt
-        _log.info(
-            "%s %s failed (attempt %d): %s: %s",
-            printable(name),
-            printable(run.envelope.command_id),
-            attempt,
-            type(error).__name__,
-            printable(text_of(error)),
-            extra={
-                "command": name,
-                "command_id": run.envelope.command_id,
-                "entity": mailbox_label(lease.mailbox),
-                "attempt": attempt,
-                "worker": self._worker,
-            },
-        )
+        name, command_id, attempt = run.envelope.name, run.envelope.command_id, run.started.attempt
+        facts = {"command": name, "command_id": command_id, "entity": mailbox_label(lease.mailbox), "attempt": attempt}
+        text = printable(f"{type(error).__name__}: {text_of(error)}")
+        facts["worker"] = self._worker
+        _log.info("%s %s failed (attempt %d): %s", printable(name), printable(command_id), attempt, text, extra=facts)
 
     async def _run(self, lease: Lease, run: Runnable, task: asyncio.Task[Any] | None) -> Any:
         """Return the handler's result, or `_Raised`, or `_Interrupted`."""

@@ -342,18 +342,6 @@ MUTANTS = (
         "        if at_most_once or (policy is None or",
     ),
     Mutant(
-        "retried once at most",
-        "worker/decisions.py",
-        "        if run.started.attempt < policy.attempts and not isinstance(error, GiveUp) and policy.retries(error):",
-        "        if run.started.attempt < min(2, policy.attempts) and not isinstance(error, GiveUp) and policy.retries(error):",
-    ),
-    Mutant(
-        "retried without end",
-        "worker/decisions.py",
-        "        if run.started.attempt < policy.attempts and not isinstance(error, GiveUp) and policy.retries(error):",
-        "        if run.started.attempt < policy.attempts + 2 and not isinstance(error, GiveUp) and policy.retries(error):",
-    ),
-    Mutant(
         "a failure is settled as done",
         "worker/decisions.py",
         "        error_type, text = named(error), text_of(error)\n",

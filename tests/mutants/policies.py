@@ -15,6 +15,18 @@ _VALUES = "tests/unit/test_retry_policy.py"
 
 POLICIES = (
     Mutant(
+        "retried once at most",
+        "worker/decisions.py",
+        "        if run.started.attempt < policy.attempts and not isinstance(error, GiveUp) and policy.retries(error):",
+        "        if run.started.attempt < min(2, policy.attempts) and not isinstance(error, GiveUp) and policy.retries(error):",
+    ),
+    Mutant(
+        "retried without end",
+        "worker/decisions.py",
+        "        if run.started.attempt < policy.attempts and not isinstance(error, GiveUp) and policy.retries(error):",
+        "        if run.started.attempt < policy.attempts + 2 and not isinstance(error, GiveUp) and policy.retries(error):",
+    ),
+    Mutant(
         "a snooze is an attempt",
         f"{_LUA}/advance/3b_verbs.lua",
         "local tried = why == '1' and attempt or",
@@ -183,8 +195,8 @@ POLICIES = (
     Mutant(
         "what runs in a namespace that is deleted keeps its lease",
         "transport/redis/admin/obliteration.py",
-        "shared = [keys.active, keys.ready,",
-        "shared = [keys.ready,",
+        "            keys.active,\n            keys.ready,\n",
+        "            keys.ready,\n",
         f"{_OBLITERATE}::test_one_that_broke_off_leaves_a_drained_namespace_and_is_repeated",
     ),
 )
