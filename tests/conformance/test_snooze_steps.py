@@ -59,7 +59,10 @@ async def test_the_wake_ends_the_deadline_and_begins_the_grace(harness: Transpor
     await harness.put(BOX, "c1")
     lease, first = await worker.start()
     assert not first.replayed
-    assert await worker.do(lease, PutOff(0)) == Released("wait")
+    assert await worker.do(lease, PutOff(60_000)) == Released("wait")
+    until = -await first_of(harness)
+    assert 55_000 < until - await server_ms(harness) <= 60_000, "who wakes it may be of another release"
+    await harness.client.zadd(harness.shard.due, {f"r:{BOX}": 1})
     await harness.promote(worker)
     woken = -await first_of(harness)
     assert abs(await server_ms(harness) - woken) < 5_000

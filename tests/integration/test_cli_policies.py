@@ -107,6 +107,7 @@ async def test_a_namespace_is_deleted_after_the_right_questions(shop: Shop) -> N
     done = await shop.run("obliterate", shop.namespace, "--yes", "--json")
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
+    assert facts.keys() == {"namespace", "keys"}
     assert (facts["namespace"], facts["keys"] > 3) == (shop.namespace, True)
     again = await shop.run("obliterate", shop.namespace, "--yes")
     assert (again.returncode, "there is no namespace" in again.stderr) == (2, True)

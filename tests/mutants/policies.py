@@ -68,6 +68,13 @@ POLICIES = (
         f"{_STEPS}::test_the_wake_ends_the_deadline_and_begins_the_grace",
     ),
     Mutant(
+        "what another release wakes has its old deadline",
+        f"{_LUA}/advance/3b_verbs.lua",
+        "  if why == 's' then first = '-' .. format('%.0f', at) end",
+        "  if false then first = '0' end",
+        f"{_STEPS}::test_the_wake_ends_the_deadline_and_begins_the_grace",
+    ),
+    Mutant(
         "a retry begins the grace again",
         f"{_LUA}/shared/snooze.lua",
         "string.find(parts, '|z=%d+:[%d-]+:%d+:1')",
