@@ -57,6 +57,7 @@ class Statistics:
             retried=counters.retried,
             handed_back=counters.handed_back,
             workers=workers,
+            snoozed=counters.snoozed,
         )
 
     async def until_idle(self, timeout: float | None) -> None:
