@@ -59,6 +59,7 @@ class Statistics:
             handed_back=counters.handed_back,
             workers=workers,
             priorities=_priorities(shots),
+            snoozed=counters.snoozed,
         )
 
     async def until_idle(self, timeout: float | None) -> None:

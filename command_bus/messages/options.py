@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TypedDict
 from uuid import UUID
 
-from command_bus.messages.policies import Priority
+from command_bus.messages.policies import Priority, RetryPolicy
 
 __all__ = ["CallOptions", "DispatchOptions"]
 
@@ -20,6 +20,8 @@ class DispatchOptions(TypedDict, total=False):
     expires: float | None
     keep_result: bool
     priority: Priority | None
+    retry: RetryPolicy | None
+    attempt_timeout: float | None
 
 
 class CallOptions(TypedDict, total=False):
@@ -28,3 +30,5 @@ class CallOptions(TypedDict, total=False):
     timeout: float | None
     command_id: str | UUID | None
     headers: Mapping[str, str] | None
+    retry: RetryPolicy | None
+    attempt_timeout: float | None

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from command_bus.messages.message import Message
-from command_bus.messages.policies import Priority
+from command_bus.messages.policies import Priority, RetryPolicy
 
 __all__ = ["Envelope", "Outbound", "OutgoingMessage"]
 
@@ -28,6 +28,8 @@ class Envelope(Generic[M_co]):
         expires: Seconds after which it is not started any more.
         keep_result: Whether its result can be read later, by `bus.result(outcome.command_id, …)`; that of a given id can be anyway.
         priority: As for `dispatch`.
+        retry: As for `dispatch`.
+        attempt_timeout: As for `dispatch`.
     """
 
     command: M_co
@@ -37,6 +39,8 @@ class Envelope(Generic[M_co]):
     expires: float | None = None
     keep_result: bool = False
     priority: Priority | None = None
+    retry: RetryPolicy | None = None
+    attempt_timeout: float | None = None
 
 
 @dataclass(slots=True)
@@ -55,6 +59,7 @@ class OutgoingMessage:
         deadline: Monotonic time until which its caller waits, or None.
         priority: What its dispatch or class says; None leaves it to the entity type's policy.
         tenant: Who it is for, by the class's `fair_by`; empty if none is named.
+        options: What is asked for this command alone, as the envelope has it (see `docs/wire-format.md`).
     """
 
     name: str
@@ -72,6 +77,7 @@ class OutgoingMessage:
     deadline: float | None = None
     priority: Priority | None = None
     tenant: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 Outbound = OutgoingMessage

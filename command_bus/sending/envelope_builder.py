@@ -25,7 +25,7 @@ from command_bus.messages.message import (
     check_wire_name,
 )
 from command_bus.messages.outgoing import Envelope, OutgoingMessage
-from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy, Priority
+from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy, Priority, RetryPolicy
 from command_bus.randomness import token
 from command_bus.sending.priorities import checked_priority, options_of
 from command_bus.serialization.envelope import (
@@ -40,6 +40,7 @@ from command_bus.serialization.envelope import (
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import MessageCodec, codec_for
 from command_bus.serialization.msgpack import pack
+from command_bus.serialization.overrides import override
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
 from command_bus.transport.flows import flow_of, tenant_of
@@ -79,6 +80,7 @@ class _Route:
     codec: MessageCodec[Any]
     mailbox: MailboxPolicy
     max_depth: int
+    at_most_once: bool
     stamp: EnvelopeTemplate
     priority: Priority
     flow: str
@@ -117,6 +119,8 @@ class EnvelopeBuilder:
         expires: float | None = None,
         keep_result: bool = False,
         priority: Priority | None = None,
+        retry: RetryPolicy | None = None,
+        attempt_timeout: float | None = None,
     ) -> OutgoingMessage:
         """Return a message with its options, checked and encoded.
 
@@ -133,11 +137,13 @@ class EnvelopeBuilder:
             route.codec.encode(message, self._limits),
             new_command_id() if command_id is None else _checked_id(command_id),
             keep_result or command_id is not None,
-            spec.delivery == "at_most_once",
+            route.at_most_once,
             command=message,
             priority=spec.priority if priority is None else checked_priority(priority),
             tenant="" if spec.fair_by is None else tenant_of(getattr(message, spec.fair_by, None)),
         )
+        if retry is not None or attempt_timeout is not None:
+            override(out.options, retry, attempt_timeout)
         if headers:
             out.headers = _checked_headers(headers)
         if delay or expires is not None:
@@ -157,6 +163,8 @@ class EnvelopeBuilder:
         expires: float | None = None,
         keep_result: bool = False,
         priority: Priority | None = None,
+        retry: RetryPolicy | None = None,
+        attempt_timeout: float | None = None,
     ) -> OutgoingMessage:
         """Return a message made without its class, checked and encoded.
 
@@ -178,6 +186,7 @@ class EnvelopeBuilder:
             priority=None if priority is None else checked_priority(priority),
         )
         _schedule(out, delay, expires)
+        override(out.options, retry, attempt_timeout)
         return out
 
     def build(self, out: OutgoingMessage) -> Submission:
@@ -199,7 +208,8 @@ class EnvelopeBuilder:
             out.command_id, out.name, out.entity_type, out.entity_id, out.payload, flags, ttl_ms, out.inbox,
             running.correlation_id if running is not None else None,
             running.command_id if running is not None else None,
-            out.headers or None, options=options_of(priority),
+            out.headers or None,
+            options={**out.options, **(options_of(priority) or {})} or None,
         )  # fmt: skip
         return Submission(
             mailbox,
@@ -256,19 +266,9 @@ class EnvelopeBuilder:
                 if pack is not None and type(entity_id) is str and is_plain_id(entity_id):
                     command_id = new_command_id()
                     envelope = pack(command_id, entity_id, encode(message, limits))
+                    flow = route.flow_of(message)
                     built.append(
-                        Submission(
-                            start + entity_id,
-                            command_id,
-                            envelope,
-                            NO_DIGEST,
-                            depth,
-                            0,
-                            False,
-                            name,
-                            None,
-                            route.flow_of(message),
-                        )
+                        Submission(start + entity_id, command_id, envelope, NO_DIGEST, depth, 0, False, name, None, flow)
                     )
                 else:
                     built.append(self.build_fast(message))
@@ -299,6 +299,8 @@ class EnvelopeBuilder:
                 expires=item.expires,
                 keep_result=item.keep_result,
                 priority=item.priority,
+                retry=item.retry,
+                attempt_timeout=item.attempt_timeout,
             )
         return self.outgoing(item)
 
@@ -340,14 +342,16 @@ class EnvelopeBuilder:
                 'give one of them another with name="…"'
             )
         policy = self._settings.entity(spec.entity)
-        flags = AT_MOST_ONCE if spec.delivery == "at_most_once" else 0
+        at_most_once = self._settings.handling(spec).delivery == "at_most_once"
+        flags = AT_MOST_ONCE if at_most_once else 0
         priority = spec.priority or policy.priority
         sample = None if spec.entity is None else "x"
         stamp = EnvelopeTemplate(
             WireEnvelope("x", spec.name, spec.entity, sample, b"", flags, options=options_of(priority)), self.sign
         )
         depth = policy.max_depth or self._settings.max_depth
-        route = self._routes[kind] = _Route(spec, codec_for(kind), policy.mailbox, depth, stamp, priority, flow_of(priority))
+        flow = flow_of(priority)
+        route = self._routes[kind] = _Route(spec, codec_for(kind), policy.mailbox, depth, at_most_once, stamp, priority, flow)
         return route
 
 

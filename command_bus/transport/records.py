@@ -58,7 +58,7 @@ class Waiting:
         return "" if self.delayed else self.id
 
 
-EntityState = Literal["waiting", "running", "retrying", "paused", "parked", "draining"]
+EntityState = Literal["waiting", "running", "retrying", "snoozed", "paused", "parked", "draining"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ class StoredEntity:
         hold: By whom it is paused or drained: itself, its type or the bus, the narrowest; None by none.
         oldest_id: Id of the first of its commands; empty if they are all delayed.
         flow: What it waits in: its priority and tenant.
+        snoozes: How often the command at its head was put off by its handler.
     """
 
     mailbox: str
@@ -92,6 +93,7 @@ class StoredEntity:
     hold: Hold | None = None
     oldest_id: str = ""
     flow: Flow = NO_FLOW
+    snoozes: int = 0
 
     @property
     def is_delayed(self) -> bool:
@@ -145,7 +147,7 @@ class CommandLocation:
     Attributes:
         entity: Its mailbox.
         mark: The command's mark; None if it has none.
-        retry_ms: When the retry of the mailbox's head is due, by the server's clock; None if it waits for none.
+        retry_ms: When the retry of the mailbox's head is due, or its snooze over, by the server's clock; None if it waits for none.
         delayed_ms: When the command takes its place in line; None if it is not delayed.
         workers: What the workers say of themselves; None if that may not be read.
         now_ms: The server's time.
@@ -187,6 +189,7 @@ class ShardCounters:
         buried: Settled commands that became dead letters, without their entity being parked.
         dead: Dead letters, those of parked entities included.
         retried: Attempts that were followed by another after a delay.
+        snoozed: Starts whose handler put its command off.
         handed_back: Starts that did not count as an attempt.
     """
 
@@ -198,6 +201,7 @@ class ShardCounters:
     buried: int = 0
     dead: int = 0
     retried: int = 0
+    snoozed: int = 0
     handed_back: int = 0
 
     @classmethod

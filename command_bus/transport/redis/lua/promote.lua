@@ -1,6 +1,6 @@
 -- promote: move what has become due: delayed commands enter their mailbox, retries become ready.
 --
--- uses: memory_limit, record, newer, lone, entry_text, holds, line, delayed
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, line, delayed
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -44,7 +44,7 @@ local function retry(name, member, box)
   if is_newer(record) then return false end
   redis.call('ZREM', due, member)
   local state, _, _, _, attempt, first, _, parts = parse_record(record or '')
-  if state == 'w' then wake(name, attempt, first, parts, box) end
+  if state == 'w' then wake(name, attempt, woken(first, parts), parts, box) end
   return true
 end
 

@@ -1,6 +1,6 @@
 -- settle_dead_letter: replay or discard one dead letter.
 --
--- uses: memory_limit, record, newer, lone, entry_text, holds, outcomes, line, events
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, outcomes, line, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -46,7 +46,7 @@ local fields = {}
 for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
 
 local record = redis.call('HGET', active, name)
-local parts = select(8, parse_record(record or ''))
+local parts = without_snooze(select(8, parse_record(record or '')))
 local queue_up = redis.call('EXISTS', KEYS[14]) == 1 and open_line(ready, active, KEYS[14], KEYS[15], KEYS[16])
 local function wake(first)
   local held = holds_of(paused, name)
