@@ -95,6 +95,7 @@ REFUSED_WITHOUT_SELECTORS: dict[Role, tuple[str, ...]] = {
     "pipeline": ("XDEL", "XACK", "XREADGROUP", "XCLAIM", "XTRIM", "LPUSH", "ZREM"),
     "worker": ("XREVRANGE", "UNLINK", "PERSIST"),
     "operator": ("XREADGROUP", "XCLAIM", "XTRIM", "BRPOP", "ZADD", "UNLINK"),
+    "owner": ("XREADGROUP", "XCLAIM", "XTRIM", "BRPOP", "ZADD"),
 }
 
 
