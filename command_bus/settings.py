@@ -68,6 +68,7 @@ class SettingOverrides(TypedDict, total=False):
     reply_ttl: float
     max_depth: int
     max_total_depth: int
+    max_entities: int | None
     max_entity_types: int
     max_payload: int
     max_nesting: int
@@ -157,6 +158,9 @@ class BusSettings(BaseSettings):
     reply_ttl: Seconds = Field(default=600.0, description="Seconds for which a reply can be read again.")
     max_depth: Count = Field(default=10_000, description="Commands that one entity may hold.")
     max_total_depth: Count = Field(default=1_000_000, description="Commands that the namespace may hold.")
+    max_entities: Count | None = Field(
+        default=None, description="Entities that may have work at a time, parked ones included; none: any number."
+    )
     max_entity_types: Count = Field(
         default=1000, description="Entity types that the namespace may have; a sender whose type would be one more is refused."
     )

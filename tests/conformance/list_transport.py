@@ -93,6 +93,7 @@ class ListProducer:
     def __init__(self, server: ListServer, settings: BusSettings) -> None:
         self._server = server
         self._most = settings.max_total_depth
+        self._most_entities = settings.max_entities
 
     async def enqueue(self, submission: Submission, timeout: float) -> Admission:
         return self._accept(submission, set())
@@ -125,6 +126,8 @@ class ListProducer:
             return Admission.ENTITY_FULL
         if server.counters["accepted"] - server.counters["settled"] >= self._most:
             return Admission.TOTAL_FULL
+        if self._most_entities is not None and each.mailbox not in server.boxes and len(server.boxes) >= self._most_entities:
+            return Admission.TOO_MANY_ENTITIES
         return None
 
     def _put(self, each: Submission) -> None:

@@ -10,6 +10,7 @@ from tests.mutants.lone import LONE
 from tests.mutants.mutant import Mutant
 from tests.mutants.reserved import RESERVED
 from tests.mutants.slots import SLOTS
+from tests.mutants.small import SMALL
 
 __all__ = ["MUTANTS"]
 
@@ -496,5 +497,6 @@ MUTANTS = (
     ),
     *LONE,
     *RESERVED,
+    *SMALL,
     *SLOTS,
 )

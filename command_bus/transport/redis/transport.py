@@ -55,14 +55,23 @@ class RedisTransport:
         self.shard_of = keys.shard_of
         self.agreements = namespace
         self._stream = StreamProducer(
-            connections, keys, max_total_depth=settings.max_total_depth, max_pending=settings.max_pending
+            connections,
+            keys,
+            max_total_depth=settings.max_total_depth,
+            max_pending=settings.max_pending,
+            max_entities=settings.max_entities,
         )
         self.producer: Producer = self._stream  # an observer may stand before it
         self.replies = RpcHandler(connections, keys, has_blmpop=facts.has_blmpop)
         self.locations = RedisLocator(connections, keys)
         patience = settings.dispatch_timeout
         self.bulk = RedisBulkDispatches(
-            connections, keys, max_depth=settings.max_depth, max_total_depth=settings.max_total_depth, patience=patience
+            connections,
+            keys,
+            max_depth=settings.max_depth,
+            max_total_depth=settings.max_total_depth,
+            max_entities=settings.max_entities,
+            patience=patience,
         )
         self.marks = RedisMarks(connections, keys, patience=patience)
         self.announcements = RedisAnnouncements(connections, keys, patience=patience)

@@ -82,13 +82,13 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
     Args:
         connections: To the shard's server.
         keys: Of the shard.
-        limit: Of commands in it.
+        limit: Of commands and mailboxes in it, as `KeySpace.limits` gives it.
 
     Attributes:
         pending: Commands that wait for an answer.
     """
 
-    def __init__(self, connections: Connections, keys: ShardKeys, limit: int) -> None:
+    def __init__(self, connections: Connections, keys: ShardKeys, limit: int | str) -> None:
         super().__init__(connections, f"command_bus.producer{keys.prefix}")
         self._backoff = LoggedBackoff(connections.outage, "cannot send commands", _log, lasts=False)
         self._keys = keys

@@ -1,0 +1,34 @@
+"""Breakages of small capabilities: limits, retention, recounts, edited replays, what is old or compressed."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["SMALL"]
+
+_LUA = "transport/redis/lua"
+_ENTITIES = "tests/conformance/test_max_entities.py"
+
+SMALL = (
+    Mutant(
+        "one entity more has work than there may",
+        f"{_LUA}/enqueue.lua",
+        "or (newcomers and newcomers < 1 and not records[box])",
+        "or (newcomers and newcomers < 0 and not records[box])",
+        _ENTITIES,
+    ),
+    Mutant(
+        "a single command begins an entity too many",
+        f"{_LUA}/enqueue_one.lua",
+        "  if not record and call('HLEN', active) >= tonumber(mailboxes) then return '?' end\n",
+        "",
+        _ENTITIES,
+    ),
+    Mutant(
+        "a batch does not count the entities that it begins",
+        f"{_LUA}/enqueue.lua",
+        "      if newcomers and idle and records[box] then newcomers = newcomers - 1 end\n",
+        "",
+        _ENTITIES,
+    ),
+)
