@@ -62,6 +62,7 @@ class SettingOverrides(TypedDict, total=False):
     quantum_time: float
     unknown_grace: float
     dispatch_timeout: float
+    fail_fast: bool
     call_timeout: float
     max_pending: int
     dedup_window: float
@@ -147,6 +148,10 @@ class BusSettings(BaseSettings):
     )
 
     dispatch_timeout: Seconds = Field(default=10.0, description="Seconds within which a dispatch is accepted, refused or fails.")
+    fail_fast: bool = Field(
+        default=False,
+        description="Refuse dispatches and calls at once while the server is known to be away; otherwise each waits for it up to `dispatch_timeout`.",
+    )
     call_timeout: Seconds = Field(
         default=60.0,
         description="Seconds that a call waits if it names no timeout; longer than a lease, so that it outlives the loss of a worker.",

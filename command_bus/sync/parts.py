@@ -17,6 +17,7 @@ from command_bus.admin.events import Event, EventKind, Events
 from command_bus.admin.fleet import Fleet
 from command_bus.errors import BusClosed
 from command_bus.messages.message import Message, canonical_entity_id, check_entity_type
+from command_bus.sending.server_state import ServerState
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from command_bus.serialization.announcements import CommandInfo, WorkerStatus
     from command_bus.sync.thread import ThreadedBus
 
-__all__ = ["SyncDeadLetters", "SyncEntities", "SyncEntityScope", "SyncEvents", "SyncFleet"]
+__all__ = ["SyncDeadLetters", "SyncEntities", "SyncEntityScope", "SyncEvents", "SyncFleet", "SyncServerState"]
 
 R = TypeVar("R")
 P = TypeVar("P")
@@ -245,3 +246,25 @@ def _until_closed(events: Generator[Event]) -> Generator[Event]:
         yield from events
     except BusClosed:
         return
+
+
+class SyncServerState(_Part[ServerState]):
+    """Whether the server is there: see `ServerState`."""
+
+    @property
+    def is_available(self) -> bool:
+        """See `ServerState.is_available`."""
+        return self._do(_is_available)
+
+    @property
+    def away_for(self) -> float:
+        """See `ServerState.away_for`."""
+        return self._do(_away_for)
+
+
+async def _is_available(state: ServerState) -> bool:
+    return state.is_available
+
+
+async def _away_for(state: ServerState) -> float:
+    return state.away_for

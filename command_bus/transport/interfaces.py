@@ -26,6 +26,7 @@ from command_bus.transport.admin_interfaces import (
     StatisticsReader,
     TypeRecords,
 )
+from command_bus.transport.availability import Availability
 from command_bus.transport.bulk import BulkDispatches
 from command_bus.transport.sender_interfaces import Agreements, CommandLocator, Marks, Producer, Replies
 from command_bus.transport.worker_interfaces import WorkerSide, WorkerSideOptions
@@ -39,10 +40,12 @@ class Transport(Protocol):
     Attributes:
         label: Names the server for people, without a password.
         shards: How many shards the namespace has.
+        availability: Which of its servers are away.
     """
 
     label: str
     shards: int
+    availability: Availability
     producer: Producer  # an observer may stand before the transport's own
 
     @property

@@ -15,6 +15,7 @@ from command_bus.errors import BusClosed, CommandBusError, UnsuitableServer
 from command_bus.messages.policies import MailboxPolicy
 from command_bus.session import TransportOpener
 from command_bus.settings import BusSettings
+from command_bus.transport.availability import Availability
 from command_bus.transport.marks import digest_in, waiting_mark
 from command_bus.transport.records import (
     CommandLocation,
@@ -45,6 +46,7 @@ class ListTransport:
         self.settings = settings
         self.line = line
         self.label = "lists"
+        self.availability = Availability()
         self.shards = 1
         self.reconnects = 0
         self.producer: Any = ListProducer(server, settings)

@@ -51,6 +51,7 @@ class RedisTransport:
         self.keys = keys
         self.facts = facts
         self.label = connections.label
+        self.availability = connections.availability
         self.shards = keys.count
         self.shard_of = keys.shard_of
         self.agreements = namespace
@@ -95,7 +96,9 @@ class RedisTransport:
         """
         replicas = Replicas(settings.wait_replicas, settings.wait_timeout) if settings.durability == "replicated" else None
         connections = Connections(
-            clients_of(server, connection_options(settings)) if isinstance(server, str) else server, replicas
+            clients_of(server, connection_options(settings)) if isinstance(server, str) else server,
+            replicas,
+            fail_fast=settings.fail_fast,
         )
         keys = KeySpace(settings.namespace, settings.shards)
         try:
