@@ -69,7 +69,9 @@ class Connections:
         self.factory = factory
         self.label = factory.label
         self.availability: Availability = Availability() if first is None else first.availability
-        self.watch = ServerWatch(self, self.availability, fails_fast=fail_fast)
+        self.watch = ServerWatch(
+            self.label, lambda: self.ask(lambda client: client.ping()), self.availability, fails_fast=fail_fast
+        )
         self.outage = OutageLog(self.label, self.watch.suspect)
         self._fail_fast = fail_fast
         self._replicas = replicas

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from command_bus.errors import CommandBusError, TransportUnavailable
 from command_bus.transport.availability import Availability
 from command_bus.transport.redis.connection.backoff import Backoff
 from command_bus.transport.tasks import end_tasks
-
-if TYPE_CHECKING:
-    from command_bus.transport.redis.connection.connections import Connections
 
 __all__ = ["ServerWatch"]
 
@@ -30,13 +28,15 @@ class ServerWatch:
     """The watch over one server.
 
     Args:
-        connections: To the server.
+        label: The server, for people.
+        ping: Asks the server whether it is there.
         availability: Of all servers of the bus; learns what is found out.
         fails_fast: Whether requests of senders are refused while the server is away.
     """
 
-    def __init__(self, connections: Connections, availability: Availability, *, fails_fast: bool) -> None:
-        self._connections = connections
+    def __init__(self, label: str, ping: Callable[[], Awaitable[Any]], availability: Availability, *, fails_fast: bool) -> None:
+        self._label = label
+        self._ping = ping
         self._availability = availability
         self._fails_fast = fails_fast
         self._probing: asyncio.Task[None] | None = None
@@ -72,7 +72,7 @@ class ServerWatch:
         backoff = Backoff()
         while True:
             try:
-                await self._connections.ask(lambda client: client.ping())
+                await self._ping()
             except TransportUnavailable as error:
                 self._away(error)
             except CommandBusError:
@@ -85,12 +85,12 @@ class ServerWatch:
         self._reason = error.message
         if not self.is_away:
             self.is_away = True
-            self._availability.away(self, self._connections.label, error.message)
+            self._availability.away(self, self._label, error.message)
 
     def _back(self) -> None:
         if self.is_away:
             self.is_away = False
-            self._availability.back(self, self._connections.label)
+            self._availability.back(self, self._label)
 
     def _probed(self, task: asyncio.Task[None]) -> None:
         self._probing = None
