@@ -81,6 +81,18 @@ class WorkerSlots(Protocol):
         """Return whether the reader of another shard waits for a slot."""
         ...
 
+    def pause(self) -> None:
+        """Let nothing more be read until `resume`; what a read under way brings is given back."""
+        ...
+
+    def resume(self) -> None:
+        """Let more be read."""
+        ...
+
+    def resize(self, total: int) -> None:
+        """Have another number of slots."""
+        ...
+
 
 class Leases(Protocol):
     """The leases that a worker holds, renewed in the background."""

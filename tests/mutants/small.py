@@ -8,6 +8,7 @@ __all__ = ["SMALL"]
 
 _LUA = "transport/redis/lua"
 _AWAY = "tests/conformance/test_server_away.py"
+_PAUSE = "tests/conformance/test_worker_pause.py"
 _ENTITIES = "tests/conformance/test_max_entities.py"
 
 SMALL = (
@@ -38,6 +39,20 @@ SMALL = (
         "        self._probing = loop",
         "        self._away(error)\n        self._probing = loop",
         f"{_AWAY}::test_a_cut_connection_is_no_outage",
+    ),
+    Mutant(
+        "a paused worker keeps what a read brings",
+        "transport/slots.py",
+        " if ask.reserved and not self.paused else self.free\n",
+        " if ask.reserved else self.free\n",
+        f"{_PAUSE}::test_what_a_read_under_way_brings_is_given_back",
+    ),
+    Mutant(
+        "a paused worker keeps its entities",
+        "worker/worker.py",
+        "leaving=lambda: worker.stopping() or worker.paused",
+        "leaving=lambda: worker.stopping()",
+        f"{_PAUSE}::test_the_entity_of_a_paused_worker_goes_on_elsewhere",
     ),
     Mutant(
         "a batch does not count the entities that it begins",

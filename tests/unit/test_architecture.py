@@ -97,6 +97,7 @@ EXCEPTIONS = {
     "CommandBus": (20, "the public facade: each method hands on to one part"),
     "SyncCommandBus": (14, "the same for blocking code"),
     "Transport": (19, "a property for each part of a transport"),
+    "Worker": (15, "what an application, its supervisor and its own parts each need of it"),
     "PrometheusMetrics": (14, "a method for each thing that an observer receives"),
     "LeaseKeeper": (13, "what the event loop and the renewing thread each need of it"),
     "_read": (45, "reads every envelope: a call costs more than it says (measured)"),
