@@ -71,6 +71,8 @@ class SettingOverrides(TypedDict, total=False):
     max_total_depth: int
     max_entities: int | None
     max_entity_types: int
+    dead_letter_ttl: float | None
+    max_dead_letters: int | None
     max_payload: int
     max_nesting: int
     durability: Durability
@@ -168,6 +170,13 @@ class BusSettings(BaseSettings):
     )
     max_entity_types: Count = Field(
         default=1000, description="Entity types that the namespace may have; a sender whose type would be one more is refused."
+    )
+    dead_letter_ttl: Seconds | None = Field(
+        default=None, description="Seconds after which workers delete a dead letter that parks no entity; none: never."
+    )
+    max_dead_letters: Count | None = Field(
+        default=None,
+        description="Dead letters that are kept; workers delete the oldest beyond that, but none that parks an entity.",
     )
     max_payload: Annotated[int, Field(ge=64, le=256 * 1024 * 1024)] = Field(
         default=1024 * 1024, description="Bytes of one encoded payload."

@@ -184,6 +184,7 @@ class ShardCounters:
         dead: Dead letters, those of parked entities included.
         retried: Attempts that were followed by another after a delay.
         handed_back: Starts that did not count as an attempt.
+        pruned: Dead letters that were deleted because they were too old or too many.
     """
 
     depth: int = 0
@@ -195,6 +196,7 @@ class ShardCounters:
     dead: int = 0
     retried: int = 0
     handed_back: int = 0
+    pruned: int = 0
 
     @classmethod
     def of(cls, stored: Mapping[str, int]) -> Self:

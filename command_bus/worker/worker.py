@@ -313,6 +313,8 @@ class _Parts:
                 max_lent=settings.max_waiting,
                 is_stuck=lambda: self.threads.turns_away,
                 heartbeat=lambda now_ms: worker_record(worker.info(now_ms)),
+                dead_letter_ttl=settings.dead_letter_ttl,
+                max_dead_letters=settings.max_dead_letters,
                 max_depth=lambda entity_type: settings.entity(entity_type).max_depth or settings.max_depth,
             )
         )

@@ -9,6 +9,7 @@ __all__ = ["SMALL"]
 _LUA = "transport/redis/lua"
 _AWAY = "tests/conformance/test_server_away.py"
 _PAUSE = "tests/conformance/test_worker_pause.py"
+_LETTERS = "tests/conformance/test_letter_retention.py"
 _ENTITIES = "tests/conformance/test_max_entities.py"
 
 SMALL = (
@@ -53,6 +54,20 @@ SMALL = (
         "leaving=lambda: worker.stopping() or worker.paused",
         "leaving=lambda: worker.stopping()",
         f"{_PAUSE}::test_the_entity_of_a_paused_worker_goes_on_elsewhere",
+    ),
+    Mutant(
+        "the letter of a parked entity is pruned",
+        f"{_LUA}/prune_letters.lua",
+        "  if redis.call('HGET', parked, fields['m'] or '') ~= id then\n",
+        "  if true then\n",
+        _LETTERS,
+    ),
+    Mutant(
+        "a letter is pruned before its time",
+        f"{_LUA}/prune_letters.lua",
+        "tonumber(string.match(id, '^%d+')) < oldest",
+        "tonumber(string.match(id, '^%d+')) > oldest",
+        _LETTERS,
     ),
     Mutant(
         "a batch does not count the entities that it begins",

@@ -44,7 +44,7 @@ _LOADING: Final = "script|load"
 _SENDING: Final = (
     ("hmget hsetnx hlen", "meta"),
     ("xgroup|create xinfo|groups xadd", "ready"),
-    ("hget hmget hset exists", "active"),
+    ("hget hmget hset exists hlen", "active"),
     ("hset hlen", "lone"),
     ("hget hincrby", "stats"),
     ("exists hmget", "paused"),
@@ -98,7 +98,7 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("zrem", "due"),
         ("xrange xread xtrim xdel del", "mailboxes*"),
         ("lpush pexpire", "inboxes*"),
-        ("xadd", "dead"),
+        ("xadd xlen xrange xdel", "dead"),
         ("hset hdel", "workers"),
         ("hset", "commands"),
         ("hgetall hset pexpire", "interrupts"),

@@ -20,6 +20,7 @@ __all__ = [
     "MAILBOX_HEADS",
     "OUTCOME_OFFSET",
     "PROMOTE",
+    "PRUNE_LETTERS",
     "REACTIVATE",
     "READ_MAILBOXES",
     "REMOVE",
@@ -76,6 +77,7 @@ ENQUEUE_ONE = _load("enqueue_one")
 FETCH = _load("fetch")
 ADVANCE = _load("advance")
 PROMOTE = _load("promote")
+PRUNE_LETTERS = _load("prune_letters")
 DELAYED_MAILBOXES = _load("delayed_mailboxes")
 CLAIM = _load("claim")
 HOLD = _load("hold")
@@ -95,6 +97,7 @@ SCRIPTS = (
     FETCH,
     ADVANCE,
     PROMOTE,
+    PRUNE_LETTERS,
     DELAYED_MAILBOXES,
     CLAIM,
     HOLD,
