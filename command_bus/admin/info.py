@@ -271,8 +271,8 @@ class Stats:
         dead_lettered: Commands dead-lettered since then (a replayed one may count again).
         retried: Attempts since then that failed and were followed by another.
         handed_back: Starts since then that were no attempt: the worker did not know the command, or was leaving.
-        pruned: Dead letters deleted since then because they were too old or too many (`dead_letter_ttl`, `max_dead_letters`).
         workers: The live workers.
+        pruned: Dead letters deleted since the namespace was made, because they were too old or too many.
     """
 
     depth: int
@@ -293,5 +293,5 @@ class Stats:
     dead_lettered: int
     retried: int
     handed_back: int
-    pruned: int
     workers: tuple[WorkerInfo, ...]
+    pruned: int = 0

@@ -98,7 +98,7 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("zrem", "due"),
         ("xrange xread xtrim xdel del", "mailboxes*"),
         ("lpush pexpire", "inboxes*"),
-        ("xadd xlen xrange xdel", "dead"),
+        ("xadd", "dead"),
         ("hset hdel", "workers"),
         ("hset", "commands"),
         ("hgetall hset pexpire", "interrupts"),
@@ -130,6 +130,8 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
     ),
 }
 
+_PRUNING: Final = (("xrange xdel", "dead"),)
+
 
 def acl_lines(
     role: Role,
@@ -139,6 +141,7 @@ def acl_lines(
     password: str | None = None,
     selectors: bool = True,
     load_scripts: bool = False,
+    prunes: bool = False,
 ) -> list[str]:
     """Return the `ACL SETUSER` command that makes a user of this role, as one line per user; an application has one user for each role.
 
@@ -155,6 +158,7 @@ def acl_lines(
             it can run only scripts that are loaded: every worker loads all scripts of its version, when it starts and within about a
             second after the server lost them. Until then a request is repeated, and fails with `TransportUnavailable` after
             `dispatch_timeout`. Workers and operators always have the right.
+        prunes: Whether a worker may delete dead letters, as `dead_letter_ttl` and `max_dead_letters` ask for.
 
     Raises:
         InvalidSettings: A name or password cannot be written in such a line.
@@ -167,7 +171,7 @@ def acl_lines(
     for what, text in (("user", name), ("password", password or "-")):
         if not text or _NO_PASSWORD.search(text):
             raise InvalidSettings(f"{what}: not empty, without spaces and control characters")
-    grants = _GRANTS[role]
+    grants = (*_GRANTS[role], *(_PRUNING if prunes and role == "worker" else ()))
     head = ["ACL", "SETUSER", name, "reset", *((f">{password}", "on") if password else ("off",)), "resetchannels", "-@all"]
     head += _allowed(f"{_EVERYONE} {_LOADING}" if load_scripts or role in ("worker", "operator") else _EVERYONE)
     # A request is checked as a whole, against one selector: a script names the keys of its whole role.

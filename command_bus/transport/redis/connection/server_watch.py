@@ -1,7 +1,7 @@
 """`ServerWatch`: finds out that a server is away, and when it is back.
 
-A request that failed for want of a connection is only a suspicion: its own connection may have been cut while the server lives on. So the
-first such failure has the server asked at once, by a PING over a connection that is made anew where it broke. If that fails too, the server
+A request that failed because there was no connection is only a suspicion: its own connection may have been cut while the server lives on. So the
+first such failure has the server asked at once, by a PING over a new connection where the old one broke. If that fails too, the server
 is away. Then it is asked again and again until it answers. A request that merely takes long raises no suspicion.
 """
 
@@ -96,4 +96,4 @@ class ServerWatch:
         self._probing = None
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("the server cannot be probed", exc_info=error)
-            self._back()  # nobody would find out that it is there again
+            self._back()  # else nothing would find out that it is there again

@@ -245,7 +245,7 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
                 doubt = error
             pause = self._backoff.failed(error)
             if self._watch.refuses:
-                pause = math.inf  # nobody waits for a next try
+                pause = math.inf  # no caller waits for a next try
             left = self._expire(left, doubt or error, pause)
             self._line = deque(self._expire(list(self._line), unsent(error), pause))
             batch.stale, error = True, None

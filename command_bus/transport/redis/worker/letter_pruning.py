@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from command_bus.errors import CommandBusError
 from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.errors import is_not_permitted
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import PRUNE_LETTERS
 
@@ -51,7 +53,17 @@ class LetterPruning:
             return False
         names = [keys.ready, keys.dead, keys.parked, keys.stats, keys.watched, keys.events]
         most, ttl = ("" if each is None else each for each in (limits.most, limits.ttl_ms))
-        deleted, after = await self._connections.run(PRUNE_LETTERS, names, [GROUP, ttl, most, self._after, _PAGE, _BYTES])
+        args = [GROUP, ttl, most, self._after, _PAGE, _BYTES]
+        try:
+            deleted, after = await self._connections.run(PRUNE_LETTERS, names, args)
+        except CommandBusError as error:
+            if not is_not_permitted(error):
+                raise
+            _log.warning(
+                "%s: no letter is deleted by age or number, make the worker's user with prunes=True: %s", keys.dead, error
+            )
+            self._limits = LetterLimits()
+            return False
         self._after = after.decode()
         if deleted:
             _log.info("%s: %d dead letters are deleted: too old, or too many", keys.dead, deleted)
