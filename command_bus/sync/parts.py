@@ -6,7 +6,7 @@ Async iterators become generators. A test compares the signatures of both sides,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Generator
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 from uuid import UUID
 
@@ -79,9 +79,9 @@ class SyncDeadLetters(_Part[DeadLetters]):
         """See `DeadLetters.get`."""
         return self._do(lambda letters: letters.get(letter_id))
 
-    def replay(self, letter_id: str) -> str:
+    def replay(self, letter_id: str, *, payload: Mapping[str, Any] | Message[Any] | None = None) -> str:
         """See `DeadLetters.replay`."""
-        return self._do(lambda letters: letters.replay(letter_id))
+        return self._do(lambda letters: letters.replay(letter_id, payload=payload))
 
     def replay_all(self, **filters: Unpack[LetterFilters]) -> int:
         """See `DeadLetters.replay_all`."""

@@ -159,8 +159,8 @@ class DeadLetterStore(Protocol):
         """
         ...
 
-    async def settle(self, letter: StoredDeadLetter, verb: Resolution, left: Settlement) -> bool:
-        """Replay or discard a dead letter; return False if it is gone."""
+    async def settle(self, letter: StoredDeadLetter, verb: Resolution, left: Settlement, edited: bytes = b"") -> bool:
+        """Replay or discard a dead letter; return False if it is gone. `edited` is the envelope to replay instead of its own."""
         ...
 
 

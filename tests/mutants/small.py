@@ -10,6 +10,7 @@ _LUA = "transport/redis/lua"
 _AWAY = "tests/conformance/test_server_away.py"
 _PAUSE = "tests/conformance/test_worker_pause.py"
 _LETTERS = "tests/conformance/test_letter_retention.py"
+_EDITED = "tests/conformance/test_edited_replays.py"
 _ENTITIES = "tests/conformance/test_max_entities.py"
 
 SMALL = (
@@ -68,6 +69,20 @@ SMALL = (
         "tonumber(string.match(id, '^%d+')) < oldest",
         "tonumber(string.match(id, '^%d+')) > oldest",
         _LETTERS,
+    ),
+    Mutant(
+        "an edited parked command loses its place",
+        f"{_LUA}/shared/rewrite.lua",
+        "for _, entry in ipairs(entries) do redis.call('XADD', box, entry[1]",
+        "for _, entry in ipairs(entries) do redis.call('XADD', box, '*'",
+        f"{_EDITED}::test_ids_stay",
+    ),
+    Mutant(
+        "an edited command is not checked against its entity",
+        "admin/edited_letters.py",
+        "    if entity_id != envelope.entity_id:\n",
+        "    if entity_id is envelope:\n",
+        _EDITED,
     ),
     Mutant(
         "a batch does not count the entities that it begins",

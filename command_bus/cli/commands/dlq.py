@@ -185,6 +185,12 @@ def replay(
     *,
     everything: Everything = False,
     filters: LetterFilters,
+    payload: Annotated[
+        str | None,
+        typer.Option(
+            show_default=False, help="Run one letter with these fields instead of its own: a JSON object, or - to read it."
+        ),
+    ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     target: Target,
@@ -196,15 +202,29 @@ def replay(
     \b
     Exit codes: 0 replayed, 1 no such letter, or not confirmed, 2 wrong usage, or no terminal to ask on, 4 no server.
     """  # noqa: D301
+    fields = _payload(payload, letters)
 
     async def replay_one(bus: CommandBus, letter: str) -> None:
-        echo(f"{letter}: replayed {await bus.dead_letters.replay(letter)}")
+        edited = ", edited" if fields is not None else ""
+        echo(f"{letter}: replayed {await bus.dead_letters.replay(letter, payload=fields)}{edited}")
 
     async def replay_all(bus: CommandBus) -> None:
         echo(f"{await bus.dead_letters.replay_all(**filters):,} replayed")
 
     selection = _Selection(letters or (), filters, everything, dry_run)
     _apply_to_letters(target, selection, "Run them again?", replay_one, replay_all, yes=yes)
+
+
+def _payload(text: str | None, letters: Sequence[str] | None) -> dict[str, Any] | None:
+    """Return the fields of --payload; None if it was not given."""
+    if text is None:
+        return None
+    if len(letters or ()) != 1:
+        print_error("--payload goes with one letter")
+        raise typer.Exit(ExitCode.USAGE)
+    from command_bus.cli.commands.send import read_fields
+
+    return read_fields(text)
 
 
 @dlq.command()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.messages.message import Message
 
-__all__ = ["call", "send"]
+__all__ = ["call", "read_fields", "send"]
 
 Name = Annotated[
     str,
@@ -61,7 +61,7 @@ def send(
     \b
     Exit codes: 0 accepted (or was before), 1 refused, 2 wrong usage or fields, 3 unknown whether it was accepted, 4 no server.
     """  # noqa: D301  # fmt: skip
-    values, headers = _fields(fields), _headers(header)
+    values, headers = read_fields(fields), _headers(header)
 
     async def work() -> Any:
         async with open_bus(target) as bus:
@@ -94,7 +94,7 @@ def call(
     \b
     Exit codes: 0 replied, 1 refused, rejected, failed or expired, 2 wrong usage or fields, 3 no outcome in time, 4 no server.
     """  # noqa: D301  # fmt: skip
-    values, headers = _fields(fields), _headers(header)
+    values, headers = read_fields(fields), _headers(header)
 
     async def work() -> Any:
         async with open_bus(target) as bus:
@@ -107,7 +107,7 @@ def call(
     echo(to_json(run_command(work, sends=True)))
 
 
-def _fields(given: str | None) -> dict[str, Any]:
+def read_fields(given: str | None) -> dict[str, Any]:
     """Read the fields of a command from JSON.
 
     Raises:

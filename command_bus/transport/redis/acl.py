@@ -111,7 +111,7 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hgetall", "commands"),
         ("xgroup|create xinfo|groups xpending xack xadd xdel xrange", "ready"),
         ("hget hmget hset hdel hexists hscan exists", "active"),
-        ("hget hdel", "lone"),
+        ("hget hset hdel", "lone"),
         ("hincrby", "stats"),
         ("hget hmget hset hdel hscan", "paused"),
         ("hget hmget hdel hexists", "parked"),
