@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from command_bus.messages.receipts import SyncReceipt
     from command_bus.serialization.announcements import CommandInfo, WorkerStatus
     from command_bus.sync.thread import ThreadedBus
+    from command_bus.transport.records import Recount
 
 __all__ = ["SyncDeadLetters", "SyncEntities", "SyncEntityScope", "SyncEvents", "SyncFleet", "SyncServerState"]
 
@@ -123,6 +124,10 @@ class SyncEntities(_Part[Entities]):
     def holds(self) -> list[HoldInfo]:
         """See `Entities.holds`."""
         return self._do(lambda entities: entities.holds())
+
+    def recount(self, *, correct: bool = True) -> Recount:
+        """See `Entities.recount`."""
+        return self._do(lambda entities: entities.recount(correct=correct))
 
     def types(self) -> list[EntityTypeInfo]:
         """See `Entities.types`."""

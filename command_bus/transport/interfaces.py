@@ -23,6 +23,7 @@ from command_bus.transport.admin_interfaces import (
     Holds,
     Interrupts,
     Mailboxes,
+    Recounts,
     StatisticsReader,
     TypeRecords,
 )
@@ -106,6 +107,11 @@ class Transport(Protocol):
     @property
     def events(self) -> EventStreams:
         """Reads events."""
+        ...
+
+    @property
+    def recounts(self) -> Recounts:
+        """Compares counters with what is there."""
         ...
 
     @property

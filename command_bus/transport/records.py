@@ -258,6 +258,29 @@ class TypeRecord:
         return None if self.policy is None else self.policy.decode(errors="backslashreplace")
 
 
+@dataclass(frozen=True, slots=True)
+class Recount:
+    """A comparison of counters with what is there.
+
+    Attributes:
+        stored: The depth as it was stored: commands that are accepted and not settled.
+        counted: The depth as it was counted.
+        delayed: Entities whose number of delayed commands was wrong.
+        complete: Whether everything was counted. Not if a shard has more than 20,000 entities with work or delayed commands, or more than
+            16 MiB of these.
+    """
+
+    stored: int
+    counted: int
+    delayed: int
+    complete: bool = True
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing was found to be wrong."""
+        return self.stored == self.counted and not self.delayed
+
+
 Resolution = Literal["replay", "discard"]
 """What an operator does with a dead letter."""
 

@@ -67,6 +67,10 @@ class ListTransport:
         raise UnsuitableServer("this transport has no events")
 
     @property
+    def recounts(self) -> NoReturn:
+        raise UnsuitableServer("lists have no counters that could be wrong")
+
+    @property
     def interrupts(self) -> NoReturn:
         raise UnsuitableServer("this transport cannot end attempts")
 

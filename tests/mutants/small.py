@@ -11,6 +11,7 @@ _AWAY = "tests/conformance/test_server_away.py"
 _PAUSE = "tests/conformance/test_worker_pause.py"
 _LETTERS = "tests/conformance/test_letter_retention.py"
 _EDITED = "tests/conformance/test_edited_replays.py"
+_RECOUNT = "tests/conformance/test_recount.py"
 _ENTITIES = "tests/conformance/test_max_entities.py"
 
 SMALL = (
@@ -83,6 +84,20 @@ SMALL = (
         "    if entity_id != envelope.entity_id:\n",
         "    if entity_id is envelope:\n",
         _EDITED,
+    ),
+    Mutant(
+        "settled commands that stand in a mailbox are counted again",
+        f"{_LUA}/recount.lua",
+        "return length - #redis.call('XRANGE', box, '-', '(' .. message, 'COUNT', 100)",
+        "return length - 0 * #redis.call('XRANGE', box, '-', '(' .. message, 'COUNT', 100)",
+        _RECOUNT,
+    ),
+    Mutant(
+        "a mailbox that was not seen is not counted",
+        f"{_LUA}/recount.lua",
+        "  if not box then return nil, 'changed' end\n",
+        "  if not box then return 0 end\n",
+        _RECOUNT,
     ),
     Mutant(
         "a batch does not count the entities that it begins",

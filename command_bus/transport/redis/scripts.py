@@ -23,6 +23,7 @@ __all__ = [
     "PRUNE_LETTERS",
     "REACTIVATE",
     "READ_MAILBOXES",
+    "RECOUNT",
     "REMOVE",
     "REMOVE_WORKER",
     "SCRIPTS",
@@ -83,6 +84,7 @@ CLAIM = _load("claim")
 HOLD = _load("hold")
 REMOVE = _load("remove")
 REACTIVATE = _load("reactivate")
+RECOUNT = _load("recount")
 SETTLE_DEAD_LETTER = _load("settle_dead_letter")
 REMOVE_WORKER = _load("remove_worker")
 BULK_LOAD = _load("bulk_load")
@@ -103,6 +105,7 @@ SCRIPTS = (
     HOLD,
     REMOVE,
     REACTIVATE,
+    RECOUNT,
     SETTLE_DEAD_LETTER,
     REMOVE_WORKER,
     BULK_LOAD,
