@@ -49,6 +49,7 @@ SMALL = (
         " if ask.reserved and not self.paused else self.free\n",
         " if ask.reserved else self.free\n",
         f"{_PAUSE}::test_what_a_read_under_way_brings_is_given_back",
+        more=(("worker/worker.py", "leaving=lambda: worker.stopping() or worker.paused", "leaving=lambda: worker.stopping()"),),
     ),
     Mutant(
         "a paused worker keeps its entities",
