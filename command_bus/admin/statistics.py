@@ -58,6 +58,7 @@ class Statistics:
             handed_back=counters.handed_back,
             pruned=counters.pruned,
             workers=workers,
+            snoozed=counters.snoozed,
         )
 
     async def until_idle(self, timeout: float | None) -> None:

@@ -29,7 +29,8 @@ from command_bus.randomness import token
 from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.session import Session
-from command_bus.settings import BusSettings, resolved, unknown_variables
+from command_bus.settings import BusSettings, resolved
+from command_bus.stray_variables import unknown_variables
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.worker_interfaces import WorkerSideOptions
 from command_bus.worker.decisions import Decisions
@@ -259,7 +260,7 @@ class Worker:
     async def _describe(self) -> None:
         """Publish the commands' schemas for clients without the classes. If the server is out of memory, log it and go on."""
         try:
-            await self._bus.session.transport.announcements.describe(describe_commands(self.registry))
+            await self._bus.session.transport.announcements.describe(describe_commands(self.registry, self.settings))
         except QueueFull as error:
             _log.warning("what commands look like could not be published, only Spark writers by wire name miss it: %s", error)
 

@@ -56,7 +56,7 @@ def doctor(
 async def _examine(target: Target) -> list[Finding]:
     from command_bus.cli.commands.diagnosis import Finding, check_environment, check_namespace, check_server, worst_grade
     from command_bus.errors import CommandBusError, TransportUnavailable
-    from command_bus.settings import unknown_variables
+    from command_bus.stray_variables import unknown_variables
     from command_bus.transport.redis.admin.examination import examine
     from command_bus.transport.redis.connection.credentials import connection_options
 
