@@ -275,6 +275,7 @@ class Stats:
         handed_back: Starts since then that were no attempt: the worker did not know the command, or was leaving.
         workers: The live workers.
         snoozed: Starts since then whose handler put its command off.
+        pruned: Dead letters deleted since the namespace was made, because they were too old or too many.
     """
 
     depth: int
@@ -297,3 +298,4 @@ class Stats:
     handed_back: int
     workers: tuple[WorkerInfo, ...]
     snoozed: int = 0
+    pruned: int = 0

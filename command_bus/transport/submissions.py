@@ -52,6 +52,7 @@ class Admission(Enum):
     CONFLICT = "!"
     ENTITY_FULL = "e"
     TOTAL_FULL = "t"
+    TOO_MANY_ENTITIES = "n"
     PREDECESSOR_REFUSED = "p"
     WRONG_TYPE = "w"
     OUT_OF_SEQUENCE = "s"

@@ -44,7 +44,7 @@ _LOADING: Final = "script|load"
 _SENDING: Final = (
     ("hmget hsetnx hlen", "meta"),
     ("xgroup|create xinfo|groups xadd", "ready"),
-    ("hget hmget hset exists", "active"),
+    ("hget hmget hset exists hlen", "active"),
     ("hset hlen", "lone"),
     ("hget hincrby", "stats"),
     ("exists hmget", "paused"),
@@ -110,13 +110,13 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hmget hgetall hsetnx hlen hdel", "meta"),
         ("hget hgetall", "commands"),
         ("xgroup|create xinfo|groups xpending xack xadd xdel xrange", "ready"),
-        ("hget hmget hset hdel hexists hscan exists", "active"),
-        ("hget hdel", "lone"),
-        ("hincrby", "stats"),
+        ("hget hmget hset hdel hexists hscan exists hgetall hkeys", "active"),
+        ("hget hset hdel", "lone"),
+        ("hincrby hget", "stats"),
         ("hget hmget hset hdel hscan", "paused"),
         ("hget hmget hdel hexists", "parked"),
-        ("hget hdel hscan", "delayed"),
-        ("hget hmget hdel hexists hincrby hscan", "delayed_counts"),
+        ("hget hdel hscan hlen hkeys hstrlen", "delayed"),
+        ("hget hmget hset hdel hexists hincrby hscan hgetall", "delayed_counts"),
         ("hget hset hdel pexpire", "interrupts"),
         ("exists hgetall hset hdel del", "watched"),
         ("xadd xread xrange xrevrange pexpire persist", "events"),
@@ -129,6 +129,8 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("xadd pexpire", "bulk*"),
     ),
 }
+
+_PRUNING: Final = (("xrange xdel", "dead"),)
 
 
 def _every_key() -> str:
@@ -152,6 +154,7 @@ def acl_lines(
     password: str | None = None,
     selectors: bool = True,
     load_scripts: bool = False,
+    prunes: bool = False,
 ) -> list[str]:
     """Return the `ACL SETUSER` command that makes a user of this role, as one line per user; an application has one user for each role.
 
@@ -168,6 +171,7 @@ def acl_lines(
             it can run only scripts that are loaded: every worker loads all scripts of its version, when it starts and within about a
             second after the server lost them. Until then a request is repeated, and fails with `TransportUnavailable` after
             `dispatch_timeout`. Workers and operators always have the right.
+        prunes: Whether a worker may delete dead letters, as `dead_letter_ttl` and `max_dead_letters` ask for.
 
     Raises:
         InvalidSettings: A name or password cannot be written in such a line.
@@ -180,7 +184,7 @@ def acl_lines(
     for what, text in (("user", name), ("password", password or "-")):
         if not text or _NO_PASSWORD.search(text):
             raise InvalidSettings(f"{what}: not empty, without spaces and control characters")
-    grants = _GRANTS[role]
+    grants = (*_GRANTS[role], *(_PRUNING if prunes and role == "worker" else ()))
     head = ["ACL", "SETUSER", name, "reset", *((f">{password}", "on") if password else ("off",)), "resetchannels", "-@all"]
     head += _allowed(f"{_EVERYONE} {_LOADING}" if load_scripts or role in ("worker", "operator") else _EVERYONE)
     # A request is checked as a whole, against one selector: a script names the keys of its whole role.

@@ -19,15 +19,30 @@ from command_bus.transport.tasks import all_of
 __all__ = ["StreamProducer"]
 
 _REFUSALS = frozenset(
-    {Admission.ENTITY_FULL, Admission.TOTAL_FULL, Admission.PREDECESSOR_REFUSED, Admission.WRONG_TYPE, Admission.DRAINING}
+    {
+        Admission.ENTITY_FULL,
+        Admission.TOTAL_FULL,
+        Admission.TOO_MANY_ENTITIES,
+        Admission.PREDECESSOR_REFUSED,
+        Admission.WRONG_TYPE,
+        Admission.DRAINING,
+    }
 )
 
 
 class StreamProducer:
     """Implements `Producer` with the enqueue step (SET NX, XADD, one XADD to the ready stream per idle entity)."""
 
-    def __init__(self, connections: Connections, keys: KeySpace, *, max_total_depth: int, max_pending: int) -> None:
-        limit = -(-max_total_depth // keys.count)
+    def __init__(
+        self,
+        connections: Connections,
+        keys: KeySpace,
+        *,
+        max_total_depth: int,
+        max_pending: int,
+        max_entities: int | None = None,
+    ) -> None:
+        limit = keys.limits(max_total_depth, max_entities)
         self._shards = [EnqueueLine(connections.at(shard.prefix), shard, limit) for shard in keys.shards]
         self._keys = keys
         self._max_pending = max_pending
