@@ -2,6 +2,8 @@
 
     [version, command_id, name, entity_type, entity_id, payload, flags, ttl_ms, inbox, correlation_id, causation_id, headers, signature]
 
+With the flag `OPTIONS` a map of options stands between the headers and the signature.
+
 The payload is a map of its own, packed before and carried as opaque bytes: routing and replay never decode it. Trailing defaults
 are left out, so a plain dispatch has six elements. Later versions keep the places of `command_id`, `name` and `inbox`, so that
 an older worker can answer a caller that it does not understand the command. Only type and size of names and ids are checked here:
@@ -31,6 +33,8 @@ __all__ = [
     "HEAD_LIMIT",
     "IN_DISPATCH",
     "KEEP_OUTCOME",
+    "KNOWN_OPTIONS",
+    "OPTIONS",
     "EnvelopeTemplate",
     "Sign",
     "WireEnvelope",
@@ -57,6 +61,11 @@ ENCRYPTED = 16
 """Flag: the payload is what a cipher made of it (see `protection`)."""
 CRITICAL = 1 << 16
 """The first critical flag. A reader that does not know one of these treats the envelope as one of a later version; lower ones it ignores."""
+OPTIONS = CRITICAL
+"""Critical flag: the envelope has options. Packing sets it."""
+
+KNOWN_OPTIONS: dict[str, Callable[[Any], bool]] = {}
+"""Tells by an option's key whether a value is one of it. A reader that meets another key treats the envelope as one of a later version."""
 
 Sign = Callable[[bytes], bytes]
 """Gives the signature of an envelope's bytes, at most 255 bytes long."""
@@ -71,10 +80,11 @@ ENTITY_ID_LIMIT = 4 * 1024
 _SHORTEST = 6
 _LONGEST = 13
 _NAME = 2
+_FLAGS = 6
 _INBOX = 8
+_BEHIND_HEADERS = 12
 _NO_TAIL = [0, None, None, None, None, None, None]
 _SHORT_TEXT = [bytes([0xA0 | size]) for size in range(32)]
-_SIGNED = bytes([0x90 | _LONGEST])
 
 
 @dataclass(slots=True)
@@ -94,6 +104,7 @@ class WireEnvelope:
         causation_id: The command whose handler sent this one.
         headers: Text by text, for tracing and the like.
         signature: Signature of all elements before it, as received; packing signs again.
+        options: What the sender asks for this command alone, by the keys of `KNOWN_OPTIONS`; None if nothing.
     """
 
     command_id: str
@@ -108,6 +119,7 @@ class WireEnvelope:
     causation_id: str | None = None
     headers: dict[str, str] | None = None
     signature: bytes | None = None
+    options: dict[str, Any] | None = None
 
 
 def pack_envelope(envelope: WireEnvelope, sign: Sign | None = None) -> bytes:
@@ -134,7 +146,7 @@ def pack_envelope(envelope: WireEnvelope, sign: Sign | None = None) -> bytes:
         raise InvalidCommand(_head_fault(envelope)) from error
     if len(data) - len(envelope.payload) > HEAD_LIMIT:
         _check_head(envelope, len(data))
-    return data if sign is None else _signed(_SIGNED + data[1:], sign)
+    return data if sign is None else _signed(bytes([data[0] + 1]) + data[1:], sign)
 
 
 class EnvelopeTemplate:
@@ -230,20 +242,44 @@ def unpack_envelope(data: bytes, limits: Limits = DEFAULT_LIMITS) -> WireEnvelop
         raise salvage(data, reason_of(error)) from None
     if type(parts) is not list or not parts or type(parts[0]) is not int:
         raise salvage(data, "not an envelope")
+    options = None
+    if len(parts) > _FLAGS and type(parts[_FLAGS]) is int and parts[_FLAGS] >= CRITICAL and parts[0] == ENVELOPE_VERSION:
+        options = _take_options(data, parts)
     if parts[0] != ENVELOPE_VERSION or not _SHORTEST <= len(parts) <= _LONGEST:
         raise salvage(data, f"an envelope of {len(parts)} elements", version=parts[0])
     envelope = _read(parts)
     if envelope is None:
         raise salvage(data, "an envelope with an element of the wrong type")
-    if envelope.flags >= CRITICAL:  # none is known yet
-        raise UnsupportedVersion(
-            ENVELOPE_VERSION,
-            flags=envelope.flags // CRITICAL * CRITICAL,
-            command_id=envelope.command_id,
-            name=envelope.name,
-            inbox=envelope.inbox,
-        )
+    envelope.options = options
     return envelope
+
+
+def _take_options(data: bytes, parts: list[Any]) -> dict[str, Any]:
+    """Take the options out of the elements of an envelope that has critical flags.
+
+    Raises:
+        UnsupportedVersion: A critical flag or an option is not known.
+        Undecodable: There are no options, or one is not what it may be.
+    """
+    unknown = parts[_FLAGS] // CRITICAL * CRITICAL & ~OPTIONS
+    if unknown:
+        raise _of_later_release(data, flags=unknown)
+    options = parts.pop(_BEHIND_HEADERS) if len(parts) > _BEHIND_HEADERS else None
+    if type(options) is not dict or not options or not all(type(key) is str for key in options):
+        raise salvage(data, "an envelope whose options are missing")
+    if strange := sorted(options.keys() - KNOWN_OPTIONS.keys()):
+        raise _of_later_release(data, options=tuple(strange))
+    for key, value in options.items():
+        if not KNOWN_OPTIONS[key](value):
+            raise salvage(data, f"an envelope whose option {key!r} is of the wrong type")
+    return options
+
+
+def _of_later_release(data: bytes, *, flags: int = 0, options: tuple[str, ...] = ()) -> UnsupportedVersion:
+    head = salvage(data, "")
+    return UnsupportedVersion(
+        ENVELOPE_VERSION, flags=flags, options=options, command_id=head.command_id, name=head.name, inbox=head.inbox
+    )
 
 
 def digest(name: str, entity_type: str | None, entity_id: str | None, payload: bytes) -> bytes:
@@ -270,6 +306,8 @@ def salvage(data: bytes, reason: str, *, version: int = ENVELOPE_VERSION) -> Und
 
 def _tail(envelope: WireEnvelope) -> tuple[Any, ...]:
     """Return the elements behind the payload, without trailing defaults."""
+    if envelope.options:
+        return _whole_tail(envelope)
     flags, ttl_ms, inbox = envelope.flags, envelope.ttl_ms, envelope.inbox
     if envelope.headers:
         return flags, ttl_ms, inbox, envelope.correlation_id, envelope.causation_id, envelope.headers
@@ -285,10 +323,10 @@ def _tail(envelope: WireEnvelope) -> tuple[Any, ...]:
 
 
 def _whole_tail(envelope: WireEnvelope) -> tuple[Any, ...]:
-    """Return the elements behind the payload, with all defaults: a signature comes behind them."""
-    return (
-        envelope.flags, envelope.ttl_ms, envelope.inbox, envelope.correlation_id, envelope.causation_id, envelope.headers or None
-    )  # fmt: skip
+    """Return the elements behind the payload, with all defaults: options or a signature come behind them."""
+    flags, options = envelope.flags, envelope.options
+    whole = (flags, envelope.ttl_ms, envelope.inbox, envelope.correlation_id, envelope.causation_id, envelope.headers or None)
+    return (flags | OPTIONS, *whole[1:], options) if options else whole
 
 
 def _signed(data: bytes, sign: Sign) -> bytes:

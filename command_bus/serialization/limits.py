@@ -58,16 +58,32 @@ class UnsupportedVersion(Undecodable):
 
     Attributes:
         version: The version that was found.
-        flags: Critical flags that are not known; 0 if it is the version that is not.
+        flags: Critical flags that are not known; 0 if there are none.
+        options: Keys of options that are not known.
     """
 
     def __init__(
-        self, version: int, *, flags: int = 0, command_id: str | None = None, name: str | None = None, inbox: str | None = None
+        self,
+        version: int,
+        *,
+        flags: int = 0,
+        options: tuple[str, ...] = (),
+        command_id: str | None = None,
+        name: str | None = None,
+        inbox: str | None = None,
     ) -> None:
-        reason = f"unknown critical flags {flags:#x}, of a later release" if flags else f"unsupported version {version}"
-        super().__init__(reason, command_id=command_id, name=name, inbox=inbox)
+        super().__init__(_reason(version, flags, options), command_id=command_id, name=name, inbox=inbox)
         self.version = version
         self.flags = flags
+        self.options = options
+
+
+def _reason(version: int, flags: int, options: tuple[str, ...]) -> str:
+    if flags:
+        return f"unknown critical flags {flags:#x}, of a later release"
+    if options:
+        return f"unknown options {', '.join(map(repr, options))[:200]}, of a later release"
+    return f"unsupported version {version}"
 
 
 _CONTAINERS = frozenset({dict, list, tuple, set, frozenset})

@@ -134,7 +134,7 @@ async def test_16_an_unknown_extension_type_in_a_payload_is_invalid(sandbox: San
 
 LATER = {
     "version 2": msgpack.packb([2, "new-1", "Put", {"another": "shape"}]),
-    "critical flags 0x10000": msgpack.packb([1, "new-1", "Put", "box", "a", PAYLOAD, (1 << 16) | 1]),
+    "critical flags 0x20000": msgpack.packb([1, "new-1", "Put", "box", "a", PAYLOAD, (1 << 17) | 1]),
 }
 
 

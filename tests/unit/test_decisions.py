@@ -52,7 +52,7 @@ def test_what_must_not_run_twice_is_given_up_by_any_worker() -> None:
 
 LATER = {
     "version": msgpack.packb([2, "c-1", "Often", {"another": "shape"}]),
-    "critical flag": pack_envelope(WireEnvelope("c-1", "Often", "box", "a", b"\x81\xa3box\xa1a", 1 << 16)),
+    "critical flag": pack_envelope(WireEnvelope("c-1", "Often", "box", "a", b"\x81\xa3box\xa1a", 1 << 17)),
 }
 each_later = pytest.mark.parametrize("later", LATER.values(), ids=LATER.keys())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any
 
 import pytest
@@ -18,9 +19,14 @@ from command_bus.serialization.envelope import (
     GIVEN_ID,
     HEAD_LIMIT,
     HEADERS_LIMIT,
+    KNOWN_OPTIONS,
+    OPTIONS,
+    EnvelopeTemplate,
+    Sign,
     WireEnvelope,
     digest,
     pack_envelope,
+    packed_text,
     unpack_envelope,
 )
 from command_bus.serialization.limits import Limits, Undecodable, UnsupportedVersion
@@ -58,7 +64,9 @@ def test_envelopes_come_back_equal(envelope: WireEnvelope) -> None:
 
 
 def test_there_is_an_element_per_field() -> None:
-    assert len(inspect.signature(WireEnvelope).parameters) == len(ELEMENTS) - 1
+    assert (
+        len(inspect.signature(WireEnvelope).parameters) - 1 == len(ELEMENTS) - 1
+    )  # without version; options only with their flag
     assert list(WireEnvelope.__slots__) == list(inspect.signature(WireEnvelope).parameters)
     assert unpack_envelope(raw(ELEMENTS)) == WireEnvelope(*ELEMENTS[1:])
 
@@ -136,13 +144,47 @@ def test_a_later_version_is_told_apart_and_its_caller_is_known(elements: list[An
     assert (error.version, error.command_id, error.name, error.inbox) == (elements[0], "c-1", "Deposit", "inbox")
 
 
-@pytest.mark.parametrize("flags", [1 << 16, 1 << 40, (1 << 63) | 1, (1 << 17) | 0xFFFF])
+@pytest.mark.parametrize("flags", [1 << 17, 1 << 40, (1 << 63) | 1, (1 << 17) | 0xFFFF])
 def test_a_critical_flag_that_is_not_known_makes_it_a_later_version(flags: int) -> None:
     with pytest.raises(UnsupportedVersion, match=f"unknown critical flags {flags & ~0xFFFF:#x}") as caught:
         unpack_envelope(pack_envelope(replace(PLAIN, flags=flags, inbox="inbox")))
     error = caught.value
     assert (error.version, error.flags) == (ENVELOPE_VERSION, flags & ~0xFFFF)
     assert (error.command_id, error.name, error.inbox) == (PLAIN.command_id, PLAIN.name, "inbox")
+
+
+@pytest.fixture
+def numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KNOWN_OPTIONS, "n", lambda value: type(value) is int)
+
+
+@pytest.mark.usefixtures("numbers")
+@pytest.mark.parametrize("sign", [None, lambda data: blake2b(data, digest_size=32).digest()], ids=["plain", "signed"])
+@pytest.mark.parametrize("headers", [None, {"a": "b"}])
+def test_options_travel_behind_the_headers(sign: Sign | None, headers: dict[str, str] | None) -> None:
+    sent = replace(PLAIN, flags=GIVEN_ID, headers=headers, options={"n": 5})
+    packed = pack_envelope(sent, sign)
+    found = unpack_envelope(packed)
+    assert (found.options, found.headers, found.flags) == ({"n": 5}, headers, GIVEN_ID | OPTIONS)
+    assert found.signature == (None if sign is None else sign(packed[:-34]))
+    assert pack_envelope(replace(found, signature=None), sign) == packed
+    assert EnvelopeTemplate(sent, sign).pack(packed_text("c-1"), packed_text(PLAIN.entity_id or ""), PLAIN.payload) == packed
+
+
+@pytest.mark.usefixtures("numbers")
+def test_an_option_that_is_not_known_makes_it_a_later_version() -> None:
+    with pytest.raises(UnsupportedVersion, match="unknown options 'later', of a later release") as caught:
+        unpack_envelope(pack_envelope(replace(PLAIN, inbox="inbox", options={"n": 5, "later": 1})))
+    error = caught.value
+    assert (error.options, error.command_id, error.name, error.inbox) == (("later",), PLAIN.command_id, PLAIN.name, "inbox")
+
+
+@pytest.mark.usefixtures("numbers")
+@pytest.mark.parametrize("options", [{"n": "5"}, {}, None, 7, {b"n": 5}])
+def test_options_of_the_wrong_type_are_undecodable(options: Any) -> None:
+    with pytest.raises(Undecodable, match="option") as caught:
+        unpack_envelope(raw([*ELEMENTS[:6], OPTIONS, None, None, None, None, None, options]))
+    assert type(caught.value) is Undecodable
 
 
 @pytest.mark.parametrize("flags", [1 << 5, 1 << 15, 0xFFFF])

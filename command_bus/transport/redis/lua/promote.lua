@@ -10,7 +10,8 @@
 -- KEYS[6]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
 -- KEYS[7…]  the mailbox of each member
 -- ARGV[1]   group     of consumers
--- ARGV[2…]  for each member: the member of `due` (r:<mailbox name> or d:<command id>), its mailbox name, its score as it was read
+-- ARGV[2]   known     first letters of the members of `due` that the worker knows
+-- ARGV[3…]  for each member: the member of `due` (r:<mailbox name> or d:<command id>), its mailbox name, its score as it was read
 --
 -- returns {how many were promoted, ms until the next is due or -1, the members that were left}
 --
@@ -62,7 +63,7 @@ end
 
 local promoted, left = 0, {}
 local key = 6
-for arg = 2, #ARGV, 3 do
+for arg = 3, #ARGV, 3 do
   local member, name = ARGV[arg], ARGV[arg + 1]
   key = key + 1
   local score = redis.call('ZSCORE', due, member)
@@ -84,5 +85,5 @@ for arg = 2, #ARGV, 3 do
 end
 
 local head = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
-local known = head[1] and string.find(head[1], '^[rd]:')
+local known = head[1] and string.find(head[1], '^[' .. ARGV[2] .. ']:')
 return {promoted, known and math.max(tonumber(head[2]) - now, 0) or -1, left}

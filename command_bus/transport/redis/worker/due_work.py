@@ -11,15 +11,17 @@ own clock, and are promoted when that time comes.
 A delayed command may have many megabytes. Its envelope stays on the server when it moves into its mailbox, and one script moves about a
 megabyte, so that other clients are served in between.
 
-A later release may keep members of its own in `due`. They stay, and are passed over. So is the retry of a mailbox whose state only that release
+Other parts keep members of their own kind in `due`, told apart by their first letter; a `DueJob` performs those of one kind.
+
+A later release may keep members of its own there. They stay, and are passed over. So is the retry of a mailbox whose state only that release
 knows: the script leaves it, and it is tried again a second later.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from redis.asyncio import Redis
 
@@ -30,7 +32,7 @@ from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, PROMOTE
 from command_bus.transport.redis.worker.periodic import run_periodically
 
-__all__ = ["DueTimes", "DueWork", "Member"]
+__all__ = ["DueJob", "DueTimes", "DueWork", "Member", "Performed"]
 
 _PAGE = 200
 _MOST = 1024 * 1024
@@ -38,7 +40,8 @@ _MOST = 1024 * 1024
 _STEP = 0.5
 """Seconds by which the server's clock must have gone back to be mistrusted: what is less (it is set right, slowly) is followed."""
 _FIRST_LATENESS, _MOST_LATENESS = 0.005, 0.1
-_KNOWN = (b"r:", b"d:")
+_PROMOTED = "rd"
+"""First letters of the members that the script promotes."""
 _LEFT = 1.0
 """Seconds until a member is tried again that the script left."""
 
@@ -48,6 +51,21 @@ class Member(NamedTuple):
 
     name: str
     score: float
+
+
+class Performed(NamedTuple):
+    """What came of a page of members: how many this worker dealt with, and those that are to be tried again a second later."""
+
+    done: int
+    left: Collection[str] = ()
+
+
+class DueJob(Protocol):
+    """Deals with what is due of one kind."""
+
+    async def perform(self, members: Sequence[Member]) -> Performed:
+        """Deal with members that are due. Afterwards each is gone from `due`, has another time there, or is among those left."""
+        ...
 
 
 class _Seen(NamedTuple):
@@ -136,12 +154,18 @@ class DueWork:
         connections: To its server.
         keys: Of the shard.
         every: Most seconds between two looks: the tick of a new time may have gone to a worker that was lost.
+        jobs: What deals with members of other kinds, by their first letter.
     """
 
-    def __init__(self, connections: Connections, keys: ShardKeys, *, every: float = 1.0) -> None:
+    def __init__(
+        self, connections: Connections, keys: ShardKeys, *, every: float = 1.0, jobs: Mapping[str, DueJob] | None = None
+    ) -> None:
         self._connections = connections
         self._keys = keys
         self._every = every
+        self._jobs = dict(jobs or {})
+        self._known = _PROMOTED + "".join(self._jobs)
+        self._prefixes = frozenset(f"{letter}:".encode() for letter in self._known)
         self._times = DueTimes()
         self._full = False  # whether there may be more in `due` than was read
         self._woken = asyncio.Event()
@@ -162,19 +186,30 @@ class DueWork:
 
     async def promote(self) -> None:
         """Let what is due take its place."""
-        keys = self._keys
         while due := await self._due():
-            placed = await self._placed(due)
-            args: list[Any] = [GROUP]
-            names = [keys.ready, keys.active, keys.due, keys.delayed, keys.delayed_counts, keys.paused]
-            for member, mailbox in placed:
-                args += (member.name, mailbox, int(member.score))
-                names.append(keys.mailbox(mailbox))
-            count, left_ms, left = await self._connections.run(PROMOTE, names, args)
-            left = [name.decode() for name in left]
-            self._times.promoted([member for member, _ in placed], count, left_ms, mono(), left=left)
-            if left_ms != 0 and len(placed) == len(due) < _PAGE and not (left_ms < 0 and self._full):
+            kinds: dict[str, list[Member]] = {}
+            for member in due:
+                kinds.setdefault(member.name[0], []).append(member)
+            promoted = [member for member in due if member.name[0] in _PROMOTED]
+            for kind in kinds.keys() & self._jobs.keys():
+                performed = await self._jobs[kind].perform(kinds[kind])
+                self._times.promoted(kinds[kind], performed.done, -1, mono(), left=performed.left)
+            if promoted and await self._promote(promoted) and len(promoted) == len(due):
                 return
+
+    async def _promote(self, due: Sequence[Member]) -> bool:
+        """Promote retries and delayed commands; return whether there is nothing more to promote now."""
+        keys = self._keys
+        placed = await self._placed(due)
+        args: list[Any] = [GROUP, self._known]
+        names = [keys.ready, keys.active, keys.due, keys.delayed, keys.delayed_counts, keys.paused]
+        for member, mailbox in placed:
+            args += (member.name, mailbox, int(member.score))
+            names.append(keys.mailbox(mailbox))
+        count, left_ms, left = await self._connections.run(PROMOTE, names, args)
+        left = [name.decode() for name in left]
+        self._times.promoted([member for member, _ in placed], count, left_ms, mono(), left=left)
+        return left_ms != 0 and len(placed) == len(due) < _PAGE and not (left_ms < 0 and self._full)
 
     async def _due(self) -> list[Member]:
         """Return what is due of the first members: a page, or more where a page has nothing that this worker can promote."""
@@ -184,7 +219,7 @@ class DueWork:
         while self._full and all(self._times.is_left(member, now) for member in members):
             (seconds, micros), scored = await self._connections.ask(self._look, start)
             server_ms, now = seconds * 1000 + micros // 1000, mono()
-            members += [(name.decode(), score) for name, score in scored if name[:2] in _KNOWN]
+            members += [(name.decode(), score) for name, score in scored if name[:2] in self._prefixes]
             start, self._full = start + _PAGE, len(scored) == _PAGE
         return self._times.looked(members, server_ms, now)
 
