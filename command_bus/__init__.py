@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         InvalidCommand,
         InvalidRows,
         InvalidSettings,
+        MayNotReplace,
         MissingExtra,
         NewerState,
         NoHandler,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         TooManyEntityTypes,
         TransportUnavailable,
         Unconfirmed,
+        UniqueKeyTaken,
         UnknownCommand,
         UnknownDeadLetter,
         UnsuitableServer,
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
     from command_bus.messages.outgoing import Envelope, Outbound, OutgoingMessage
     from command_bus.messages.policies import EntityPolicy, Lanes, PerEntity, RetryPolicy, lanes, per_entity
     from command_bus.messages.receipts import BatchOutcome, BatchResult, Receipt, SyncReceipt
+    from command_bus.messages.unique import Unique
     from command_bus.middleware import Middleware, Proceed, Sending
     from command_bus.observer import Observer
     from command_bus.serialization.announcements import CommandInfo, WorkerInfo, WorkerStatus
@@ -136,6 +139,7 @@ __all__ = [
     "Lanes",
     "Message",
     "Middleware",
+    "MayNotReplace",
     "MissingExtra",
     "NewerState",
     "NoHandler",
@@ -163,6 +167,8 @@ __all__ = [
     "TooManyEntityTypes",
     "TransportUnavailable",
     "Unconfirmed",
+    "Unique",
+    "UniqueKeyTaken",
     "UnknownCommand",
     "UnknownDeadLetter",
     "UnsuitableServer",
@@ -192,6 +198,7 @@ _HOMES = {
     "messages.outgoing": "Envelope Outbound OutgoingMessage",
     "messages.policies": "EntityPolicy Lanes PerEntity RetryPolicy lanes per_entity",
     "messages.receipts": "BatchOutcome BatchResult Receipt SyncReceipt",
+    "messages.unique": "Unique",
     "handlers.registry": "HandlerRegistry handles",
     "serialization.protection": "PayloadCipher",
     "settings": "BusSettings",

@@ -24,6 +24,7 @@ from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope
 from command_bus.messages.receipts import BatchResult, Receipt
+from command_bus.messages.unique import Unique
 from command_bus.middleware import Middleware
 from command_bus.observer import Observer
 from command_bus.sending.sender import Sender
@@ -210,6 +211,7 @@ class CommandBus:
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
+        unique: Unique | None = None,
     ) -> Receipt[R]:
         """Accept a command: when this returns, the server has it.
 
@@ -220,6 +222,7 @@ class CommandBus:
             headers: Text that travels with it.
             expires: Seconds after which it is not started any more, but dead-lettered as expired.
             keep_result: Keep its result, for `await receipt.result()`, as that of a command with a given id is kept.
+            unique: Folds it with others of its entity that have the same key; by default as its class says.
 
         Raises:
             InvalidCommand: It cannot be sent (also a ValueError).
@@ -229,7 +232,13 @@ class CommandBus:
             BusClosed: The bus is not open.
         """
         return await self._sender.dispatch(
-            command, command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result
+            command,
+            command_id=command_id,
+            delay=delay,
+            headers=headers,
+            expires=expires,
+            keep_result=keep_result,
+            unique=unique,
         )
 
     async def dispatch_raw(
@@ -244,9 +253,12 @@ class CommandBus:
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
+        unique: Unique | None = None,
     ) -> Receipt[Any]:
         """Dispatch without the command's class: the worker validates the payload. `None, None` names no entity."""
-        options = DispatchOptions(command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result)
+        options = DispatchOptions(
+            command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result, unique=unique
+        )
         return await self._sender.dispatch_raw(entity_type, entity_id, name, payload, **options)
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:

@@ -23,6 +23,7 @@ from command_bus.transport.marks import digest_of, is_marked, waiting_mark
 from command_bus.transport.records import StoredDeadLetter
 from command_bus.transport.retention import Retention
 from command_bus.transport.steps import NO_SETTLEMENT, Settlement
+from command_bus.transport.unique_keys import stander_of, unique_key
 
 __all__ = ["DeadLetters", "LetterFilters"]
 
@@ -106,7 +107,8 @@ class DeadLetters:
     async def replay(self, letter_id: str) -> str:
         """Run the command again under its old id; gives that id (empty if it cannot be read).
 
-        A parked command runs before its followers; any other joins the end of its entity's line.
+        A parked command runs before its followers; any other joins the end of its entity's line. Such a one stands for its unique key
+        again unless another command does; then it waits beside that.
 
         Raises:
             UnknownDeadLetter: There is none with this id (any more).
@@ -115,7 +117,8 @@ class DeadLetters:
         envelope = self._envelope(stored)
         marked = is_marked(envelope) and not _nobody_vouches(stored)
         mark = waiting_mark(digest_of(envelope), stored.mailbox) if marked else b""
-        if not await self._store.settle(stored, "replay", Settlement(envelope.command_id, mark, 1)):
+        left = Settlement(envelope.command_id, mark, 1, unique=unique_key(envelope), stander=stander_of(envelope))
+        if not await self._store.settle(stored, "replay", left):
             raise _unknown(letter_id)
         return envelope.command_id
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import TypedDict
 from uuid import UUID
 
+from command_bus.messages.unique import Unique
+
 __all__ = ["CallOptions", "DispatchOptions"]
 
 
@@ -17,6 +19,7 @@ class DispatchOptions(TypedDict, total=False):
     headers: Mapping[str, str] | None
     expires: float | None
     keep_result: bool
+    unique: Unique | None
 
 
 class CallOptions(TypedDict, total=False):

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from command_bus.messages.message import Message
+from command_bus.messages.unique import Unique
 
 __all__ = ["Envelope", "Outbound", "OutgoingMessage"]
 
@@ -26,6 +27,7 @@ class Envelope(Generic[M_co]):
         headers: As for `dispatch`.
         expires: Seconds after which it is not started any more.
         keep_result: Whether its result can be read later, by `bus.result(outcome.command_id, …)`; that of a given id can be anyway.
+        unique: As for `dispatch`.
     """
 
     command: M_co
@@ -34,6 +36,7 @@ class Envelope(Generic[M_co]):
     headers: Mapping[str, str] | None = None
     expires: float | None = None
     keep_result: bool = False
+    unique: Unique | None = None
 
 
 @dataclass(slots=True)
@@ -50,6 +53,8 @@ class OutgoingMessage:
         headers: May be added to.
         command: The model, or None for a raw dispatch.
         deadline: Monotonic time until which its caller waits, or None.
+        unique: How it is folded with others, or None.
+        other: Once it is answered: the command that it was folded into, or that it replaced.
     """
 
     name: str
@@ -65,6 +70,8 @@ class OutgoingMessage:
     ttl_ms: int | None = None
     inbox: str | None = None
     deadline: float | None = None
+    unique: Unique | None = None
+    other: str | None = None
 
 
 Outbound = OutgoingMessage

@@ -64,7 +64,9 @@ CRITICAL = 1 << 16
 OPTIONS = CRITICAL
 """Critical flag: the envelope has options. Packing sets it."""
 
-KNOWN_OPTIONS: dict[str, Callable[[Any], bool]] = {}
+KNOWN_OPTIONS: dict[str, Callable[[Any], bool]] = {
+    "u": lambda key: type(key) is str and key != "",  # unique key
+}
 """Tells by an option's key whether a value is one of it. A reader that meets another key treats the envelope as one of a later version."""
 
 Sign = Callable[[bytes], bytes]

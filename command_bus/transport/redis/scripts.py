@@ -15,6 +15,7 @@ __all__ = [
     "DELAYED_MAILBOXES",
     "ENQUEUE",
     "ENQUEUE_ONE",
+    "ENQUEUE_UNIQUE",
     "FETCH",
     "HOLD",
     "MAILBOX_HEADS",
@@ -73,6 +74,7 @@ def _load(name: str) -> Script:
 
 ENQUEUE = _load("enqueue")
 ENQUEUE_ONE = _load("enqueue_one")
+ENQUEUE_UNIQUE = _load("enqueue_unique")
 FETCH = _load("fetch")
 ADVANCE = _load("advance")
 PROMOTE = _load("promote")
@@ -92,6 +94,7 @@ READ_MAILBOXES = _load("read_mailboxes")
 SCRIPTS = (
     ENQUEUE,
     ENQUEUE_ONE,
+    ENQUEUE_UNIQUE,
     FETCH,
     ADVANCE,
     PROMOTE,

@@ -20,6 +20,7 @@ from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
 from command_bus.transport.redis.mailbox_record import refuse_newer
 from command_bus.transport.redis.scripts import MAILBOX_HEADS, REMOVE
 from command_bus.transport.steps import Settlement
+from command_bus.transport.unique_keys import stored_key
 
 __all__ = ["RedisMailboxes"]
 
@@ -118,6 +119,7 @@ class RedisMailboxes(RetryingRequests):
             keys.watched,
             keys.events,
             keys.lone,
+            keys.unique,
         ]
         args: list[Any] = [GROUP, mailbox, self._reply_ttl_ms]
         for command, left in commands:
@@ -128,6 +130,7 @@ class RedisMailboxes(RetryingRequests):
                 *keys.keeping(left.dispatch if left.outcome else None, mark),
             )
             args += (f"d:{command.id}" if command.delayed else command.id, left.mark_ms, left.mark, left.reply, left.outcome)
+            args.append(stored_key(mailbox, left.unique))
         answer = await self._run_once(keys, REMOVE, names, args)
         refuse_newer(answer, mailbox)
         return int(answer)

@@ -1,8 +1,9 @@
 -- admission: put commands into mailboxes. Uses record, lone.
 
 -- Return two functions and a third that ends the batch. `put` adds a command to a mailbox and activates that if it was idle; it returns the
--- error, if there is one, else nil and the command's id in the mailbox, which a lone one has not. `spoiled` returns whether an error concerns one mailbox, not the server; a mailbox whose ids are used up is
--- activated, because the worker that empties it deletes it with its ids. `finish` writes what mailboxes have become.
+-- error, if there is one, else nil and the command's id in the mailbox, which a lone one has not. `spoiled` returns whether an error
+-- concerns one mailbox, not the server; a mailbox whose ids are used up is activated, because the worker that empties it deletes it with its
+-- ids. `finish` writes what mailboxes have become.
 --
 -- Mailboxes go by their number in `names`. `records` are those of `active`, `held` has those that start nothing, `many` how many commands
 -- of each the batch has: the only one of an idle entity stays a lone one.

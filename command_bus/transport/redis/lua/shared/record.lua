@@ -8,7 +8,8 @@
 -- attempt     how often the oldest command was started
 -- first       ms of its first start, 0 if it was never started; below zero: replayed, its deadline no longer counts
 -- holder      the lease under which it runs (h, H, O), else empty
--- parts       of later releases, |key=value each; a script that writes the record again keeps those that it does not know
+-- parts       |key=value each; a script that writes the record again keeps those that it does not know
+--             started   id of a command that was started and waits to be started again; of use while it is the oldest (`first` is not 0)
 --
 -- A later release may have further states, of one letter or more. A script that meets one leaves record, head and activation alone.
 --

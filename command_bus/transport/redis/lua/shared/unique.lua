@@ -43,3 +43,21 @@ end
 local function release_key(unique, key, place)
   if key ~= '' and stands_at(redis.pcall('HGET', unique, key), place) then redis.call('HDEL', unique, key) end
 end
+
+-- Note the new place of a command that stands for a key, if it does.
+local function move_stander(unique, key, from, to)
+  local value = redis.pcall('HGET', unique, key)
+  if stands_at(value, from) then redis.call('HSET', unique, key, to .. string.match(value, '|.*$')) end
+end
+
+-- Return the fields of a delayed command's entry without its key, and the key: it has one as field `u`.
+local function without_key(fields)
+  for i = 1, #fields, 2 do
+    if fields[i] == 'u' then
+      local key = table.remove(fields, i + 1)
+      table.remove(fields, i)
+      return fields, key
+    end
+  end
+  return fields
+end
