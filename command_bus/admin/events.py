@@ -34,6 +34,7 @@ EventKind = Literal[
     "replayed",
     "discarded",
     "cancelled",
+    "superseded",
     "paused",
     "draining",
     "resumed",

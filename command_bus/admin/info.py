@@ -126,12 +126,14 @@ class WaitingCommand:
         name: The wire name; empty if the envelope could not be read.
         accepted_ms: When it was accepted; for a delayed one 0.
         due_ms: For a delayed one when it takes its place, else None.
+        unique: Its unique key, or None.
     """
 
     command_id: str
     name: str
     accepted_ms: int
     due_ms: int | None
+    unique: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +273,8 @@ class Stats:
         dead_lettered: Commands dead-lettered since then (a replayed one may count again).
         retried: Attempts since then that failed and were followed by another.
         handed_back: Starts since then that were no attempt: the worker did not know the command, or was leaving.
+        superseded: Commands since then that another of their unique key replaced.
+        folded: Commands since then that were dropped, because another stood for their unique key.
         workers: The live workers.
     """
 
@@ -292,4 +296,6 @@ class Stats:
     dead_lettered: int
     retried: int
     handed_back: int
+    superseded: int
+    folded: int
     workers: tuple[WorkerInfo, ...]

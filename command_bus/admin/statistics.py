@@ -56,6 +56,8 @@ class Statistics:
             dead_lettered=counters.dead,
             retried=counters.retried,
             handed_back=counters.handed_back,
+            superseded=counters.superseded,
+            folded=counters.folded,
             workers=workers,
         )
 

@@ -184,6 +184,8 @@ class ShardCounters:
         dead: Dead letters, those of parked entities included.
         retried: Attempts that were followed by another after a delay.
         handed_back: Starts that did not count as an attempt.
+        superseded: Commands that another of their unique key replaced.
+        folded: Commands dropped because another stood for their unique key.
     """
 
     depth: int = 0
@@ -195,6 +197,8 @@ class ShardCounters:
     dead: int = 0
     retried: int = 0
     handed_back: int = 0
+    superseded: int = 0
+    folded: int = 0
 
     @classmethod
     def of(cls, stored: Mapping[str, int]) -> Self:

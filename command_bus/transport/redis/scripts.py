@@ -27,6 +27,7 @@ __all__ = [
     "REMOVE_WORKER",
     "SCRIPTS",
     "SETTLE_DEAD_LETTER",
+    "SWEEP_UNIQUE",
     "Script",
 ]
 
@@ -85,6 +86,7 @@ REMOVE = _load("remove")
 REACTIVATE = _load("reactivate")
 SETTLE_DEAD_LETTER = _load("settle_dead_letter")
 REMOVE_WORKER = _load("remove_worker")
+SWEEP_UNIQUE = _load("sweep_unique")
 BULK_LOAD = _load("bulk_load")
 BULK_COMMIT = _load("bulk_commit")
 OUTCOME_OFFSET = _load("outcome_offset")
@@ -105,6 +107,7 @@ SCRIPTS = (
     REACTIVATE,
     SETTLE_DEAD_LETTER,
     REMOVE_WORKER,
+    SWEEP_UNIQUE,
     BULK_LOAD,
     BULK_COMMIT,
     OUTCOME_OFFSET,

@@ -147,6 +147,11 @@ class RedisMailboxes(RetryingRequests):
                 return name.decode(), envelope_in(entry)
         return None
 
+    async def release_key(self, mailbox: str, key: str) -> bool:
+        """Release a unique key; whether it was held. The command that stands for it stays where it is."""
+        keys = self._keys_of(mailbox)
+        return bool(await self._ask_once(keys, lambda client: client.hdel(keys.unique, stored_key(mailbox, key))))
+
     async def names(self) -> AsyncIterator[str]:
         """Yield every mailbox that has work, in no order, some perhaps twice."""
         for shard in self._keys.shards:

@@ -7,13 +7,10 @@ from collections.abc import Iterable
 from struct import pack
 from typing import Any
 
-from command_bus.serialization.reply import Cancelled, pack_reply
 from command_bus.transport.redis.keys import ShardKeys
-from command_bus.transport.retention import Retention
 from command_bus.transport.submissions import Submission
-from command_bus.transport.unique_keys import Stander
 
-__all__ = ["enqueue_arguments", "enqueue_one_arguments", "enqueue_unique_arguments", "named_commands", "told_standers"]
+__all__ = ["enqueue_arguments", "enqueue_one_arguments"]
 
 _KINDS = {(False, False): "p", (True, False): "m", (False, True): "d", (True, True): "b"}
 
@@ -79,68 +76,3 @@ def enqueue_one_arguments(
         names.append(keys.mark(submission.command_id))
         args.append(submission.digest)
     return names, args
-
-
-def enqueue_unique_arguments(
-    keys: ShardKeys, head_keys: list[str], head: list[Any], submissions: Iterable[Submission], retention: Retention
-) -> tuple[list[str], list[Any]]:
-    """Return the keys and arguments of enqueue_unique.lua, for commands with unique keys.
-
-    Args:
-        keys: Of the shard.
-        head_keys: Those of enqueue.lua before the mailboxes.
-        head: The arguments that are not of these commands.
-        submissions: In the order in which they are to be accepted, no two of the same key.
-        retention: Says how long the mark of a command is kept that is replaced.
-    """
-    boxes: dict[str, int] = {}
-    rooms: list[int] = []
-    names: list[str] = []
-    commands: list[Any] = []
-    for submission in submissions:
-        unique, mailbox = submission.unique, keys.mailboxes + submission.mailbox
-        assert unique is not None  # or it would be of another batch
-        box = boxes.get(mailbox)
-        if box is None:
-            box = boxes[mailbox] = len(boxes) + 1
-            rooms.append(submission.max_depth)
-        known = Stander.parse(unique.known)
-        kept = 0 if known is None else retention.mark_ms(given_id=known.given_id, called=bool(known.inbox))
-        names += (
-            keys.mark(submission.command_id) if submission.marked else mailbox,
-            keys.mark(known.command_id) if known is not None and kept else mailbox,
-            keys.inbox(known.inbox) if known is not None and known.inbox else mailbox,
-        )
-        commands += (
-            box, submission.envelope, submission.digest if submission.marked else b"", submission.command_id, unique.key, unique.mode,
-            submission.delay_ms, unique.window_ms, unique.longest_ms, unique.stander, unique.known,
-            b"" if known is None else pack_reply(known.command_id, _superseded(submission)), kept,
-            b"" if known is None else unique.names_of(known),
-        )  # fmt: skip
-    prefix = len(keys.mailboxes)
-    spaces = "".join(f"{room}:{sum(1 for _ in same)} " for room, same in itertools.groupby(rooms))
-    return [*head_keys, keys.unique, *boxes, *names], [*head, prefix, spaces, retention.reply, *commands]
-
-
-def told_standers(answer: bytes) -> list[bytes]:
-    """Return for each command of a batch the one that stands for its key, from an answer of enqueue_unique.lua that asks to ask again."""
-    return _texts(answer, 1)
-
-
-def named_commands(answer: bytes, count: int) -> list[str]:
-    """Return the commands that an answer of enqueue_unique.lua names behind the admissions of so many commands."""
-    return [name.decode(errors="replace") for name in _texts(answer, count)]
-
-
-def _superseded(submission: Submission) -> Cancelled:
-    return Cancelled(f"{submission.name} {submission.command_id} took its place, of the same unique key", "superseded")
-
-
-def _texts(answer: bytes, at: int) -> list[bytes]:
-    found: list[bytes] = []
-    while at < len(answer):
-        colon = answer.index(b":", at)
-        end = colon + 1 + int(answer[at:colon])
-        found.append(answer[colon + 1 : end])
-        at = end
-    return found

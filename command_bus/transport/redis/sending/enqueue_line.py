@@ -25,12 +25,13 @@ from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.scripts import ENQUEUE, ENQUEUE_ONE, ENQUEUE_UNIQUE, Script
-from command_bus.transport.redis.sending.enqueue_arguments import (
-    enqueue_arguments,
-    enqueue_one_arguments,
+from command_bus.transport.redis.sending.enqueue_arguments import enqueue_arguments, enqueue_one_arguments
+from command_bus.transport.redis.sending.unique_batches import (
+    ASK_AGAIN,
+    admissions_of,
     enqueue_unique_arguments,
-    named_commands,
-    told_standers,
+    goes_with,
+    note_standers,
 )
 from command_bus.transport.retention import Retention
 from command_bus.transport.submissions import Admission, Submission
@@ -54,8 +55,6 @@ _AGAIN = 1  # where the arguments say that the batch may have been applied befor
 _ACCEPTED, _REPLACED = b"+", b"r"
 _GONE = b"gone"
 _UNUSUAL = b"?"
-_ASK_AGAIN = b"~"
-_NAMING = frozenset((Admission.FOLDED, Admission.REPLACED))
 _GENERAL = 1.0  # seconds
 
 
@@ -144,7 +143,7 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         unique: set[str] = set()
         while self._line:
             waiting = self._line[0]
-            if not _goes_with(waiting, items, unique):
+            if not goes_with(waiting.submissions, unique, first=not items):
                 break
             more = sum([len(submission.envelope) for submission in waiting.submissions])
             if items and (commands + len(waiting.submissions) > MAX_COMMANDS or size + more > MAX_BYTES):
@@ -164,7 +163,7 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
 
     def _numbered(self, items: list[Waiting], number: int, now: float, *, stale: bool) -> _Batch:
         """Return a batch with a number. A single command goes to the script for one, unless that said lately that it cannot take any."""
-        submissions: Iterable[Submission] = itertools.chain.from_iterable([waiting.submissions for waiting in items])
+        submissions = _submissions(items)
         last = items[0].deadline if len(items) == 1 else max([waiting.deadline for waiting in items])
         head = [number, 0, int((_ANSWER_KEPT + max(0.0, last - now)) * 1000), self._limit]
         if items[0].submissions[0].unique is not None:
@@ -213,21 +212,18 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
             self._give_up(self._no_answer())
 
     def _is_answer(self, answer: Any) -> bool:
-        return type(answer) is bytes and answer != _UNUSUAL and answer[:1] != _ASK_AGAIN
+        return type(answer) is bytes and answer != _UNUSUAL and answer[:1] != ASK_AGAIN
 
     def _answered(self, batch: _Batch, answer: Any) -> None:
         """See `StopAndWait`. A batch that replaces others is sent again as soon as it is told whom."""
-        if batch is self._posted and type(answer) is bytes and answer[:1] == _ASK_AGAIN:
+        if batch is self._posted and type(answer) is bytes and answer[:1] == ASK_AGAIN:
             self._send(self._told(batch, answer))
         else:
             super()._answered(batch, answer)
 
     def _told(self, batch: _Batch, answer: bytes) -> _Batch:
         """Return the batch again, with those that the server told to stand for the keys."""
-        submissions = itertools.chain.from_iterable([waiting.submissions for waiting in batch.waiting])
-        for submission, known in zip(submissions, told_standers(answer), strict=True):
-            if submission.unique is not None:
-                submission.unique.known = known
+        note_standers(_submissions(batch.waiting), answer)
         again = batch.args[_AGAIN]
         batch = self._numbered(batch.waiting, batch.number, mono(), stale=batch.stale)
         batch.args[_AGAIN] = again
@@ -262,7 +258,7 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
                 if answer == _UNUSUAL:
                     self._in_general_until = mono() + _GENERAL
                     continue
-                if type(answer) is bytes and answer[:1] == _ASK_AGAIN:
+                if type(answer) is bytes and answer[:1] == ASK_AGAIN:
                     batch = self._told(batch, answer)
                     continue
                 if not isinstance(answer, CommandBusError):
@@ -323,7 +319,7 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
     def _resolve(self, asked: list[Waiting], answer: bytes) -> None:
         """Give each caller its answer. Callers whose deadline has passed already have an error with an unknown outcome."""
         if asked[0].submissions[0].unique is not None:
-            answer = _without_names(asked, answer)
+            answer = admissions_of(list(_submissions(asked)), answer)
         if _ACCEPTED in answer or _REPLACED in answer:  # else the server may have had no memory to keep it
             self._answer_kept_until = max(waiting.deadline for waiting in asked) + _ANSWER_KEPT
         start = 0
@@ -355,29 +351,8 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         return [waiting for waiting in batch if waiting.deadline > soon]
 
 
-def _goes_with(waiting: Waiting, others: Sequence[Waiting], unique: set[str]) -> bool:
-    """Return whether commands may leave with others. With unique keys they leave apart from those without, and each key once.
-
-    `unique` has the keys of those others, and gets these.
-    """
-    first = waiting.submissions[0].unique
-    if first is None:
-        return not unique
-    keys = {submission.unique.key for submission in waiting.submissions if submission.unique is not None}
-    if others and (not unique or keys & unique):
-        return False
-    unique |= keys
-    return True
-
-
-def _without_names(asked: Sequence[Waiting], answer: bytes) -> bytes:
-    """Return the admissions in an answer to commands with unique keys. Those that it names behind them are noted at these commands."""
-    submissions = [submission for waiting in asked for submission in waiting.submissions]
-    names = iter(named_commands(answer, len(submissions)))
-    for submission, code in zip(submissions, answer, strict=False):
-        if submission.unique is not None:
-            submission.unique.other = next(names, None) if _ADMISSIONS[code] in _NAMING else None
-    return answer[: len(submissions)]
+def _submissions(items: Sequence[Waiting]) -> Iterable[Submission]:
+    return itertools.chain.from_iterable([waiting.submissions for waiting in items])
 
 
 def _first_deadline(items: list[Waiting]) -> float:

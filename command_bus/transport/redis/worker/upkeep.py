@@ -1,4 +1,4 @@
-"""`Upkeep`: repairs mailboxes that lost their activation, and removes workers that were lost.
+"""`Upkeep`: repairs mailboxes that lost their activation, releases unique keys without a command, and removes workers that were lost.
 
 A mailbox may lose its activation (its entry in the ready stream) with data that the server lost or an operator deleted, or if the
 process that resumed it died before it was done. No worker would ever run it. So workers check all mailboxes with work, a page at a time. The fleet
@@ -19,6 +19,7 @@ from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.ready_stream import repair_page
 from command_bus.transport.redis.scripts import REMOVE_WORKER
 from command_bus.transport.redis.worker.periodic import run_periodically
+from command_bus.transport.redis.worker.unique_sweep import sweep_page
 
 __all__ = ["Upkeep"]
 
@@ -47,6 +48,7 @@ class Upkeep:
         self._worker = worker
         self._lease = lease
         self._cursor = JITTER.getrandbits(32)
+        self._unique_cursor = JITTER.getrandbits(32)
         self._sweep_at = 0.0
         self._workers = 1
 
@@ -60,7 +62,7 @@ class Upkeep:
         if now >= self._sweep_at:
             self._sweep_at = now + max(_SWEEP, self._lease * 2) * JITTER.uniform(0.8, 1.2)
             await self._remove_lost()
-        part = await self._repair()
+        part = min(await self._repair(), await self._sweep())
         return min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, _ROUND * self._workers * part)) * JITTER.uniform(0.8, 1.2)
 
     async def _repair(self) -> float:
@@ -68,6 +70,13 @@ class Upkeep:
         self._cursor, repaired, part = await repair_page(self._connections, self._keys, self._cursor)
         if repaired:
             _log.warning("%s: %d mailboxes had lost their activation and got a new one", self._keys.ready, repaired)
+        return part
+
+    async def _sweep(self) -> float:
+        """Release those unique keys of a page whose command is gone; return which part of all it was."""
+        self._unique_cursor, released, part = await sweep_page(self._connections, self._keys, self._unique_cursor)
+        if released:
+            _log.info("%s: %d unique keys were held by no command any more, or their window was over", self._keys.unique, released)
         return part
 
     async def _remove_lost(self) -> None:
