@@ -253,7 +253,7 @@ def _check_choices(cls: type[Message[Any]], values: dict[str, Any]) -> None:
     if not isinstance(values.get("unique"), Unique | None):
         raise RegistrationError(f"{cls.__qualname__}: unique is a Unique, not {values['unique']!r}")
     if values.get("unique") is not None and values.get("entity") is None:
-        raise RegistrationError(f"{cls.__qualname__}: a unique key is one within an entity: add entity=\"…\"")
+        raise RegistrationError(f'{cls.__qualname__}: a unique key is one within an entity: add entity="…"')
     timeout = values.get("timeout")
     if timeout is not None and (fault := duration_fault(timeout)) is not None:
         raise RegistrationError(f"{cls.__qualname__}: timeout {fault}")

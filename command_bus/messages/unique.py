@@ -53,7 +53,10 @@ class Unique:
             "Unique(wins='latest', until='settled'): what runs cannot be replaced, so what comes meanwhile would be lost; "
             "leave `until` out, or let the first win",
         )
-        _require(not (latest and self.window is not None), "Unique(wins='latest', window=…): a window drops what comes in it, so the first wins")
+        _require(
+            not (latest and self.window is not None),
+            "Unique(wins='latest', window=…): a window drops what comes in it, so the first wins",
+        )
         _require(latest or self.debounce is None, "Unique(debounce=…): each puts the one before it off, so write wins='latest'")
         _require(self.debounce is not None or self.max_wait is None, "Unique(max_wait=…) bounds `debounce`: give both")
         if self.debounce is not None and self.max_wait is not None:
@@ -71,7 +74,10 @@ def _require(condition: bool, message: str) -> None:
 def _check_key(key: str | None) -> None:
     if key is None:
         return
-    _require(isinstance(key, str) and key != "", f"Unique({key!r}): the key is a text that is not empty; without one it is the wire name")
+    _require(
+        isinstance(key, str) and key != "",
+        f"Unique({key!r}): the key is a text that is not empty; without one it is the wire name",
+    )
     try:
         size = len(key.encode())
     except UnicodeEncodeError as error:

@@ -54,7 +54,7 @@ def refusal(admission: Admission, command_id: str) -> CommandBusError | None:
     if admission is Admission.MAY_NOT_REPLACE:
         return MayNotReplace(
             "Unique(wins='latest') takes the command that waits out of line, and this user of the server may not delete from mailboxes: make "
-            "it a producer that replaces, acl_lines(\"producer\", …, replaces=True), or let the first win. Nothing was accepted"
+            'it a producer that replaces, acl_lines("producer", …, replaces=True), or let the first win. Nothing was accepted'
         )
     limit, text = _FULL[admission]
     return QueueFull(text, retry_after=_RETRY_AFTER, limit=limit)

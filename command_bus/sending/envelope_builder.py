@@ -353,7 +353,9 @@ def _fold(out: OutgoingMessage, unique: Unique | None, delay: float) -> float:
     if out.entity_type is None:
         raise InvalidCommand(f"a unique key is one within an entity, and {out.name!r} names none")
     if unique.debounce is not None and delay:
-        raise InvalidCommand(f"delay={delay!r} and Unique(debounce={unique.debounce!r}): each says when it takes its place, give one of them")
+        raise InvalidCommand(
+            f"delay={delay!r} and Unique(debounce={unique.debounce!r}): each says when it takes its place, give one of them"
+        )
     out.unique = unique
     return delay if unique.debounce is None else unique.debounce
 

@@ -150,5 +150,9 @@ def _taken(out: OutgoingMessage) -> UniqueKeyTaken:
 
 def _end_unless_accepted(reply: Reply, accepted: asyncio.Future[Admission]) -> None:
     """End the wait for a reply that will not come to this process: the command was refused, is a duplicate, or met an error."""
-    if accepted.cancelled() or accepted.exception() is not None or accepted.result() not in (Admission.ACCEPTED, Admission.REPLACED):
+    if (
+        accepted.cancelled()
+        or accepted.exception() is not None
+        or accepted.result() not in (Admission.ACCEPTED, Admission.REPLACED)
+    ):
         reply.end()

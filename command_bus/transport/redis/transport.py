@@ -56,7 +56,11 @@ class RedisTransport:
         self.shard_of = keys.shard_of
         self.agreements = namespace
         self._stream = StreamProducer(
-            connections, keys, max_total_depth=settings.max_total_depth, max_pending=settings.max_pending, retention=Retention.of(settings)
+            connections,
+            keys,
+            max_total_depth=settings.max_total_depth,
+            max_pending=settings.max_pending,
+            retention=Retention.of(settings),
         )
         self.producer: Producer = self._stream  # an observer may stand before it
         self.replies = RpcHandler(connections, keys, has_blmpop=facts.has_blmpop)

@@ -14,7 +14,7 @@ from command_bus.serialization.reply import Cancelled, pack_reply
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.retention import Retention
 from command_bus.transport.submissions import Admission, Submission
-from command_bus.transport.unique_keys import Stander, UniqueSubmission
+from command_bus.transport.unique_keys import Stander
 
 __all__ = ["ASK_AGAIN", "admissions_of", "enqueue_unique_arguments", "goes_with", "note_standers"]
 

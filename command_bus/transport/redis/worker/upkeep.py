@@ -76,7 +76,9 @@ class Upkeep:
         """Release those unique keys of a page whose command is gone; return which part of all it was."""
         self._unique_cursor, released, part = await sweep_page(self._connections, self._keys, self._unique_cursor)
         if released:
-            _log.info("%s: %d unique keys were held by no command any more, or their window was over", self._keys.unique, released)
+            _log.info(
+                "%s: %d unique keys were held by no command any more, or their window was over", self._keys.unique, released
+            )
         return part
 
     async def _remove_lost(self) -> None:
