@@ -64,7 +64,9 @@ def _connected(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 def producer(server: Server) -> StreamProducer:
     connections: Any = server
-    return StreamProducer(connections, KeySpace("unit", 1), max_total_depth=100, max_pending=10, retention=Retention(600_000, 60_000))
+    return StreamProducer(
+        connections, KeySpace("unit", 1), max_total_depth=100, max_pending=10, retention=Retention(600_000, 60_000)
+    )
 
 
 def plain(name: str) -> Submission:
