@@ -16,6 +16,7 @@ from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope
 from command_bus.messages.receipts import BatchResult, SyncReceipt
+from command_bus.messages.unique import Unique
 from command_bus.sync.parts import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFleet
 from command_bus.sync.thread import ThreadedBus, warn_of_event_loop
 
@@ -87,9 +88,12 @@ class SyncCommandBus:
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
+        unique: Unique | None = None,
     ) -> SyncReceipt[R]:
         """See `CommandBus.dispatch`."""
-        options = DispatchOptions(command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result)
+        options = DispatchOptions(
+            command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result, unique=unique
+        )
         return self._bus.receive(lambda bus: bus.dispatch(command, **options))
 
     def dispatch_raw(
@@ -104,9 +108,12 @@ class SyncCommandBus:
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
+        unique: Unique | None = None,
     ) -> SyncReceipt[Any]:
         """See `CommandBus.dispatch_raw`."""
-        options = DispatchOptions(command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result)
+        options = DispatchOptions(
+            command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result, unique=unique
+        )
         return self._bus.receive(lambda bus: bus.dispatch_raw(entity_type, entity_id, name, payload, **options))
 
     def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
