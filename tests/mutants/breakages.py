@@ -10,6 +10,7 @@ from tests.mutants.lone import LONE
 from tests.mutants.mutant import Mutant
 from tests.mutants.reserved import RESERVED
 from tests.mutants.slots import SLOTS
+from tests.mutants.unique import UNIQUE
 
 __all__ = ["MUTANTS"]
 
@@ -497,4 +498,5 @@ MUTANTS = (
     *LONE,
     *RESERVED,
     *SLOTS,
+    *UNIQUE,
 )
