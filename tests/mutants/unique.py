@@ -59,7 +59,7 @@ UNIQUE = (
         _VERBS,
         "    if place == message and (tonumber(window) or 0) <= now then",
         "    if (tonumber(window) or 0) <= now then",
-        f"{_BUS}::test_what_runs_is_not_touched_and_one_waits_beside_it",
+        "tests/property/test_unique_interleavings.py",
     ),
     Mutant(
         "a settled command keeps its key",
@@ -78,8 +78,8 @@ UNIQUE = (
     Mutant(
         "a parked command gives its key up",
         _VERBS,
-        "  if left.unique and not parks then\n",
-        "  if left.unique then\n",
+        "  write_mark(left, true)\n",
+        "  write_mark(left, true, name, messages[step])\n",
         f"{_BUS}::test_a_parked_command_holds_its_key_until_an_operator_decides",
     ),
     Mutant(

@@ -1,12 +1,13 @@
 -- What a settled command leaves.
 
--- Write the mark, and release the unique key. Both of a parked command stay until an operator decides; a key stays to the end of its window.
+-- Write the mark, and release the unique key, which stays to the end of its window. Both of a parked command (without `message`) stay until an
+-- operator decides.
 local function write_mark(left, parks, name, message)
   if left.waiting then
     local mark = try('GET', left.waiting)
     if type(mark) == 'string' and sub(mark, 1, 1) == 'q' and sub(mark, 10) == name then call('SET', left.waiting, mark, 'PX', left.ttl) end
   end
-  if left.unique and not parks then
+  if left.unique then
     local stander = try('HGET', left.unique, left.key)
     local place, window = string.match(type(stander) == 'string' and stander or '', '^([^|]*)|(%d*)|')
     if place == message and (tonumber(window) or 0) <= now then call('HDEL', left.unique, left.key) end
