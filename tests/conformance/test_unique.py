@@ -433,7 +433,7 @@ async def test_a_dead_letter_releases_the_key_and_its_replay_takes_it_again(serv
     assert await service.keys() == {}
 
 
-async def test_a_replay_whose_key_is_taken_waits_beside_the_other(service: Service) -> None:
+async def test_89_a_replay_whose_key_is_taken_waits_beside_the_other(service: Service) -> None:
     service.fail = {1}
     async with service.bus.worker():
         await service.send(1)

@@ -134,7 +134,7 @@ async def test_a_settled_command_leaves_no_part(harness: TransportHarness, worke
     assert b"started=" not in value
 
 
-async def test_a_stander_that_ended_without_releasing_its_key_is_not_believed(
+async def test_87_a_stander_that_ended_without_releasing_its_key_is_not_believed(
     harness: TransportHarness, worker: ManualWorker
 ) -> None:
     first = Unique("k")

@@ -150,14 +150,14 @@ UNIQUE = (
         f"{_LUA}/settle_dead_letter.lua",
         "redis.pcall('HSETNX', KEYS[14],",
         "redis.pcall('HSET', KEYS[14],",
-        f"{_BUS}::test_a_replay_whose_key_is_taken_waits_beside_the_other",
+        f"{_BUS}::test_89_a_replay_whose_key_is_taken_waits_beside_the_other",
     ),
     Mutant(
         "a stander that is settled is believed",
         _SHARED,
         "  if running ~= '' then return is_behind(place, running) and 'waits' or nil end\n",
         "  if running ~= '' then return 'waits' end\n",
-        f"{_STEPS}::test_a_stander_that_ended_without_releasing_its_key_is_not_believed",
+        f"{_STEPS}::test_87_a_stander_that_ended_without_releasing_its_key_is_not_believed",
     ),
     Mutant(
         "two of one key leave in one batch",

@@ -46,7 +46,7 @@ async def test_a_producer_that_replaces_takes_commands_out_of_line(binary: Path,
 
 
 @pytest.mark.parametrize("selectors", [True, False], ids=["selectors", "patterns"])
-async def test_a_plain_producer_folds_and_is_told_what_replacing_needs(binary: Path, start: Starter, selectors: bool) -> None:
+async def test_88_a_plain_producer_folds_and_is_told_what_replacing_needs(binary: Path, start: Starter, selectors: bool) -> None:
     async with made(start(tcp=True, binary=binary), selectors=selectors) as place:
         async with place.bus("worker") as workers, workers.worker():
             await workers.ping()

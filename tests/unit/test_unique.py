@@ -44,7 +44,7 @@ class Tick(Command[None]):
         ({"wins": "latest", "debounce": 3, "max_wait": 2}, "not below debounce=3"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(given: dict[str, Any], text: str) -> None:
+def test_85_what_cannot_be_meant_is_refused(given: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidCommand, match=text.replace("(", r"\(")):
         Unique(**given)
 
@@ -62,7 +62,7 @@ def test_a_key_of_512_bytes_is_taken() -> None:
         (Tick(), {"unique": Unique("k")}, "names none"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(message: Any, options: dict[str, Any], text: str) -> None:
+def test_86_options_that_do_not_go_together_are_refused(message: Any, options: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidCommand, match=text):
         BUILDER.outgoing(message, **options)
     with pytest.raises(InvalidCommand, match=text):
@@ -82,7 +82,7 @@ def test_a_class_needs_an_entity_and_a_unique() -> None:
 
     with pytest.raises(RegistrationError, match="unique is a Unique"):
 
-        class Odd(Command[None], entity="doc", unique="k"):  # type: ignore[arg-type]
+        class Odd(Command[None], entity="doc", unique="k"):
             doc: EntityId
 
 
