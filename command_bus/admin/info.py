@@ -273,9 +273,9 @@ class Stats:
         dead_lettered: Commands dead-lettered since then (a replayed one may count again).
         retried: Attempts since then that failed and were followed by another.
         handed_back: Starts since then that were no attempt: the worker did not know the command, or was leaving.
+        workers: The live workers.
         superseded: Commands since then that another of their unique key replaced.
         folded: Commands since then that were dropped, because another stood for their unique key.
-        workers: The live workers.
     """
 
     depth: int
@@ -296,6 +296,6 @@ class Stats:
     dead_lettered: int
     retried: int
     handed_back: int
-    superseded: int
-    folded: int
     workers: tuple[WorkerInfo, ...]
+    superseded: int = 0
+    folded: int = 0
