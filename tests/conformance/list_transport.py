@@ -105,6 +105,8 @@ class ListProducer:
 
     def _accept(self, each: Submission, refused: set[str]) -> Admission:
         """Answer one command of a batch by the rules of `Producer`; `refused` has the mailboxes whose later commands are held back."""
+        if each.unique is not None:
+            raise InvalidCommand("this transport has no unique keys")
         mark = self._server.marks.get(each.command_id) if each.marked else None
         if mark is not None:
             return Admission.DUPLICATE if digest_in(mark) == each.digest else Admission.CONFLICT

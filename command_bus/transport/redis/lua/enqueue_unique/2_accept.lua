@@ -38,7 +38,7 @@ local function take_out(box, stander)
   return true
 end
 
--- Tell the caller of one that was replaced, and whoever asks by its id.
+-- Tell the caller of one that was replaced, and later callers who ask by its id.
 local function tell(box, stander, mark, inbox, reply, keep, names_then)
   local value = keep ~= '0' and redis.pcall('GET', mark)
   if type(value) == 'string' and sub(value, 1, 1) == 'q' and sub(value, 10) == names[box] then
