@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import Any, NoReturn
 
-from command_bus.errors import BusClosed, CommandBusError, UnsuitableServer
+from command_bus.errors import BusClosed, CommandBusError, InvalidCommand, UnsuitableServer
 from command_bus.messages.policies import MailboxPolicy
 from command_bus.session import TransportOpener
 from command_bus.settings import BusSettings
