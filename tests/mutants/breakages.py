@@ -110,8 +110,8 @@ MUTANTS = (
     Mutant(
         "no reply with the settling",
         f"{_LUA}/advance/3b_verbs.lua",
-        "    write_mark(left, false, name)\n    push_reply(left)\n    if left.outcomes then",
-        "    write_mark(left, false, name)\n    if left.outcomes then",
+        "    write_mark(left, false, name, message)\n    push_reply(left)\n    if left.outcomes then",
+        "    write_mark(left, false, name, message)\n    if left.outcomes then",
     ),
     Mutant(
         "the next activation is forgotten",
@@ -263,7 +263,7 @@ MUTANTS = (
     ),
     Mutant(
         "delayed commands come too soon",
-        f"{_LUA}/enqueue.lua",
+        f"{_LUA}/shared/postpone.lua",
         "  local at = time[1] * 1000 + math.floor(time[2] / 1000) + delay\n",
         "  local at = time[1] * 1000 + math.floor(time[2] / 1000) + delay / 2\n",
     ),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.checker import check
-from tests.simulation.history import Claim, Execution, History, Sent, Told
+from tests.simulation.history import Claim, Execution, History, Sent, Told, Trigger
 
 
 def process(*troubles: tuple[str, float, float]) -> Any:
@@ -217,6 +217,11 @@ def not_told_of_the_end(history: History) -> None:
     history.told.pop()
 
 
+def triggered(history: History) -> None:
+    """Note two triggers, after the last of which a command ran."""
+    history.triggers += [Trigger("e1", "p1.1", 1000.0, 1000.01), Trigger("e1", "p1.3", 1002.3, 1002.31)]
+
+
 def told_rightly(history: History) -> None:
     """Events that are right for `right()`."""
     history.told = []
@@ -225,6 +230,10 @@ def told_rightly(history: History) -> None:
             history.told.append(Told("accepted", run.entity, run.id, 0, 0))
         history.told.append(Told("started", run.entity, run.id, run.attempt, run.fence))
         history.told.append(Told("completed" if run.how == "returned" else "retried", run.entity, run.id, run.attempt, run.fence))
+
+
+def no_run_after_a_trigger(history: History) -> None:
+    history.triggers += [Trigger("e1", "p1.1", 1000.0, 1000.01), Trigger("e1", "p1.3", 1003.0, 1003.01)]
 
 
 BREAKAGES: dict[str, list[Callable[[History], None]]] = {
@@ -252,6 +261,7 @@ BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "standstill": [started_again_after_a_lease],
     "paused": [started_while_paused],
     "told": [told_of_nothing, told_out_of_order, told_twice, not_told_of_the_end],
+    "after_the_last_trigger": [no_run_after_a_trigger],
     "drained": [stuck, left_behind, wrong_depth],
 }
 
@@ -260,7 +270,10 @@ def test_a_right_history_breaks_nothing() -> None:
     assert check(right()) == []
     history = right()
     told_rightly(history)
+    triggered(history)
     assert check(history) == []
+    history.triggers.append(Trigger("e1", "p1.3", 1003.0))
+    assert check(history) == [], "it may not have arrived"
 
 
 @pytest.mark.parametrize(("invariant", "breakage"), [(name, one) for name, several in BREAKAGES.items() for one in several])
