@@ -59,6 +59,7 @@ class Statistics:
             superseded=counters.superseded,
             folded=counters.folded,
             workers=workers,
+            snoozed=counters.snoozed,
         )
 
     async def until_idle(self, timeout: float | None) -> None:

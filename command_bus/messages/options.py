@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TypedDict
 from uuid import UUID
 
+from command_bus.messages.policies import RetryPolicy
 from command_bus.messages.unique import Unique
 
 __all__ = ["CallOptions", "DispatchOptions"]
@@ -19,6 +20,8 @@ class DispatchOptions(TypedDict, total=False):
     headers: Mapping[str, str] | None
     expires: float | None
     keep_result: bool
+    retry: RetryPolicy | None
+    attempt_timeout: float | None
     unique: Unique | None
 
 
@@ -28,3 +31,5 @@ class CallOptions(TypedDict, total=False):
     timeout: float | None
     command_id: str | UUID | None
     headers: Mapping[str, str] | None
+    retry: RetryPolicy | None
+    attempt_timeout: float | None
