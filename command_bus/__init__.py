@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         InvalidCommand,
         InvalidRows,
         InvalidSettings,
+        MayNotReplace,
         MissingExtra,
         NewerState,
         NoHandler,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         TooManyEntityTypes,
         TransportUnavailable,
         Unconfirmed,
+        UniqueKeyTaken,
         UnknownCommand,
         UnknownDeadLetter,
         UnsuitableServer,
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     from command_bus.messages.put_off import GiveUp, Snooze
     from command_bus.messages.receipts import BatchOutcome, BatchResult, Receipt, SyncReceipt
     from command_bus.messages.retry_policy import RetryPolicy
+    from command_bus.messages.unique import Unique
     from command_bus.middleware import Middleware, Proceed, Sending
     from command_bus.observer import Observer
     from command_bus.serialization.announcements import CommandInfo, WorkerInfo, WorkerStatus
@@ -139,6 +142,7 @@ __all__ = [
     "InvalidRows",
     "InvalidSettings",
     "Lanes",
+    "MayNotReplace",
     "Message",
     "Middleware",
     "MissingExtra",
@@ -170,6 +174,8 @@ __all__ = [
     "TooManyEntityTypes",
     "TransportUnavailable",
     "Unconfirmed",
+    "Unique",
+    "UniqueKeyTaken",
     "UnknownCommand",
     "UnknownDeadLetter",
     "UnsuitableServer",
@@ -203,6 +209,7 @@ _HOMES = {
     "messages.retry_policy": "RetryPolicy",
     "messages.receipts": "BatchOutcome BatchResult Receipt SyncReceipt",
     "messages.put_off": "GiveUp Snooze",
+    "messages.unique": "Unique",
     "handlers.registry": "HandlerRegistry handles",
     "serialization.protection": "PayloadCipher",
     "settings": "BusSettings",

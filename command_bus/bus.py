@@ -25,6 +25,7 @@ from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope
 from command_bus.messages.policies import RetryPolicy
 from command_bus.messages.receipts import BatchResult, Receipt
+from command_bus.messages.unique import Unique
 from command_bus.middleware import Middleware
 from command_bus.observer import Observer
 from command_bus.sending.sender import Sender
@@ -216,6 +217,7 @@ class CommandBus:
         keep_result: bool = False,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
+        unique: Unique | None = None,
     ) -> Receipt[R]:
         """Accept a command: when this returns, the server has it.
 
@@ -228,6 +230,7 @@ class CommandBus:
             keep_result: Keep its result, for `await receipt.result()`, as that of a command with a given id is kept.
             retry: How its failures are retried, rather than as its class says. What errors are retried its class says.
             attempt_timeout: Seconds that one attempt of its handler may take, rather than as its class says.
+            unique: Folds it with others of its entity that have the same key; by default as its class says.
 
         Raises:
             InvalidCommand: It cannot be sent (also a ValueError).
@@ -238,7 +241,7 @@ class CommandBus:
         """
         return await self._sender.dispatch(
             command, command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result,
-            retry=retry, attempt_timeout=attempt_timeout,
+            retry=retry, attempt_timeout=attempt_timeout, unique=unique,
         )  # fmt: skip
 
     async def dispatch_raw(
@@ -255,11 +258,12 @@ class CommandBus:
         keep_result: bool = False,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
+        unique: Unique | None = None,
     ) -> Receipt[Any]:
         """Dispatch without the command's class: the worker validates the payload. `None, None` names no entity."""
         options = DispatchOptions(
             command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result,
-            retry=retry, attempt_timeout=attempt_timeout,
+            retry=retry, attempt_timeout=attempt_timeout, unique=unique,
         )  # fmt: skip
         return await self._sender.dispatch_raw(entity_type, entity_id, name, payload, **options)
 

@@ -33,6 +33,7 @@ __all__ = [
     "InvalidCommand",
     "InvalidRows",
     "InvalidSettings",
+    "MayNotReplace",
     "MissingExtra",
     "NewerState",
     "NoHandler",
@@ -45,6 +46,7 @@ __all__ = [
     "TooManyEntityTypes",
     "TransportUnavailable",
     "Unconfirmed",
+    "UniqueKeyTaken",
     "UnknownCommand",
     "UnknownDeadLetter",
     "UnsuitableServer",
@@ -207,6 +209,27 @@ class IdempotencyConflict(CommandBusError):
         self.command_id = command_id
 
 
+class UniqueKeyTaken(CommandBusError):
+    """A call was not accepted: another command stands for its unique key, and its reply goes to another caller.
+
+    Attributes:
+        other: The id of that command.
+    """
+
+    code = "unique_key_taken"
+    retryable = True
+
+    def __init__(self, message: str = "", *, other: str = "") -> None:
+        super().__init__(message)
+        self.other = other
+
+
+class MayNotReplace(CommandBusError):
+    """This user of the server may not take commands out of line, as a unique key needs whose latest command wins; nothing was changed."""
+
+    code = "may_not_replace"
+
+
 class DispatchFenced(CommandBusError):
     """The dispatch (or this version of it) is not open: never opened, superseded, or forgotten. Nothing was added."""
 
@@ -344,9 +367,16 @@ class CommandExpired(CommandOutcomeError):
 
 
 class CommandCancelled(CommandOutcomeError):
-    """The command was cancelled, purged or discarded before it ran to an end."""
+    """The command was cancelled, purged or discarded before it ran to an end.
+
+    Or, with the code `superseded`, a later one with its unique key took its place.
+    """
 
     code = "cancelled"
+
+    def __init__(self, message: str = "", *, code: str = "cancelled", command_id: str = "") -> None:
+        super().__init__(message, command_id=command_id)
+        self.code = code
 
 
 class NoHandler(CommandOutcomeError):

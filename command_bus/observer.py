@@ -148,9 +148,9 @@ async def observed_call(observer: Observer, exchange: Callable[[OutgoingMessage]
 
 def _status(admission: Admission | CommandBusError) -> str:
     match admission:
-        case Admission.ACCEPTED:
+        case Admission.ACCEPTED | Admission.REPLACED:
             return "accepted"
-        case Admission.DUPLICATE:
+        case Admission.DUPLICATE | Admission.FOLDED:
             return "duplicate"
         case Admission():
             return "rejected"

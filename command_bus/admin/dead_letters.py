@@ -25,6 +25,7 @@ from command_bus.transport.marks import digest_of, is_marked, waiting_mark
 from command_bus.transport.records import StoredDeadLetter
 from command_bus.transport.retention import Retention
 from command_bus.transport.steps import NO_SETTLEMENT, Settlement
+from command_bus.transport.unique_keys import stander_of, unique_key
 
 __all__ = ["DeadLetters", "LetterFilters"]
 
@@ -108,7 +109,8 @@ class DeadLetters:
     async def replay(self, letter_id: str, *, payload: Mapping[str, Any] | Message[Any] | None = None) -> str:
         """Run the command again under its old id; gives that id (empty if it cannot be read).
 
-        A parked command runs before its followers; any other joins the end of its entity's line.
+        A parked command runs before its followers; any other joins the end of its entity's line. Such a one stands for its unique key
+        again unless another command does; then it waits beside that.
 
         Args:
             letter_id: Which.
@@ -127,7 +129,8 @@ class DeadLetters:
         marked = is_marked(envelope) and not _nobody_vouches(stored)
         now = unpack_envelope(edited, self._limits) if edited else envelope
         mark = waiting_mark(digest_of(now), stored.mailbox) if marked else b""
-        if not await self._store.settle(stored, "replay", Settlement(envelope.command_id, mark, 1), edited):
+        left = Settlement(envelope.command_id, mark, 1, unique=unique_key(now), stander=stander_of(now))
+        if not await self._store.settle(stored, "replay", left, edited):
             raise _unknown(letter_id)
         return envelope.command_id
 

@@ -35,6 +35,7 @@ EventKind = Literal[
     "replayed",
     "discarded",
     "cancelled",
+    "superseded",
     "paused",
     "draining",
     "resumed",

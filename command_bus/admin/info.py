@@ -128,12 +128,14 @@ class WaitingCommand:
         name: The wire name; empty if the envelope could not be read.
         accepted_ms: When it was accepted; for a delayed one 0.
         due_ms: For a delayed one when it takes its place, else None.
+        unique: Its unique key, or None.
     """
 
     command_id: str
     name: str
     accepted_ms: int
     due_ms: int | None
+    unique: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +278,8 @@ class Stats:
         workers: The live workers.
         snoozed: Starts since then whose handler put its command off.
         pruned: Dead letters deleted since the namespace was made, because they were too old or too many.
+        superseded: Commands since then that another of their unique key replaced.
+        folded: Commands since then that were dropped, because another stood for their unique key.
     """
 
     depth: int
@@ -299,3 +303,5 @@ class Stats:
     workers: tuple[WorkerInfo, ...]
     snoozed: int = 0
     pruned: int = 0
+    superseded: int = 0
+    folded: int = 0

@@ -57,6 +57,8 @@ class Statistics:
             retried=counters.retried,
             handed_back=counters.handed_back,
             pruned=counters.pruned,
+            superseded=counters.superseded,
+            folded=counters.folded,
             workers=workers,
             snoozed=counters.snoozed,
         )

@@ -20,6 +20,7 @@ from typing_extensions import Unpack
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidCommand, RegistrationError
 from command_bus.messages.policies import Delivery, OnPoison, RetryPolicy
+from command_bus.messages.unique import Unique
 
 __all__ = [
     "Command",
@@ -39,7 +40,7 @@ Reply_co = TypeVar("Reply_co", covariant=True)
 MAX_COMMAND_ID_BYTES = 512
 MAX_ENTITY_ID_BYTES = 4096
 _ENTITY_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_CLASS_ARGUMENTS = frozenset({"entity", "delivery", "retry", "on_poison", "attempt_timeout"})
+_CLASS_ARGUMENTS = frozenset({"entity", "delivery", "retry", "on_poison", "attempt_timeout", "unique"})
 _WIRE_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
 
 
@@ -132,6 +133,7 @@ class MessageSpec:
         retry: How failures are retried.
         on_poison: What a poisoned command does to its entity.
         attempt_timeout: Seconds that one attempt of the handler may take.
+        unique: How repeated triggers are folded, or None.
     """
 
     name: str
@@ -142,6 +144,7 @@ class MessageSpec:
     retry: RetryPolicy | None = None
     on_poison: OnPoison | None = None
     attempt_timeout: float | None = None
+    unique: Unique | None = None
 
 
 class Message(BaseModel, Generic[Reply_co]):
@@ -160,6 +163,7 @@ class Message(BaseModel, Generic[Reply_co]):
         retry: RetryPolicy | None = None,
         on_poison: OnPoison | None = None,
         attempt_timeout: float | None = None,
+        unique: Unique | None = None,
         **config: Unpack[ConfigDict],
     ) -> None:
         """Name the class arguments for type checkers; pydantic passes the same ones to the hook below, once fields are known."""
@@ -206,6 +210,7 @@ class Command(Message[Reply_co]):
         retry: A `RetryPolicy` for handlers that raise; three attempts, but one for `"at_most_once"`.
         on_poison: `"skip"` or `"park"`.
         attempt_timeout: Seconds that one attempt of the handler may take.
+        unique: A `Unique`: repeated triggers are folded into one.
 
     What a class does not say, the policy of its entity type says, and then that of the bus.
 
@@ -221,7 +226,9 @@ def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any]
     """Build the spec of a class from its class arguments, its fields and its base."""
     values: dict[str, Any] = {}
     if inherited is not None:
-        values = {slot: getattr(inherited, slot) for slot in ("entity", "delivery", "retry", "on_poison", "attempt_timeout")}
+        values = {
+            slot: getattr(inherited, slot) for slot in ("entity", "delivery", "retry", "on_poison", "attempt_timeout", "unique")
+        }
         if given.get("delivery") == "at_most_once" and inherited.delivery != "at_most_once":
             values["retry"] = None  # at most one start, unless the class itself asks for retries of what it raised
     values |= given
@@ -244,6 +251,10 @@ def _check_choices(cls: type[Message[Any]], values: dict[str, Any]) -> None:
         raise RegistrationError(f"{cls.__qualname__}: on_poison is 'skip' or 'park', not {values['on_poison']!r}")
     if not isinstance(values.get("retry"), RetryPolicy | None):
         raise RegistrationError(f"{cls.__qualname__}: retry is a RetryPolicy, not {values['retry']!r}")
+    if not isinstance(values.get("unique"), Unique | None):
+        raise RegistrationError(f"{cls.__qualname__}: unique is a Unique, not {values['unique']!r}")
+    if values.get("unique") is not None and values.get("entity") is None:
+        raise RegistrationError(f'{cls.__qualname__}: a unique key is one within an entity: add entity="…"')
     timeout = values.get("attempt_timeout")
     if timeout is not None and (fault := duration_fault(timeout)) is not None:
         raise RegistrationError(f"{cls.__qualname__}: attempt_timeout {fault}")

@@ -7,6 +7,7 @@ from typing import TypedDict
 from uuid import UUID
 
 from command_bus.messages.policies import RetryPolicy
+from command_bus.messages.unique import Unique
 
 __all__ = ["CallOptions", "DispatchOptions"]
 
@@ -21,6 +22,7 @@ class DispatchOptions(TypedDict, total=False):
     keep_result: bool
     retry: RetryPolicy | None
     attempt_timeout: float | None
+    unique: Unique | None
 
 
 class CallOptions(TypedDict, total=False):

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from command_bus.messages.message import Message
 from command_bus.messages.policies import RetryPolicy
+from command_bus.messages.unique import Unique
 
 __all__ = ["Envelope", "Outbound", "OutgoingMessage"]
 
@@ -29,6 +30,7 @@ class Envelope(Generic[M_co]):
         keep_result: Whether its result can be read later, by `bus.result(outcome.command_id, …)`; that of a given id can be anyway.
         retry: As for `dispatch`.
         attempt_timeout: As for `dispatch`.
+        unique: As for `dispatch`.
     """
 
     command: M_co
@@ -39,6 +41,7 @@ class Envelope(Generic[M_co]):
     keep_result: bool = False
     retry: RetryPolicy | None = None
     attempt_timeout: float | None = None
+    unique: Unique | None = None
 
 
 @dataclass(slots=True)
@@ -56,6 +59,8 @@ class OutgoingMessage:
         command: The model, or None for a raw dispatch.
         deadline: Monotonic time until which its caller waits, or None.
         options: What is asked for this command alone, as the envelope has it (see `docs/wire-format.md`).
+        unique: How it is folded with others, or None.
+        other: Once it is answered: the command that it was folded into, or that it replaced.
     """
 
     name: str
@@ -72,6 +77,8 @@ class OutgoingMessage:
     inbox: str | None = None
     deadline: float | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    unique: Unique | None = None
+    other: str | None = None
 
 
 Outbound = OutgoingMessage

@@ -26,6 +26,7 @@ from command_bus.messages.message import (
 )
 from command_bus.messages.outgoing import Envelope, OutgoingMessage
 from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy, RetryPolicy
+from command_bus.messages.unique import Unique
 from command_bus.randomness import token
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
@@ -44,6 +45,7 @@ from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_label, mailbox_name
 from command_bus.transport.submissions import NO_DIGEST, Submission
+from command_bus.transport.unique_keys import UniqueSubmission
 
 __all__ = ["EnvelopeBuilder", "new_command_id"]
 
@@ -111,6 +113,7 @@ class EnvelopeBuilder:
         keep_result: bool = False,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
+        unique: Unique | None = None,
     ) -> OutgoingMessage:
         """Return a message with its options, checked and encoded.
 
@@ -134,6 +137,8 @@ class EnvelopeBuilder:
             override(out.options, retry, attempt_timeout)
         if headers:
             out.headers = _checked_headers(headers)
+        if unique is not None or spec.unique is not None:
+            delay = _fold(out, unique or spec.unique, delay)
         if delay or expires is not None:
             _schedule(out, delay, expires)
         return out
@@ -152,6 +157,7 @@ class EnvelopeBuilder:
         keep_result: bool = False,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
+        unique: Unique | None = None,
     ) -> OutgoingMessage:
         """Return a message made without its class, checked and encoded.
 
@@ -171,7 +177,7 @@ class EnvelopeBuilder:
             keep_result or command_id is not None,
             headers=_checked_headers(headers or {}),
         )
-        _schedule(out, delay, expires)
+        _schedule(out, _fold(out, unique, delay), expires)
         override(out.options, retry, attempt_timeout)
         return out
 
@@ -206,6 +212,7 @@ class EnvelopeBuilder:
             out.given_id or out.inbox is not None,
             out.name,
             None if out.deadline is None else partial(self._renewed, envelope, out.deadline),
+            None if out.unique is None else UniqueSubmission.of(out.unique, envelope, mailbox),
         )
 
     def _renewed(self, envelope: WireEnvelope, deadline: float) -> bytes:
@@ -255,6 +262,14 @@ class EnvelopeBuilder:
                 built.append(error)
         return built
 
+    def is_plain(self, message: Message[Any]) -> bool:
+        """Return whether `build_fast` can build a message: its class asks for no more than a place in line.
+
+        Raises:
+            InvalidCommand: It is no message.
+        """
+        return (self._routes.get(type(message)) or self._bind(message)).spec.unique is None
+
     def entity_of(self, message: Message[Any]) -> str | None:
         """Return the entity type of a message.
 
@@ -279,6 +294,7 @@ class EnvelopeBuilder:
                 keep_result=item.keep_result,
                 retry=item.retry,
                 attempt_timeout=item.attempt_timeout,
+                unique=item.unique,
             )
         return self.outgoing(item)
 
@@ -338,6 +354,23 @@ def _cycle(out: OutgoingMessage, running: Running) -> CallCycle:
         f"the handler of {running.name} calls {out.name} on {mailbox_label(running.mailbox)}, which it holds itself: "
         "the call would wait for its own handler. Dispatch it instead, or do the work in place"
     )
+
+
+def _fold(out: OutgoingMessage, unique: Unique | None, delay: float) -> float:
+    """Give a message its unique key; return the seconds until it takes its place."""
+    if unique is None:
+        return delay
+    if not isinstance(unique, Unique):
+        raise InvalidCommand(f"unique is a Unique, not {unique!r}: from command_bus import Unique")
+    if out.entity_type is None:
+        raise InvalidCommand(f"a unique key is one within an entity, and {out.name!r} names none")
+    if unique.debounce is not None and delay:
+        raise InvalidCommand(
+            f"delay={delay!r} and Unique(debounce={unique.debounce!r}): each says when it takes its place, give one of them"
+        )
+    out.unique = unique
+    out.options["u"] = unique.key or out.name
+    return delay if unique.debounce is None else unique.debounce
 
 
 def _schedule(out: OutgoingMessage, delay: float, expires: float | None) -> None:

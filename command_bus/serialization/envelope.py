@@ -65,7 +65,11 @@ CRITICAL = 1 << 16
 OPTIONS = CRITICAL
 """Critical flag: the envelope has options. Packing sets it."""
 
-KNOWN_OPTIONS: dict[str, Callable[[Any], bool]] = {RETRY: is_retry, ATTEMPT_TIMEOUT: is_attempt_timeout}
+KNOWN_OPTIONS: dict[str, Callable[[Any], bool]] = {
+    RETRY: is_retry,
+    ATTEMPT_TIMEOUT: is_attempt_timeout,
+    "u": lambda key: type(key) is str and key != "",  # see `transport/unique_keys.py`
+}
 """Tells by an option's key whether a value is one of it. A reader that meets another key treats the envelope as one of a later version."""
 
 Sign = Callable[[bytes], bytes]

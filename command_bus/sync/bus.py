@@ -17,6 +17,7 @@ from command_bus.messages.options import CallOptions, DispatchOptions
 from command_bus.messages.outgoing import Envelope
 from command_bus.messages.policies import RetryPolicy
 from command_bus.messages.receipts import BatchResult, SyncReceipt
+from command_bus.messages.unique import Unique
 from command_bus.sync.parts import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFleet, SyncServerState
 from command_bus.sync.thread import ThreadedBus, warn_of_event_loop
 
@@ -92,11 +93,12 @@ class SyncCommandBus:
         keep_result: bool = False,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
+        unique: Unique | None = None,
     ) -> SyncReceipt[R]:
         """See `CommandBus.dispatch`."""
         options = DispatchOptions(
             command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result,
-            retry=retry, attempt_timeout=attempt_timeout,
+            retry=retry, attempt_timeout=attempt_timeout, unique=unique,
         )  # fmt: skip
         return self._bus.receive(lambda bus: bus.dispatch(command, **options))
 
@@ -114,11 +116,12 @@ class SyncCommandBus:
         keep_result: bool = False,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
+        unique: Unique | None = None,
     ) -> SyncReceipt[Any]:
         """See `CommandBus.dispatch_raw`."""
         options = DispatchOptions(
             command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result,
-            retry=retry, attempt_timeout=attempt_timeout,
+            retry=retry, attempt_timeout=attempt_timeout, unique=unique,
         )  # fmt: skip
         return self._bus.receive(lambda bus: bus.dispatch_raw(entity_type, entity_id, name, payload, **options))
 

@@ -209,6 +209,10 @@ class SyncEntityScope(_Part[EntityScope]):
         """See `EntityScope.purge`."""
         return self._do(lambda scope: scope.purge())
 
+    def forget(self, key: str) -> bool:
+        """See `EntityScope.forget`."""
+        return self._do(lambda scope: scope.forget(key))
+
 
 class SyncEvents(_Part[Events]):
     """See `Events`; reached as `bus.events`."""

@@ -135,6 +135,10 @@ class Mailboxes(Protocol):
         """Take waiting commands out of a mailbox, answer their callers, and return how many were still there."""
         ...
 
+    async def release_key(self, mailbox: str, key: str) -> bool:
+        """Release a unique key (see `unique_keys.py`), and return whether it was held. Its command stays where it is."""
+        ...
+
 
 class DeadLetterStore(Protocol):
     """Reads dead letters, and settles one at a time."""

@@ -188,6 +188,8 @@ class ShardCounters:
         snoozed: Starts whose handler put its command off.
         handed_back: Starts that did not count as an attempt.
         pruned: Dead letters that were deleted because they were too old or too many.
+        superseded: Commands that another of their unique key replaced.
+        folded: Commands dropped because another stood for their unique key.
     """
 
     depth: int = 0
@@ -201,6 +203,8 @@ class ShardCounters:
     snoozed: int = 0
     handed_back: int = 0
     pruned: int = 0
+    superseded: int = 0
+    folded: int = 0
 
     @classmethod
     def of(cls, stored: Mapping[str, int]) -> Self:

@@ -218,6 +218,8 @@ class Settlement:
         outcome: What it keeps; empty if none does.
         waits_ms: Of a command with a wrong signature: how long its mark is kept if it says that the command waits in this mailbox.
             Any other mark is left as it is, and `mark` is empty.
+        unique: Its unique key, which is released (see `unique_keys.py`); empty if it has none.
+        stander: Of a command that is replayed: what is stored of it if it stands for that key again.
     """
 
     command_id: str
@@ -228,6 +230,8 @@ class Settlement:
     dispatch: str = ""
     outcome: bytes = b""
     waits_ms: int = 0
+    unique: str = ""
+    stander: str = ""
 
 
 NO_SETTLEMENT = Settlement("", b"", 0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from command_bus.errors import CommandBusError
+from command_bus.transport.unique_keys import UniqueSubmission
 
 __all__ = ["NO_DIGEST", "Admission", "Submission", "UnavailableShards"]
 
@@ -31,6 +32,7 @@ class Submission:
         name: The command's wire name, for who observes.
         renewed: Gives the envelope packed again with the time to live that is left, or None: it never changes. For a producer that sends
             it late or again.
+        unique: Its unique key, or None.
     """
 
     mailbox: str
@@ -42,6 +44,7 @@ class Submission:
     marked: bool = True
     name: str = ""
     renewed: Callable[[], bytes] | None = None
+    unique: UniqueSubmission | None = None
 
 
 class Admission(Enum):
@@ -57,6 +60,11 @@ class Admission(Enum):
     WRONG_TYPE = "w"
     OUT_OF_SEQUENCE = "s"
     DRAINING = "d"
+    FOLDED = "u"
+    """Dropped: another command stands for its unique key."""
+    REPLACED = "r"
+    """Accepted, and another command of its unique key taken out."""
+    MAY_NOT_REPLACE = "x"
 
 
 UnavailableShards = dict[int, CommandBusError]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -57,6 +58,7 @@ from command_bus.transport.steps import (
     Started,
     Step,
 )
+from command_bus.transport.unique_keys import unique_key
 from command_bus.worker.failure_text import named, text_of, trace_of
 from command_bus.worker.offers import Offer
 from command_bus.worker.runnable import Runnable
@@ -139,7 +141,8 @@ class Decisions:
         """Settle a command whose handler returned, whether or not its result can be sent."""
         envelope = run.envelope
         if not (envelope.inbox or envelope.flags & (GIVEN_ID | KEEP_OUTCOME)):
-            return Done(NO_SETTLEMENT)
+            key = envelope.options and unique_key(envelope)
+            return Done(replace(NO_SETTLEMENT, unique=key) if key else NO_SETTLEMENT)
         try:
             packed = reply_codec_for(run.handler.spec.reply).encode(value, self._limits)
             outcome: Outcome = Completed(packed) if self._protection is None else self._protection.reply(envelope, packed)

@@ -186,6 +186,9 @@ class ListMailboxes:
         found = self._server.delayed.get(command_id)
         return (found.mailbox, found.envelope) if found is not None and mailbox in (None, found.mailbox) else None
 
+    async def release_key(self, mailbox: str, key: str) -> bool:
+        return False  # its producer takes none
+
     async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Settlement]]) -> int:
         return sum(self._remove(mailbox, command, left) for command, left in commands)
 

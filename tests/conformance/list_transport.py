@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import Any, NoReturn
 
-from command_bus.errors import BusClosed, CommandBusError, UnsuitableServer
+from command_bus.errors import BusClosed, CommandBusError, InvalidCommand, UnsuitableServer
 from command_bus.messages.policies import MailboxPolicy
 from command_bus.session import TransportOpener
 from command_bus.settings import BusSettings
@@ -116,6 +116,8 @@ class ListProducer:
 
     def _accept(self, each: Submission, refused: set[str]) -> Admission:
         """Answer one command of a batch by the rules of `Producer`; `refused` has the mailboxes whose later commands are held back."""
+        if each.unique is not None:
+            raise InvalidCommand("this transport has no unique keys")
         mark = self._server.marks.get(each.command_id) if each.marked else None
         if mark is not None:
             return Admission.DUPLICATE if digest_in(mark) == each.digest else Admission.CONFLICT

@@ -13,6 +13,7 @@ from tests.mutants.policies import POLICIES
 from tests.mutants.reserved import RESERVED
 from tests.mutants.slots import SLOTS
 from tests.mutants.small import SMALL
+from tests.mutants.unique import UNIQUE
 
 __all__ = ["MUTANTS"]
 
@@ -99,8 +100,8 @@ MUTANTS = (
     Mutant(
         "no reply with the settling",
         f"{_LUA}/advance/3b_verbs.lua",
-        "    write_mark(left, false, name)\n    push_reply(left)\n    if left.outcomes then",
-        "    write_mark(left, false, name)\n    if left.outcomes then",
+        "    write_mark(left, false, name, message)\n    push_reply(left)\n    if left.outcomes then",
+        "    write_mark(left, false, name, message)\n    if left.outcomes then",
     ),
     Mutant(
         "the next activation is forgotten",
@@ -252,7 +253,7 @@ MUTANTS = (
     ),
     Mutant(
         "delayed commands come too soon",
-        f"{_LUA}/enqueue.lua",
+        f"{_LUA}/shared/postpone.lua",
         "  local at = time[1] * 1000 + math.floor(time[2] / 1000) + delay\n",
         "  local at = time[1] * 1000 + math.floor(time[2] / 1000) + delay / 2\n",
     ),
@@ -478,4 +479,5 @@ MUTANTS = (
     *RESERVED,
     *SMALL,
     *SLOTS,
+    *UNIQUE,
 )

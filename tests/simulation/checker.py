@@ -12,11 +12,12 @@ from itertools import pairwise
 from tests.simulation.history import Execution, History, Sent, of_commands
 from tests.simulation.put_off_rules import given_up, put_off
 from tests.simulation.time_rules import standstill, starved
+from tests.simulation.unique_rules import after_the_last_trigger
 
 __all__ = ["RULES", "check"]
 
 Broken = Iterator[tuple[str, str]]
-ATTEMPTS = {"work": 3, "once": 1, "park": 2, "order": 3, "sync": 3}
+ATTEMPTS = {"work": 3, "once": 1, "park": 2, "order": 3, "sync": 3, "fold": 50}
 TOLERANCE = 2.0
 """Seconds after the end of its lease in which a handler must have been cancelled: the keeper looks every second, and waits for answers."""
 RULES: list[Callable[[History], Broken]] = []
@@ -443,6 +444,7 @@ LIFE = {
     ("lost", "dead_lettered"): "dead",
     ("lost", "parked"): "parked",
     ("waits", "cancelled"): "",
+    ("waits", "superseded"): "",
     ("lost", "cancelled"): "",
     ("parked", "cancelled"): "",
     ("parked", "replayed"): "waits",
@@ -496,3 +498,4 @@ rule(put_off)
 rule(given_up)
 rule(starved)
 rule(standstill)
+rule(after_the_last_trigger)

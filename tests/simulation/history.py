@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from command_bus.testing.simulated.store import Store
 from tests.simulation.state_rules import broken_states
+from tests.simulation.unique_rules import broken_keys
 
-__all__ = ["Claim", "Execution", "History", "Sent", "Told", "of_commands"]
+__all__ = ["Claim", "Execution", "History", "Sent", "Told", "Trigger", "of_commands"]
 
 _MOST_STATES = 20
 
@@ -21,9 +22,9 @@ class Sent:
     id: str
     entity: str
     kind: str
-    """work, once, park, order, sync"""
+    """work, once, park, order, sync, fold"""
     how: str
-    """dispatch, call, batch, delayed"""
+    """dispatch, call, batch, delayed, unique"""
     process: str
     invoked: float
     batch: int = 0
@@ -84,6 +85,17 @@ class Claim:
     """True seconds since its holder last renewed or read it."""
 
 
+@dataclass(slots=True)
+class Trigger:
+    """A dispatch with a unique key."""
+
+    entity: str
+    id: str
+    invoked: float
+    acked: float | None = None
+    """When its producer learned that it was accepted, or folded into one that waits; None if that is not known."""
+
+
 class Told(NamedTuple):
     """An event of the bus."""
 
@@ -106,6 +118,7 @@ class History:
         self.jumps: list[tuple[float, float]] = []
         self.letters: list[Any] = []
         self.claims: list[Claim] = []
+        self.triggers: list[Trigger] = []
         self.accepted: dict[str, list[tuple[float, bytes]]] = {}
         self.touches: dict[str, list[tuple[float, str]]] = {}
         self.homes: dict[str, str] = {}
@@ -153,7 +166,8 @@ class History:
         """Look at a shard after a script ran there."""
         if keys and len(self.states) < _MOST_STATES:
             prefix = keys[0].partition(b"}:")[0] + b"}:"
-            self.states += [(self._clock(), entity, text) for entity, text in broken_states(store, prefix)]
+            broken = [*broken_states(store, prefix), *broken_keys(store, prefix)]
+            self.states += [(self._clock(), entity, text) for entity, text in broken]
 
     # What it comes to.
 

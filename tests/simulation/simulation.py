@@ -26,6 +26,7 @@ from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
 from tests.simulation.scripted_loads import ScriptedLoads, scripted_load_of
 from tests.simulation.threads import SimThreads
+from tests.simulation.unique_load import UniqueStorm
 from tests.simulation.workload import REGISTRY, Operator, Producer, current
 
 __all__ = ["Run", "Shape", "Simulation", "run"]
@@ -193,7 +194,8 @@ class Simulation:
             except CommandBusError:
                 await asyncio.sleep(0.1)
         producer = Producer(self, bus, process.name, Random(f"{process.name} {self.seed}"))
-        await producer.run(commands, self.shape.seconds)
+        storm = UniqueStorm(self, bus, process.name)
+        await asyncio.gather(producer.run(commands, self.shape.seconds), storm.run(self.shape.seconds))
         await bus.close()
 
     async def _operate(self, process: Process) -> None:

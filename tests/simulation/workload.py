@@ -64,7 +64,14 @@ class Threaded(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RET
     tag: str
 
 
-KINDS: dict[str, Any] = {"work": Work, "once": Once, "park": Parking, "order": Order, "sync": Threaded}
+class Folded(Command[int], entity="item", retry=RetryPolicy(attempts=50, **_RETRY)):
+    """A command that is sent with a unique key; it never becomes a dead letter, which an operator would replay beside another."""
+
+    item: EntityId
+    tag: str
+
+
+KINDS: dict[str, Any] = {"work": Work, "once": Once, "park": Parking, "order": Order, "sync": Threaded, "fold": Folded}
 _PATIENCE = 5.0
 """Seconds that an order waits for what it calls."""
 REGISTRY = HandlerRegistry()
@@ -182,6 +189,11 @@ async def _call_inside(simulation: Simulation, process: Process, order: Sent, co
 
 @REGISTRY.handles(Work)
 async def work(command: Work, context: CommandContext) -> int:
+    return await _handle(command, context)
+
+
+@REGISTRY.handles(Folded)
+async def folded(command: Folded, context: CommandContext) -> int:
     return await _handle(command, context)
 
 

@@ -17,6 +17,7 @@ from command_bus.transport.redis.connection.server_watch import ServerWatch
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.scripts import ENQUEUE_ONE
 from command_bus.transport.redis.sending.producer import StreamProducer
+from command_bus.transport.retention import Retention
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 
 
@@ -66,7 +67,9 @@ def _connected(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 def producer(server: Server) -> StreamProducer:
     connections: Any = server
-    return StreamProducer(connections, KeySpace("unit", 1), max_total_depth=100, max_pending=10)
+    return StreamProducer(
+        connections, KeySpace("unit", 1), max_total_depth=100, max_pending=10, retention=Retention(600_000, 60_000)
+    )
 
 
 def plain(name: str) -> Submission:

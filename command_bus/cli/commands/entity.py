@@ -11,6 +11,7 @@ from command_bus.cli.commands.entity_view import print_details
 from command_bus.cli.completion import entity_words
 from command_bus.cli.connection import open_bus, run_command
 from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Target, Yes, with_target
 from command_bus.cli.terminal import confirm_or_exit, echo, print_error
 from command_bus.cli.unknown_names import undo_hint, warn_if_unknown
@@ -34,6 +35,7 @@ class Action(StrEnum):
     DRAIN = "drain"
     PURGE = "purge"
     ABORT = "abort"
+    FORGET = "forget"
 
 
 @with_target
@@ -60,6 +62,7 @@ def entity(
             "--force", help="With abort: go on without a handler that cannot be ended; it may run beside its successor."
         ),
     ] = False,
+    key: Annotated[str, typer.Option(show_default=False, help="With forget: the unique key.")] = "",
     yes: Yes = False,
     target: Target,
     as_json: Json = False,
@@ -74,12 +77,13 @@ def entity(
     resume  undo `pause` or `drain` of this entity
     purge   remove its waiting commands; asks first
     abort   end the attempt that runs: it counts as interrupted, so another follows, or a dead letter; asks first
+    forget  release the unique key --key: the next command that has it is accepted; what holds it stays in line
     \b
-    Exit codes: 0 done, 1 there was nothing to resume or abort, what runs cannot be ended, or not confirmed, 2 wrong usage, or no terminal
+    Exit codes: 0 done, 1 there was nothing to resume, abort or forget, what runs cannot be ended, or not confirmed, 2 wrong usage, or no terminal
     to ask on, 3 no answer to abort in time, 4 no server.
     """  # noqa: D301
     entity_type, entity_id, action = parse_entity_words(words)
-    _check_options(action, dry_run=dry_run, force=force)
+    _check_options(action, dry_run=dry_run, force=force, key=bool(key))
     one = _OneEntity(target, entity_type, entity_id)
     match action:
         case Action.SHOW:
@@ -92,6 +96,8 @@ def entity(
             one.purge(dry_run=dry_run, yes=yes)
         case Action.RESUME:
             one.resume()
+        case Action.FORGET:
+            one.forget(key, as_json=as_json)
         case _:
             one.hold(action, reason)
 
@@ -116,8 +122,15 @@ def parse_entity_words(words: list[str]) -> tuple[str, str, Action]:
     return entity_type, entity_id, Action(action)
 
 
-def _check_options(action: Action, *, dry_run: bool, force: bool) -> None:
-    for given, option, fits in ((dry_run, "--dry-run", Action.PURGE), (force, "--force", Action.ABORT)):
+def _check_options(action: Action, *, dry_run: bool, force: bool, key: bool) -> None:
+    if action is Action.FORGET and not key:
+        print_error("name the unique key: --key, what Unique(key) said, else the wire name of the command")
+        raise typer.Exit(ExitCode.USAGE)
+    for given, option, fits in (
+        (dry_run, "--dry-run", Action.PURGE),
+        (force, "--force", Action.ABORT),
+        (key, "--key", Action.FORGET),
+    ):
         if given and action is not fits:
             print_error(f"{option} goes with {fits}")
             raise typer.Exit(ExitCode.USAGE)
@@ -171,6 +184,27 @@ class _OneEntity:
             print_error(f"{self._name} was neither paused nor drained itself{_other_obstacle(self.read())}")
             raise typer.Exit(ExitCode.FAILED)
         echo(f"{self._name}: resumed")
+
+    def forget(self, key: str, *, as_json: bool) -> None:
+        """Release a unique key.
+
+        Raises:
+            typer.Exit: No command held it.
+        """
+
+        async def act() -> bool:
+            async with open_bus(self._target) as bus:
+                return await bus.entity(self._type, self._id).forget(key)
+
+        released = run_command(act)
+        if as_json:
+            echo(to_json({"entity": self._name, "key": key, "released": released}))
+        elif released:
+            echo(f"{self._name}: the key {key!r} is free; what held it stays in line")
+        if not released:
+            if not as_json:
+                print_error(f"{self._name}: no command holds the key {key!r}")
+            raise typer.Exit(ExitCode.FAILED)
 
     def purge(self, *, dry_run: bool, yes: bool) -> None:
         """Count the waiting commands, ask, and remove them."""

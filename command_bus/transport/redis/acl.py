@@ -53,13 +53,20 @@ _SENDING: Final = (
     ("hgetall", "watched"),
     ("xadd", "events"),
     ("zadd zrange zscore", "due"),
-    ("hset", "delayed"),
+    ("hset hexists", "delayed"),
+    ("hget hset", "unique"),
     ("xadd xlen exists", "mailboxes*"),
     ("set get mget", "marks*"),
     ("get set", "last_batches*"),
     ("blmpop brpop rpop del", "inboxes*"),
     ("hget", "commands"),
     ("hgetall", "workers"),  # a call that timed out says why
+)
+_REPLACING: Final = (  # the one that waits is taken out of line, and its caller told
+    ("xdel", "mailboxes*"),
+    ("lpush pexpire", "inboxes*"),
+    ("hdel", "delayed delayed_counts"),
+    ("zrem", "due"),
 )
 _FIGURES: Final = (  # `stats`: an operator's, a worker's `/metrics`, and what Spark compares
     ("hgetall", "stats workers paused"),
@@ -92,6 +99,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hdel hexists hscan", "active"),
         ("hget hmget hdel", "lone"),
         ("hget hset hexists", "parked"),
+        ("hdel hscan hlen", "unique"),
         ("hget hdel", "delayed"),
         ("hdel", "delayed_counts"),
         ("get set", "fence"),
@@ -117,6 +125,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hmget hdel hexists", "parked"),
         ("hget hdel hscan hlen hkeys hstrlen", "delayed"),
         ("hget hmget hset hdel hexists hincrby hscan hgetall", "delayed_counts"),
+        ("hget hset hsetnx hdel", "unique"),
         ("hget hset hdel pexpire", "interrupts"),
         ("exists hgetall hset hdel del", "watched"),
         ("xadd xread xrange xrevrange pexpire persist", "events"),
@@ -155,6 +164,7 @@ def acl_lines(
     selectors: bool = True,
     load_scripts: bool = False,
     prunes: bool = False,
+    replaces: bool = False,
 ) -> list[str]:
     """Return the `ACL SETUSER` command that makes a user of this role, as one line per user; an application has one user for each role.
 
@@ -172,6 +182,8 @@ def acl_lines(
             second after the server lost them. Until then a request is repeated, and fails with `TransportUnavailable` after
             `dispatch_timeout`. Workers and operators always have the right.
         prunes: Whether a worker may delete dead letters, as `dead_letter_ttl` and `max_dead_letters` ask for.
+        replaces: Whether a producer or pipeline may take commands out of line, as `Unique(wins="latest")` does, and answer their callers.
+            Without this right such a dispatch fails with `MayNotReplace`. Workers always have the right, operators never dispatch.
 
     Raises:
         InvalidSettings: A name or password cannot be written in such a line.
@@ -184,7 +196,11 @@ def acl_lines(
     for what, text in (("user", name), ("password", password or "-")):
         if not text or _NO_PASSWORD.search(text):
             raise InvalidSettings(f"{what}: not empty, without spaces and control characters")
-    grants = (*_GRANTS[role], *(_PRUNING if prunes and role == "worker" else ()))
+    if replaces and role == "operator":
+        raise InvalidSettings("replaces: of a producer or pipeline; an operator does not dispatch")
+    pruning = _PRUNING if prunes and role == "worker" else ()
+    replacing = _REPLACING if replaces and role != "worker" else ()
+    grants = (*_GRANTS[role], *pruning, *replacing)
     head = ["ACL", "SETUSER", name, "reset", *((f">{password}", "on") if password else ("off",)), "resetchannels", "-@all"]
     head += _allowed(f"{_EVERYONE} {_LOADING}" if load_scripts or role in ("worker", "operator") else _EVERYONE)
     # A request is checked as a whole, against one selector: a script names the keys of its whole role.

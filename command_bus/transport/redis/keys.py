@@ -41,6 +41,7 @@ class ShardKeys:
         dead: Stream of dead letters.
         workers: Hash of consumer name -> what the worker publishes of itself.
         interrupts: Hash of mailbox name -> request to end an attempt.
+        unique: Hash of unique key -> the command that stands for it (see `lua/shared/unique.lua`).
         watched: Hash of entity type -> number of events to keep.
         events: Stream of events.
         commands: Hash of wire name -> description of a command; of the first shard only.
@@ -75,6 +76,7 @@ class ShardKeys:
         "prefix",
         "ready",
         "stats",
+        "unique",
         "watched",
         "workers",
     )
@@ -95,6 +97,7 @@ class ShardKeys:
         self.dead = prefix + "dead"
         self.workers = prefix + "workers"
         self.interrupts = prefix + "interrupts"
+        self.unique = prefix + "unique"
         self.watched = prefix + "watched"
         self.events = prefix + "events"
         self.commands = prefix + "commands"

@@ -15,6 +15,7 @@ __all__ = [
     "DELAYED_MAILBOXES",
     "ENQUEUE",
     "ENQUEUE_ONE",
+    "ENQUEUE_UNIQUE",
     "FETCH",
     "HOLD",
     "MAILBOX_HEADS",
@@ -28,6 +29,7 @@ __all__ = [
     "REMOVE_WORKER",
     "SCRIPTS",
     "SETTLE_DEAD_LETTER",
+    "SWEEP_UNIQUE",
     "Script",
 ]
 
@@ -75,6 +77,7 @@ def _load(name: str) -> Script:
 
 ENQUEUE = _load("enqueue")
 ENQUEUE_ONE = _load("enqueue_one")
+ENQUEUE_UNIQUE = _load("enqueue_unique")
 FETCH = _load("fetch")
 ADVANCE = _load("advance")
 PROMOTE = _load("promote")
@@ -87,6 +90,7 @@ REACTIVATE = _load("reactivate")
 RECOUNT = _load("recount")
 SETTLE_DEAD_LETTER = _load("settle_dead_letter")
 REMOVE_WORKER = _load("remove_worker")
+SWEEP_UNIQUE = _load("sweep_unique")
 BULK_LOAD = _load("bulk_load")
 BULK_COMMIT = _load("bulk_commit")
 OUTCOME_OFFSET = _load("outcome_offset")
@@ -96,6 +100,7 @@ READ_MAILBOXES = _load("read_mailboxes")
 SCRIPTS = (
     ENQUEUE,
     ENQUEUE_ONE,
+    ENQUEUE_UNIQUE,
     FETCH,
     ADVANCE,
     PROMOTE,
@@ -108,6 +113,7 @@ SCRIPTS = (
     RECOUNT,
     SETTLE_DEAD_LETTER,
     REMOVE_WORKER,
+    SWEEP_UNIQUE,
     BULK_LOAD,
     BULK_COMMIT,
     OUTCOME_OFFSET,

@@ -30,6 +30,7 @@ from command_bus.transport.redis.sending.marks import RedisMarks
 from command_bus.transport.redis.sending.producer import StreamProducer
 from command_bus.transport.redis.sending.rpc import RpcHandler
 from command_bus.transport.redis.server_check import ServerFacts
+from command_bus.transport.retention import Retention
 from command_bus.transport.sender_interfaces import Producer
 from command_bus.transport.tasks import all_of
 from command_bus.transport.worker_interfaces import WorkerSide, WorkerSideOptions
@@ -58,7 +59,9 @@ class RedisTransport:
         self.shard_of = keys.shard_of
         self.agreements = namespace
         limits: dict[str, Any] = {"max_total_depth": settings.max_total_depth, "max_entities": settings.max_entities}
-        self._stream = StreamProducer(connections, keys, max_pending=settings.max_pending, **limits)
+        self._stream = StreamProducer(
+            connections, keys, max_pending=settings.max_pending, retention=Retention.of(settings), **limits
+        )
         self.producer: Producer = self._stream  # an observer may stand before it
         self.replies = RpcHandler(connections, keys, has_blmpop=facts.has_blmpop)
         self.locations = RedisLocator(connections, keys)

@@ -15,6 +15,7 @@ from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.mailbox_record import refuse_newer
 from command_bus.transport.redis.scripts import SETTLE_DEAD_LETTER
 from command_bus.transport.steps import Settlement
+from command_bus.transport.unique_keys import stored_key
 
 __all__ = ["RedisDeadLetters"]
 
@@ -68,8 +69,10 @@ class RedisDeadLetters(RetryingRequests):
             keys.watched,
             keys.events,
             keys.lone,
+            keys.unique,
         ]
         args = [GROUP, verb, entry, letter.mailbox, left.mark_ms, left.mark, left.outcome, edited]
+        args += [stored_key(letter.mailbox, left.unique), left.stander]
         answer = await self._run_once(keys, SETTLE_DEAD_LETTER, names, args)
         refuse_newer(answer, letter.mailbox)
         if answer == b"large":

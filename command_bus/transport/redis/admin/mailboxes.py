@@ -20,6 +20,7 @@ from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
 from command_bus.transport.redis.mailbox_record import refuse_newer
 from command_bus.transport.redis.scripts import MAILBOX_HEADS, REMOVE
 from command_bus.transport.steps import Settlement
+from command_bus.transport.unique_keys import stored_key
 
 __all__ = ["RedisMailboxes"]
 
@@ -118,6 +119,7 @@ class RedisMailboxes(RetryingRequests):
             keys.watched,
             keys.events,
             keys.lone,
+            keys.unique,
         ]
         args: list[Any] = [GROUP, mailbox, self._reply_ttl_ms]
         for command, left in commands:
@@ -128,6 +130,7 @@ class RedisMailboxes(RetryingRequests):
                 *keys.keeping(left.dispatch if left.outcome else None, mark),
             )
             args += (f"d:{command.id}" if command.delayed else command.id, left.mark_ms, left.mark, left.reply, left.outcome)
+            args.append(stored_key(mailbox, left.unique))
         answer = await self._run_once(keys, REMOVE, names, args)
         refuse_newer(answer, mailbox)
         return int(answer)
@@ -143,6 +146,11 @@ class RedisMailboxes(RetryingRequests):
             if name and is_mailbox(name) and mailbox in (None, name.decode()):
                 return name.decode(), envelope_in(entry)
         return None
+
+    async def release_key(self, mailbox: str, key: str) -> bool:
+        """Release a unique key; whether it was held. The command that stands for it stays where it is."""
+        keys = self._keys_of(mailbox)
+        return bool(await self._ask_once(keys, lambda client: client.hdel(keys.unique, stored_key(mailbox, key))))
 
     async def names(self) -> AsyncIterator[str]:
         """Yield every mailbox that has work, in no order, some perhaps twice."""

@@ -1,6 +1,6 @@
 -- enqueue: accept commands into their mailboxes, in order, and activate the entities that were idle.
 --
--- uses: record, lone, holds, admission, events
+-- uses: record, lone, holds, admission, postpone, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -79,28 +79,6 @@ for box = 1, boxes do
   if any and room[box] then room[box] = room[box] - (tonumber(call('HGET', delayed_counts, names[box])) or 0) end
 end
 
-local first_due = nil
--- Keep a delayed command until it is due; return the error if its mailbox is of another type.
-local function postpone(box, id, delay, envelope)
-  local length, name = redis.pcall('XLEN', KEYS[first_box + box]), names[box]
-  if type(length) == 'table' then return length end
-  local time = call('TIME')
-  local at = time[1] * 1000 + math.floor(time[2] / 1000) + delay
-  if not first_due then
-    local head = redis.pcall('ZRANGE', due, 0, 0, 'WITHSCORES')
-    if head.err then return head end
-    first_due = tonumber(head[2] or '9007199254740991')
-  end
-  local kept = redis.pcall('HSET', delayed, id, name .. '\n' .. envelope)
-  if type(kept) == 'table' then return kept end
-  if type(redis.pcall('HINCRBY', delayed_counts, name, 1)) == 'table' then redis.pcall('HSET', delayed_counts, name, '1') end
-  call('ZADD', due, at, 'd:' .. id)
-  if at < first_due or first_due <= at - delay then  -- what is overdue may be a member that no worker of this release takes
-    first_due = at
-    redis.pcall('XADD', ready, '*', 'tick', '1')
-  end
-end
-
 local function known(mark, digest)
   local value = redis.pcall('GET', mark)
   if type(value) == 'table' then return 'w' end
@@ -147,7 +125,8 @@ for i = 1, count do
   else
     local fault, idle = nil, not records[box]
     if kind == 'd' or kind == 'b' then
-      fault = postpone(box, ARGV[delays], tonumber(ARGV[delays - 1]), ARGV[head + i])
+      local id, delay = ARGV[delays], tonumber(ARGV[delays - 1])
+      fault = postpone(ready, due, delayed, delayed_counts, KEYS[first_box + box], names[box], id, delay, ARGV[head + i])
     else
       fault = put(box, ARGV[head + i])
     end

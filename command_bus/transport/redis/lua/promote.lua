@@ -1,6 +1,6 @@
 -- promote: move what has become due: delayed commands enter their mailbox, retries become ready.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, delayed
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, delayed, unique
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -8,7 +8,8 @@
 -- KEYS[4]   delayed   hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
 -- KEYS[5]   later     hash: mailbox name -> number of delayed commands
 -- KEYS[6]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
--- KEYS[7…]  the mailbox of each member
+-- KEYS[7]   unique    hash: key -> the command that stands for it (see shared/unique.lua)
+-- KEYS[8…]  the mailbox of each member
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   known     first letters of the members of `due` that the worker knows
 -- ARGV[3…]  for each member: the member of `due` (r:<mailbox name> or d:<command id>), its mailbox name, its score as it was read
@@ -21,7 +22,7 @@
 --
 -- Members that only a later release knows are left, and so is the retry of a mailbox in a state that only that knows.
 
-local ready, active, due, delayed, delayed_counts, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local ready, active, due, delayed, delayed_counts, paused, unique = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 pass_memory_limit(ready, ARGV[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -50,8 +51,10 @@ local function admit(id, name, box)
   if not cut or string.sub(value, 1, cut - 1) ~= name then return true end
   local record = redis.call('HGET', active, name)
   local _, fault = line_up(active, box, name, record)
-  local added = fault or redis.pcall('XADD', box, '*', unpack(fields_in(string.sub(value, cut + 1))))
+  local fields, key = without_key(fields_in(string.sub(value, cut + 1)))
+  local added = fault or redis.pcall('XADD', box, '*', unpack(fields))
   if type(added) == 'string' then
+    if key then move_stander(unique, key, 'd:' .. id, added) end
     redis.call('HDEL', delayed, id)
     count_down_delayed(delayed_counts, name)
   elseif not string.find(tostring(added.err), ' ID', 1, true) then
@@ -62,7 +65,7 @@ local function admit(id, name, box)
 end
 
 local promoted, left = 0, {}
-local key = 6
+local key = 7
 for arg = 3, #ARGV, 3 do
   local member, name = ARGV[arg], ARGV[arg + 1]
   key = key + 1

@@ -1,6 +1,6 @@
 -- remove: remove waiting commands from one mailbox (cancel, purge). A command that runs is left alone.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, outcomes, delayed, events
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, outcomes, delayed, unique, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -14,12 +14,14 @@
 -- KEYS[10]  watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[11]  events    stream of what happened to commands of watched types
 -- KEYS[12]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
--- KEYS[13…] for each command its mark, its inbox (the mark again if no call waits), its dispatch's record and stream of outcomes
+-- KEYS[13]  unique    hash: key -> the command that stands for it (see shared/unique.lua)
+-- KEYS[14…] for each command its mark, its inbox (the mark again if no call waits), its dispatch's record and stream of outcomes
 --           (the mark again if none keeps them)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   name      of the mailbox
 -- ARGV[3]   reply ttl in ms, of an inbox
--- ARGV[4…]  for each command: message id, or d:<command id> if delayed; mark ttl in ms, mark, reply, outcome
+-- ARGV[4…]  for each command: message id, or d:<command id> if delayed; mark ttl in ms, mark, reply, outcome, its unique key (empty if it
+--           has none)
 --
 -- returns how many were removed; 'newer' if the mailbox is in a state that only a later release knows: nothing was changed
 
@@ -78,8 +80,8 @@ local function take_out(id)
 end
 
 local removed = 0
-local key = 12
-for arg = 4, #ARGV, 5 do
+local key = 13
+for arg = 4, #ARGV, 6 do
   local envelope = envelope_of(ARGV[arg])
   if take_out(ARGV[arg]) then
     removed = removed + 1
@@ -90,6 +92,7 @@ for arg = 4, #ARGV, 5 do
       redis.pcall('PEXPIRE', KEYS[key + 2], reply_ttl)
     end
     if ARGV[arg + 4] ~= '' then keep_outcome(KEYS[key + 3], KEYS[key + 4], ARGV[arg + 4]) end
+    release_key(KEYS[13], ARGV[arg + 5], ARGV[arg])
   end
   key = key + 4
 end

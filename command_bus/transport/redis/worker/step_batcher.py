@@ -45,6 +45,7 @@ from command_bus.transport.steps import (
     Take,
 )
 from command_bus.transport.tasks import all_of
+from command_bus.transport.unique_keys import stored_key
 
 __all__ = ["StepBatcher"]
 
@@ -220,7 +221,7 @@ def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: l
         case Done(left, follow, status):
             running = f"{lease.attempt_id}>{lease.ahead[-1][0]}" if lease.ahead else lease.attempt_id
             if left is not NO_SETTLEMENT:
-                flags = _leave(keys, left, names, extra)
+                flags = _leave(keys, lease.mailbox, left, names, extra)
                 args += (_VERBS[status] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, running, *extra)
             else:
                 args += (_VERBS[status] + _FOLLOWS[follow], lease.activation, lease.holder, running)
@@ -233,14 +234,14 @@ def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: l
         case GiveBack(counts):
             args += ("gl", lease.activation, lease.holder, lease.attempt_id, int(counts))
         case DeadLetterStep(left, record, raw, follow):
-            flags = _leave(keys, left, names, extra)
+            flags = _leave(keys, lease.mailbox, left, names, extra)
             args += ("b" + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.attempt_id, *extra, record, raw)
         case Park(left, record, raw):
-            flags = _leave(keys, left, names, extra)
+            flags = _leave(keys, lease.mailbox, left, names, extra)
             args += ("pl" + flags, lease.activation, lease.holder, lease.attempt_id, *extra, record, raw)
 
 
-def _leave(keys: ShardKeys, left: Settlement, names: list[str], args: list[Any]) -> str:
+def _leave(keys: ShardKeys, mailbox: str, left: Settlement, names: list[str], args: list[Any]) -> str:
     """Append what a settled command leaves; return the letters for it."""
     flags = ""
     if left.mark:
@@ -259,6 +260,10 @@ def _leave(keys: ShardKeys, left: Settlement, names: list[str], args: list[Any])
         names += (keys.dispatch(left.dispatch), keys.outcomes(left.dispatch))
         args.append(left.outcome)
         flags += "o"
+    if left.unique:
+        names.append(keys.unique)
+        args.append(stored_key(mailbox, left.unique))
+        flags += "u"
     return flags
 
 

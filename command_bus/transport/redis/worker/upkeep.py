@@ -1,4 +1,4 @@
-"""`Upkeep`: repairs mailboxes that lost their activation, removes workers that were lost, and prunes dead letters.
+"""`Upkeep`: repairs mailboxes that lost their activation, and removes what nobody needs: lost workers, unique keys, old dead letters.
 
 A mailbox may lose its activation (its entry in the ready stream) with data that the server lost or an operator deleted, or if the
 process that resumed it died before it was done. No worker would ever run it. So workers check all mailboxes with work, a page at a time. The fleet
@@ -20,6 +20,7 @@ from command_bus.transport.redis.ready_stream import repair_page
 from command_bus.transport.redis.scripts import REMOVE_WORKER
 from command_bus.transport.redis.worker.letter_pruning import LetterLimits, LetterPruning
 from command_bus.transport.redis.worker.periodic import run_periodically
+from command_bus.transport.redis.worker.unique_sweep import sweep_page
 
 __all__ = ["Upkeep"]
 
@@ -53,6 +54,7 @@ class Upkeep:
         self._worker = worker
         self._lease = lease
         self._cursor = JITTER.getrandbits(32)
+        self._unique_cursor = JITTER.getrandbits(32)
         self._sweep_at = 0.0
         self._pruning = LetterPruning(connections, keys, letters or LetterLimits())
         self._prune_at = 0.0
@@ -71,7 +73,7 @@ class Upkeep:
         if now >= self._prune_at:
             pause = _BETWEEN_PAGES if await self._pruning.page() else _LONGEST_PAUSE
             self._prune_at = now + pause * JITTER.uniform(0.8, 1.2)
-        part = await self._repair()
+        part = min(await self._repair(), await self._sweep())
         pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, _ROUND * self._workers * part)) * JITTER.uniform(0.8, 1.2)
         return max(_SHORTEST_PAUSE, min(pause, self._prune_at - mono()))
 
@@ -80,6 +82,15 @@ class Upkeep:
         self._cursor, repaired, part = await repair_page(self._connections, self._keys, self._cursor)
         if repaired:
             _log.warning("%s: %d mailboxes had lost their activation and got a new one", self._keys.ready, repaired)
+        return part
+
+    async def _sweep(self) -> float:
+        """Release those unique keys of a page whose command is gone; return which part of all it was."""
+        self._unique_cursor, released, part = await sweep_page(self._connections, self._keys, self._unique_cursor)
+        if released:
+            _log.info(
+                "%s: %d unique keys were held by no command any more, or their window was over", self._keys.unique, released
+            )
         return part
 
     async def _remove_lost(self) -> None:

@@ -14,7 +14,8 @@
 -- KEYS[10]  events    stream of what happened to commands of watched types
 -- KEYS[11]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
 -- KEYS[12…] the mailbox of each step; then, in the order of the steps, the keys that their operations name: m and e a mark, i an inbox,
---           o the record and the stream of outcomes of a dispatch
+--           o the record and the stream of outcomes of a dispatch, u
+--           the hash of unique keys (see shared/unique.lua)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     consumer name of the worker that asks
 -- ARGV[3]   reply ttl in ms, of an inbox
@@ -23,12 +24,13 @@
 -- ARGV[6]   ahead     how many commands of a mailbox are read at a time: the one that is started, and those behind it
 -- ARGV[7…]  for each step: operation, activation, holder, running ('fence|message', or empty if none of its commands was started; then
 --           '>next' if the worker has read the next command ahead); then, if the operation has m: mark ttl in ms, mark; e: ttl; i: reply;
---           o: outcome; and by its verb b, p: record, raw envelope; w: delay in ms, '1' if the attempt counts, 's' if its handler
+--           o: outcome; u: unique key; and by its verb b, p: record, raw envelope; w: delay in ms, '1' if the attempt counts, 's' if its handler
 --           put it off; g: '1' if the attempt counts
 --
 -- An operation is a few letters. The first is the verb: t take, d done, n done but denied, x done but expired, b write a dead letter,
 -- p park, w wait for a retry or a snooze, g give back. The second says what follows: s stay (start the next), y yield (only if no other mailbox
--- waits), l leave (start none). The others say what is left: a mark (m), a reply (i), an outcome (o), or the end of a wait (e): if the mark
+-- waits), l leave (start none). The others say what is left: a mark (m), a reply (i), an outcome (o), a unique key that is released if the
+-- command stands for it (u), or the end of a wait (e): if the mark
 -- says that a command waits in this mailbox, the mark gets a time to live; any other mark stays as it is.
 --
 -- returns now in ms, then for each step two values:
@@ -78,6 +80,8 @@ local function read_left(operation, verb)
       left.waiting, left.ttl = KEYS[key], ARGV[arg]
     elseif what == 'i' then
       left.inbox, left.reply = KEYS[key], ARGV[arg]
+    elseif what == 'u' then
+      left.unique, left.key = KEYS[key], ARGV[arg]
     else
       left.record, left.outcomes, left.outcome = KEYS[key], KEYS[key + 1], ARGV[arg]
       key = key + 1

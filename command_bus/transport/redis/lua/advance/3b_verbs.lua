@@ -1,10 +1,16 @@
 -- What a settled command leaves.
 
--- Write the mark. That of a parked command stays until an operator decides.
-local function write_mark(left, parks, name)
+-- Write the mark, and release the unique key, which stays to the end of its window. Both of a parked command (without `message`) stay until an
+-- operator decides.
+local function write_mark(left, parks, name, message)
   if left.waiting then
     local mark = try('GET', left.waiting)
     if type(mark) == 'string' and sub(mark, 1, 1) == 'q' and sub(mark, 10) == name then call('SET', left.waiting, mark, 'PX', left.ttl) end
+  end
+  if left.unique then
+    local stander = try('HGET', left.unique, left.key)
+    local place, window = string.match(type(stander) == 'string' and stander or '', '^([^|]*)|(%d*)|')
+    if place == message and (tonumber(window) or 0) <= now then call('HDEL', left.unique, left.key) end
   end
   if not left.mark then return end
   if parks then
@@ -38,7 +44,7 @@ local function settle(step, verb, name, activation, holder, follow, left, parts)
   if counter then counts[counter] = counts[counter] + 1 end
   settled = settled + 1
   if left then
-    write_mark(left, false, name)
+    write_mark(left, false, name, message)
     push_reply(left)
     if left.outcomes then keep_outcome(left.record, left.outcomes, left.outcome) end
   end
@@ -114,7 +120,9 @@ end
 local function carry_out(step, verb, name, activation, follow, left, record, at)
   if publish and is_watched(name) then note_end(step, verb, name, left, record, at) end
   local parts = find(record, '=', at, true) and string.match(record, '^[^|]*|[^|]*|[^|]*(|.*)', at) or ''
+  if parts ~= '' then parts = string.gsub(parts, '|started=[^|]*', '') end
   if settling[verb] then return settle(step, verb, name, activation, holders[step], follow, left, parts) end
+  parts = parts .. '|started=' .. messages[step]
   local attempt, first = string.match(record, '^(%d+)|([^|]*)|', at)
   if verb == 'p' then return park(step, name, left, attempt, first, parts) end
   if verb == 'w' then return wait(step, name, left[1], left[2], attempt, first, parts) end

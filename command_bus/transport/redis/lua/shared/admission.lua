@@ -10,8 +10,9 @@ local function limits_in(text, active)
 end
 
 -- Return two functions and a third that ends the batch. `put` adds a command to a mailbox and activates that if it was idle; it returns the
--- error, if there is one. `spoiled` returns whether an error concerns one mailbox, not the server; a mailbox whose ids are used up is
--- activated, because the worker that empties it deletes it with its ids. `finish` writes what mailboxes have become.
+-- error, if there is one, else nil and the command's id in the mailbox, which a lone one has not. `spoiled` returns whether an error
+-- concerns one mailbox, not the server; a mailbox whose ids are used up is activated, because the worker that empties it deletes it with its
+-- ids. `finish` writes what mailboxes have become.
 --
 -- Mailboxes go by their number in `names`. `records` are those of `active`, `held` has those that start nothing, `many` how many commands
 -- of each the batch has: the only one of an idle entity stays a lone one.
@@ -59,6 +60,7 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
     local added = redis.pcall('XADD', KEYS[first_box + box], '*', 'e', envelope)
     if type(added) == 'table' then return added end
     activate(box, activation)
+    return nil, added
   end
   local function spoiled(box, fault)
     if string.find(tostring(fault.err), ' ID', 1, true) then

@@ -8,8 +8,9 @@
 -- attempt     how often the oldest command was started
 -- first       ms of its first start, 0 if it was never started; below zero: replayed, its deadline no longer counts
 -- holder      the lease under which it runs (h, H, O), else empty
--- parts       |key=value each: z of a command that its handler put off (see shared/snooze.lua), others of later releases; a script that writes the
---             record again keeps those that it does not know
+-- parts       |key=value each: z of a command that its handler put off (see shared/snooze.lua); started, the id of a command that was started
+--             and waits to be started again, of use while it is the oldest and `first` is not 0; others of later releases; a script that
+--             writes the record again keeps those that it does not know
 --
 -- A later release may have further states, of one letter or more. A script that meets one leaves record, head and activation alone.
 --
