@@ -119,8 +119,8 @@ RESERVED = (
     Mutant(
         "a replayed entry keeps its envelope only",
         f"{_LUA}/settle_dead_letter.lua",
-        "unpack(fields_in(fields['e'] or ''))",
-        "'e', envelope_of_text(fields['e'] or '')",
+        "  local replayed = fields_in(fields['e'] or '')\n",
+        "  local replayed = {'e', envelope_of_text(fields['e'] or '')}\n",
         f"{_KEPT}::test_all_fields_of_an_entry_come_back_from_a_dead_letter",
     ),
     Mutant(
