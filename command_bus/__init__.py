@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from command_bus.sync.bus import SyncCommandBus
     from command_bus.sync.parts import SyncEntityScope
     from command_bus.sync.thread import BlockingCallWarning
+    from command_bus.transport.records import Recount
     from command_bus.worker.worker import StopReport, Worker
 
 __all__ = [
@@ -158,6 +159,7 @@ __all__ = [
     "Query",
     "QueueFull",
     "Receipt",
+    "Recount",
     "RegistrationError",
     "Reject",
     "ResultNotKept",
@@ -197,6 +199,7 @@ _HOMES = {
     "admin.entity": "EntityScope",
     "admin.events": "Event",
     "admin.info": "AbortReport DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo Stats WaitingCommand",
+    "transport.records": "Recount",
     "serialization.announcements": "CommandInfo WorkerInfo WorkerStatus",
     "messages.message": "Command EntityId Message Query",
     "middleware": "Middleware Proceed Sending",

@@ -29,6 +29,7 @@ from command_bus.messages.unique import Unique
 from command_bus.middleware import Middleware
 from command_bus.observer import Observer
 from command_bus.sending.sender import Sender
+from command_bus.sending.server_state import ServerState
 from command_bus.serialization.protection import PayloadCipher, Protection
 from command_bus.session import Clients, Session, TransportOpener
 from command_bus.settings import BusSettings, SettingOverrides, resolved
@@ -84,6 +85,7 @@ class CommandBus:
         dead_letters: What was given up: list, inspect, replay, discard, purge it.
         entities: All entities, for operators: list, pause, resume, drain, purge them; `entities.of("account")` is one type.
         fleet: Who works here, and the commands that the workers announce.
+        server: Whether the server is there, as the bus's own requests found out.
         events: What happens to commands of watched entity types: `async for event in bus.events()`.
         session: The connection, which workers and operators of this bus share.
 
@@ -119,6 +121,7 @@ class CommandBus:
         self.entities = Entities(self.session)
         self.fleet = Fleet(self.session)
         self.events = Events(self.session)
+        self.server = ServerState(self.session)
 
     @classmethod
     def in_memory(cls, **arguments: Unpack[BusArguments]) -> Self:

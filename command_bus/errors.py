@@ -177,8 +177,8 @@ class QueueFull(CommandBusError):
 
     Attributes:
         retry_after: Seconds after which a new try is sensible.
-        limit: Which limit: `"entity"`, `"total"`, `"memory"`, `"drain"` (see `Draining`), or `"predecessor"` when an earlier command of the same
-            entity in the same batch was refused and this one must not overtake it.
+        limit: Which limit: `"entity"`, `"total"`, `"entities"` (`max_entities`), `"memory"`, `"drain"` (see `Draining`), or `"predecessor"`
+            when an earlier command of the same entity in the same batch was refused and this one must not overtake it.
     """
 
     code = "queue_full"

@@ -22,7 +22,7 @@ from command_bus.errors import InvalidSettings
 from command_bus.messages.message import check_entity_type
 from command_bus.session import Session
 from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, mailbox_parts, scope_label, scope_of, type_scope
-from command_bus.transport.records import Hold, StoredEntity
+from command_bus.transport.records import Hold, Recount, StoredEntity
 
 __all__ = ["Entities", "entity_info", "hold_info"]
 
@@ -121,6 +121,21 @@ class Entities:
         """Return what is paused or drained as a type or as a whole. `list(states={"paused"})` lists single entities."""
         found = [hold_info(hold) for hold in await self._session.transport.holds.wide()]
         return [hold for hold in found if self._scope in (EVERYTHING, type_scope(hold.entity_type)) or hold.what == "everything"]
+
+    async def recount(self, *, correct: bool = True) -> Recount:
+        """Compare the counters `depth` and those of delayed commands with what is there, of the whole bus, and set them right.
+
+        Each shard is one step, so it is exact while commands come and go. Counters are wrong if somebody has deleted keys by hand, or the
+        server has lost a part of its data.
+
+        Args:
+            correct: False to compare only.
+
+        Raises:
+            NewerState: An entity is in a state that only a later release knows.
+            TransportUnavailable: The server cannot be reached, or entities came and went too quickly.
+        """
+        return await self._session.transport.recounts.recount(correct=correct)
 
     async def types(self) -> list[EntityTypeInfo]:
         """Return all entity types that the namespace knows, by name.

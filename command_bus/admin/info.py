@@ -277,6 +277,7 @@ class Stats:
         handed_back: Starts since then that were no attempt: the worker did not know the command, or was leaving.
         workers: The live workers.
         snoozed: Starts since then whose handler put its command off.
+        pruned: Dead letters deleted since the namespace was made, because they were too old or too many.
         superseded: Commands since then that another of their unique key replaced.
         folded: Commands since then that were dropped, because another stood for their unique key.
     """
@@ -301,5 +302,6 @@ class Stats:
     handed_back: int
     workers: tuple[WorkerInfo, ...]
     snoozed: int = 0
+    pruned: int = 0
     superseded: int = 0
     folded: int = 0

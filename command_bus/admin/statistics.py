@@ -56,6 +56,7 @@ class Statistics:
             dead_lettered=counters.dead,
             retried=counters.retried,
             handed_back=counters.handed_back,
+            pruned=counters.pruned,
             superseded=counters.superseded,
             folded=counters.folded,
             workers=workers,

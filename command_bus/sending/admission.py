@@ -20,6 +20,10 @@ _RETRY_AFTER_DRAIN = 5.0
 _FULL: dict[Admission, tuple[str, str]] = {
     Admission.ENTITY_FULL: ("entity", "the entity holds as many commands as max_depth allows"),
     Admission.TOTAL_FULL: ("total", "the namespace holds as many commands as max_total_depth allows"),
+    Admission.TOO_MANY_ENTITIES: (
+        "entities",
+        "as many entities have work as max_entities allows, and this one has none: a parked one counts until its dead letter is settled",
+    ),
     Admission.PREDECESSOR_REFUSED: (
         "predecessor",
         "an earlier command of this entity in the same batch was refused, and must not be overtaken",

@@ -18,7 +18,7 @@ from command_bus.messages.outgoing import Envelope
 from command_bus.messages.policies import RetryPolicy
 from command_bus.messages.receipts import BatchResult, SyncReceipt
 from command_bus.messages.unique import Unique
-from command_bus.sync.parts import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFleet
+from command_bus.sync.parts import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFleet, SyncServerState
 from command_bus.sync.thread import ThreadedBus, warn_of_event_loop
 
 __all__ = ["SyncCommandBus"]
@@ -41,6 +41,7 @@ class SyncCommandBus:
         dead_letters: What was given up: list, inspect, replay, discard, purge it.
         entities: All entities, for operators: list, pause, resume, drain, purge them; `entities.of("account")` is one type.
         fleet: Who works here, and the commands that the workers announce.
+        server: Whether the server is there, as the bus's own requests found out.
         events: What happens to commands of watched entity types: `for event in bus.events()`.
 
     Raises:
@@ -56,6 +57,7 @@ class SyncCommandBus:
         self.entities = SyncEntities(self._bus, lambda bus: bus.entities)
         self.fleet = SyncFleet(self._bus, lambda bus: bus.fleet)
         self.events = SyncEvents(self._bus, lambda bus: bus.events)
+        self.server = SyncServerState(self._bus, lambda bus: bus.server)
 
     def __enter__(self) -> Self:
         self.open()

@@ -6,7 +6,7 @@ Async iterators become generators. A test compares the signatures of both sides,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Generator
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from command_bus.admin.events import Event, EventKind, Events
 from command_bus.admin.fleet import Fleet
 from command_bus.errors import BusClosed
 from command_bus.messages.message import Message, canonical_entity_id, check_entity_type
+from command_bus.sending.server_state import ServerState
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
     from command_bus.messages.receipts import SyncReceipt
     from command_bus.serialization.announcements import CommandInfo, WorkerStatus
     from command_bus.sync.thread import ThreadedBus
+    from command_bus.transport.records import Recount
 
-__all__ = ["SyncDeadLetters", "SyncEntities", "SyncEntityScope", "SyncEvents", "SyncFleet"]
+__all__ = ["SyncDeadLetters", "SyncEntities", "SyncEntityScope", "SyncEvents", "SyncFleet", "SyncServerState"]
 
 R = TypeVar("R")
 P = TypeVar("P")
@@ -78,9 +80,9 @@ class SyncDeadLetters(_Part[DeadLetters]):
         """See `DeadLetters.get`."""
         return self._do(lambda letters: letters.get(letter_id))
 
-    def replay(self, letter_id: str) -> str:
+    def replay(self, letter_id: str, *, payload: Mapping[str, Any] | Message[Any] | None = None) -> str:
         """See `DeadLetters.replay`."""
-        return self._do(lambda letters: letters.replay(letter_id))
+        return self._do(lambda letters: letters.replay(letter_id, payload=payload))
 
     def replay_all(self, **filters: Unpack[LetterFilters]) -> int:
         """See `DeadLetters.replay_all`."""
@@ -126,6 +128,10 @@ class SyncEntities(_Part[Entities]):
     def holds(self) -> list[HoldInfo]:
         """See `Entities.holds`."""
         return self._do(lambda entities: entities.holds())
+
+    def recount(self, *, correct: bool = True) -> Recount:
+        """See `Entities.recount`."""
+        return self._do(lambda entities: entities.recount(correct=correct))
 
     def types(self) -> list[EntityTypeInfo]:
         """See `Entities.types`."""
@@ -253,3 +259,25 @@ def _until_closed(events: Generator[Event]) -> Generator[Event]:
         yield from events
     except BusClosed:
         return
+
+
+class SyncServerState(_Part[ServerState]):
+    """Whether the server is there: see `ServerState`."""
+
+    @property
+    def is_available(self) -> bool:
+        """See `ServerState.is_available`."""
+        return self._do(_is_available)
+
+    @property
+    def away_for(self) -> float:
+        """See `ServerState.away_for`."""
+        return self._do(_away_for)
+
+
+async def _is_available(state: ServerState) -> bool:
+    return state.is_available
+
+
+async def _away_for(state: ServerState) -> float:
+    return state.away_for

@@ -16,7 +16,7 @@ from command_bus.clock import mono
 from command_bus.errors import CommandBusError, MissingExtra
 
 try:
-    from prometheus_client import CollectorRegistry, Counter, Histogram
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
     from prometheus_client.parser import text_string_to_metric_families
@@ -96,6 +96,8 @@ class PrometheusMetrics:
         self._wait = Histogram(
             "wait_seconds", "From acceptance to the first start.", ("command",), buckets=_WAIT_BUCKETS, **given
         )
+        self._away = Gauge("server_away", "Servers that this process cannot reach.", **given)
+        self._outages = Counter("server_outages", "How often a server could not be reached.", **given)
         self._children: dict[tuple[Any, ...], Any] = {}
         self.registry.register(self)
 
@@ -129,6 +131,15 @@ class PrometheusMetrics:
     def dead_lettered(self, command: str, reason: str) -> None:
         """Implement `Observer`."""
         self._child(self._dead, command, reason).inc()
+
+    def server_away(self, server: str, reason: str) -> None:
+        """Implement `Observer`."""
+        self._away.inc()
+        self._outages.inc()
+
+    def server_back(self, server: str, seconds: float) -> None:
+        """Implement `Observer`."""
+        self._away.dec()
 
     def connects(self, reconnects: Callable[[], int]) -> None:
         """Implement `Observer`."""

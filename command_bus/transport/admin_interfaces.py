@@ -10,6 +10,7 @@ from command_bus.transport.records import (
     Contents,
     Hold,
     MailboxHead,
+    Recount,
     Resolution,
     ShardSnapshot,
     StoredDeadLetter,
@@ -29,6 +30,7 @@ __all__ = [
     "Interrupts",
     "Mailboxes",
     "Obliteration",
+    "Recounts",
     "StatisticsReader",
     "TypeRecords",
 ]
@@ -164,8 +166,16 @@ class DeadLetterStore(Protocol):
         """
         ...
 
-    async def settle(self, letter: StoredDeadLetter, verb: Resolution, left: Settlement) -> bool:
-        """Replay or discard a dead letter; return False if it is gone."""
+    async def settle(self, letter: StoredDeadLetter, verb: Resolution, left: Settlement, edited: bytes = b"") -> bool:
+        """Replay or discard a dead letter; return False if it is gone. `edited` is the envelope to replay instead of its own."""
+        ...
+
+
+class Recounts(Protocol):
+    """Compares counters with what is there."""
+
+    async def recount(self, *, correct: bool) -> Recount:
+        """Count, exactly also while commands come and go; with `correct`, set the counters right in the same step."""
         ...
 
 

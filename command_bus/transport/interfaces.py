@@ -24,9 +24,11 @@ from command_bus.transport.admin_interfaces import (
     Interrupts,
     Mailboxes,
     Obliteration,
+    Recounts,
     StatisticsReader,
     TypeRecords,
 )
+from command_bus.transport.availability import Availability
 from command_bus.transport.bulk import BulkDispatches
 from command_bus.transport.sender_interfaces import Agreements, CommandLocator, Marks, Producer, Replies
 from command_bus.transport.worker_interfaces import WorkerSide, WorkerSideOptions
@@ -40,10 +42,12 @@ class Transport(Protocol):
     Attributes:
         label: Names the server for people, without a password.
         shards: How many shards the namespace has.
+        availability: Which of its servers are away.
     """
 
     label: str
     shards: int
+    availability: Availability
     producer: Producer  # an observer may stand before the transport's own
 
     @property
@@ -109,6 +113,11 @@ class Transport(Protocol):
     @property
     def events(self) -> EventStreams:
         """Reads events."""
+        ...
+
+    @property
+    def recounts(self) -> Recounts:
+        """Compares counters with what is there."""
         ...
 
     @property

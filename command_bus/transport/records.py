@@ -187,6 +187,7 @@ class ShardCounters:
         retried: Attempts that were followed by another after a delay.
         snoozed: Starts whose handler put its command off.
         handed_back: Starts that did not count as an attempt.
+        pruned: Dead letters that were deleted because they were too old or too many.
         superseded: Commands that another of their unique key replaced.
         folded: Commands dropped because another stood for their unique key.
     """
@@ -201,6 +202,7 @@ class ShardCounters:
     retried: int = 0
     snoozed: int = 0
     handed_back: int = 0
+    pruned: int = 0
     superseded: int = 0
     folded: int = 0
 
@@ -262,6 +264,29 @@ class TypeRecord:
     def mailboxes(self) -> str | None:
         """The text of the mailbox policy."""
         return None if self.policy is None else self.policy.decode(errors="backslashreplace")
+
+
+@dataclass(frozen=True, slots=True)
+class Recount:
+    """A comparison of counters with what is there.
+
+    Attributes:
+        stored: The depth as it was stored: commands that are accepted and not settled.
+        counted: The depth as it was counted.
+        delayed: Entities whose number of delayed commands was wrong.
+        complete: Whether everything was counted. Not if a shard has more than 20,000 entities with work or delayed commands, or more than
+            16 MiB of these.
+    """
+
+    stored: int
+    counted: int
+    delayed: int
+    complete: bool = True
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing was found to be wrong."""
+        return self.stored == self.counted and not self.delayed
 
 
 Resolution = Literal["replay", "discard"]

@@ -32,7 +32,8 @@ class Producer(Protocol):
     3. An earlier command of the mailbox in this batch was refused by rule 2 or 4: `PREDECESSOR_REFUSED`, so that it is not overtaken. A
        batch may hold commands of several callers: the earlier one may be another caller's.
     4. The mailbox holds `max_depth` commands, delayed ones included: `ENTITY_FULL`. The shard holds its share of `max_total_depth`:
-       `TOTAL_FULL`.
+       `TOTAL_FULL`. The mailbox has neither a command in line nor a parked one, and as many mailboxes as the shard's share of
+       `max_entities` have: `TOO_MANY_ENTITIES`.
     5. `ACCEPTED`: the command is in its mailbox, or waits for its delay. A marked one has a waiting mark (`marks.waiting_mark`) until it
        is settled. A command without a mark is accepted as often as it is sent.
 

@@ -55,6 +55,7 @@ class Admission(Enum):
     CONFLICT = "!"
     ENTITY_FULL = "e"
     TOTAL_FULL = "t"
+    TOO_MANY_ENTITIES = "n"
     PREDECESSOR_REFUSED = "p"
     WRONG_TYPE = "w"
     OUT_OF_SEQUENCE = "s"
@@ -63,7 +64,7 @@ class Admission(Enum):
     """Dropped: another command stands for its unique key."""
     REPLACED = "r"
     """Accepted, and another command of its unique key taken out."""
-    MAY_NOT_REPLACE = "n"
+    MAY_NOT_REPLACE = "x"
 
 
 UnavailableShards = dict[int, CommandBusError]

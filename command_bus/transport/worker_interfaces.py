@@ -81,6 +81,18 @@ class WorkerSlots(Protocol):
         """Return whether the reader of another shard waits for a slot."""
         ...
 
+    def pause(self) -> None:
+        """Let nothing more be read until `resume`; what a read under way brings is given back."""
+        ...
+
+    def resume(self) -> None:
+        """Let more be read."""
+        ...
+
+    def resize(self, total: int) -> None:
+        """Have another number of slots."""
+        ...
+
 
 class Leases(Protocol):
     """The leases that a worker holds, renewed in the background."""
@@ -145,6 +157,8 @@ class WorkerSideOptions:
         is_stuck: Whether some of the work cannot be run here for now.
         heartbeat: Called with the server's time in ms, with each renewal; returns the record that `announcements.workers` reads.
         max_depth: Returns how many commands a mailbox of an entity type may hold.
+        dead_letter_ttl: Seconds for which dead letters are kept; None: for ever.
+        max_dead_letters: How many are kept; None: any number.
     """
 
     name: str
@@ -155,6 +169,8 @@ class WorkerSideOptions:
     is_stuck: Callable[[], bool]
     heartbeat: Callable[[int], bytes]
     max_depth: Callable[[str | None], int]
+    dead_letter_ttl: float | None = None
+    max_dead_letters: int | None = None
 
 
 class WorkerSide(Protocol):

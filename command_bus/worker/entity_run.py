@@ -31,6 +31,7 @@ class EntityRun:
         quantum: Commands that an entity runs in a row while others wait for its slot.
         quantum_time: Seconds for which an entity runs in a row while others wait.
         stopping: Whether the worker is about to leave.
+        leaving: Whether an entity is given up after the command that runs: the worker is about to leave, or paused.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class EntityRun:
         quantum: int,
         quantum_time: float,
         stopping: Callable[[], bool],
+        leaving: Callable[[], bool],
     ) -> None:
         self._steps = steps
         self._executor = executor
@@ -49,6 +51,7 @@ class EntityRun:
         self._quantum = quantum
         self._quantum_time = quantum_time
         self._stopping = stopping
+        self._leaving = leaving
 
     async def run(self, lease: Lease) -> None:
         """Run the mailbox's commands in order."""
@@ -56,7 +59,7 @@ class EntityRun:
         answer = await self._advance(lease, _TAKE)
         began, commands = mono(), 0
         while type(answer) is Started:
-            if self._stopping():
+            if self._leaving():
                 answer = await self._advance(lease, _UNTOUCHED)
                 break
             step = await self._executor.execute(lease, answer, task)
@@ -74,7 +77,7 @@ class EntityRun:
 
         The server knows who else waits in this shard, and the worker which other shards wait for a slot.
         """
-        if self._stopping():
+        if self._leaving():
             return "leave"
         if commands < self._quantum and mono() - began <= self._quantum_time:
             return "stay"

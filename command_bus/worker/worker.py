@@ -29,7 +29,8 @@ from command_bus.randomness import token
 from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.session import Session
-from command_bus.settings import BusSettings, unknown_variables
+from command_bus.settings import BusSettings, resolved
+from command_bus.stray_variables import unknown_variables
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.worker_interfaces import WorkerSideOptions
 from command_bus.worker.decisions import Decisions
@@ -90,6 +91,8 @@ class Worker:
         self._stack = AsyncExitStack()
         self._parts: _Parts | None = None
         self._stopping = False
+        self._paused = False
+        self._concurrency = most_at_once(settings, registry)
         self._starting = asyncio.Lock()
         self._stopped: asyncio.Task[StopReport] | None = None
         self._started_ms = 0
@@ -134,6 +137,42 @@ class Worker:
         """
         return max(self._parts.side.consumer.silent_for, self._parts.side.leases.overdue) if self._parts else math.inf
 
+    @property
+    def paused(self) -> bool:
+        """Whether `pause` holds."""
+        return self._paused
+
+    @property
+    def concurrency(self) -> int:
+        """Entities that it runs at a time; may be set at any time.
+
+        Set lower, nothing that runs is ended: fewer are begun. If all its handlers are synchronous, its threads are the most.
+
+        Raises:
+            InvalidSettings: It is set to something else than 1 to 100,000.
+        """
+        return self._concurrency
+
+    @concurrency.setter
+    def concurrency(self, entities: int) -> None:
+        self._concurrency = most_at_once(resolved(self.settings, None, None, {"concurrency": entities}), self.registry)
+        if self._parts is not None:
+            self._parts.side.slots.resize(self._concurrency)
+
+    def pause(self) -> None:
+        """Take no more work until `resume`; also before the start. What runs goes on to its end, then its entity is left to other workers."""
+        self._paused = True
+        if self._parts is not None:
+            self._parts.side.slots.pause()
+        _log.info("worker %s is paused", self.name)
+
+    def resume(self) -> None:
+        """Take work again."""
+        self._paused = False
+        if self._parts is not None:
+            self._parts.side.slots.resume()
+        _log.info("worker %s goes on", self.name)
+
     async def start(self) -> None:
         """Begin to run commands; returns at once.
 
@@ -170,9 +209,7 @@ class Worker:
         except BaseException:
             await self._stack.aclose()
             raise
-        _log.info(
-            "worker %s runs %d commands, %d at a time", self.name, len(self.registry), most_at_once(self.settings, self.registry)
-        )
+        _log.info("worker %s runs %d commands, %d at a time", self.name, len(self.registry), self.concurrency)
 
     async def run(self, *, signals: bool = True) -> StopReport:
         """Run until SIGTERM or SIGINT (or `stop`), then stop within the grace time. A second signal ends the process at once.
@@ -243,7 +280,7 @@ class Worker:
             pid=os.getpid(),
             started_ms=self._started_ms,
             seen_ms=wall_ms() if now_ms is None else now_ms,
-            concurrency=most_at_once(self.settings, self.registry),
+            concurrency=self.concurrency,
             running=self.running,
             commands=self.registry.names(),
             lease=self.settings.lease,
@@ -251,6 +288,7 @@ class Worker:
             threads=self.settings.threads,
             awaiting_thread=self.figures.awaiting_thread,
             awaiting_reply=self.figures.awaiting_reply,
+            paused=self.paused,
         )
 
 
@@ -272,10 +310,12 @@ class _Parts:
                 name=worker.name,
                 lease=settings.lease,
                 reply_ttl=settings.reply_ttl,
-                slots=most_at_once(settings, worker.registry),
+                slots=worker.concurrency,
                 max_lent=settings.max_waiting,
                 is_stuck=lambda: self.threads.turns_away,
                 heartbeat=lambda now_ms: worker_record(worker.info(now_ms)),
+                dead_letter_ttl=settings.dead_letter_ttl,
+                max_dead_letters=settings.max_dead_letters,
                 max_depth=lambda entity_type: settings.entity(entity_type).max_depth or settings.max_depth,
             )
         )
@@ -298,7 +338,10 @@ class _Parts:
             quantum=settings.quantum,
             quantum_time=settings.quantum_time,
             stopping=worker.stopping,
+            leaving=lambda: worker.stopping() or worker.paused,
         )
+        if worker.paused:
+            self.side.slots.pause()
         self.side.begin(runs.run, decisions.lost)
 
     async def stop(self, grace: float) -> StopReport:

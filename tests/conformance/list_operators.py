@@ -242,7 +242,7 @@ class ListDeadLetters:
         behind = _order(after or BEFORE_ALL)
         return [each for each in found if behind < _order(each[0]) <= _order(until)][:count]
 
-    async def settle(self, letter: StoredDeadLetter, verb: Resolution, left: Settlement) -> bool:
+    async def settle(self, letter: StoredDeadLetter, verb: Resolution, left: Settlement, edited: bytes = b"") -> bool:
         server = self._server
         if server.letters.pop(letter.id, None) is None:
             return False
@@ -251,6 +251,8 @@ class ListDeadLetters:
         if left.mark:
             server.marks[left.command_id] = left.mark
         if parked and box is not None:
+            if edited:
+                box.entries[0].envelope = edited
             box.letter, box.attempt, box.first = "", 0, -wall_ms() if verb == "replay" else 0
             if verb == "discard":
                 box.entries.popleft()
@@ -258,7 +260,7 @@ class ListDeadLetters:
             server.wake(letter.mailbox)
         elif verb == "replay":
             server.counters["settled"] -= 1
-            server.put(letter.mailbox, left.command_id, letter.raw)
+            server.put(letter.mailbox, left.command_id, edited or letter.raw)
         return True
 
 

@@ -15,6 +15,7 @@ from command_bus.errors import BusClosed, CommandBusError, InvalidCommand, Unsui
 from command_bus.messages.policies import MailboxPolicy
 from command_bus.session import TransportOpener
 from command_bus.settings import BusSettings
+from command_bus.transport.availability import Availability
 from command_bus.transport.marks import digest_in, waiting_mark
 from command_bus.transport.records import (
     CommandLocation,
@@ -45,6 +46,7 @@ class ListTransport:
         self.settings = settings
         self.line = line
         self.label = "lists"
+        self.availability = Availability()
         self.shards = 1
         self.reconnects = 0
         self.producer: Any = ListProducer(server, settings)
@@ -63,6 +65,10 @@ class ListTransport:
     @property
     def events(self) -> NoReturn:
         raise UnsuitableServer("this transport has no events")
+
+    @property
+    def recounts(self) -> NoReturn:
+        raise UnsuitableServer("lists have no counters that could be wrong")
 
     @property
     def interrupts(self) -> NoReturn:
@@ -97,6 +103,7 @@ class ListProducer:
     def __init__(self, server: ListServer, settings: BusSettings) -> None:
         self._server = server
         self._most = settings.max_total_depth
+        self._most_entities = settings.max_entities
 
     async def enqueue(self, submission: Submission, timeout: float) -> Admission:
         return self._accept(submission, set())
@@ -131,6 +138,8 @@ class ListProducer:
             return Admission.ENTITY_FULL
         if server.counters["accepted"] - server.counters["settled"] >= self._most:
             return Admission.TOTAL_FULL
+        if self._most_entities is not None and each.mailbox not in server.boxes and len(server.boxes) >= self._most_entities:
+            return Admission.TOO_MANY_ENTITIES
         return None
 
     def _put(self, each: Submission) -> None:

@@ -6,11 +6,13 @@ a test of the conformance suite where the simulator cannot see the breakage, and
 
 from __future__ import annotations
 
+from tests.mutants.events import EVENTS
 from tests.mutants.lone import LONE
 from tests.mutants.mutant import Mutant
 from tests.mutants.policies import POLICIES
 from tests.mutants.reserved import RESERVED
 from tests.mutants.slots import SLOTS
+from tests.mutants.small import SMALL
 from tests.mutants.unique import UNIQUE
 
 __all__ = ["MUTANTS"]
@@ -46,19 +48,6 @@ MUTANTS = (
         "    return start(step, name, activation, holders[step], next_of(step), attempt, first, follow, parts)\n"
         "  end\n"
         "  if held_by ~= activation then return 'gone' end\n",
-    ),
-    Mutant(
-        "starts are not published",
-        f"{_LUA}/advance/3a_states.lua",
-        "  if publish then note_event('started'",
-        "  if publish and attempt == '1' then note_event('started'",
-    ),
-    Mutant(
-        "a step that fails is published",
-        f"{_LUA}/advance/3c_perform.lua",
-        "local function publish_events(done)\n  if done then\n",
-        "local function publish_events(done)\n  letter_id = letter_id or '0-0'\n  if true then\n",
-        "tests/conformance/test_events.py::test_a_failed_step_publishes_no_event",
     ),
     Mutant(
         "the end of a command is published for every holder of a lease",
@@ -484,9 +473,11 @@ MUTANTS = (
         "",
         "tests/unit/test_producer.py::test_an_answer_that_comes_late_is_nobody_s",
     ),
+    *EVENTS,
     *LONE,
     *POLICIES,
     *RESERVED,
+    *SMALL,
     *SLOTS,
     *UNIQUE,
 )

@@ -269,7 +269,7 @@ class Simulation:
                 self.history.note(letter.entity_id or "", f"operator: replay {letter.command_id}")
                 if sent is not None:
                     sent.replays += 1
-                await bus.dead_letters.replay(letter.id)
+                await bus.dead_letters.replay(letter.id, payload=letter.payload if random.random() < 0.5 else None)
             else:
                 self.history.note(letter.entity_id or "", f"operator: discard {letter.command_id}")
                 if sent is not None:

@@ -384,6 +384,7 @@ class Operator:
     async def _pause(self, name: str, seconds: float) -> None:
         entity, now, history = self._bus.entity("item", name), self._simulation.loop.time, self._simulation.history
         try:
+            await self._bus.entities.recount()  # what it writes must be right: see `state_rules`
             await entity.pause()
             began = now()
             await asyncio.sleep(seconds)

@@ -11,7 +11,9 @@ import pytest
 
 from command_bus.clock import mono
 from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable, UnsuitableServer
+from command_bus.transport.availability import Availability
 from command_bus.transport.redis.connection.outage_log import OutageLog
+from command_bus.transport.redis.connection.server_watch import ServerWatch
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.scripts import ENQUEUE_ONE
 from command_bus.transport.redis.sending.producer import StreamProducer
@@ -24,6 +26,7 @@ class Server:
 
     label = "server"
     outage = OutageLog("server")
+    watch = ServerWatch("server", lambda: asyncio.sleep(0), Availability(), fails_fast=False)
     connected = True
 
     def __init__(self, *answers: bytes | Exception) -> None:

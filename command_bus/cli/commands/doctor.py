@@ -56,7 +56,7 @@ def doctor(
 async def _examine(target: Target) -> list[Finding]:
     from command_bus.cli.commands.diagnosis import Finding, check_environment, check_namespace, check_server, worst_grade
     from command_bus.errors import CommandBusError, TransportUnavailable
-    from command_bus.settings import unknown_variables
+    from command_bus.stray_variables import unknown_variables
     from command_bus.transport.redis.admin.examination import examine
     from command_bus.transport.redis.connection.credentials import connection_options
 
@@ -93,5 +93,21 @@ async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine) -
         *check_mailboxes(seen, stats.entities),
         *check_work(stats, workers, await bus.entities.holds(), unhandled, line),
         *check_dead_letters(stats, age, line),
+        *await _examine_counters(bus, line),
         *check_entities((await bus.entities.list(order="age", limit=1000, scan=20_000)).entities, line),
     ]
+
+
+async def _examine_counters(bus: CommandBus, line: CommandLine) -> list[Finding]:
+    """Compare the counters with what is there, as far as this user may."""
+    from command_bus.cli.commands.diagnosis import Finding
+    from command_bus.errors import CommandBusError
+
+    try:
+        found = await bus.entities.recount(correct=False)
+    except CommandBusError:
+        return []
+    if found.is_right:
+        return []
+    text = f"depth is {found.stored:,}, and {found.counted:,} were counted; of {found.delayed:,} entities the delayed commands"
+    return [Finding("counters", "warning", text, line("recount"))]

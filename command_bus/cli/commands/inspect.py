@@ -206,6 +206,8 @@ def workers(*, target: Target, as_json: Json = False) -> None:
 def _running(worker: WorkerStatus) -> str:
     """Return how many entities a worker runs, its limit, and what it waits for."""
     text = f"{worker.running - worker.awaiting_reply}/{worker.concurrency}"
+    if worker.paused:
+        text += ", paused"
     if worker.awaiting_reply:
         text += f" + {worker.awaiting_reply} in calls"
     return text + (f", {worker.awaiting_thread} wait for a thread" if worker.awaiting_thread else "")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.messages.message import Message
 
-__all__ = ["call", "send"]
+__all__ = ["call", "read_fields", "send"]
 
 Name = Annotated[
     str,
@@ -69,7 +69,7 @@ def send(
     \b
     Exit codes: 0 accepted (or was before), 1 refused, 2 wrong usage or fields, 3 unknown whether it was accepted, 4 no server.
     """  # noqa: D301  # fmt: skip
-    values, headers = _fields(fields), _headers(header)
+    values, headers = read_fields(fields), _headers(header)
     options = DispatchOptions(
         command_id=command_id,
         delay=delay,
@@ -110,7 +110,7 @@ def call(
     \b
     Exit codes: 0 replied, 1 refused, rejected, failed or expired, 2 wrong usage or fields, 3 no outcome in time, 4 no server.
     """  # noqa: D301  # fmt: skip
-    values, headers = _fields(fields), _headers(header)
+    values, headers = read_fields(fields), _headers(header)
     options = CallOptions(
         timeout=timeout, command_id=command_id, headers=headers, retry=_retry(attempts), attempt_timeout=attempt_timeout
     )
@@ -126,7 +126,7 @@ def call(
     echo(to_json(run_command(work, sends=True)))
 
 
-def _fields(given: str | None) -> dict[str, Any]:
+def read_fields(given: str | None) -> dict[str, Any]:
     """Read the fields of a command from JSON.
 
     Raises:

@@ -44,7 +44,7 @@ _LOADING: Final = "script|load"
 _SENDING: Final = (
     ("hmget hsetnx hlen", "meta"),
     ("xgroup|create xinfo|groups xadd", "ready"),
-    ("hget hmget hset exists", "active"),
+    ("hget hmget hset exists hlen", "active"),
     ("hset hlen", "lone"),
     ("hget hincrby", "stats"),
     ("exists hmget", "paused"),
@@ -118,14 +118,14 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hmget hgetall hsetnx hlen hdel", "meta"),
         ("hget hgetall", "commands"),
         ("xgroup|create xinfo|groups xpending xack xadd xdel xrange", "ready"),
-        ("hget hmget hset hdel hexists hscan exists", "active"),
-        ("hget hdel", "lone"),
-        ("hincrby", "stats"),
+        ("hget hmget hset hdel hexists hscan exists hgetall hkeys", "active"),
+        ("hget hset hdel", "lone"),
+        ("hincrby hget", "stats"),
         ("hget hmget hset hdel hscan", "paused"),
         ("hget hmget hdel hexists", "parked"),
-        ("hget hdel hscan", "delayed"),
+        ("hget hdel hscan hlen hkeys hstrlen", "delayed"),
+        ("hget hmget hset hdel hexists hincrby hscan hgetall", "delayed_counts"),
         ("hget hset hsetnx hdel", "unique"),
-        ("hget hmget hdel hexists hincrby hscan", "delayed_counts"),
         ("hget hset hdel pexpire", "interrupts"),
         ("exists hgetall hset hdel del", "watched"),
         ("xadd xread xrange xrevrange pexpire persist", "events"),
@@ -138,6 +138,8 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("xadd pexpire", "bulk*"),
     ),
 }
+
+_PRUNING: Final = (("xrange xdel", "dead"),)
 
 
 def _every_key() -> str:
@@ -161,6 +163,7 @@ def acl_lines(
     password: str | None = None,
     selectors: bool = True,
     load_scripts: bool = False,
+    prunes: bool = False,
     replaces: bool = False,
 ) -> list[str]:
     """Return the `ACL SETUSER` command that makes a user of this role, as one line per user; an application has one user for each role.
@@ -178,6 +181,7 @@ def acl_lines(
             it can run only scripts that are loaded: every worker loads all scripts of its version, when it starts and within about a
             second after the server lost them. Until then a request is repeated, and fails with `TransportUnavailable` after
             `dispatch_timeout`. Workers and operators always have the right.
+        prunes: Whether a worker may delete dead letters, as `dead_letter_ttl` and `max_dead_letters` ask for.
         replaces: Whether a producer or pipeline may take commands out of line, as `Unique(wins="latest")` does, and answer their callers.
             Without this right such a dispatch fails with `MayNotReplace`. Workers always have the right, operators never dispatch.
 
@@ -194,7 +198,9 @@ def acl_lines(
             raise InvalidSettings(f"{what}: not empty, without spaces and control characters")
     if replaces and role == "operator":
         raise InvalidSettings("replaces: of a producer or pipeline; an operator does not dispatch")
-    grants = (*_GRANTS[role], *(_REPLACING if replaces and role != "worker" else ()))
+    pruning = _PRUNING if prunes and role == "worker" else ()
+    replacing = _REPLACING if replaces and role != "worker" else ()
+    grants = (*_GRANTS[role], *pruning, *replacing)
     head = ["ACL", "SETUSER", name, "reset", *((f">{password}", "on") if password else ("off",)), "resetchannels", "-@all"]
     head += _allowed(f"{_EVERYONE} {_LOADING}" if load_scripts or role in ("worker", "operator") else _EVERYONE)
     # A request is checked as a whole, against one selector: a script names the keys of its whole role.

@@ -167,6 +167,11 @@ class KeySpace:
         self.count = shards
         self.shards = tuple(ShardKeys(namespace, shard) for shard in range(shards))
 
+    def limits(self, commands: int, mailboxes: int | None) -> int | str:
+        """Return the limits of one shard as the scripts take them: its part of those of the namespace, rounded up."""
+        share = -(-commands // self.count)
+        return share if mailboxes is None else f"{share}:{-(-mailboxes // self.count)}"
+
     def shard_of(self, mailbox: str) -> int:
         """Return the shard of a mailbox: a stable hash of its name."""
         return 0 if self.count == 1 else crc32(mailbox.encode()) % self.count

@@ -21,8 +21,10 @@ __all__ = [
     "MAILBOX_HEADS",
     "OUTCOME_OFFSET",
     "PROMOTE",
+    "PRUNE_LETTERS",
     "REACTIVATE",
     "READ_MAILBOXES",
+    "RECOUNT",
     "REMOVE",
     "REMOVE_WORKER",
     "SCRIPTS",
@@ -79,11 +81,13 @@ ENQUEUE_UNIQUE = _load("enqueue_unique")
 FETCH = _load("fetch")
 ADVANCE = _load("advance")
 PROMOTE = _load("promote")
+PRUNE_LETTERS = _load("prune_letters")
 DELAYED_MAILBOXES = _load("delayed_mailboxes")
 CLAIM = _load("claim")
 HOLD = _load("hold")
 REMOVE = _load("remove")
 REACTIVATE = _load("reactivate")
+RECOUNT = _load("recount")
 SETTLE_DEAD_LETTER = _load("settle_dead_letter")
 REMOVE_WORKER = _load("remove_worker")
 SWEEP_UNIQUE = _load("sweep_unique")
@@ -100,11 +104,13 @@ SCRIPTS = (
     FETCH,
     ADVANCE,
     PROMOTE,
+    PRUNE_LETTERS,
     DELAYED_MAILBOXES,
     CLAIM,
     HOLD,
     REMOVE,
     REACTIVATE,
+    RECOUNT,
     SETTLE_DEAD_LETTER,
     REMOVE_WORKER,
     SWEEP_UNIQUE,

@@ -17,7 +17,7 @@
 -- ARGV[1]   number    of this batch, growing per producer: asked again it is answered as the first time
 -- ARGV[2]   again     '1' if it may have been applied before, and an earlier answer of this producer cannot have expired yet
 -- ARGV[3]   ttl       ms for which the answer is kept
--- ARGV[4]   limit     of commands in this shard
+-- ARGV[4]   limit     of commands in this shard; perhaps a colon and the limit of mailboxes with work
 -- ARGV[5]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
 -- ARGV[6]   rooms     'commands that a mailbox may hold:number of mailboxes ' for each stretch of equal ones
 -- ARGV[7]   targets   two bytes for each command: the number of its mailbox
@@ -26,7 +26,7 @@
 --           and its id. Few arguments: each costs 0.2 us
 --
 -- returns 'gone' if it was asked before and its answer is not there any more; else one character per command: + accepted, = duplicate,
---         ! same id with another payload, e mailbox full, t shard full, p an earlier command of this mailbox was refused, d it is being
+--         ! same id with another payload, e mailbox full, t shard full, n too many mailboxes have work, p an earlier command of this mailbox was refused, d it is being
 --         drained, w the mailbox takes nothing: a key is of another type, or somebody has used up the ids of its stream
 --
 -- Nothing is written before the first SET or XADD, so that a server at its memory limit refuses the whole batch with nothing done. A fault of
@@ -34,7 +34,7 @@
 
 local ready, active, stats, due, delayed, delayed_counts, paused, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local lone, first_box = KEYS[11], 11
-local number, limit, prefix, targets, kinds = tonumber(ARGV[1]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
+local number, prefix, targets, kinds = tonumber(ARGV[1]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
 local head = 8
 local call, byte, sub = redis.call, string.byte, string.sub
 
@@ -53,6 +53,7 @@ if any and call('EXISTS', KEYS[9]) == 1 then
   publish = publisher(KEYS[9], KEYS[10])
   any = call('EXISTS', delayed_counts, paused) > 0
 end
+local limit, newcomers = limits_in(ARGV[4], active)
 local free = limit - (tonumber(call('HGET', stats, 'depth')) or 0)
 
 local names, room = {}, {}
@@ -113,16 +114,16 @@ for i = 1, count do
   end
   if not room[box] then
     admission = 'w'
-  elseif refused[box] or drained[box] or room[box] < 1 or free < 1 then
+  elseif refused[box] or drained[box] or room[box] < 1 or free < 1 or (newcomers and newcomers < 1 and not records[box]) then
     admission = mark and known(mark, digest)
     if not admission then
-      admission = drained[box] and 'd' or refused[box] and 'p' or (room[box] < 1 and 'e' or 't')
+      admission = drained[box] and 'd' or refused[box] and 'p' or room[box] < 1 and 'e' or free < 1 and 't' or 'n'
       refused[box] = true
     end
   elseif mark and not call('SET', mark, 'q' .. digest .. names[box], 'NX') then
     admission = known(mark, digest)
   else
-    local fault = nil
+    local fault, idle = nil, not records[box]
     if kind == 'd' or kind == 'b' then
       local id, delay = ARGV[delays], tonumber(ARGV[delays - 1])
       fault = postpone(ready, due, delayed, delayed_counts, KEYS[first_box + box], names[box], id, delay, ARGV[head + i])
@@ -132,6 +133,7 @@ for i = 1, count do
     if not fault then
       room[box] = room[box] - 1
       free = free - 1
+      if newcomers and idle and records[box] then newcomers = newcomers - 1 end
       accepted = accepted + 1
       admission = '+'
       if publish then publish('accepted', names[box], ARGV[head + i], '', '', '', (kind == 'd' or kind == 'b') and ARGV[delays - 1] or '') end

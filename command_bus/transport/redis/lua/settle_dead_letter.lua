@@ -1,6 +1,6 @@
 -- settle_dead_letter: replay or discard one dead letter.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, outcomes, unique, events
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, outcomes, unique, events, rewrite
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -23,11 +23,12 @@
 -- ARGV[5]   mark ttl in ms, of a command that is discarded while parked
 -- ARGV[6]   mark      of a command that waits (replay) or was discarded; empty if it has none
 -- ARGV[7]   outcome   of a command that is discarded, for its dispatch; empty if none keeps it
--- ARGV[8]   key       unique key of the command; empty if it has none
--- ARGV[9]   stander   what `unique` has of a command that is replayed, from the flags on
+-- ARGV[8]   edited    envelope with which a command is replayed; empty if it is its own
+-- ARGV[9]   key       unique key of the command; empty if it has none
+-- ARGV[10]  stander   what `unique` has of a command that is replayed, from the flags on
 --
 -- returns 'replayed', 'discarded', 'gone' if there is no such letter, or 'newer' if it parks a mailbox in a state that only a later release
---         knows: nothing was changed
+--         knows, or 'large' if it parks one that is too large to be written again: nothing was changed
 --
 -- A parked command is still the head of its mailbox: replayed, it runs before the others. Any other is added at the mailbox's end. If the
 -- mailbox takes nothing, the error is the answer and nothing is changed. After the first write nothing fails.
@@ -35,7 +36,7 @@
 
 local ready, active, stats, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local parked, dead, box, mark = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local group, verb, id, name = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local group, verb, id, name, edited = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[8]
 
 pass_memory_limit(ready, group)
 local entry = redis.call('XRANGE', dead, id, id)[1]
@@ -54,10 +55,13 @@ end
 
 local is_parked = redis.call('HGET', parked, name) == id
 if is_parked and is_newer(record) then return 'newer' end
+if is_parked and edited ~= '' and not rewrite_head(box, KEYS[13], name, edited) then return 'large' end
 local added = ''
 if verb == 'replay' and not is_parked then
+  local replayed = fields_in(fields['e'] or '')
+  if edited ~= '' then replayed = with_envelope(replayed, edited) end
   local _, fault = line_up(active, box, name, record)
-  added = fault or redis.pcall('XADD', box, '*', unpack(fields_in(fields['e'] or '')))
+  added = fault or redis.pcall('XADD', box, '*', unpack(replayed))
   if type(added) == 'table' then return added end
 end
 redis.call('XDEL', dead, id)
@@ -75,7 +79,7 @@ if is_parked then
     local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
     if head then
       redis.call('XDEL', box, head[1])
-      release_key(KEYS[14], ARGV[8], head[1])
+      release_key(KEYS[14], ARGV[9], head[1])
       redis.pcall('HINCRBY', stats, 'depth', -1)
     end
     if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6], 'PX', ARGV[5]) end
@@ -91,7 +95,7 @@ end
 if verb == 'discard' then return 'discarded' end
 
 if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6]) end
-if ARGV[8] ~= '' then redis.pcall('HSETNX', KEYS[14], ARGV[8], added .. '|||' .. ARGV[9]) end
+if ARGV[9] ~= '' then redis.pcall('HSETNX', KEYS[14], ARGV[9], added .. '|||' .. ARGV[10]) end
 redis.pcall('HINCRBY', stats, 'depth', 1)
 if not record then wake('0') end
 return 'replayed'

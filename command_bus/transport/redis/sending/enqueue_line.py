@@ -90,16 +90,17 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
     Args:
         connections: To the shard's server.
         keys: Of the shard.
-        limit: Of commands in it.
+        limit: Of commands and mailboxes in it, as `KeySpace.limits` gives it.
         retention: For callers whose commands are replaced.
 
     Attributes:
         pending: Commands that wait for an answer.
     """
 
-    def __init__(self, connections: Connections, keys: ShardKeys, limit: int, retention: Retention) -> None:
+    def __init__(self, connections: Connections, keys: ShardKeys, limit: int | str, retention: Retention) -> None:
         super().__init__(connections, f"command_bus.producer{keys.prefix}")
         self._backoff = LoggedBackoff(connections.outage, "cannot send commands", _log, lasts=False)
+        self._watch = connections.watch
         self._keys = keys
         self._head_keys = [
             keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.delayed_counts, keys.paused, keys.last_batch(token(8).hex()),
@@ -120,9 +121,16 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         self.pending = 0
 
     def submit(self, submissions: Sequence[Submission], timeout: float, *, alone: bool = False) -> asyncio.Future[Any]:
-        """Put commands into the line. Return their answers; with `alone`, that of the one command, not in a list."""
+        """Put commands into the line. Return their answers; with `alone`, that of the one command, not in a list.
+
+        Raises:
+            BusClosed: The line is closed.
+            TransportUnavailable: The server is away, and senders do not wait for it.
+        """
         if self._closed:
             raise BusClosed("the bus is closed")
+        if self._watch.refuses:
+            raise self._watch.refusal()
         answer = self._future()
         self._put(Waiting(submissions, answer, mono() + timeout, alone))
         self.pending += len(submissions)
@@ -255,11 +263,8 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
             if error is None:
                 batch = self._again(batch, left, doubt)
                 answer = await self._ask(batch, _first_deadline(left))
-                if answer == _UNUSUAL:
-                    self._in_general_until = mono() + _GENERAL
-                    continue
-                if type(answer) is bytes and answer[:1] == ASK_AGAIN:
-                    batch = self._told(batch, answer)
+                if (asked := self._asked_again(batch, answer)) is not None:
+                    batch = asked
                     continue
                 if not isinstance(answer, CommandBusError):
                     self._backoff.worked()
@@ -270,12 +275,21 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
             if isinstance(error, Unconfirmed) or (doubt is None and error.outcome_unknown):
                 doubt = error
             pause = self._backoff.failed(error)
+            if self._watch.refuses:
+                pause = math.inf  # no caller waits for a next try
             left = self._expire(left, doubt or error, pause)
             self._line = deque(self._expire(list(self._line), unsent(error), pause))
             batch.stale, error = True, None
             if left:
                 await asyncio.sleep(pause)
         return None
+
+    def _asked_again(self, batch: _Batch, answer: bytes | CommandBusError) -> _Batch | None:
+        """Return the batch to ask with if the answer is to ask in another way; else None."""
+        if answer == _UNUSUAL:
+            self._in_general_until = mono() + _GENERAL
+            return batch
+        return self._told(batch, answer) if type(answer) is bytes and answer[:1] == ASK_AGAIN else None
 
     def _again(self, batch: _Batch, left: list[Waiting], doubt: CommandBusError | None) -> _Batch:
         """Return the batch for its next try: the same, or a new one without callers that gave up before it can have been applied."""

@@ -23,6 +23,7 @@ _REFUSALS = frozenset(
     {
         Admission.ENTITY_FULL,
         Admission.TOTAL_FULL,
+        Admission.TOO_MANY_ENTITIES,
         Admission.PREDECESSOR_REFUSED,
         Admission.WRONG_TYPE,
         Admission.DRAINING,
@@ -35,9 +36,16 @@ class StreamProducer:
     """Implements `Producer` with the enqueue step (SET NX, XADD, one XADD to the ready stream per idle entity)."""
 
     def __init__(
-        self, connections: Connections, keys: KeySpace, *, max_total_depth: int, max_pending: int, retention: Retention
+        self,
+        connections: Connections,
+        keys: KeySpace,
+        *,
+        max_total_depth: int,
+        max_pending: int,
+        retention: Retention,
+        max_entities: int | None = None,
     ) -> None:
-        limit = -(-max_total_depth // keys.count)
+        limit = keys.limits(max_total_depth, max_entities)
         self._shards = [EnqueueLine(connections.at(shard.prefix), shard, limit, retention) for shard in keys.shards]
         self._keys = keys
         self._max_pending = max_pending

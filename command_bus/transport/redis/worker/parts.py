@@ -13,6 +13,7 @@ from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.scripts import REMOVE_WORKER
 from command_bus.transport.redis.worker.consumer import ConsumerLoop
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.worker.letter_pruning import LetterLimits
 from command_bus.transport.redis.worker.recovery import PendingRecovery
 from command_bus.transport.redis.worker.step_batcher import StepBatcher
 from command_bus.transport.slots import Slots
@@ -77,6 +78,7 @@ class RedisWorkerSide:
             steps=self.steps,
             decide=decide,
             leases=self.leases,
+            letters=_letter_limits(options, self._keys.count),
         )
         self.consumer = ConsumerLoop(
             self._connections,
@@ -117,3 +119,9 @@ class RedisWorkerSide:
                     await self._connections.at(shard.prefix).run(REMOVE_WORKER, [shard.ready, shard.workers], [GROUP, worker])
         except (CommandBusError, TimeoutError) as error:
             _log.warning("worker %s could not sign off: %s", worker, error)
+
+
+def _letter_limits(options: WorkerSideOptions, shards: int) -> LetterLimits:
+    """Return the limits of a shard's dead letters: its part of their number, rounded up."""
+    ttl, most = options.dead_letter_ttl, options.max_dead_letters
+    return LetterLimits(None if ttl is None else max(1, int(ttl * 1000)), None if most is None else -(-most // shards))

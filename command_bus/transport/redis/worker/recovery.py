@@ -31,6 +31,7 @@ from command_bus.transport.redis.worker.due_work import DueWork
 from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held, LeaseWatch
 from command_bus.transport.redis.worker.interrupt_handler import InterruptHandler
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.worker.letter_pruning import LetterLimits
 from command_bus.transport.redis.worker.periodic import run_periodically
 from command_bus.transport.redis.worker.upkeep import Upkeep
 from command_bus.transport.steps import WORKER_LOST, Cancellation, Cause, DeadLetterStep, GiveBack, Lease, Started
@@ -66,6 +67,7 @@ class PendingRecovery:
         steps: Carries the decisions out.
         decide: Returns the step for an interrupted command, given the reason; None leaves it to another worker.
         leases: What this worker holds.
+        letters: How long and how many dead letters are kept in a shard.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class PendingRecovery:
         steps: Steps,
         decide: Decide,
         leases: LeaseKeeper,
+        letters: LetterLimits | None = None,
     ) -> None:
         places = [(shard, connections.at(shard.prefix)) for shard in keys.shards]
         every = _CHECK * max(1.0, len(places) / _LOOKS)
@@ -87,7 +90,7 @@ class PendingRecovery:
             for index, (shard, place) in enumerate(places)
         ]
         self.due = [DueWork(place, shard, every=every) for shard, place in places]
-        self.upkeep = [Upkeep(place, shard, worker=worker, lease=lease) for shard, place in places]
+        self.upkeep = [Upkeep(place, shard, worker=worker, lease=lease, letters=letters) for shard, place in places]
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:

@@ -19,7 +19,7 @@
 -- ARGV[1]   number    of this batch, growing per producer: asked again it is answered as the first time
 -- ARGV[2]   again     '1' if it may have been applied before, and an earlier answer of this producer cannot have expired yet
 -- ARGV[3]   ttl       ms for which the answer is kept
--- ARGV[4]   limit     of commands in this shard
+-- ARGV[4]   limit     of commands in this shard; perhaps a colon and the limit of mailboxes with work
 -- ARGV[5]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
 -- ARGV[6]   rooms     'commands that a mailbox may hold:number of mailboxes ' for each stretch of equal ones
 -- ARGV[7]   reply ttl in ms, of an inbox
@@ -38,7 +38,7 @@
 
 local ready, active, stats, due, delayed, delayed_counts, paused, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local lone, unique, first_box = KEYS[11], KEYS[12], 12
-local number, limit, prefix, reply_ttl = tonumber(ARGV[1]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[7]
+local number, prefix, reply_ttl = tonumber(ARGV[1]), tonumber(ARGV[5]), ARGV[7]
 local head, stride = 7, 14
 local call, sub, format = redis.call, string.sub, string.format
 
@@ -66,6 +66,7 @@ for box, name in ipairs(names) do
   local later = tonumber(call('HGET', delayed_counts, name)) or 0
   room[box] = type(length) == 'number' and room[box] - length - later - (is_lone(records[box]) and 1 or 0)
 end
+local limit, newcomers = limits_in(ARGV[4], active)
 local free = limit - (tonumber(call('HGET', stats, 'depth')) or 0)
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -12,18 +12,20 @@ for i = 1, #standers do
       admission = drained[box] and 'd' or 'p'
     elseif folds(i, mode) then
       admission, folded = 'u', folded + 1
-    elseif room[box] < need or free < need then
-      admission = room[box] < need and 'e' or 't'
+    elseif room[box] < need or free < need or (newcomers and newcomers < 1 and not records[box]) then
+      admission = room[box] < need and 'e' or free < need and 't' or 'n'
     elseif mode == 'l' and forbidden(box) then
-      admission = 'n'
+      admission = 'x'
     else
       local fault
+      local was_idle = not records[box]
       admission, fault = accept(box, i, at, key, accepted)
       if fault then return fault end  -- at the memory limit: this would have been the first write
       if admission ~= 'w' then accepted = accepted + 1 end
+      if newcomers and was_idle and records[box] then newcomers = newcomers - 1 end
       if admission == 'r' then superseded = superseded + 1 end
     end
-    if string.find('dpetn', admission, 1, true) then refused[box] = true end
+    if string.find('dpetnx', admission, 1, true) then refused[box] = true end
   end
   admissions[i] = admission
   if admission == 'u' or admission == 'r' then

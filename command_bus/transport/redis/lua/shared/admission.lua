@@ -1,5 +1,14 @@
 -- admission: put commands into mailboxes. Uses record, lone.
 
+-- Return the limit of commands in a text, and how many mailboxes more may have work. The text is `commands`, or `commands:mailboxes` where their
+-- number is limited, too; else the second is nil.
+local function limits_in(text, active)
+  local limit = tonumber(text)
+  if limit then return limit, nil end
+  local commands, mailboxes = string.match(text, '^(%d+):(%d+)$')
+  return tonumber(commands), tonumber(mailboxes) - redis.call('HLEN', active)
+end
+
 -- Return two functions and a third that ends the batch. `put` adds a command to a mailbox and activates that if it was idle; it returns the
 -- error, if there is one, else nil and the command's id in the mailbox, which a lone one has not. `spoiled` returns whether an error
 -- concerns one mailbox, not the server; a mailbox whose ids are used up is activated, because the worker that empties it deletes it with its
