@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -226,3 +227,10 @@ def test_stored_keys_name_their_mailbox() -> None:
 @pytest.mark.parametrize("admission", [Admission.FOLDED, Admission.REPLACED])
 def test_the_letters_of_the_script_are_those_of_admission(admission: Admission) -> None:
     assert f"'{admission.value}'" in ENQUEUE_UNIQUE.text
+
+
+async def test_a_window_that_is_over_does_not_let_a_second_one_wait(harness: TransportHarness) -> None:
+    window = Unique("k", window=0.001)
+    assert await send(harness, submission("c0", window)) == "+"
+    await asyncio.sleep(0.01)
+    assert await send(harness, submission("c1", window)) == "u"

@@ -248,8 +248,8 @@ MUTANTS = (
     Mutant(
         "delayed commands come out of order",
         f"{_LUA}/promote.lua",
-        "for arg = 2, #ARGV, 3 do\n  local member, name = ARGV[arg], ARGV[arg + 1]\n  key = key + 1\n",
-        "key = #KEYS + 1\nfor arg = #ARGV - 2, 2, -3 do\n  local member, name = ARGV[arg], ARGV[arg + 1]\n  key = key - 1\n",
+        "for arg = 3, #ARGV, 3 do\n  local member, name = ARGV[arg], ARGV[arg + 1]\n  key = key + 1\n",
+        "key = #KEYS + 1\nfor arg = #ARGV - 2, 3, -3 do\n  local member, name = ARGV[arg], ARGV[arg + 1]\n  key = key - 1\n",
     ),
     Mutant(
         "delayed commands come too soon",

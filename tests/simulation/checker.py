@@ -496,6 +496,5 @@ def drained(history: History) -> Broken:
 
 rule(put_off)
 rule(given_up)
-rule(starved)
-rule(standstill)
-rule(after_the_last_trigger)
+for each in (starved, standstill, after_the_last_trigger):
+    rule(each)

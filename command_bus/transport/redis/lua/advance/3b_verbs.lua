@@ -81,7 +81,7 @@ local function wait(step, name, delay, why, attempt, first, parts)
   local tried = why == '1' and attempt or format('%d', math.max(attempt - 1, 0))
   local at = now + tonumber(delay)
   parts = with_snooze(parts, messages[step], first, why == 's')
-  if why == 's' then first = '-' .. format('%.0f', at) end  -- as whoever wakes it writes; one of another release may not
+  if why == 's' then first = '-' .. format('%.0f', at) end  -- as who wakes it writes; one of another release may not
   local head = call('ZRANGE', due, 0, 0, 'WITHSCORES')
   call('ZADD', due, at, 'r:' .. name)
   rest(step, 'w', tried, first, parts)
