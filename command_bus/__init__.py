@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from command_bus.admin.commands import DelayedCommand
     from command_bus.admin.entity import EntityScope
     from command_bus.admin.events import Event
     from command_bus.admin.info import (
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
         Unconfirmed,
         UnknownCommand,
         UnknownDeadLetter,
+        UnknownSchedule,
         UnsuitableServer,
         WrongEventLoop,
     )
@@ -81,6 +83,8 @@ if TYPE_CHECKING:
     from command_bus.messages.receipts import BatchOutcome, BatchResult, Receipt, SyncReceipt
     from command_bus.middleware import Middleware, Proceed, Sending
     from command_bus.observer import Observer
+    from command_bus.scheduling.info import ScheduleInfo
+    from command_bus.scheduling.specs import Cron, Every, cron, every
     from command_bus.serialization.announcements import CommandInfo, WorkerInfo, WorkerStatus
     from command_bus.serialization.protection import PayloadCipher
     from command_bus.settings import BusSettings
@@ -110,7 +114,9 @@ __all__ = [
     "CommandInterrupted",
     "CommandRejected",
     "CommandTimeout",
+    "Cron",
     "DeadLetter",
+    "DelayedCommand",
     "DispatchConflict",
     "DispatchFenced",
     "DispatchStalled",
@@ -126,6 +132,7 @@ __all__ = [
     "EntityTypeInfo",
     "Envelope",
     "Event",
+    "Every",
     "HandlerRegistry",
     "HoldInfo",
     "IdempotencyConflict",
@@ -154,6 +161,7 @@ __all__ = [
     "Reject",
     "ResultNotKept",
     "RetryPolicy",
+    "ScheduleInfo",
     "Sending",
     "Stats",
     "StopReport",
@@ -165,12 +173,15 @@ __all__ = [
     "Unconfirmed",
     "UnknownCommand",
     "UnknownDeadLetter",
+    "UnknownSchedule",
     "UnsuitableServer",
     "WaitingCommand",
     "Worker",
     "WorkerInfo",
     "WorkerStatus",
     "WrongEventLoop",
+    "cron",
+    "every",
     "handles",
     "lanes",
     "per_entity",
@@ -182,6 +193,7 @@ _HOMES = {
     "bus": "CommandBus",
     "sync.thread": "BlockingCallWarning",
     "messages.context": "CommandContext",
+    "admin.commands": "DelayedCommand",
     "admin.entity": "EntityScope",
     "admin.events": "Event",
     "admin.info": "AbortReport DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo Stats WaitingCommand",
@@ -193,6 +205,8 @@ _HOMES = {
     "messages.policies": "EntityPolicy Lanes PerEntity RetryPolicy lanes per_entity",
     "messages.receipts": "BatchOutcome BatchResult Receipt SyncReceipt",
     "handlers.registry": "HandlerRegistry handles",
+    "scheduling.info": "ScheduleInfo",
+    "scheduling.specs": "Cron Every cron every",
     "serialization.protection": "PayloadCipher",
     "settings": "BusSettings",
     "sync.bus": "SyncCommandBus",

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
+from command_bus.admin.commands import Commands
 from command_bus.admin.dead_letters import DeadLetters
 from command_bus.admin.entities import Entities
 from command_bus.admin.entity import EntityScope
@@ -26,6 +28,7 @@ from command_bus.messages.outgoing import Envelope
 from command_bus.messages.receipts import BatchResult, Receipt
 from command_bus.middleware import Middleware
 from command_bus.observer import Observer
+from command_bus.scheduling.schedules import Schedules
 from command_bus.sending.sender import Sender
 from command_bus.serialization.protection import PayloadCipher, Protection
 from command_bus.session import Clients, Session, TransportOpener
@@ -83,6 +86,8 @@ class CommandBus:
         entities: All entities, for operators: list, pause, resume, drain, purge them; `entities.of("account")` is one type.
         fleet: Who works here, and the commands that the workers announce.
         events: What happens to commands of watched entity types: `async for event in bus.events()`.
+        commands: Single commands that wait: list and reschedule delayed ones.
+        schedules: Commands that come at times: put, list, pause, trigger, remove their schedules.
         session: The connection, which workers and operators of this bus share.
 
     Raises:
@@ -117,6 +122,8 @@ class CommandBus:
         self.entities = Entities(self.session)
         self.fleet = Fleet(self.session)
         self.events = Events(self.session)
+        self.commands = Commands(self.session)
+        self.schedules = Schedules(self.session, self._sender)
 
     @classmethod
     def in_memory(cls, **arguments: Unpack[BusArguments]) -> Self:
@@ -207,6 +214,7 @@ class CommandBus:
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
+        at: datetime | None = None,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
@@ -217,6 +225,7 @@ class CommandBus:
             command: What to do.
             command_id: Makes it idempotent: a repeat within the dedup window is not run twice.
             delay: Seconds until it takes its place in its entity's line.
+            at: The moment when it does, with a time zone, by this machine's clock; one that is past is now. Instead of `delay`.
             headers: Text that travels with it.
             expires: Seconds after which it is not started any more, but dead-lettered as expired.
             keep_result: Keep its result, for `await receipt.result()`, as that of a command with a given id is kept.
@@ -229,7 +238,7 @@ class CommandBus:
             BusClosed: The bus is not open.
         """
         return await self._sender.dispatch(
-            command, command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result
+            command, command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result
         )
 
     async def dispatch_raw(
@@ -241,12 +250,15 @@ class CommandBus:
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
+        at: datetime | None = None,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
     ) -> Receipt[Any]:
         """Dispatch without the command's class: the worker validates the payload. `None, None` names no entity."""
-        options = DispatchOptions(command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result)
+        options = DispatchOptions(
+            command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result
+        )
         return await self._sender.dispatch_raw(entity_type, entity_id, name, payload, **options)
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:

@@ -39,6 +39,7 @@ class HoldInfo:
         since_ms: Since when, by the server's clock; 0 if that is not known.
         reason: What the operator said.
         everywhere: Whether all shards have it. If not, the request broke off: ask again.
+        until_ms: When a pause ends by itself, by the server's clock; None: never.
     """
 
     what: str
@@ -47,6 +48,7 @@ class HoldInfo:
     since_ms: int
     reason: str
     everywhere: bool = True
+    until_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

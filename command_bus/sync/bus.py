@@ -7,6 +7,7 @@ leave together. After a fork the child starts a loop and connections of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope
 from command_bus.messages.receipts import BatchResult, SyncReceipt
 from command_bus.sync.parts import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFleet
+from command_bus.sync.scheduling import SyncCommands, SyncSchedules
 from command_bus.sync.thread import ThreadedBus, warn_of_event_loop
 
 __all__ = ["SyncCommandBus"]
@@ -40,6 +42,8 @@ class SyncCommandBus:
         entities: All entities, for operators: list, pause, resume, drain, purge them; `entities.of("account")` is one type.
         fleet: Who works here, and the commands that the workers announce.
         events: What happens to commands of watched entity types: `for event in bus.events()`.
+        commands: Single commands that wait: list and reschedule delayed ones.
+        schedules: Commands that come at times: put, list, pause, trigger, remove their schedules.
 
     Raises:
         InvalidSettings: A setting is out of range.
@@ -54,6 +58,8 @@ class SyncCommandBus:
         self.entities = SyncEntities(self._bus, lambda bus: bus.entities)
         self.fleet = SyncFleet(self._bus, lambda bus: bus.fleet)
         self.events = SyncEvents(self._bus, lambda bus: bus.events)
+        self.commands = SyncCommands(self._bus, lambda bus: bus.commands)
+        self.schedules = SyncSchedules(self._bus, lambda bus: bus.schedules)
 
     def __enter__(self) -> Self:
         self.open()
@@ -84,12 +90,15 @@ class SyncCommandBus:
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
+        at: datetime | None = None,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
     ) -> SyncReceipt[R]:
         """See `CommandBus.dispatch`."""
-        options = DispatchOptions(command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result)
+        options = DispatchOptions(
+            command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result
+        )
         return self._bus.receive(lambda bus: bus.dispatch(command, **options))
 
     def dispatch_raw(
@@ -101,12 +110,15 @@ class SyncCommandBus:
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
+        at: datetime | None = None,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
     ) -> SyncReceipt[Any]:
         """See `CommandBus.dispatch_raw`."""
-        options = DispatchOptions(command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result)
+        options = DispatchOptions(
+            command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result
+        )
         return self._bus.receive(lambda bus: bus.dispatch_raw(entity_type, entity_id, name, payload, **options))
 
     def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:

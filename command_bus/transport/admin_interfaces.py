@@ -128,6 +128,10 @@ class Mailboxes(Protocol):
         """Return the mailbox and the envelope of a delayed command; None if there is none (in this mailbox)."""
         ...
 
+    async def reschedule(self, mailbox: str, command_id: str, at_ms: int | None, delay_ms: int) -> bool:
+        """Give a delayed command another time, or (None) one so long from now; return False if it is not delayed any more."""
+        ...
+
     async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Settlement]]) -> int:
         """Take waiting commands out of a mailbox, answer their callers, and return how many were still there."""
         ...
@@ -167,8 +171,8 @@ class DeadLetterStore(Protocol):
 class Holds(Protocol):
     """Pauses, drains and resumes a scope: one mailbox, all of an entity type, or everything."""
 
-    async def pause(self, scope: str, reason: str) -> bool:
-        """Start nothing of it any more; return False if it was paused."""
+    async def pause(self, scope: str, reason: str, until_ms: int | None = None) -> bool:
+        """Start nothing of it any more, until that time if one is given; return False if it was paused."""
         ...
 
     async def drain(self, scope: str, reason: str) -> bool:

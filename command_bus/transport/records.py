@@ -108,6 +108,7 @@ class Hold:
         since_ms: Since when, by the server's clock.
         reason: What the operator said.
         everywhere: Whether all shards have it; if not, a request broke off: ask again.
+        until_ms: When it ends by itself, by the server's clock; None: never.
     """
 
     scope: str
@@ -115,6 +116,7 @@ class Hold:
     since_ms: int
     reason: str
     everywhere: bool = True
+    until_ms: int | None = None
 
 
 BEFORE_ALL = "0-0"

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from command_bus.transport.schedule_interfaces import DueSchedules
 from command_bus.transport.steps import Answer, Cancellation, Lease, Started, Step
 
 __all__ = [
@@ -145,6 +146,7 @@ class WorkerSideOptions:
         is_stuck: Whether some of the work cannot be run here for now.
         heartbeat: Called with the server's time in ms, with each renewal; returns the record that `announcements.workers` reads.
         max_depth: Returns how many commands a mailbox of an entity type may hold.
+        schedules: Fires schedules; None: this worker leaves them to others.
     """
 
     name: str
@@ -155,6 +157,7 @@ class WorkerSideOptions:
     is_stuck: Callable[[], bool]
     heartbeat: Callable[[int], bytes]
     max_depth: Callable[[str | None], int]
+    schedules: DueSchedules | None = None
 
 
 class WorkerSide(Protocol):

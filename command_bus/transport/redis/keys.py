@@ -33,7 +33,7 @@ class ShardKeys:
         lone: Hash of mailbox name -> envelope, of mailboxes with a single command.
         fence: The highest fence.
         stats: Hash of counters.
-        due: Sorted set of retries and delayed commands, by the ms when they are due.
+        due: Sorted set of retries, delayed commands, schedules and ends of pauses, by the ms when they are due.
         delayed: Hash of command id -> mailbox name and envelope.
         delayed_counts: Hash of mailbox name -> number of delayed commands.
         paused: Hash of scope -> hold.
@@ -43,6 +43,8 @@ class ShardKeys:
         interrupts: Hash of mailbox name -> request to end an attempt.
         watched: Hash of entity type -> number of events to keep.
         events: Stream of events.
+        schedules: Hash of schedule -> record, in the shard of its name.
+        fired: Hash of schedule -> number of its last firing in this shard.
         commands: Hash of wire name -> description of a command; of the first shard only.
         dispatches: Sorted set of dispatch ids, by the ms when they expire.
         mailboxes: Prefix of the mailboxes' names.
@@ -63,6 +65,7 @@ class ShardKeys:
         "due",
         "events",
         "fence",
+        "fired",
         "inboxes",
         "interrupts",
         "last_batches",
@@ -74,6 +77,7 @@ class ShardKeys:
         "paused",
         "prefix",
         "ready",
+        "schedules",
         "stats",
         "watched",
         "workers",
@@ -97,6 +101,8 @@ class ShardKeys:
         self.interrupts = prefix + "interrupts"
         self.watched = prefix + "watched"
         self.events = prefix + "events"
+        self.schedules = prefix + "schedules"
+        self.fired = prefix + "fired"
         self.commands = prefix + "commands"
         self.dispatches = prefix + "dispatches"
         self.mailboxes = prefix + "m:"

@@ -77,6 +77,7 @@ class RedisWorkerSide:
             steps=self.steps,
             decide=decide,
             leases=self.leases,
+            schedules=options.schedules,
         )
         self.consumer = ConsumerLoop(
             self._connections,
