@@ -49,9 +49,7 @@ class DeclaredSchedule:
     def __post_init__(self) -> None:
         checked_name(self.name)
         if not isinstance(self.spec, Cron | Every):
-            raise InvalidSettings(
-                f'spec: cron("0 2 * * *") or every(30), not {self.spec!r}, for the schedule {self.name!r}'
-            )
+            raise InvalidSettings(f'spec: cron("0 2 * * *") or every(30), not {self.spec!r}, for the schedule {self.name!r}')
         if isinstance(self.revision, bool) or not isinstance(self.revision, int) or self.revision < 0:
             raise InvalidSettings(f"revision: a whole number, at least 1, not {self.revision!r}")
 

@@ -2,7 +2,7 @@
 
     read the record → decide (planning.py) → pin the tick, by compare-and-set → accept the firing in its entity's shard, once → move on
 
-A worker that dies in between leaves a pinned tick that is due: whoever looks next goes on with it, and the number of the firing makes a
+A worker that dies in between leaves a pinned tick that is due: the one that looks next goes on with it, and the number of the firing makes a
 repeat nothing. A firing that is refused (its entity is full or drained) stays pinned and due, and is tried again a second later.
 """
 
@@ -21,7 +21,7 @@ from command_bus.scheduling.planning import plan, present, set_back, unpin
 from command_bus.scheduling.record import ScheduleRecord
 from command_bus.scheduling.templates import BadTemplate, ForeignTemplate, Templates
 from command_bus.session import Session
-from command_bus.transport.schedule_interfaces import Firing, RecordChange, ScheduleStore
+from command_bus.transport.schedule_interfaces import FireAnswer, Firing, RecordChange, ScheduleStore
 
 __all__ = ["ScheduleFiring"]
 
@@ -82,7 +82,7 @@ class ScheduleFiring:
         if raw is None:
             due.changes.append(RecordChange(name, b"", b"", None))
             return
-        record = ScheduleRecord.unpack(raw)
+        record, after = ScheduleRecord.unpack(raw), None
         try:
             after = None if record is None else plan(record, present(server_ms, wall_ms()))
         except MissingExtra as error:
@@ -141,7 +141,7 @@ class ScheduleFiring:
                 _log.debug("schedule %s waits: its command is refused (%s)", name, _REFUSALS.get(answer, answer))
         return {name for name, answer in answers.items() if answer in _DONE}
 
-    async def _fire_unarmed(self, firings: Sequence[Firing]) -> dict[str, str]:
+    async def _fire_unarmed(self, firings: Sequence[Firing]) -> dict[str, FireAnswer]:
         """Fire what the shard cannot compare, if the record still says so: the first there, or the shard has lost its numbers."""
         raws = await self._store.read([firing.schedule for firing in firings])
         sure: list[Firing] = []
@@ -149,7 +149,7 @@ class ScheduleFiring:
             now = None if raw is None else ScheduleRecord.unpack(raw)
             if now is not None and now.pinned and (now.incarnation, now.seq) == (firing.incarnation, firing.seq):
                 sure.append(replace(firing, armed=True))
-        answers: dict[str, str] = {firing.schedule: "=" for firing in firings}  # the others: somebody has ended them
+        answers: dict[str, FireAnswer] = {firing.schedule: "=" for firing in firings}  # the others: somebody has ended them
         if sure:
             answers |= dict(zip([firing.schedule for firing in sure], await self._store.fire(sure), strict=True))
         return answers
@@ -176,7 +176,7 @@ class ScheduleFiring:
         raise NewerState(f"the schedule {name!r} changes all the time: try again")
 
     async def _end(self, record: ScheduleRecord, raw: bytes, now_ms: int) -> None:
-        """Take back a firing that is refused, so that nobody who still tries it succeeds; or note that somebody has."""
+        """Take back a firing that is refused, so that no later try of it succeeds; or note that one has."""
         mailbox = await self.templates.mailbox(self.templates.read(record), record.pinned_id)
         barred = await self._store.bar(record.name, mailbox, record.incarnation, record.seq)
         after = unpin(record) if barred else record.finished(now_ms)
@@ -216,7 +216,12 @@ class ScheduleFiring:
             _log.warning("schedule %s is left to other workers: %s", name, why)
 
 
-_REFUSALS = {"d": "its entity is being drained", "e": "its entity is full", "t": "the bus is full", "w": "its mailbox takes nothing"}
+_REFUSALS = {
+    "d": "its entity is being drained",
+    "e": "its entity is full",
+    "t": "the bus is full",
+    "w": "its mailbox takes nothing",
+}
 
 
 def _moved_on(record: ScheduleRecord, now_ms: int) -> RecordChange:
@@ -227,5 +232,3 @@ def _moved_on(record: ScheduleRecord, now_ms: int) -> RecordChange:
 def _stopped(record: ScheduleRecord, reason: str, now_ms: int) -> RecordChange:
     after = replace(unpin(record), paused=now_ms, reason=reason, triggers=())
     return RecordChange(record.name, record.pack(), after.pack(), None)
-
-

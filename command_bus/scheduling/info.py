@@ -33,8 +33,8 @@ class ScheduleInfo:
         entity_type: Of the command; None without an entity.
         entity_id: Of the command.
         times: Its times, for people.
-        missed: What becomes of ticks that nobody fired in time.
-        overlap: What becomes of a tick whose predecessor is not settled.
+        missed: What happens to ticks that no worker fired in time.
+        overlap: What happens to a tick whose predecessor is not settled.
         jitter: Seconds by which firings are spread.
         start_ms: No tick before this; None: from the beginning.
         end_ms: No tick behind this; None: for ever.
@@ -46,7 +46,7 @@ class ScheduleInfo:
         fired: Firings in all, those by hand included.
         runs: Ticks that fired.
         late: Firings more than a second behind their time.
-        left_out: Ticks that nobody was there for, or that were too old.
+        left_out: Ticks that no worker was there for, or that were too old.
         skipped: Ticks that were left out because of `overlap`.
         paused_ms: Since when it is paused; None: it is not.
         reason: Why.

@@ -1,4 +1,4 @@
-"""`Overlaps`: what becomes of a firing's predecessor that is not settled."""
+"""`Overlaps`: what happens to a firing's predecessor that is not settled."""
 
 from __future__ import annotations
 

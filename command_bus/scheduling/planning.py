@@ -1,7 +1,7 @@
 """Decisions about a schedule, without I/O: which tick fires next, what was missed, what clocks that jumped have done to it.
 
 A tick is *pinned* before it fires: the record names it, and its number. Only the pinned tick can fire, and the script that fires it refuses a
-number that was there before. So each tick fires once, whichever workers try, and whoever changes a schedule first ends what is pinned.
+number that was there before. So each tick fires once, whichever workers try, and who changes a schedule first ends what is pinned.
 """
 
 from __future__ import annotations
@@ -93,9 +93,7 @@ def _move_on(record: ScheduleRecord, ticks: list[int], now_ms: int) -> ScheduleR
     )
 
 
-def _pin(
-    record: ScheduleRecord, tick: int, left_out: int, following: int | None, *, catching_up: bool = False
-) -> ScheduleRecord:
+def _pin(record: ScheduleRecord, tick: int, left_out: int, following: int | None, *, catching_up: bool = False) -> ScheduleRecord:
     runs, most = record.runs + 1, record.policy.max_runs
     gapless = tick == record.next and record.chain
     return replace(
@@ -123,7 +121,9 @@ def unpin(record: ScheduleRecord, *, drop: bool = False) -> ScheduleRecord:
         asked = () if drop else (record.pinned, *record.triggers)
         return replace(record, pinned=0, manual=False, triggers=asked, skipped=record.skipped + drop)
     if drop:
-        return replace(record, pinned=0, skipped=record.skipped + 1, runs=record.runs - 1, next=record.next or record.after(record.pinned))
+        return replace(
+            record, pinned=0, skipped=record.skipped + 1, runs=record.runs - 1, next=record.next or record.after(record.pinned)
+        )
     return replace(record, pinned=0, runs=record.runs - 1, next=record.pinned)
 
 

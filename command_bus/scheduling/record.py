@@ -39,7 +39,7 @@ class ScheduleRecord:
         last_at: When the last firing was accepted, about.
         fired: How many firings there were, those by hand included.
         runs: How many ticks were fired.
-        missed: Ticks that were left out because nobody was there in time; of more than a thousand at a time, a thousand.
+        missed: Ticks that were left out because no worker was there in time; of more than a thousand at a time, a thousand.
         skipped: Ticks that were left out because of `overlap`.
         late: Firings more than a second behind their time.
         paused: Since when it is paused, in ms; 0: it is not.

@@ -345,7 +345,9 @@ def _created(draft: ScheduleRecord, now_ms: int) -> ScheduleRecord:
     at = max(now_ms, start or 0)
     first = at if draft.policy.immediately and (end is None or at <= end) else first_tick(record, now_ms)
     if first is None:
-        raise InvalidSettings(f"schedule {draft.name!r}: {draft.spec} has no tick to come before its end: check `start` and `end`")
+        raise InvalidSettings(
+            f"schedule {draft.name!r}: {draft.spec} has no tick to come before its end: check `start` and `end`"
+        )
     return replace(record, next=first)
 
 
@@ -365,5 +367,3 @@ def _unknown(name: str) -> UnknownSchedule:
 
 def _contended(name: str) -> TransportUnavailable:
     return TransportUnavailable(f"the schedule {name!r} changes all the time: try again", outcome_unknown=False)
-
-

@@ -34,10 +34,10 @@ __all__ = [
 ]
 
 Missed = Literal["one", "all", "skip"]
-"""What becomes of ticks that nobody fired in time: `one` fires the last of them, `all` fires each in order, `skip` fires none."""
+"""What happens to ticks that no worker fired in time: `one` fires the last of them, `all` fires each in order, `skip` fires none."""
 
 Overlap = Literal["queue", "skip", "replace", "cancel"]
-"""What becomes of a tick whose predecessor is not settled: it waits behind it, is left out, takes its place in line if that has not
+"""What happens to a tick whose predecessor is not settled: it waits behind it, is left out, takes its place in line if that has not
 started, or also ends its attempt if it has."""
 
 _HOUR = 3_600_000
@@ -93,7 +93,7 @@ class Cron:
     pattern: str
     tz: str = "UTC"
 
-    def after(self, tick: int, origin: int) -> int | None:  # noqa: ARG002 - a pattern needs no origin
+    def after(self, tick: int, origin: int) -> int | None:
         """See `ScheduleSpec`."""
         start = time_of(tick).astimezone(_zone(self.tz))
         try:
@@ -151,7 +151,9 @@ def every(seconds: float) -> Every:
     """
     fault = duration_fault(seconds)
     if fault is not None or seconds < _EVERY_AT_LEAST:
-        raise InvalidSettings(f"every: {fault or f'is at least {_EVERY_AT_LEAST:g} seconds, not {seconds!r}'}; for example every(30)")
+        raise InvalidSettings(
+            f"every: {fault or f'is at least {_EVERY_AT_LEAST:g} seconds, not {seconds!r}'}; for example every(30)"
+        )
     return Every(round(seconds * 1000))
 
 
@@ -160,9 +162,9 @@ class SchedulePolicy:
     """The rules of a schedule beside its times.
 
     Attributes:
-        missed: What becomes of ticks that nobody fired in time.
+        missed: What happens to ticks that no worker fired in time.
         catch_up: Seconds; an older tick is never fired. By default a year, and for `missed="skip"` a minute.
-        overlap: What becomes of a tick whose predecessor is not settled.
+        overlap: What happens to a tick whose predecessor is not settled.
         jitter: Seconds by which firings are spread behind their ticks, each tick by its own share.
         start: No tick before this.
         end: No tick behind this.
@@ -224,7 +226,9 @@ def milliseconds_of(name: str, at: object) -> int:
     """
     if not isinstance(at, datetime) or at.utcoffset() is None:
         what = "a datetime" if not isinstance(at, datetime) else "a datetime with a time zone"
-        raise InvalidSettings(f"{name}: {what}, for example datetime(2026, 12, 1, 9, tzinfo=ZoneInfo('Europe/Berlin')), not {at!r}")
+        raise InvalidSettings(
+            f"{name}: {what}, for example datetime(2026, 12, 1, 9, tzinfo=ZoneInfo('Europe/Berlin')), not {at!r}"
+        )
     return (at - _EPOCH) // timedelta(milliseconds=1)
 
 

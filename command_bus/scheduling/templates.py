@@ -1,6 +1,6 @@
 """Templates: the stored command of a schedule, and the firings that are made of it.
 
-A template is an envelope whose command id is the schedule's name. It is signed and encrypted as any command of that id, so nobody who can
+A template is an envelope whose command id is the schedule's name. It is signed and encrypted as any command of that id, so no one who can
 write to the server can make workers sign another one: the worker verifies what is stored before it signs a firing.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["BadTemplate", "ForeignTemplate", "Templates"]
 
 
 class BadTemplate(CommandBusError):
-    """The stored command of a schedule is not what somebody with a key has put there."""
+    """The stored command of a schedule is not what a holder of a key has put there."""
 
     code = "bad_template"
 

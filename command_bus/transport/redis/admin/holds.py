@@ -8,8 +8,10 @@ the mailboxes that were set aside, page by page; one script per mailbox checks a
 resumes dies before it is done, mailboxes stay set aside though nothing holds them: resuming again wakes them, and so does the workers'
 repair (`Upkeep`) within about five minutes.
 
+A pause may have an end: a member of `due`, in each shard that has the pause. There a worker ends it.
+
 A request is repeated when its answer is lost, and the repetition finds the state that was asked for. So the state before the first try
-decides whether something changed. A pause may have an end, a member of `due` in each shard that has the pause: a worker ends it there. If two operators ask for the same at the same moment, both may be answered that it changed.
+decides whether something changed. If two operators ask for the same at the same moment, both may be answered that it changed.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ class RedisHolds(RetryingRequests):
     async def over(self, shard: ShardKeys, scope: str, at_ms: int) -> bool:
         """End a pause whose time has come, in one shard, and wake what it held; return False if it was ended or changed meanwhile.
 
-        The end stays due until all are awake: whoever dies in between leaves it to another worker.
+        The end stays due until all are awake: a worker that dies in between leaves it to another.
         """
         end = str(at_ms)
         names = [] if is_wide(scope) else [scope]

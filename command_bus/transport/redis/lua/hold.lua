@@ -15,7 +15,7 @@
 -- ARGV[2]   verb      pause, drain, resume; over, if a pause has come to its end, and then ended; or wake, which leaves the scope as it is
 -- ARGV[3]   scope     a mailbox's name, <entity type>:* (~:* for commands without an entity), or *
 -- ARGV[4]   reason
--- ARGV[5]   until     ms when a pause ends by itself, empty: never; of a pause that is over the time that was read
+-- ARGV[5]   till      ms when a pause ends by itself, empty: never; of a pause that is over the time that was read
 -- ARGV[6…]  names     of the mailboxes
 --
 -- returns how many mailboxes were woken; 'gone' if a pause that is over was ended or changed meanwhile; 'newer' if the scope is one mailbox
@@ -25,7 +25,7 @@
 -- that wait. No mailbox's name contains a `*`: it is encoded in ids. Paused and parked are independent.
 --
 -- Each pause, drain and resume writes or removes the one end of its scope. The end of a pause that is over stays until all its mailboxes
--- are awake, so that whoever dies between leaves it due.
+-- are awake, so that a worker that dies in between leaves it due.
 
 local ready, active, paused, parked, due = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local group, verb, scope, reason, till = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]

@@ -2,18 +2,18 @@
 --
 -- uses: memory_limit, agenda
 --
--- KEYS[1]  ready  stream of activations
--- KEYS[2]  due    sorted set of what becomes due, by ms
--- ARGV[1]  group  of consumers
--- ARGV[2]  id     of the command
--- ARGV[3]  at     ms; or + and the ms from now
+-- KEYS[1]  ready    stream of activations
+-- KEYS[2]  due      sorted set of what becomes due, by ms
+-- ARGV[1]  group    of consumers
+-- ARGV[2]  command  its id
+-- ARGV[3]  at       ms; or + and the ms from now
 --
 -- returns 1, or 0 if it is not delayed any more
 
-local ready, due, id, at = KEYS[1], KEYS[2], ARGV[2], ARGV[3]
+local ready, due, command, at = KEYS[1], KEYS[2], ARGV[2], ARGV[3]
 
 pass_memory_limit(ready, ARGV[1])
-local member = 'd:' .. id
+local member = 'd:' .. command
 if not redis.call('ZSCORE', due, member) then return 0 end
 if string.sub(at, 1, 1) == '+' then
   local time = redis.call('TIME')

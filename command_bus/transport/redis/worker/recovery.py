@@ -94,7 +94,9 @@ class PendingRecovery:
         self.due = [
             DueWork(place, shard, every=every, jobs=_jobs(connections, keys, shard, schedules)) for shard, place in places
         ]
-        self.sweeps = [ScheduleSweep(connections, keys, shard, schedules) for shard in keys.shards] if schedules is not None else []
+        self.sweeps = (
+            [ScheduleSweep(connections, keys, shard, schedules) for shard in keys.shards] if schedules is not None else []
+        )
         self.upkeep = [Upkeep(place, shard, worker=worker, lease=lease) for shard, place in places]
         self._tasks: list[asyncio.Task[None]] = []
 
