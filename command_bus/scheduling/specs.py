@@ -4,7 +4,8 @@ A *tick* is a planned time, in milliseconds since the epoch. The next tick is co
 that was fired, so schedules do not drift.
 
 Cron patterns are those of Debian's cron, also where clocks are set forward or back. A fixed time that does not exist fires right after
-the gap, and one that comes twice fires once. A pattern whose minute or hour begins with `*` goes on by real time. `cronsim` computes them.
+the gap, and one that comes twice fires once. A pattern whose minute or hour begins with `*` goes on by real time. `cronsim` computes them;
+patterns by real time are given to it as if the zone had no switches, because it loses ticks where clocks are set back by half an hour.
 """
 
 from __future__ import annotations
@@ -95,9 +96,10 @@ class Cron:
 
     def after(self, tick: int, origin: int) -> int | None:
         """See `ScheduleSpec`."""
-        start = time_of(tick).astimezone(_zone(self.tz))
         try:
-            for found in _simulated(self.pattern, start):
+            if any(part.startswith("*") for part in self.pattern.split()[:2]):
+                return _after_by_real_time(self.pattern, _zone(self.tz), tick)
+            for found in _simulated(self.pattern, time_of(tick).astimezone(_zone(self.tz))):
                 at = int(found.timestamp() * 1000)
                 if at > tick:  # a time that comes twice, or two that a gap moves together, count once
                     return at
@@ -233,6 +235,7 @@ def milliseconds_of(name: str, at: object) -> int:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
 
 
 def time_of(ms: int) -> datetime:
@@ -261,6 +264,34 @@ def latest_ticks(spec: ScheduleSpec, after: int, until: int, origin: int, most: 
 @lru_cache(maxsize=512)
 def _zone(tz: str) -> ZoneInfo:
     return ZoneInfo(tz)
+
+
+def _after_by_real_time(pattern: str, zone: ZoneInfo, tick: int) -> int | None:
+    """Return the first tick behind a time: between two switches of the zone a pattern is that of a clock that is never set."""
+    begin = time_of(tick)
+    offset = _offset(begin, zone)
+    while True:
+        local = next(_simulated(pattern, (begin + offset).replace(tzinfo=None)), None)
+        if local is None:
+            return None
+        found = local.replace(tzinfo=UTC) - offset
+        if _offset(found, zone) == offset:
+            return milliseconds_of("tick", found)
+        begin = _switch(begin, found, zone) - _SECOND  # `_simulated` looks behind it
+        offset = _offset(begin + _SECOND, zone)
+
+
+def _switch(before: datetime, behind: datetime, zone: ZoneInfo) -> datetime:
+    """Return a moment, in whole seconds, at which the zone has another offset than a second before and than `before`."""
+    offset, first, last = _offset(before, zone), int(before.timestamp()), int(behind.timestamp())
+    while last - first > 1:
+        middle = (first + last) // 2
+        first, last = (middle, last) if _offset(time_of(middle * 1000), zone) == offset else (first, middle)
+    return time_of(last * 1000)
+
+
+def _offset(at: datetime, zone: ZoneInfo) -> timedelta:
+    return at.astimezone(zone).utcoffset() or timedelta()
 
 
 def _simulated(pattern: str, start: datetime) -> Iterator[datetime]:
