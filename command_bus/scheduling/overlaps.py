@@ -95,20 +95,31 @@ class Overlaps:
             self._ending[record.name] = asyncio.get_running_loop().create_task(work, name=f"command_bus.overlap {record.name}")
 
     async def _ended(self, record: ScheduleRecord, mailbox: str) -> None:
-        interrupts, asked, deadline = self._session.transport.interrupts, "", mono() + _PATIENCE
+        """End the attempt while its entity is paused for a moment: else it would be started again at once."""
+        transport, by = self._session.transport, f"schedule {record.name}"
         with suppress(CommandBusError):
-            while mono() < deadline:
-                attempt = await self._is_running(mailbox, record.last_id)
-                if attempt is None:
-                    await WaitingCommands(self._session).cancel_in(mailbox, record.last_id)
-                    return
-                if attempt != asked:
-                    now_ms = await self._session.transport.entities.now_ms()
-                    by = f"schedule {record.name}"
-                    await interrupts.request(mailbox, Interrupt("abort", attempt, now_ms, by, "its next firing is due"))
-                    asked = attempt
-                await asyncio.sleep(_LOOK_EVERY)
+            until_ms = await transport.entities.now_ms() + int(_PATIENCE * 1000)
+            borrowed = await transport.holds.borrow(mailbox, f"{by} ends its last firing", until_ms)
+            try:
+                await self._abort(record.last_id, mailbox, by)
+            finally:
+                if borrowed:
+                    await transport.holds.give_back(mailbox, until_ms)
         self._ending.pop(record.name, None)
+
+    async def _abort(self, command_id: str, mailbox: str, by: str) -> None:
+        """End the attempt, and take the command out of line."""
+        transport, asked, deadline = self._session.transport, "", mono() + _PATIENCE
+        while mono() < deadline:
+            attempt = await self._is_running(mailbox, command_id)
+            if attempt is None:
+                await WaitingCommands(self._session).cancel_in(mailbox, command_id)
+                return
+            if attempt != asked:
+                now_ms = await transport.entities.now_ms()
+                await transport.interrupts.request(mailbox, Interrupt("abort", attempt, now_ms, by, "its next firing is due"))
+                asked = attempt
+            await asyncio.sleep(_LOOK_EVERY)
 
     async def close(self) -> None:
         """End what goes on in the background."""

@@ -206,7 +206,7 @@ def test_a_record_is_what_was_stored() -> None:
         ({"overlap": "drop"}, "overlap: one of queue, skip, replace, cancel"),
         ({"jitter": -1}, "jitter is a non-negative number"),
         ({"catch_up": 0}, "catch_up is a positive number"),
-        ({"start": datetime(2026, 1, 1)}, "start: a datetime with a time zone"),  # noqa: DTZ001 - that is the mistake
+        ({"start": datetime(2026, 1, 1)}, "start: a datetime with a time zone"),
         ({"end": "tomorrow"}, "end: a datetime"),
         ({"max_runs": 0}, "max_runs: a whole number"),
         ({"max_runs": True}, "max_runs: a whole number"),
