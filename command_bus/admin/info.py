@@ -258,7 +258,7 @@ class Stats:
         depth: Commands accepted and not settled (waiting, delayed, running, parked).
         in_flight: Entities held by workers.
         ready: Entities that wait for a worker.
-        delayed: Commands and retries that wait for their time.
+        delayed: Commands and retries that wait for their time, and pauses for their end.
         paused: Entities, entity types and buses that were paused or drained; see `bus.entities.holds()`.
         parked: Entities held by a poisoned command.
         entities: Entities with work.
@@ -274,6 +274,10 @@ class Stats:
         retried: Attempts since then that failed and were followed by another.
         handed_back: Starts since then that were no attempt: the worker did not know the command, or was leaving.
         workers: The live workers.
+        schedules: Schedules that have a tick to come.
+        fired: Firings of schedules since the namespace was made.
+        fired_late: Those more than a second behind their time.
+        schedule_overdue: Seconds for which the schedule has been due that is latest, 0.0 if none is.
     """
 
     depth: int
@@ -295,3 +299,7 @@ class Stats:
     retried: int
     handed_back: int
     workers: tuple[WorkerInfo, ...]
+    schedules: int = 0
+    fired: int = 0
+    fired_late: int = 0
+    schedule_overdue: float = 0.0

@@ -41,7 +41,7 @@ class Statistics:
             depth=max(counters.depth, 0),
             in_flight=in_flight,
             ready=max(sum(shot.ready for shot in shots) - in_flight, 0),
-            delayed=sum(shot.due for shot in shots),
+            delayed=max(sum(shot.due for shot in shots) - max(counters.scheduled, 0), 0),
             paused=len({scope for shot in shots for scope in shot.paused}),  # that of a type is on every shard
             parked=sum(shot.parked for shot in shots),
             entities=sum(shot.active for shot in shots),
@@ -57,6 +57,10 @@ class Statistics:
             retried=counters.retried,
             handed_back=counters.handed_back,
             workers=workers,
+            schedules=max(counters.scheduled, 0),
+            fired=counters.fired,
+            fired_late=counters.late,
+            schedule_overdue=max((_overdue(shot) for shot in shots), default=0.0),
         )
 
     async def until_idle(self, timeout: float | None) -> None:
@@ -127,3 +131,8 @@ def _live_workers(shots: Sequence[ShardSnapshot]) -> tuple[WorkerInfo, ...]:
 
 def _age(shot: ShardSnapshot) -> float:
     return 0.0 if shot.oldest_ready_ms is None else max(0, shot.now_ms - shot.oldest_ready_ms) / 1000
+
+
+def _overdue(shot: ShardSnapshot) -> float:
+    """Return for how many seconds the first schedule of a shard has been due."""
+    return 0.0 if shot.schedule_ms is None else max(shot.now_ms - shot.schedule_ms, 0) / 1000

@@ -194,7 +194,8 @@ class HandlerRegistry:
         return f"HandlerRegistry({', '.join(self._handlers)})"
 
     def _add_schedule(self, declared: DeclaredSchedule) -> None:
-        self.declare(type(declared.command))
+        if declared.command is not None:
+            self.declare(type(declared.command))
         if self._schedules.setdefault(declared.name, declared) != declared:
             raise RegistrationError(f"two schedules are named {declared.name!r}: give one of them another name")
 

@@ -34,20 +34,24 @@ class DeclaredSchedule:
 
     Attributes:
         name: Its name.
-        command: What each tick dispatches.
+        command: What each tick dispatches; None: it has no class here.
         spec: Its times.
         policy: Its rules.
         revision: A higher one replaces what is stored; 0: put by hand.
     """
 
     name: str
-    command: Message[Any]
+    command: Message[Any] | None
     spec: Cron | Every
     policy: SchedulePolicy
     revision: int
 
     def __post_init__(self) -> None:
         checked_name(self.name)
+        if self.command is not None and not isinstance(self.command, Message):
+            raise InvalidSettings(
+                f"command: an instance of a command's class, not {self.command!r}, for the schedule {self.name!r}"
+            )
         if not isinstance(self.spec, Cron | Every):
             raise InvalidSettings(f'spec: cron("0 2 * * *") or every(30), not {self.spec!r}, for the schedule {self.name!r}')
         if isinstance(self.revision, bool) or not isinstance(self.revision, int) or self.revision < 0:

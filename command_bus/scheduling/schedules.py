@@ -82,17 +82,34 @@ class Schedules:
             InvalidCommand: The command cannot be sent.
             TransportUnavailable: The server cannot be reached. Asking again is safe.
         """
-        declared = DeclaredSchedule(checked_name(name), command, spec, SchedulePolicy(**options), 0)
-        return (await self._put(declared, headers=headers, expires=expires))[0]
+        declared = DeclaredSchedule(name, command, spec, SchedulePolicy(**options), 0)
+        out = self._sender.builder.outgoing(command, command_id=name, headers=headers, expires=expires)
+        return (await self._put(_draft(declared, await self._sender.template(out))))[0]
 
-    async def _put(
-        self, declared: DeclaredSchedule, *, headers: Mapping[str, str] | None = None, expires: float | None = None
-    ) -> tuple[ScheduleInfo, bool]:
+    async def put_raw(
+        self,
+        name: str,
+        entity_type: str | None,
+        entity_id: str | int | None,
+        command: str,
+        payload: Mapping[str, Any],
+        spec: Cron | Every,
+        *,
+        headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleInfo:
+        """Put a schedule without the command's class, as `dispatch_raw` dispatches. `None, None` names no entity."""
+        declared = DeclaredSchedule(name, None, spec, SchedulePolicy(**options), 0)
+        out = self._sender.builder.raw(
+            entity_type, entity_id, command, payload, command_id=name, headers=headers, expires=expires
+        )
+        return (await self._put(_draft(declared, await self._sender.template(out))))[0]
+
+    async def _put(self, draft: ScheduleRecord) -> tuple[ScheduleInfo, bool]:
         """Put a schedule; return it, and whether something has changed."""
-        template = await self._sender.template(declared.command, declared.name, headers=headers, expires=expires)
-        draft = _draft(declared, template)
         for _ in range(_TRIES):
-            record, raw = await self.firing.settled(declared.name)
+            record, raw = await self.firing.settled(draft.name)
             now_ms = await self._session.transport.entities.now_ms()
             after = _created(draft, now_ms) if record is None else self._updated(record, draft, now_ms)
             if after is None and record is not None:
@@ -100,11 +117,11 @@ class Schedules:
             if after is not None and (await self._change(after, raw)):
                 await self._arm(after)
                 return self._info(after), True
-        raise _contended(declared.name)
+        raise _contended(draft.name)
 
     def _updated(self, record: ScheduleRecord, draft: ScheduleRecord, now_ms: int) -> ScheduleRecord | None:
         """Return what a schedule becomes by a put; None: it stays as it is."""
-        same = self._same_command(record, draft) and record.spec == draft.spec and record.policy == draft.policy
+        same = self._same(record, draft)
         if draft.revision:
             if draft.revision <= record.revision:
                 if not same and draft.revision == record.revision and not record.by_hand:
@@ -235,7 +252,7 @@ class Schedules:
             InvalidSettings, InvalidCommand, TransportUnavailable: As for `put`.
         """
         declared = {each.name: each for each in registry.schedules()}
-        put = tuple([name for name, each in declared.items() if (await self._put(each))[1]])
+        put = tuple([name for name, each in declared.items() if await self._declare(each)])
         removed: list[str] = []
         if prune:
             gone = [info.name async for info in self.list() if info.revision and info.name not in declared]
@@ -261,6 +278,43 @@ class Schedules:
                     info = self._info(record)
                     if entity_type in (None, info.entity_type):
                         yield info
+
+    async def compare(self, registry: HandlerRegistry) -> dict[str, str]:
+        """Return what is wrong with schedules that a registry declares, by name: one is not stored as it is declared.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+        """
+        found: dict[str, str] = {}
+        for declared in registry.schedules():
+            (raw,) = await self._session.transport.schedules.read([declared.name])
+            record = None if raw is None else ScheduleRecord.unpack(raw)
+            if record is None:
+                found[declared.name] = "is declared and not stored: no worker with this code has started"
+            elif record.revision < declared.revision:
+                found[declared.name] = f"is stored as revision {record.revision}, this code declares {declared.revision}"
+            elif (
+                record.revision == declared.revision
+                and not record.by_hand
+                and not self._same(record, await self._drafted(declared))
+            ):
+                found[declared.name] = f"differs from what is stored, both are revision {record.revision}: raise it in the code"
+        return found
+
+    async def _declare(self, declared: DeclaredSchedule) -> bool:
+        """Put what code declares; return whether something has changed."""
+        return (await self._put(await self._drafted(declared)))[1]
+
+    async def _drafted(self, declared: DeclaredSchedule) -> ScheduleRecord:
+        """Return the record of what code declares, without a next tick.
+
+        Raises:
+            InvalidSettings: It has no command.
+        """
+        if declared.command is None:
+            raise InvalidSettings(f"the schedule {declared.name!r} has no command")
+        out = self._sender.builder.outgoing(declared.command, command_id=declared.name)
+        return _draft(declared, await self._sender.template(out))
 
     async def _alter(self, name: str, change: Change) -> tuple[ScheduleRecord, ScheduleRecord]:
         """Change a schedule in which no firing is under way; return it as it was and as it is."""
@@ -310,6 +364,9 @@ class Schedules:
     def _entity(self, record: ScheduleRecord) -> tuple[str | None, str | None]:
         envelope = self._envelope(record)
         return (None, None) if envelope is None else (envelope.entity_type, envelope.entity_id)
+
+    def _same(self, record: ScheduleRecord, draft: ScheduleRecord) -> bool:
+        return self._same_command(record, draft) and record.spec == draft.spec and record.policy == draft.policy
 
     def _same_command(self, record: ScheduleRecord, draft: ScheduleRecord) -> bool:
         """Return whether two schedules dispatch the same; what cannot be read here is not the same."""

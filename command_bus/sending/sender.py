@@ -98,11 +98,8 @@ class Sender:
         ask = partial(self._ask_later, None) if options.get("keep_result") else None
         return receipt(out.command_id, await self._send(out), ask)
 
-    async def template(
-        self, command: Message[Any], template_id: str, *, headers: Mapping[str, str] | None, expires: float | None
-    ) -> bytes:
+    async def template(self, out: OutgoingMessage) -> bytes:
         """Return the envelope of a command that is stored, to be sent later under other ids; its entity type is agreed on."""
-        out = self._builder.outgoing(command, command_id=template_id, headers=headers, expires=expires)
         submission: Submission = await self._prepare(out)
         return submission.envelope
 

@@ -50,6 +50,26 @@ class SyncSchedules(Part[Schedules]):
         """See `Schedules.put`."""
         return self._do(lambda schedules: schedules.put(name, command, spec, headers=headers, expires=expires, **options))
 
+    def put_raw(
+        self,
+        name: str,
+        entity_type: str | None,
+        entity_id: str | int | None,
+        command: str,
+        payload: Mapping[str, Any],
+        spec: Cron | Every,
+        *,
+        headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleInfo:
+        """See `Schedules.put_raw`."""
+        return self._do(
+            lambda schedules: schedules.put_raw(
+                name, entity_type, entity_id, command, payload, spec, headers=headers, expires=expires, **options
+            )
+        )
+
     def get(self, name: str) -> ScheduleInfo:
         """See `Schedules.get`."""
         return self._do(lambda schedules: schedules.get(name))
@@ -77,6 +97,10 @@ class SyncSchedules(Part[Schedules]):
     def sync(self, registry: HandlerRegistry, *, prune: bool = False) -> SyncReport:
         """See `Schedules.sync`."""
         return self._do(lambda schedules: schedules.sync(registry, prune=prune))
+
+    def compare(self, registry: HandlerRegistry) -> dict[str, str]:
+        """See `Schedules.compare`."""
+        return self._do(lambda schedules: schedules.compare(registry))
 
     def list(self, *, entity_type: str | None = None) -> Generator[ScheduleInfo]:
         """See `Schedules.list`; a hundred of them are read ahead."""

@@ -186,6 +186,9 @@ class ShardCounters:
         dead: Dead letters, those of parked entities included.
         retried: Attempts that were followed by another after a delay.
         handed_back: Starts that did not count as an attempt.
+        scheduled: Schedules that have a time to come.
+        fired: Firings of schedules.
+        late: Those more than a second behind their time.
     """
 
     depth: int = 0
@@ -197,6 +200,9 @@ class ShardCounters:
     dead: int = 0
     retried: int = 0
     handed_back: int = 0
+    scheduled: int = 0
+    fired: int = 0
+    late: int = 0
 
     @classmethod
     def of(cls, stored: Mapping[str, int]) -> Self:
@@ -216,13 +222,14 @@ class ShardSnapshot:
         ready: Activations, those that workers hold included.
         in_flight: Activations that workers hold.
         oldest_ready_ms: When the first activation became ready that no worker holds; None if there is none.
-        due: Retries and delayed commands that wait for their time.
+        due: Retries, delayed commands, schedules and ends of pauses that wait for their time.
         active: Mailboxes with work.
         paused: Scopes that are paused or drained.
         parked: Mailboxes that a dead letter holds.
         dead: Dead letters.
         workers: The records of the workers.
         now_ms: The server's time.
+        schedule_ms: When the first schedule is due, if that is among the first of what is due; else None.
     """
 
     counters: ShardCounters
@@ -236,6 +243,7 @@ class ShardSnapshot:
     dead: int
     workers: tuple[bytes, ...]
     now_ms: int
+    schedule_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

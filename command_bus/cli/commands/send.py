@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.messages.message import Message
 
-__all__ = ["call", "send"]
+__all__ = [
+    "Fields",
+    "Headers",
+    "Name",
+    "address_from_announcement",
+    "call",
+    "fields_from",
+    "headers_from",
+    "message_from_class",
+    "send",
+]
 
 Name = Annotated[
     str,
@@ -61,14 +71,14 @@ def send(
     \b
     Exit codes: 0 accepted (or was before), 1 refused, 2 wrong usage or fields, 3 unknown whether it was accepted, 4 no server.
     """  # noqa: D301  # fmt: skip
-    values, headers = _fields(fields), _headers(header)
+    values, headers = fields_from(fields), headers_from(header)
 
     async def work() -> Any:
         async with open_bus(target) as bus:
-            message = _message_from_class(bus, command, values)
+            message = message_from_class(bus, command, values)
             if message is not None:
                 return await bus.dispatch(message, command_id=command_id, delay=delay, headers=headers, expires=expires)
-            kind, entity_id = await _address_from_announcement(bus, command, values)
+            kind, entity_id = await address_from_announcement(bus, command, values)
             return await bus.dispatch_raw(
                 kind, entity_id, command, values, command_id=command_id, delay=delay, headers=headers, expires=expires
             )
@@ -94,20 +104,20 @@ def call(
     \b
     Exit codes: 0 replied, 1 refused, rejected, failed or expired, 2 wrong usage or fields, 3 no outcome in time, 4 no server.
     """  # noqa: D301  # fmt: skip
-    values, headers = _fields(fields), _headers(header)
+    values, headers = fields_from(fields), headers_from(header)
 
     async def work() -> Any:
         async with open_bus(target) as bus:
-            message = _message_from_class(bus, command, values)
+            message = message_from_class(bus, command, values)
             if message is not None:
                 return _reply_data(message, await bus.call(message, timeout=timeout, command_id=command_id, headers=headers))
-            kind, entity_id = await _address_from_announcement(bus, command, values)
+            kind, entity_id = await address_from_announcement(bus, command, values)
             return await bus.call_raw(kind, entity_id, command, values, timeout=timeout, command_id=command_id, headers=headers)
 
     echo(to_json(run_command(work, sends=True)))
 
 
-def _fields(given: str | None) -> dict[str, Any]:
+def fields_from(given: str | None) -> dict[str, Any]:
     """Read the fields of a command from JSON.
 
     Raises:
@@ -135,7 +145,7 @@ def _fields(given: str | None) -> dict[str, Any]:
     return values
 
 
-def _headers(given: list[str] | None) -> dict[str, str] | None:
+def headers_from(given: list[str] | None) -> dict[str, str] | None:
     pairs = [each.partition("=") for each in given or ()]
     if wrong := [name for name, equals, _ in pairs if not equals or not name]:
         print_error(f"--header {wrong[0]!r}: write NAME=VALUE")
@@ -143,7 +153,7 @@ def _headers(given: list[str] | None) -> dict[str, str] | None:
     return {name: value for name, _, value in pairs} or None
 
 
-def _message_from_class(bus: CommandBus, name: str, values: dict[str, Any]) -> Message[Any] | None:
+def message_from_class(bus: CommandBus, name: str, values: dict[str, Any]) -> Message[Any] | None:
     """Return the command as a message if the application has its class; else None.
 
     Raises:
@@ -171,7 +181,7 @@ def _reply_data(message: Message[Any], reply: Any) -> Any:
     return unpack(reply_codec_for(type(message).spec().reply).encode(reply))
 
 
-async def _address_from_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -> tuple[str | None, Any]:
+async def address_from_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -> tuple[str | None, Any]:
     """Check the fields against the announced schema, and return the entity type and id.
 
     Raises:

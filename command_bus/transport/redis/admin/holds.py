@@ -85,7 +85,7 @@ class RedisHolds(RetryingRequests):
     async def borrow(self, mailbox: str, reason: str, until_ms: int) -> bool:
         """Pause one mailbox for a moment; return False if it is held already, which is left as it is."""
         shard = self._keys_of(mailbox)
-        return await self._step(shard, "borrow", mailbox, reason, [], str(until_ms)) != b"held"
+        return bool(await self._step(shard, "borrow", mailbox, reason, [], str(until_ms)) != b"held")
 
     async def give_back(self, mailbox: str, until_ms: int) -> bool:
         """End a pause that was borrowed until that time; return False if it was changed meanwhile, which is left as it is."""

@@ -38,6 +38,7 @@ class RedisStatistics(RetryingRequests):
             dead=found["dead"],
             workers=tuple(found["workers"].values()),
             now_ms=int(seconds) * 1000 + int(micros) // 1000,
+            schedule_ms=next((int(min(score, 2.0**53)) for name, score in found["first_due"] if name[:2] == b"s:"), None),
         )
 
     async def stopped(self, shard: int, limit: int) -> list[str] | None:
@@ -57,7 +58,9 @@ class RedisStatistics(RetryingRequests):
                 return names
 
 
-_NAMES = ("counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "groups", "workers", "time")
+_FIRST = 10
+"""Members of `due` among which a schedule is looked for that is late: those stand first."""
+_NAMES = ("counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "groups", "workers", "first_due", "time")
 
 
 async def _read(client: Redis, keys: ShardKeys) -> dict[str, Any]:
@@ -72,6 +75,7 @@ async def _read(client: Redis, keys: ShardKeys) -> dict[str, Any]:
     pipeline.hlen(keys.parked)
     pipeline.xinfo_groups(keys.ready)
     pipeline.hgetall(keys.workers)
+    pipeline.zrange(keys.due, 0, _FIRST - 1, withscores=True)
     pipeline.time()
     found: dict[str, Any] = dict(zip(_NAMES, await pipeline.execute(raise_on_error=False), strict=True))
     for name, nothing in (("pending", {}), ("groups", [])):

@@ -5,6 +5,7 @@
 -- KEYS[1]  ready      stream of activations
 -- KEYS[2]  schedules  hash: name -> record, opaque
 -- KEYS[3]  due        sorted set of what becomes due, by ms
+-- KEYS[4]  stats      hash of counters
 -- ARGV[1]  group      of consumers
 -- ARGV[2…] for each schedule: its name; the record that is expected, empty: none; the new one, empty: none; when it is due in ms, '-' never,
 --          '=' as before
@@ -13,14 +14,18 @@
 --
 -- Asked again, it answers the same. A new earliest time is told to the workers by a tick.
 
-local ready, schedules, due = KEYS[1], KEYS[2], KEYS[3]
+local ready, schedules, due, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+
+-- Set or take the time of a schedule, and count those that have one.
 
 local function plan(name, at)
   local member = 's:' .. name
+  local before = tonumber(redis.call('ZSCORE', due, member) or '')
   if at == '-' then
-    redis.call('ZREM', due, member)
-  elseif at ~= '=' and tonumber(redis.call('ZSCORE', due, member) or '') ~= tonumber(at) then
+    if redis.call('ZREM', due, member) == 1 then redis.pcall('HINCRBY', stats, 'scheduled', -1) end
+  elseif at ~= '=' and before ~= tonumber(at) then
     set_due(due, ready, member, at)
+    if not before then redis.pcall('HINCRBY', stats, 'scheduled', 1) end
   end
 end
 
@@ -33,7 +38,7 @@ for arg = 2, #ARGV, 4 do
   local same = now == before or now == after
   if same and after == '' then
     redis.call('HDEL', schedules, name)
-    redis.call('ZREM', due, 's:' .. name)
+    plan(name, '-')
   elseif same then
     if now ~= after then redis.call('HSET', schedules, name, after) end
     plan(name, at)

@@ -58,7 +58,7 @@ class RedisSchedules(RetryingRequests):
             args: list[Any] = [GROUP]
             for each in part:
                 args += (each.name, each.before, each.after, "-" if each.due is None else "=" if each.due < 0 else each.due)
-            answer = await self._run(shard, SCHEDULE_CHANGE, [shard.ready, shard.schedules, shard.due], args)
+            answer = await self._run(shard, SCHEDULE_CHANGE, [shard.ready, shard.schedules, shard.due, shard.stats], args)
             return [letter == ord("1") for letter in answer]
 
         return await self._by_shard(changes, lambda each: each.name, run)
