@@ -258,7 +258,7 @@ class Stats:
         depth: Commands accepted and not settled (waiting, delayed, running, parked).
         in_flight: Entities held by workers.
         ready: Entities that wait for a worker.
-        delayed: Commands and retries that wait for their time, and pauses for their end.
+        delayed: Commands and retries that wait for their time.
         paused: Entities, entity types and buses that were paused or drained; see `bus.entities.holds()`.
         parked: Entities held by a poisoned command.
         entities: Entities with work.

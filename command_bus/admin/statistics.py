@@ -41,7 +41,7 @@ class Statistics:
             depth=max(counters.depth, 0),
             in_flight=in_flight,
             ready=max(sum(shot.ready for shot in shots) - in_flight, 0),
-            delayed=max(sum(shot.due for shot in shots) - max(counters.scheduled, 0), 0),
+            delayed=sum(shot.due for shot in shots),
             paused=len({scope for shot in shots for scope in shot.paused}),  # that of a type is on every shard
             parked=sum(shot.parked for shot in shots),
             entities=sum(shot.active for shot in shots),
@@ -105,7 +105,7 @@ class Statistics:
                 continue
             left += max(shot.counters.depth, 1)
             names = None
-            if (shot.paused or shot.parked) and not shot.due:
+            if (shot.paused or shot.parked) and not shot.due and not shot.ends:
                 names = await transport.statistics.stopped(shard, _NAMED)
             if names:
                 stopped += names

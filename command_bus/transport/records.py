@@ -222,7 +222,7 @@ class ShardSnapshot:
         ready: Activations, those that workers hold included.
         in_flight: Activations that workers hold.
         oldest_ready_ms: When the first activation became ready that no worker holds; None if there is none.
-        due: Retries, delayed commands, schedules and ends of pauses that wait for their time.
+        due: Retries and delayed commands that wait for their time.
         active: Mailboxes with work.
         paused: Scopes that are paused or drained.
         parked: Mailboxes that a dead letter holds.
@@ -230,6 +230,7 @@ class ShardSnapshot:
         workers: The records of the workers.
         now_ms: The server's time.
         schedule_ms: When the first schedule is due, if that is among the first of what is due; else None.
+        ends: Pauses that end by themselves, of those that end first.
     """
 
     counters: ShardCounters
@@ -244,6 +245,7 @@ class ShardSnapshot:
     workers: tuple[bytes, ...]
     now_ms: int
     schedule_ms: int | None = None
+    ends: int = 0
 
 
 @dataclass(frozen=True, slots=True)

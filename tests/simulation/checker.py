@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from tests.simulation.history import Execution, History, Sent, of_commands
+from tests.simulation.schedule_rules import firings, removed_schedules
 from tests.simulation.time_rules import standstill, starved
 
 __all__ = ["RULES", "check"]
@@ -489,5 +490,7 @@ def drained(history: History) -> Broken:
         yield "", f"left on the server: {name}"
 
 
+rule(firings)
+rule(removed_schedules)
 rule(starved)
 rule(standstill)

@@ -148,7 +148,7 @@ def show(name: ScheduleName, *, target: Target, as_json: Json = False) -> None:
 def next_ticks(
     name: ScheduleName,
     *,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1000, help="How many.")] = 5,
+    count: Annotated[int, typer.Option("--count", "-c", min=1, max=1000, help="How many.")] = 5,
     target: Target,
     as_json: Json = False,
 ) -> None:

@@ -146,6 +146,11 @@ def fields_from(given: str | None) -> dict[str, Any]:
 
 
 def headers_from(given: list[str] | None) -> dict[str, str] | None:
+    """Read headers from `NAME=VALUE`; None for none.
+
+    Raises:
+        typer.Exit: One has another form.
+    """
     pairs = [each.partition("=") for each in given or ()]
     if wrong := [name for name, equals, _ in pairs if not equals or not name]:
         print_error(f"--header {wrong[0]!r}: write NAME=VALUE")

@@ -26,12 +26,14 @@ class RedisStatistics(RetryingRequests):
         seconds, micros = found["time"]
         counters = {name.decode(errors="replace"): _number(value) for name, value in found["counters"].items()}
         waiting = found["waiting"]
+        sums, ends = ShardCounters.of(counters), sum(name[:2] == b"p:" for name, _ in found["first_due"])
         return ShardSnapshot(
-            counters=ShardCounters.of(counters),
+            counters=sums,
             ready=found["ready"],
             in_flight=_pending(found),
             oldest_ready_ms=_number(waiting[0][0].partition(b"-")[0]) if waiting else None,
-            due=found["due"],
+            due=max(found["due"] - max(sums.scheduled, 0) - ends, 0),
+            ends=ends,
             active=found["active"],
             paused=frozenset(scope.decode(errors="backslashreplace") for scope in found["paused"]),
             parked=found["parked"],
@@ -59,7 +61,7 @@ class RedisStatistics(RetryingRequests):
 
 
 _FIRST = 10
-"""Members of `due` among which a schedule is looked for that is late: those stand first."""
+"""Members of `due` among which a schedule that is late is looked for, and ends of pauses: what matters stands first."""
 _NAMES = ("counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "groups", "workers", "first_due", "time")
 
 
