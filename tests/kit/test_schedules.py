@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime
-from zoneinfo import ZoneInfo
 
 import pytest
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from tests.mutants.lone import LONE
 from tests.mutants.mutant import Mutant
 from tests.mutants.reserved import RESERVED
+from tests.mutants.schedules import SCHEDULES
 from tests.mutants.slots import SLOTS
 
 __all__ = ["MUTANTS"]
@@ -496,5 +497,6 @@ MUTANTS = (
     ),
     *LONE,
     *RESERVED,
+    *SCHEDULES,
     *SLOTS,
 )

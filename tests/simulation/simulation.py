@@ -24,9 +24,9 @@ from tests.simulation.history import History, Told
 from tests.simulation.loop import Livelock, Process, SimLoop, SimTask
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
+from tests.simulation.scheduling import Scheduler
 from tests.simulation.scripted_loads import ScriptedLoads, scripted_load_of
 from tests.simulation.threads import SimThreads
-from tests.simulation.scheduling import Scheduler
 from tests.simulation.workload import REGISTRY, Operator, Producer, current
 
 __all__ = ["Run", "Shape", "Simulation", "run"]
