@@ -294,6 +294,7 @@ async def test_a_full_or_drained_entity_delays_and_loses_nothing(sandbox: Sandbo
         await bus.entity("shop", "7").drain()
         clock.ms += 2000
         assert await fire(bus, "poll") == ["poll"]
+        assert (await bus.schedules.get("poll")).fired == 0
         await bus.entity("shop", "7").resume()
         assert await fire(bus, "poll") == ["poll"], "the second one finds it full"
         info = await bus.schedules.get("poll")
@@ -307,9 +308,12 @@ async def test_a_refused_tick_is_the_next_one_again_if_it_is_paused(sandbox: San
         await bus.schedules.put("poll", Poll(shop="7"), every(60))
         await bus.dispatch(Poll(shop="7"))
         clock.ms += MINUTE
+        engine = Stopped(bus)
+        stopped = await engine.pin("poll")
         assert await fire(bus, "poll") == ["poll"]
         assert await bus.schedules.pause("poll", "full")
         await bus.entity("shop", "7").purge()
+        assert await engine.go_on(stopped) == ["="], "its number is barred"
         clock.ms += 10 * MINUTE
         assert await fire(bus, "poll") == []
         assert (await bus.stats()).depth == 0
@@ -432,7 +436,21 @@ async def test_the_window_the_moments_and_the_runs_are_shown(bus: CommandBus, cl
     assert [each.name async for each in bus.schedules.list(entity_type="shop")] == ["a"]
 
 
-async def test_bad_schedules_are_refused(bus: CommandBus) -> None:
+async def test_a_record_that_has_changed_is_left_alone(bus: CommandBus) -> None:
+    store = bus.session.transport.schedules
+    assert await store.change([RecordChange("s", b"", b"one", 5)]) == [True]
+    assert await store.change([RecordChange("s", b"", b"two", 7), RecordChange("s", b"zero", b"", None)]) == [False, False]
+    assert await store.change([RecordChange("s", b"", b"one", 5)]) == [True], "asked again"
+    assert (await store.read(["s"]), await store.due_at(["s"])) == ([b"one"], [5])
+    assert await store.change([RecordChange("s", b"one", b"two", -1)]) == [True]
+    assert (await store.read(["s"]), await store.due_at(["s"])) == ([b"two"], [5])
+    assert (await bus.stats()).schedules == 1
+    assert await store.change([RecordChange("s", b"two", b"", None)]) == [True]
+    assert (await store.read(["s"]), await store.due_at(["s"])) == ([None], [None])
+    assert (await bus.stats()).schedules == 0
+
+
+async def test_58_bad_schedules_are_refused(bus: CommandBus) -> None:
     yesterday = datetime(2020, 1, 1, tzinfo=UTC)
     with pytest.raises(InvalidSettings, match="no tick to come"):
         await bus.schedules.put("poll", Poll(shop="7"), every(60), end=yesterday)
@@ -452,7 +470,7 @@ async def test_bad_schedules_are_refused(bus: CommandBus) -> None:
         registry.schedule("other", Poll(shop="8"), every(60), revision=0)
 
 
-async def test_foreign_records_stay_as_they_are(bus: CommandBus, clock: Clock, sandbox: Sandbox) -> None:
+async def test_59_foreign_records_stay_as_they_are(bus: CommandBus, clock: Clock, sandbox: Sandbox) -> None:
     """A record of a later release, garbage, and a member of `due` without a record."""
     await bus.schedules.put("good", Poll(shop="7"), every(60))
     store = bus.session.transport.schedules

@@ -31,7 +31,7 @@ SCHEDULES = (
         f"{_LUA}/schedule_change.lua",
         "local same = now == before or now == after",
         "local same = true",
-        f"{_SCHEDULES}::test_forty_nodes_put_the_same_at_once",
+        f"{_SCHEDULES}::test_a_record_that_has_changed_is_left_alone",
     ),
     Mutant(
         "a drained entity gets firings",
@@ -59,7 +59,7 @@ SCHEDULES = (
         f"{_LUA}/schedule_bar.lua",
         "redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ':' .. ARGV[3])\n",
         "",
-        f"{_SCHEDULES}::test_nothing_fires_behind_a_change",
+        f"{_SCHEDULES}::test_a_refused_tick_is_the_next_one_again_if_it_is_paused",
     ),
     Mutant(
         "an older revision replaces a newer one",

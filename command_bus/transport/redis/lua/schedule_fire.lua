@@ -69,7 +69,8 @@ local function fire(arg, box, mark)
   local answer = compared(schedule, incarnation, tonumber(number), armed)
   if answer then return answer end
   local before, record = call('HGET', fired, schedule), call('HGET', active, name)
-  local known = call('EXISTS', mark) == 1
+  local known = pcall('GET', mark)
+  if type(known) == 'table' then return 'w' end
   answer = not known and refusal(name, box, room, record)
   if answer then return answer end
   call('HSET', fired, schedule, incarnation .. ':' .. number)
