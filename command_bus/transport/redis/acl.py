@@ -105,6 +105,7 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hmget hset hdel hscan hlen", "schedules"),
         ("hget hset hdel", "fired"),
         ("hget hdel", "paused"),  # pauses that end by themselves
+        ("hmget", "parked delayed_counts"),  # predecessors of firings
         ("hmget", "bulk*"),
         ("xadd xtrim pexpire", "bulk*"),
     ),
