@@ -73,14 +73,17 @@ if TYPE_CHECKING:
         UnknownDeadLetter,
         UnknownSchedule,
         UnsuitableServer,
+        WorkersLive,
         WrongEventLoop,
     )
     from command_bus.handlers.registry import HandlerRegistry, handles
     from command_bus.messages.context import CommandContext
     from command_bus.messages.message import Command, EntityId, Message, Query
     from command_bus.messages.outgoing import Envelope, Outbound, OutgoingMessage
-    from command_bus.messages.policies import EntityPolicy, Lanes, PerEntity, RetryPolicy, lanes, per_entity
+    from command_bus.messages.policies import EntityPolicy, Lanes, PerEntity, lanes, per_entity
+    from command_bus.messages.put_off import GiveUp, Snooze
     from command_bus.messages.receipts import BatchOutcome, BatchResult, Receipt, SyncReceipt
+    from command_bus.messages.retry_policy import RetryPolicy
     from command_bus.middleware import Middleware, Proceed, Sending
     from command_bus.observer import Observer
     from command_bus.scheduling.info import ScheduleInfo
@@ -133,6 +136,7 @@ __all__ = [
     "Envelope",
     "Event",
     "Every",
+    "GiveUp",
     "HandlerRegistry",
     "HoldInfo",
     "IdempotencyConflict",
@@ -163,6 +167,7 @@ __all__ = [
     "RetryPolicy",
     "ScheduleInfo",
     "Sending",
+    "Snooze",
     "Stats",
     "StopReport",
     "SyncCommandBus",
@@ -179,6 +184,7 @@ __all__ = [
     "Worker",
     "WorkerInfo",
     "WorkerStatus",
+    "WorkersLive",
     "WrongEventLoop",
     "cron",
     "every",
@@ -202,8 +208,10 @@ _HOMES = {
     "middleware": "Middleware Proceed Sending",
     "observer": "Observer",
     "messages.outgoing": "Envelope Outbound OutgoingMessage",
-    "messages.policies": "EntityPolicy Lanes PerEntity RetryPolicy lanes per_entity",
+    "messages.policies": "EntityPolicy Lanes PerEntity lanes per_entity",
+    "messages.retry_policy": "RetryPolicy",
     "messages.receipts": "BatchOutcome BatchResult Receipt SyncReceipt",
+    "messages.put_off": "GiveUp Snooze",
     "handlers.registry": "HandlerRegistry handles",
     "scheduling.info": "ScheduleInfo",
     "scheduling.specs": "Cron Every cron every",

@@ -59,18 +59,19 @@ class EntityInfo:
         name: For people: `account:a-17`; with lanes `order (lane 3)`, without entity `(no entity) id`.
         entity_type: None if it has no entity.
         entity_id: None if it has no entity, is a lane, or its id is too long for its name.
-        state: `waiting` (for a worker, or all that it has is delayed), `running`, `retrying`, `paused`, `parked` by a dead letter,
+        state: `waiting` (for a worker, or all that it has is delayed), `running`, `retrying`, `snoozed`, `paused`, `parked` by a dead letter,
             or `draining` (waiting, and refusing what is new).
         depth: Commands that it holds, running and delayed ones included.
         age: Seconds since the command at its head was accepted; 0.0 if all are delayed.
         attempt: How often that was started.
         running_for: Seconds since this attempt started; None if none runs.
         worker: Who runs it, or None.
-        retry_at_ms: When a retry is due, by the server's clock, or None.
+        retry_at_ms: When a retry is due, or a snooze over, by the server's clock, or None.
         hold: Why it is paused or draining, or None.
         letter_id: Of the dead letter that parks it, or None.
         due_ms: When the first of its commands takes its place, by the server's clock, if all that it has is delayed; else None. A listing
             leaves it out for what comes far behind others: 100,000 in its shard.
+        snoozes: How often the command at its head was put off by its handler.
     """
 
     name: str
@@ -86,6 +87,7 @@ class EntityInfo:
     hold: HoldInfo | None
     letter_id: str | None
     due_ms: int | None = None
+    snoozes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +276,7 @@ class Stats:
         retried: Attempts since then that failed and were followed by another.
         handed_back: Starts since then that were no attempt: the worker did not know the command, or was leaving.
         workers: The live workers.
+        snoozed: Starts since then whose handler put its command off.
         schedules: Schedules that have a tick to come.
         fired: Firings of schedules since the namespace was made.
         fired_late: Those more than a second behind their time.
@@ -299,6 +302,7 @@ class Stats:
     retried: int
     handed_back: int
     workers: tuple[WorkerInfo, ...]
+    snoozed: int = 0
     schedules: int = 0
     fired: int = 0
     fired_late: int = 0

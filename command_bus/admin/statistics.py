@@ -57,6 +57,7 @@ class Statistics:
             retried=counters.retried,
             handed_back=counters.handed_back,
             workers=workers,
+            snoozed=counters.snoozed,
             schedules=max(counters.scheduled, 0),
             fired=counters.fired,
             fired_late=counters.late,

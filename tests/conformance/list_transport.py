@@ -73,6 +73,10 @@ class ListTransport:
         raise UnsuitableServer("this transport has no schedules")
 
     @property
+    def obliteration(self) -> NoReturn:
+        raise UnsuitableServer("this transport cannot delete a namespace")
+
+    @property
     def bulk(self) -> NoReturn:
         raise UnsuitableServer("this transport has no bulk dispatches")
 

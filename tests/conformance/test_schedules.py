@@ -450,7 +450,7 @@ async def test_a_record_that_has_changed_is_left_alone(bus: CommandBus) -> None:
     assert (await bus.stats()).schedules == 0
 
 
-async def test_58_bad_schedules_are_refused(bus: CommandBus) -> None:
+async def test_65_bad_schedules_are_refused(bus: CommandBus) -> None:
     yesterday = datetime(2020, 1, 1, tzinfo=UTC)
     with pytest.raises(InvalidSettings, match="no tick to come"):
         await bus.schedules.put("poll", Poll(shop="7"), every(60), end=yesterday)
@@ -470,7 +470,7 @@ async def test_58_bad_schedules_are_refused(bus: CommandBus) -> None:
         registry.schedule("other", Poll(shop="8"), every(60), revision=0)
 
 
-async def test_59_foreign_records_stay_as_they_are(bus: CommandBus, clock: Clock, sandbox: Sandbox) -> None:
+async def test_66_foreign_records_stay_as_they_are(bus: CommandBus, clock: Clock, sandbox: Sandbox) -> None:
     """A record of a later release, garbage, and a member of `due` without a record."""
     await bus.schedules.put("good", Poll(shop="7"), every(60))
     store = bus.session.transport.schedules

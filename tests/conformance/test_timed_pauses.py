@@ -146,7 +146,7 @@ async def test_a_moment_instead_of_a_delay(sandbox: Sandbox, ran: list[str]) -> 
             assert not await bus.commands.reschedule("unknown", delay=5)
 
 
-async def test_60_wrong_moments_are_refused(sandbox: Sandbox) -> None:
+async def test_67_wrong_moments_are_refused(sandbox: Sandbox) -> None:
     naive = datetime(2027, 1, 1)
     aware = datetime(2027, 1, 1, tzinfo=UTC)
     async with sandbox.bus() as bus:

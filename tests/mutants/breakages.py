@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.mutants.lone import LONE
 from tests.mutants.mutant import Mutant
+from tests.mutants.policies import POLICIES
 from tests.mutants.reserved import RESERVED
 from tests.mutants.schedules import SCHEDULES
 from tests.mutants.slots import SLOTS
@@ -338,20 +339,8 @@ MUTANTS = (
     Mutant(
         "what was interrupted runs again, whatever its contract",
         "worker/decisions.py",
-        "        if not at_most_once and (handler is None or",
-        "        if at_most_once or (handler is None or",
-    ),
-    Mutant(
-        "retried once at most",
-        "worker/decisions.py",
-        "        if run.started.attempt < policy.attempts and policy.retries(error):",
-        "        if run.started.attempt < 2 and run.started.attempt < policy.attempts and policy.retries(error):",
-    ),
-    Mutant(
-        "retried without end",
-        "worker/decisions.py",
-        "        if run.started.attempt < policy.attempts and policy.retries(error):",
-        "        if run.started.attempt < policy.attempts + 2 and policy.retries(error):",
+        "        if not at_most_once and (policy is None or",
+        "        if at_most_once or (policy is None or",
     ),
     Mutant(
         "a failure is settled as done",
@@ -496,6 +485,7 @@ MUTANTS = (
         "tests/unit/test_producer.py::test_an_answer_that_comes_late_is_nobody_s",
     ),
     *LONE,
+    *POLICIES,
     *RESERVED,
     *SCHEDULES,
     *SLOTS,

@@ -72,7 +72,7 @@ async def test_signed_and_encrypted_schedules_fire(sandbox: Sandbox, paid: list[
 
 
 @pytest.mark.parametrize("forgery", ["unsigned", "of another schedule", "garbage"])
-async def test_61_what_is_not_signed_as_it_was_put_is_paused(sandbox: Sandbox, paid: list[int], forgery: str) -> None:
+async def test_68_what_is_not_signed_as_it_was_put_is_paused(sandbox: Sandbox, paid: list[int], forgery: str) -> None:
     async with sandbox.bus(signing_keys=KEYS, require_signatures=True) as bus:
         await bus.schedules.put("pay", Pay(account="a"), every(0.2))
         await bus.schedules.put("other", Pay(account="a", amount=1_000_000), every(3600))

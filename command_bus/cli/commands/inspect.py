@@ -30,6 +30,7 @@ class State(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     RETRYING = "retrying"
+    SNOOZED = "snoozed"
     PAUSED = "paused"
     PARKED = "parked"
     DRAINING = "draining"
@@ -77,7 +78,7 @@ def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
         ("workers", f"{len(found.workers)} live, running {sum(worker.running for worker in found.workers):,}"),
         ("since the start", (f"{found.accepted:,} accepted, {found.settled:,} settled: {found.completed:,} completed, "
          f"{found.rejected:,} rejected, {found.expired:,} expired, {found.dead_lettered:,} dead-lettered; {found.retried:,} retries, "
-         f"{found.handed_back:,} handed back")),
+         f"{found.snoozed:,} snoozes, {found.handed_back:,} handed back")),
     ]  # fmt: skip
     if found.schedules or found.fired:
         overdue = f", the latest overdue for {format_duration(found.schedule_overdue)}" if found.schedule_overdue > 1 else ""
@@ -178,7 +179,8 @@ def entity_table(page: EntityPage) -> SafeText:
                 f"{entity.hold.what} {entity.hold.mode}{_until(entity.hold)}{': ' if entity.hold.reason else ''}{entity.hold.reason}"
             )
         elif entity.retry_at_ms is not None:
-            reason = "" if entity.attempt else "no worker knows the command, asked "
+            is_known = entity.attempt or entity.state == "snoozed"
+            reason = "" if is_known else "no worker knows the command, asked "
             facts.append(f"{reason}again in {format_duration(max(entity.retry_at_ms / 1000 - time.time(), 0.0))}")
         if entity.due_ms is not None:
             facts.append(f"{'' if state(entity) == 'delayed' else 'delayed '}until {format_time_and_age(entity.due_ms)}")
@@ -295,6 +297,6 @@ def _policy(command: CommandInfo) -> str:
     words = [
         f"{policy.get('attempts', '?')} attempts",
         policy.get("on_poison"),
-        policy.get("timeout") and f"{policy['timeout']:g} s",
+        policy.get("attempt_timeout") and f"{policy['attempt_timeout']:g} s",
     ]
     return ", ".join(word for word in words if word)
