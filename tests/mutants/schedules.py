@@ -8,6 +8,7 @@ __all__ = ["SCHEDULES"]
 
 _LUA = "transport/redis/lua"
 _SCHEDULES = "tests/conformance/test_schedules.py"
+_CHANGES = "tests/conformance/test_schedule_changes.py"
 _PAUSES = "tests/conformance/test_timed_pauses.py"
 _PLANNING = "tests/unit/test_schedule_planning.py"
 
@@ -31,21 +32,21 @@ SCHEDULES = (
         f"{_LUA}/schedule_change.lua",
         "local same = now == before or now == after",
         "local same = true",
-        f"{_SCHEDULES}::test_a_record_that_has_changed_is_left_alone",
+        f"{_CHANGES}::test_a_record_that_has_changed_is_left_alone",
     ),
     Mutant(
         "a drained entity gets firings",
         f"{_LUA}/schedule_fire.lua",
         "if drained then return 'd' end",
         "",
-        f"{_SCHEDULES}::test_a_full_or_drained_entity_delays_and_loses_nothing",
+        f"{_CHANGES}::test_a_full_or_drained_entity_delays_and_loses_nothing",
     ),
     Mutant(
         "a full entity gets firings",
         f"{_LUA}/schedule_fire.lua",
         "if depth >= room then return 'e' end",
         "",
-        f"{_SCHEDULES}::test_a_full_or_drained_entity_delays_and_loses_nothing",
+        f"{_CHANGES}::test_a_full_or_drained_entity_delays_and_loses_nothing",
     ),
     Mutant(
         "a change does not end what is under way",
@@ -59,14 +60,14 @@ SCHEDULES = (
         f"{_LUA}/schedule_bar.lua",
         "redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ':' .. ARGV[3])\n",
         "",
-        f"{_SCHEDULES}::test_a_refused_tick_is_the_next_one_again_if_it_is_paused",
+        f"{_CHANGES}::test_a_refused_tick_is_the_next_one_again_if_it_is_paused",
     ),
     Mutant(
         "an older revision replaces a newer one",
         "scheduling/schedules.py",
         "            if draft.revision <= record.revision:",
         "            if draft.revision == record.revision:",
-        f"{_SCHEDULES}::test_revisions_of_what_code_declares",
+        f"{_CHANGES}::test_revisions_of_what_code_declares",
     ),
     Mutant(
         "clocks that jumped ahead take the ticks with them",

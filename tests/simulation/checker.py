@@ -495,7 +495,6 @@ def drained(history: History) -> Broken:
 
 rule(put_off)
 rule(given_up)
-rule(firings)
-rule(removed_schedules)
+RULES += [firings, removed_schedules]
 rule(starved)
 rule(standstill)
