@@ -22,7 +22,6 @@ from command_bus.transport.schedule_interfaces import FireAnswer, Firing, Record
 __all__ = ["RedisSchedules"]
 
 T = TypeVar("T")
-A = TypeVar("A")
 _PAGE = 200
 _MOST = 500
 """Firings or changes in one script."""
@@ -134,14 +133,14 @@ class RedisSchedules(RetryingRequests):
 
         return await self._by_shard(names, lambda name: name, ask)
 
-    async def _by_shard(self, items: Sequence[T], home: Callable[[T], str], ask: Any) -> list[A]:
+    async def _by_shard(self, items: Sequence[T], home: Callable[[T], str], ask: Any) -> list[Any]:
         """Return the answers to items, in their order: those of one shard are asked together, a page at a time."""
         places: dict[int, list[int]] = {}
         for place, item in enumerate(items):
             places.setdefault(self._keys.shard_of(home(item)), []).append(place)
         lots = [(shard, found[at : at + _MOST]) for shard, found in places.items() for at in range(0, len(found), _MOST)]
         answers = await asyncio.gather(*(ask(self._keys.shards[shard], [items[place] for place in lot]) for shard, lot in lots))
-        by_place: dict[int, A] = {}
+        by_place: dict[int, Any] = {}
         for (_, lot), lot_answers in zip(lots, answers, strict=True):
             by_place |= dict(zip(lot, lot_answers, strict=True))
         return [by_place[place] for place in range(len(items))]
