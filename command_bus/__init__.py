@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from command_bus.admin.commands import DelayedCommand
     from command_bus.admin.entity import EntityScope
     from command_bus.admin.events import Event
     from command_bus.admin.info import (
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
         UniqueKeyTaken,
         UnknownCommand,
         UnknownDeadLetter,
+        UnknownSchedule,
         UnsuitableServer,
         WorkersLive,
         WrongEventLoop,
@@ -87,6 +89,8 @@ if TYPE_CHECKING:
     from command_bus.messages.unique import Unique
     from command_bus.middleware import Middleware, Proceed, Sending
     from command_bus.observer import Observer
+    from command_bus.scheduling.info import ScheduleInfo
+    from command_bus.scheduling.specs import Cron, Every, cron, every
     from command_bus.serialization.announcements import CommandInfo, WorkerInfo, WorkerStatus
     from command_bus.serialization.protection import PayloadCipher
     from command_bus.settings import BusSettings
@@ -117,7 +121,9 @@ __all__ = [
     "CommandInterrupted",
     "CommandRejected",
     "CommandTimeout",
+    "Cron",
     "DeadLetter",
+    "DelayedCommand",
     "DispatchConflict",
     "DispatchFenced",
     "DispatchStalled",
@@ -133,6 +139,7 @@ __all__ = [
     "EntityTypeInfo",
     "Envelope",
     "Event",
+    "Every",
     "GiveUp",
     "HandlerRegistry",
     "HoldInfo",
@@ -164,6 +171,7 @@ __all__ = [
     "Reject",
     "ResultNotKept",
     "RetryPolicy",
+    "ScheduleInfo",
     "Sending",
     "Snooze",
     "Stats",
@@ -178,6 +186,7 @@ __all__ = [
     "UniqueKeyTaken",
     "UnknownCommand",
     "UnknownDeadLetter",
+    "UnknownSchedule",
     "UnsuitableServer",
     "WaitingCommand",
     "Worker",
@@ -185,6 +194,8 @@ __all__ = [
     "WorkerStatus",
     "WorkersLive",
     "WrongEventLoop",
+    "cron",
+    "every",
     "handles",
     "lanes",
     "per_entity",
@@ -196,6 +207,7 @@ _HOMES = {
     "bus": "CommandBus",
     "sync.thread": "BlockingCallWarning",
     "messages.context": "CommandContext",
+    "admin.commands": "DelayedCommand",
     "admin.entity": "EntityScope",
     "admin.events": "Event",
     "admin.info": "AbortReport DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo Stats WaitingCommand",
@@ -211,6 +223,8 @@ _HOMES = {
     "messages.put_off": "GiveUp Snooze",
     "messages.unique": "Unique",
     "handlers.registry": "HandlerRegistry handles",
+    "scheduling.info": "ScheduleInfo",
+    "scheduling.specs": "Cron Every cron every",
     "serialization.protection": "PayloadCipher",
     "settings": "BusSettings",
     "sync.bus": "SyncCommandBus",

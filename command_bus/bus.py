@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
+from command_bus.admin.commands import Commands
 from command_bus.admin.dead_letters import DeadLetters
 from command_bus.admin.entities import Entities
 from command_bus.admin.entity import EntityScope
@@ -28,6 +30,7 @@ from command_bus.messages.receipts import BatchResult, Receipt
 from command_bus.messages.unique import Unique
 from command_bus.middleware import Middleware
 from command_bus.observer import Observer
+from command_bus.scheduling.schedules import Schedules
 from command_bus.sending.sender import Sender
 from command_bus.sending.server_state import ServerState
 from command_bus.serialization.protection import PayloadCipher, Protection
@@ -87,6 +90,8 @@ class CommandBus:
         fleet: Who works here, and the commands that the workers announce.
         server: Whether the server is there, as the bus's own requests found out.
         events: What happens to commands of watched entity types: `async for event in bus.events()`.
+        commands: Single commands that wait: list and reschedule delayed ones.
+        schedules: Commands that come at times: put, list, pause, trigger, remove their schedules.
         session: The connection, which workers and operators of this bus share.
 
     Raises:
@@ -122,6 +127,8 @@ class CommandBus:
         self.fleet = Fleet(self.session)
         self.events = Events(self.session)
         self.server = ServerState(self.session)
+        self.commands = Commands(self.session)
+        self.schedules = Schedules(self.session, self._sender)
 
     @classmethod
     def in_memory(cls, **arguments: Unpack[BusArguments]) -> Self:
@@ -212,6 +219,7 @@ class CommandBus:
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
+        at: datetime | None = None,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
@@ -225,6 +233,7 @@ class CommandBus:
             command: What to do.
             command_id: Makes it idempotent: a repeat within the dedup window is not run twice.
             delay: Seconds until it takes its place in its entity's line.
+            at: The moment when it does, with a time zone, by this machine's clock; one that is past is now. Instead of `delay`.
             headers: Text that travels with it.
             expires: Seconds after which it is not started any more, but dead-lettered as expired.
             keep_result: Keep its result, for `await receipt.result()`, as that of a command with a given id is kept.
@@ -240,7 +249,7 @@ class CommandBus:
             BusClosed: The bus is not open.
         """
         return await self._sender.dispatch(
-            command, command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result,
+            command, command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
             retry=retry, attempt_timeout=attempt_timeout, unique=unique,
         )  # fmt: skip
 
@@ -253,6 +262,7 @@ class CommandBus:
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
+        at: datetime | None = None,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
@@ -262,7 +272,7 @@ class CommandBus:
     ) -> Receipt[Any]:
         """Dispatch without the command's class: the worker validates the payload. `None, None` names no entity."""
         options = DispatchOptions(
-            command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result,
+            command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
             retry=retry, attempt_timeout=attempt_timeout, unique=unique,
         )  # fmt: skip
         return await self._sender.dispatch_raw(entity_type, entity_id, name, payload, **options)

@@ -49,6 +49,7 @@ __all__ = [
     "UniqueKeyTaken",
     "UnknownCommand",
     "UnknownDeadLetter",
+    "UnknownSchedule",
     "UnsuitableServer",
     "WorkersLive",
     "WrongEventLoop",
@@ -516,3 +517,17 @@ class UnknownDeadLetter(CommandBusError, LookupError):
     """No dead letter with this id: it was replayed, discarded or purged before."""
 
     code = "unknown_dead_letter"
+
+
+class UnknownSchedule(CommandBusError, LookupError):
+    """There is no schedule of this name: it was never put, or was removed.
+
+    Attributes:
+        name: Its name.
+    """
+
+    code = "unknown_schedule"
+
+    def __init__(self, message: str = "", *, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name

@@ -12,9 +12,11 @@ import heapq
 import json
 import math
 from collections.abc import AsyncIterator, Collection, Sequence
+from datetime import datetime
 from typing import Any
 
 from command_bus.admin.entity_types import forget_type, types_of
+from command_bus.admin.holding import pause_end
 from command_bus.admin.info import EntityInfo, EntityOrder, EntityPage, EntityState, EntityTypeInfo, HoldInfo
 from command_bus.admin.obliterate import obliterate
 from command_bus.admin.waiting import WaitingCommands
@@ -53,15 +55,20 @@ class Entities:
         """
         return Entities(self._session, type_scope(None if entity_type is None else check_entity_type(entity_type)))
 
-    async def pause(self, reason: str = "") -> bool:
+    async def pause(self, reason: str = "", *, until: datetime | float | None = None) -> bool:
         """Start none of their commands until `resume`, across restarts; what runs is not touched. False if they were paused.
 
         That holds for entities that have no work yet, too, and with the next command that would start.
 
+        Args:
+            reason: Why, for views.
+            until: When the pause ends by itself: a moment with a time zone, or seconds from now. A later `pause` or `drain` replaces it.
+
         Raises:
+            InvalidSettings: `until` is neither, or past.
             TransportUnavailable: The server cannot be reached; with several shards some may be paused. Asking again is safe.
         """
-        return await self._session.transport.holds.pause(self._scope, reason)
+        return await self._session.transport.holds.pause(self._scope, reason, await pause_end(self._session, until))
 
     async def drain(self, reason: str = "") -> bool:
         """Refuse their new commands (`Draining`) and work off what was accepted, until `resume`. False if they were drained.
@@ -254,7 +261,8 @@ def entity_info(entity: StoredEntity, shard: int, now_ms: int, *, retry_at_ms: i
 def hold_info(hold: Hold) -> HoldInfo:
     """Return the public form of a hold."""
     entity_type = None if hold.scope == EVERYTHING else mailbox_parts(hold.scope)[0]
-    return HoldInfo(scope_label(hold.scope), entity_type, hold.mode, hold.since_ms, hold.reason, hold.everywhere)
+    label = scope_label(hold.scope)
+    return HoldInfo(label, entity_type, hold.mode, hold.since_ms, hold.reason, hold.everywhere, hold.until_ms)
 
 
 def _sort_key(entity: StoredEntity, order: EntityOrder) -> SortKey:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar, Unpack
 from uuid import UUID
 
 from command_bus.admin.abort import Aborting
 from command_bus.admin.entity_details import details_of
+from command_bus.admin.holding import pause_end
 from command_bus.admin.waiting import WaitingCommands
 from command_bus.errors import InvalidCommand
 from command_bus.messages.message import Message, canonical_entity_id, check_entity_type
@@ -62,9 +64,17 @@ class EntityScope:
         """Return how many commands wait or run, delayed ones included."""
         return await self._session.transport.mailboxes.depth(self._mailbox)
 
-    async def pause(self, reason: str = "") -> bool:
-        """Start none of its commands until `resume`, across restarts; what runs is not touched. False if it was paused already."""
-        return await self._session.transport.holds.pause(self._mailbox, reason)
+    async def pause(self, reason: str = "", *, until: datetime | float | None = None) -> bool:
+        """Start none of its commands until `resume`, across restarts; what runs is not touched. False if it was paused already.
+
+        Args:
+            reason: Why, for views.
+            until: When the pause ends by itself: a moment with a time zone, or seconds from now. A later `pause` or `drain` replaces it.
+
+        Raises:
+            InvalidSettings: `until` is neither, or past.
+        """
+        return await self._session.transport.holds.pause(self._mailbox, reason, await pause_end(self._session, until))
 
     async def drain(self, reason: str = "") -> bool:
         """Refuse new commands for it (`Draining`) and work off what is there, until `resume`. False if it was drained already."""

@@ -39,6 +39,7 @@ class HoldInfo:
         since_ms: Since when, by the server's clock; 0 if that is not known.
         reason: What the operator said.
         everywhere: Whether all shards have it. If not, the request broke off: ask again.
+        until_ms: When a pause ends by itself, by the server's clock; None: never.
     """
 
     what: str
@@ -47,6 +48,7 @@ class HoldInfo:
     since_ms: int
     reason: str
     everywhere: bool = True
+    until_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +282,10 @@ class Stats:
         pruned: Dead letters deleted since the namespace was made, because they were too old or too many.
         superseded: Commands since then that another of their unique key replaced.
         folded: Commands since then that were dropped, because another stood for their unique key.
+        schedules: Schedules that have a tick to come.
+        fired: Firings of schedules since the namespace was made.
+        fired_late: Those more than a second behind their time.
+        schedule_overdue: Seconds for which the schedule has been due that is latest, 0.0 if none is.
     """
 
     depth: int
@@ -305,3 +311,7 @@ class Stats:
     pruned: int = 0
     superseded: int = 0
     folded: int = 0
+    schedules: int = 0
+    fired: int = 0
+    fired_late: int = 0
+    schedule_overdue: float = 0.0

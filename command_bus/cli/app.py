@@ -28,6 +28,8 @@ COMMANDS = (
     LazyCommand("resume", "commands.control", "Undo pause or drain."),
     LazyCommand("purge", "commands.control", "Remove all waiting commands."),
     LazyCommand("cancel", "commands.control", "Remove commands that have not started."),
+    LazyCommand("schedules", "commands.schedules", "Schedules: list, show, put, pause, remove."),
+    LazyCommand("delayed", "commands.delayed", "Delayed commands: list, promote."),
     LazyCommand("dlq", "commands.dlq", "Dead letters: list, replay, discard, purge."),
     LazyCommand("recount", "commands.recount", "Set wrong counters right."),
     LazyCommand("types", "commands.types", "Entity types: list them, remove one."),

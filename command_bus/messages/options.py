@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TypedDict
 from uuid import UUID
 
@@ -17,6 +18,7 @@ class DispatchOptions(TypedDict, total=False):
 
     command_id: str | UUID | None
     delay: float
+    at: datetime | None
     headers: Mapping[str, str] | None
     expires: float | None
     keep_result: bool

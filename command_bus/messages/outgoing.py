@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -25,6 +26,7 @@ class Envelope(Generic[M_co]):
         command: The message.
         command_id: As for `dispatch`.
         delay: Seconds until it takes its place.
+        at: The moment when it does; instead of `delay`.
         headers: As for `dispatch`.
         expires: Seconds after which it is not started any more.
         keep_result: Whether its result can be read later, by `bus.result(outcome.command_id, …)`; that of a given id can be anyway.
@@ -42,6 +44,7 @@ class Envelope(Generic[M_co]):
     retry: RetryPolicy | None = None
     attempt_timeout: float | None = None
     unique: Unique | None = None
+    at: datetime | None = None
 
 
 @dataclass(slots=True)

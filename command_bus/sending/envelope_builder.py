@@ -9,12 +9,13 @@ import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-from command_bus.clock import checked_seconds, mono
-from command_bus.errors import CallCycle, InvalidCommand, RegistrationError
+from command_bus.clock import checked_seconds, mono, wall_ms
+from command_bus.errors import CallCycle, InvalidCommand, InvalidSettings, RegistrationError
 from command_bus.messages.context import Running, running_command
 from command_bus.messages.message import (
     MAX_COMMAND_ID_BYTES,
@@ -28,6 +29,7 @@ from command_bus.messages.outgoing import Envelope, OutgoingMessage
 from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy, RetryPolicy
 from command_bus.messages.unique import Unique
 from command_bus.randomness import token
+from command_bus.scheduling.specs import milliseconds_of
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
     GIVEN_ID,
@@ -108,6 +110,7 @@ class EnvelopeBuilder:
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
+        at: datetime | None = None,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
@@ -138,9 +141,9 @@ class EnvelopeBuilder:
         if headers:
             out.headers = _checked_headers(headers)
         if unique is not None or spec.unique is not None:
-            delay = _fold(out, unique or spec.unique, delay)
-        if delay or expires is not None:
-            _schedule(out, delay, expires)
+            delay = _fold(out, unique or spec.unique, delay, at)
+        if delay or at is not None or expires is not None:
+            _schedule(out, delay, at, expires)
         return out
 
     def raw(
@@ -152,6 +155,7 @@ class EnvelopeBuilder:
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
+        at: datetime | None = None,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
@@ -177,7 +181,7 @@ class EnvelopeBuilder:
             keep_result or command_id is not None,
             headers=_checked_headers(headers or {}),
         )
-        _schedule(out, _fold(out, unique, delay), expires)
+        _schedule(out, _fold(out, unique, delay, at), at, expires)
         override(out.options, retry, attempt_timeout)
         return out
 
@@ -289,6 +293,7 @@ class EnvelopeBuilder:
                 item.command,
                 command_id=item.command_id,
                 delay=item.delay,
+                at=item.at,
                 headers=item.headers,
                 expires=item.expires,
                 keep_result=item.keep_result,
@@ -356,7 +361,7 @@ def _cycle(out: OutgoingMessage, running: Running) -> CallCycle:
     )
 
 
-def _fold(out: OutgoingMessage, unique: Unique | None, delay: float) -> float:
+def _fold(out: OutgoingMessage, unique: Unique | None, delay: float, at: datetime | None) -> float:
     """Give a message its unique key; return the seconds until it takes its place."""
     if unique is None:
         return delay
@@ -364,21 +369,33 @@ def _fold(out: OutgoingMessage, unique: Unique | None, delay: float) -> float:
         raise InvalidCommand(f"unique is a Unique, not {unique!r}: from command_bus import Unique")
     if out.entity_type is None:
         raise InvalidCommand(f"a unique key is one within an entity, and {out.name!r} names none")
-    if unique.debounce is not None and delay:
+    if unique.debounce is not None and (delay or at is not None):
+        given = f"delay={delay!r}" if at is None else f"at={at!r}"
         raise InvalidCommand(
-            f"delay={delay!r} and Unique(debounce={unique.debounce!r}): each says when it takes its place, give one of them"
+            f"{given} and Unique(debounce={unique.debounce!r}): each says when it takes its place, give one of them"
         )
     out.unique = unique
     out.options["u"] = unique.key or out.name
     return delay if unique.debounce is None else unique.debounce
 
 
-def _schedule(out: OutgoingMessage, delay: float, expires: float | None) -> None:
-    out.delay_ms = _milliseconds("delay", delay, zero=True)
+def _schedule(out: OutgoingMessage, delay: float, at: datetime | None, expires: float | None) -> None:
+    out.delay_ms = _milliseconds("delay", delay, zero=True) if at is None else _until(at, delay)
     if expires is not None:
         out.ttl_ms = _milliseconds("expires", expires) - out.delay_ms
         if out.ttl_ms <= 0:
             raise InvalidCommand(f"expires={expires!r} is over before delay={delay!r}: the command would never start")
+
+
+def _until(at: datetime, delay: float) -> int:
+    """Return the milliseconds until a moment, by this machine's clock; 0 if it is past."""
+    if delay:
+        raise InvalidCommand(f"delay={delay!r} and at={at!r}: give one of them")
+    try:
+        ms = milliseconds_of("at", at) - wall_ms()
+    except InvalidSettings as error:
+        raise InvalidCommand(error.message) from None
+    return max(ms, 0) and _milliseconds("at, from now,", ms / 1000)
 
 
 def _milliseconds(what: str, value: float, *, zero: bool = False) -> int:

@@ -7,6 +7,7 @@ call:     the same, with an inbox → Replies (wait for the reply) → the typed
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, Unpack
 from uuid import UUID
@@ -69,6 +70,7 @@ class Sender:
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
+        at: datetime | None = None,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
@@ -77,14 +79,14 @@ class Sender:
         unique: Unique | None = None,
     ) -> Receipt[R]:
         """See `CommandBus.dispatch`."""
-        plain = command_id is None and not delay and not headers and expires is None and not keep_result
+        plain = command_id is None and not delay and at is None and not headers and expires is None and not keep_result
         plain = plain and retry is None and attempt_timeout is None and unique is None
         if plain and self._builder.can_build_fast and self._agreed(command):
             submission = self._builder.build_fast(command)
             producer = self._session.transport.producer
             return receipt(submission.command_id, await producer.enqueue(submission, self._settings.dispatch_timeout))
         out = self._builder.outgoing(
-            command, command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result,
+            command, command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
             retry=retry, attempt_timeout=attempt_timeout, unique=unique,
         )  # fmt: skip
         ask = partial(self._ask_later, type(command)) if keep_result else None
@@ -102,6 +104,11 @@ class Sender:
         out = self._builder.raw(entity_type, entity_id, name, payload, **options)
         ask = partial(self._ask_later, None) if options.get("keep_result") else None
         return receipt(out.command_id, await self._send(out), ask, out.other)
+
+    async def template(self, out: OutgoingMessage) -> bytes:
+        """Return the envelope of a command that is stored, to be sent later under other ids; its entity type is agreed on."""
+        submission: Submission = await self._prepare(out)
+        return submission.envelope
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
         """See `CommandBus.dispatch_batch`."""

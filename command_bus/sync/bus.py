@@ -7,6 +7,7 @@ leave together. After a fork the child starts a loop and connections of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from command_bus.messages.policies import RetryPolicy
 from command_bus.messages.receipts import BatchResult, SyncReceipt
 from command_bus.messages.unique import Unique
 from command_bus.sync.parts import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFleet, SyncServerState
+from command_bus.sync.scheduling import SyncCommands, SyncSchedules
 from command_bus.sync.thread import ThreadedBus, warn_of_event_loop
 
 __all__ = ["SyncCommandBus"]
@@ -43,6 +45,8 @@ class SyncCommandBus:
         fleet: Who works here, and the commands that the workers announce.
         server: Whether the server is there, as the bus's own requests found out.
         events: What happens to commands of watched entity types: `for event in bus.events()`.
+        commands: Single commands that wait: list and reschedule delayed ones.
+        schedules: Commands that come at times: put, list, pause, trigger, remove their schedules.
 
     Raises:
         InvalidSettings: A setting is out of range.
@@ -58,6 +62,8 @@ class SyncCommandBus:
         self.fleet = SyncFleet(self._bus, lambda bus: bus.fleet)
         self.events = SyncEvents(self._bus, lambda bus: bus.events)
         self.server = SyncServerState(self._bus, lambda bus: bus.server)
+        self.commands = SyncCommands(self._bus, lambda bus: bus.commands)
+        self.schedules = SyncSchedules(self._bus, lambda bus: bus.schedules)
 
     def __enter__(self) -> Self:
         self.open()
@@ -88,6 +94,7 @@ class SyncCommandBus:
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
+        at: datetime | None = None,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
@@ -97,7 +104,7 @@ class SyncCommandBus:
     ) -> SyncReceipt[R]:
         """See `CommandBus.dispatch`."""
         options = DispatchOptions(
-            command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result,
+            command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
             retry=retry, attempt_timeout=attempt_timeout, unique=unique,
         )  # fmt: skip
         return self._bus.receive(lambda bus: bus.dispatch(command, **options))
@@ -111,6 +118,7 @@ class SyncCommandBus:
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
+        at: datetime | None = None,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
@@ -120,7 +128,7 @@ class SyncCommandBus:
     ) -> SyncReceipt[Any]:
         """See `CommandBus.dispatch_raw`."""
         options = DispatchOptions(
-            command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result,
+            command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
             retry=retry, attempt_timeout=attempt_timeout, unique=unique,
         )  # fmt: skip
         return self._bus.receive(lambda bus: bus.dispatch_raw(entity_type, entity_id, name, payload, **options))

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from command_bus.sync.thread import ThreadedBus
     from command_bus.transport.records import Recount
 
-__all__ = ["SyncDeadLetters", "SyncEntities", "SyncEntityScope", "SyncEvents", "SyncFleet", "SyncServerState"]
+__all__ = ["Part", "SyncDeadLetters", "SyncEntities", "SyncEntityScope", "SyncEvents", "SyncFleet", "SyncServerState"]
 
 R = TypeVar("R")
 P = TypeVar("P")
 
 
-class _Part(Generic[P]):
+class Part(Generic[P]):
     """A part of a bus that runs in a thread.
 
     Args:
@@ -61,7 +61,7 @@ class _Part(Generic[P]):
         return self._bus.do(lambda bus: work(self._part(bus)))
 
 
-class SyncDeadLetters(_Part[DeadLetters]):
+class SyncDeadLetters(Part[DeadLetters]):
     """See `DeadLetters`; reached as `bus.dead_letters`."""
 
     def list(self, *, limit: int | None = None, **filters: Unpack[LetterFilters]) -> Generator[DeadLetter]:
@@ -97,7 +97,7 @@ class SyncDeadLetters(_Part[DeadLetters]):
         return self._do(lambda letters: letters.purge(**filters))
 
 
-class SyncEntities(_Part[Entities]):
+class SyncEntities(Part[Entities]):
     """See `Entities`; reached as `bus.entities`."""
 
     def of(self, entity_type: str | None) -> SyncEntities:
@@ -105,9 +105,9 @@ class SyncEntities(_Part[Entities]):
         checked = None if entity_type is None else check_entity_type(entity_type)
         return SyncEntities(self._bus, lambda bus: bus.entities.of(checked))
 
-    def pause(self, reason: str = "") -> bool:
+    def pause(self, reason: str = "", *, until: datetime | float | None = None) -> bool:
         """See `Entities.pause`."""
-        return self._do(lambda entities: entities.pause(reason))
+        return self._do(lambda entities: entities.pause(reason, until=until))
 
     def drain(self, reason: str = "") -> bool:
         """See `Entities.drain`."""
@@ -154,7 +154,7 @@ class SyncEntities(_Part[Entities]):
         return self._do(lambda entities: entities.list(states=states, order=order, limit=limit, cursor=cursor, scan=scan))
 
 
-class SyncEntityScope(_Part[EntityScope]):
+class SyncEntityScope(Part[EntityScope]):
     """See `EntityScope`; reached as `bus.entity("account", "a-17")`.
 
     Raises:
@@ -181,9 +181,9 @@ class SyncEntityScope(_Part[EntityScope]):
         """See `EntityScope.depth`."""
         return self._do(lambda scope: scope.depth())
 
-    def pause(self, reason: str = "") -> bool:
+    def pause(self, reason: str = "", *, until: datetime | float | None = None) -> bool:
         """See `EntityScope.pause`."""
-        return self._do(lambda scope: scope.pause(reason))
+        return self._do(lambda scope: scope.pause(reason, until=until))
 
     def drain(self, reason: str = "") -> bool:
         """See `EntityScope.drain`."""
@@ -214,7 +214,7 @@ class SyncEntityScope(_Part[EntityScope]):
         return self._do(lambda scope: scope.forget(key))
 
 
-class SyncEvents(_Part[Events]):
+class SyncEvents(Part[Events]):
     """See `Events`; reached as `bus.events`."""
 
     def __call__(
@@ -237,7 +237,7 @@ class SyncEvents(_Part[Events]):
         return self._do(lambda events: events.watched())
 
 
-class SyncFleet(_Part[Fleet]):
+class SyncFleet(Part[Fleet]):
     """See `Fleet`; reached as `bus.fleet`."""
 
     def workers(self) -> list[WorkerStatus]:
@@ -261,7 +261,7 @@ def _until_closed(events: Generator[Event]) -> Generator[Event]:
         return
 
 
-class SyncServerState(_Part[ServerState]):
+class SyncServerState(Part[ServerState]):
     """Whether the server is there: see `ServerState`."""
 
     @property

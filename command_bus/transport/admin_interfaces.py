@@ -131,6 +131,10 @@ class Mailboxes(Protocol):
         """Return the mailbox and the envelope of a delayed command; None if there is none (in this mailbox)."""
         ...
 
+    async def reschedule(self, mailbox: str, command_id: str, at_ms: int | None, delay_ms: int) -> bool:
+        """Give a delayed command another time, or (None) one so long from now; return False if it is not delayed any more."""
+        ...
+
     async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Settlement]]) -> int:
         """Take waiting commands out of a mailbox, answer their callers, and return how many were still there."""
         ...
@@ -182,8 +186,16 @@ class Recounts(Protocol):
 class Holds(Protocol):
     """Pauses, drains and resumes a scope: one mailbox, all of an entity type, or everything."""
 
-    async def pause(self, scope: str, reason: str) -> bool:
-        """Start nothing of it any more; return False if it was paused."""
+    async def pause(self, scope: str, reason: str, until_ms: int | None = None) -> bool:
+        """Start nothing of it any more, until that time if one is given; return False if it was paused."""
+        ...
+
+    async def borrow(self, mailbox: str, reason: str, until_ms: int) -> bool:
+        """Pause one mailbox until that time at most; return False if it is held already, which is left as it is."""
+        ...
+
+    async def give_back(self, mailbox: str, until_ms: int) -> bool:
+        """End a borrowed pause; return False if it was changed meanwhile, which is left as it is."""
         ...
 
     async def drain(self, scope: str, reason: str) -> bool:

@@ -110,6 +110,7 @@ class Hold:
         since_ms: Since when, by the server's clock.
         reason: What the operator said.
         everywhere: Whether all shards have it; if not, a request broke off: ask again.
+        until_ms: When it ends by itself, by the server's clock; None: never.
     """
 
     scope: str
@@ -117,6 +118,7 @@ class Hold:
     since_ms: int
     reason: str
     everywhere: bool = True
+    until_ms: int | None = None
 
 
 BEFORE_ALL = "0-0"
@@ -190,6 +192,9 @@ class ShardCounters:
         pruned: Dead letters that were deleted because they were too old or too many.
         superseded: Commands that another of their unique key replaced.
         folded: Commands dropped because another stood for their unique key.
+        scheduled: Schedules that have a time to come.
+        fired: Firings of schedules.
+        late: Those more than a second behind their time.
     """
 
     depth: int = 0
@@ -205,6 +210,9 @@ class ShardCounters:
     pruned: int = 0
     superseded: int = 0
     folded: int = 0
+    scheduled: int = 0
+    fired: int = 0
+    late: int = 0
 
     @classmethod
     def of(cls, stored: Mapping[str, int]) -> Self:
@@ -231,6 +239,8 @@ class ShardSnapshot:
         dead: Dead letters.
         workers: The records of the workers.
         now_ms: The server's time.
+        schedule_ms: When the first schedule is due, if that is among the first of what is due; else None.
+        ends: Pauses that end by themselves, of those that end first.
     """
 
     counters: ShardCounters
@@ -244,6 +254,8 @@ class ShardSnapshot:
     dead: int
     workers: tuple[bytes, ...]
     now_ms: int
+    schedule_ms: int | None = None
+    ends: int = 0
 
 
 @dataclass(frozen=True, slots=True)

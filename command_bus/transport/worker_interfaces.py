@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from command_bus.transport.schedule_interfaces import DueSchedules
 from command_bus.transport.steps import Answer, Cancellation, Lease, Started, Step
 
 __all__ = [
@@ -159,6 +160,7 @@ class WorkerSideOptions:
         max_depth: Returns how many commands a mailbox of an entity type may hold.
         dead_letter_ttl: Seconds for which dead letters are kept; None: for ever.
         max_dead_letters: How many are kept; None: any number.
+        schedules: Fires schedules; None: this worker leaves them to others.
     """
 
     name: str
@@ -171,6 +173,7 @@ class WorkerSideOptions:
     max_depth: Callable[[str | None], int]
     dead_letter_ttl: float | None = None
     max_dead_letters: int | None = None
+    schedules: DueSchedules | None = None
 
 
 class WorkerSide(Protocol):

@@ -32,6 +32,7 @@ from command_bus.session import Session
 from command_bus.settings import BusSettings, resolved
 from command_bus.stray_variables import unknown_variables
 from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.schedule_interfaces import DueSchedules
 from command_bus.transport.worker_interfaces import WorkerSideOptions
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.descriptions import describe_commands
@@ -40,7 +41,7 @@ from command_bus.worker.executor import STOPPING, Executor
 from command_bus.worker.signals import on_signals
 from command_bus.worker.threads import HandlerThreads
 
-__all__ = ["StopReport", "Worker", "WorkerBus"]
+__all__ = ["StopReport", "Worker", "WorkerBus", "WorkerSchedules"]
 
 _log = logging.getLogger("command_bus.worker")
 _LAST_WORDS = 5.0
@@ -60,12 +61,30 @@ class StopReport:
     cancelled: int
 
 
+class WorkerSchedules(Protocol):
+    """What a worker needs of a bus's schedules."""
+
+    @property
+    def firing(self) -> DueSchedules:
+        """Fires what is due."""
+        raise NotImplementedError
+
+    async def sync(self, registry: HandlerRegistry) -> Any:
+        """See `Schedules.sync`."""
+        raise NotImplementedError
+
+
 class WorkerBus(HandlerBus, Protocol):
     """The bus of a worker: a `CommandBus`."""
 
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
     session: Session
     settings: BusSettings
+
+    @property
+    def schedules(self) -> WorkerSchedules:
+        """The schedules that its workers fire."""
+        raise NotImplementedError
 
     @property
     def middleware(self) -> tuple[Middleware, ...]:
@@ -204,6 +223,7 @@ class Worker:
                 await self._stack.enter_async_context(self._bus.lifespan())
             check_wired(self.registry)  # now, because a container is wired by the lifespan at the latest
             await self._describe()
+            await self._bus.schedules.sync(self.registry)
             self._parts = _Parts(self, self._bus.session, self._bus.middleware)
             await self._parts.side.start()
         except BaseException:
@@ -317,6 +337,7 @@ class _Parts:
                 dead_letter_ttl=settings.dead_letter_ttl,
                 max_dead_letters=settings.max_dead_letters,
                 max_depth=lambda entity_type: settings.entity(entity_type).max_depth or settings.max_depth,
+                schedules=worker.bus.schedules.firing,
             )
         )
         decisions = _decisions(worker, session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -182,6 +183,14 @@ class ListMailboxes:
         boxes = self._server.boxes
         yield [(stored_entity(self._server, name), [entry.envelope for entry in box.entries]) for name, box in boxes.items()]
 
+    async def reschedule(self, mailbox: str, command_id: str, at_ms: int | None, delay_ms: int) -> bool:
+        found = self._server.delayed.get(command_id)
+        if found is None or found.mailbox != mailbox:
+            return False
+        self._server.delayed[command_id] = replace(found, due_ms=wall_ms() + delay_ms if at_ms is None else at_ms)
+        self._server.work.set()
+        return True
+
     async def find_delayed(self, command_id: str, mailbox: str | None = None) -> tuple[str, bytes] | None:
         found = self._server.delayed.get(command_id)
         return (found.mailbox, found.envelope) if found is not None and mailbox in (None, found.mailbox) else None
@@ -275,8 +284,19 @@ class ListHolds:
     def __init__(self, server: ListServer) -> None:
         self._server = server
 
-    async def pause(self, scope: str, reason: str) -> bool:
-        return self._hold(scope, "paused", reason)
+    async def pause(self, scope: str, reason: str, until_ms: int | None = None) -> bool:
+        changed = self._hold(scope, "paused", reason, until_ms)
+        if until_ms is not None:
+            asyncio.get_running_loop().call_later((until_ms - wall_ms()) / 1000, self._over, scope, until_ms)
+        return changed
+
+    async def borrow(self, mailbox: str, reason: str, until_ms: int) -> bool:
+        return mailbox not in self._server.holds and await self.pause(mailbox, reason, until_ms)
+
+    async def give_back(self, mailbox: str, until_ms: int) -> bool:
+        hold = self._server.holds.get(mailbox)
+        self._over(mailbox, until_ms)
+        return hold is not None and hold.until_ms == until_ms
 
     async def drain(self, scope: str, reason: str) -> bool:
         changed = self._hold(scope, "draining", reason)
@@ -291,9 +311,15 @@ class ListHolds:
     async def wide(self) -> list[Hold]:
         return [hold for scope, hold in sorted(self._server.holds.items()) if is_wide(scope)]
 
-    def _hold(self, scope: str, mode: Literal["paused", "draining"], reason: str) -> bool:
+    def _over(self, scope: str, until_ms: int) -> None:
+        hold = self._server.holds.get(scope)
+        if hold is not None and hold.until_ms == until_ms:
+            del self._server.holds[scope]
+            self._wake()
+
+    def _hold(self, scope: str, mode: Literal["paused", "draining"], reason: str, until_ms: int | None = None) -> bool:
         before = self._server.holds.get(scope)
-        self._server.holds[scope] = Hold(scope, mode, wall_ms(), reason)
+        self._server.holds[scope] = Hold(scope, mode, wall_ms(), reason, until_ms=until_ms)
         return before is None or before.mode != mode
 
     def _wake(self) -> None:

@@ -75,6 +75,10 @@ class ListTransport:
         raise UnsuitableServer("this transport cannot end attempts")
 
     @property
+    def schedules(self) -> NoReturn:
+        raise UnsuitableServer("this transport has no schedules")
+
+    @property
     def obliteration(self) -> NoReturn:
         raise UnsuitableServer("this transport cannot delete a namespace")
 

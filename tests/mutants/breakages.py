@@ -11,6 +11,7 @@ from tests.mutants.lone import LONE
 from tests.mutants.mutant import Mutant
 from tests.mutants.policies import POLICIES
 from tests.mutants.reserved import RESERVED
+from tests.mutants.schedules import SCHEDULES
 from tests.mutants.slots import SLOTS
 from tests.mutants.small import SMALL
 from tests.mutants.unique import UNIQUE
@@ -477,6 +478,7 @@ MUTANTS = (
     *LONE,
     *POLICIES,
     *RESERVED,
+    *SCHEDULES,
     *SMALL,
     *SLOTS,
     *UNIQUE,

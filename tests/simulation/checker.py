@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from tests.simulation.history import Execution, History, Sent, of_commands
 from tests.simulation.put_off_rules import given_up, put_off
+from tests.simulation.schedule_rules import firings, removed_schedules
 from tests.simulation.time_rules import standstill, starved
 from tests.simulation.unique_rules import after_the_last_trigger
 
@@ -496,5 +497,6 @@ def drained(history: History) -> Broken:
 
 rule(put_off)
 rule(given_up)
+RULES += [firings, removed_schedules]
 for each in (starved, standstill, after_the_last_trigger):
     rule(each)

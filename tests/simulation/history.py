@@ -126,6 +126,11 @@ class History:
         self.counters: dict[str, int] = {}
         self.leftovers: list[str] = []
         self.told: list[Told] | None = None
+        self.ticked: list[Any] = []
+        """Starts for firings of schedules."""
+        self.fired_then: int | None = None
+        """Firings when all schedules were removed; None: the seed has none."""
+        self.fired_in_the_end = 0
         """The events in their order, if the entity type was watched."""
         self.states: list[tuple[float, str, str]] = []
         """What was wrong on the server after a script: when, whose mailbox, and what."""

@@ -24,6 +24,7 @@ from tests.simulation.history import History, Told
 from tests.simulation.loop import Livelock, Process, SimLoop, SimTask
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
+from tests.simulation.scheduling import Scheduler
 from tests.simulation.scripted_loads import ScriptedLoads, scripted_load_of
 from tests.simulation.threads import SimThreads
 from tests.simulation.unique_load import UniqueStorm
@@ -172,10 +173,13 @@ class Simulation:
             sending.append((process, process.spawn(self._produce(process, shape.commands // shape.producers))))
         operating = self.process("op")
         operator = operating.spawn(self._operate(operating))
+        scheduler = operating.spawn(self._schedule(operating)) if self.seed % 3 == 0 else None
         faults = self.random.randint(shape.faults // 2, shape.faults * 3 // 2) if shape.faults else 0
         nemesis = Nemesis(self, Random(f"nemesis {self.seed}"))
         await nemesis.run(faults, shape.seconds)
         await operator
+        if scheduler is not None:
+            await scheduler
         while living := [task for process, task in sending if not process.dead and not task.done()]:
             await asyncio.wait(living, timeout=1.0)
         for _, task in sending:
@@ -183,6 +187,7 @@ class Simulation:
                 task.result()
         end = self.process("end")
         await end.spawn(self._drain(end))
+        self.history.fired_in_the_end = self.fired()
         self._look()
 
     async def _produce(self, process: Process, commands: int) -> None:
@@ -204,6 +209,18 @@ class Simulation:
         random = Random(f"operator {self.seed}")
         await Operator(self, bus, random).run(random.choice((0, 1, 2)), self.shape.seconds)
         await bus.close()
+
+    async def _schedule(self, process: Process) -> None:
+        bus = self.bus(process)
+        await Operator.retry_until(bus.open)
+        await Scheduler(self, bus, Random(f"scheduler {self.seed}")).run(self.shape.seconds)
+        await bus.close()
+
+    def fired(self) -> int:
+        """Return how many firings of schedules there were, read without a request."""
+        shards = KeySpace(NAMESPACE, self.settings.shards).shards
+        tables = [self.server.store.get(shard.stats.encode(), dict) or {} for shard in shards]
+        return sum(int(table.get(b"fired", b"0")) for table in tables)
 
     async def _drain(self, process: Process) -> None:
         """Drain all work; then run the scripted load, if the seed has one, and drain again."""

@@ -25,7 +25,7 @@ PACKAGE = "command_bus"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "clock", "randomness", "spelling"),
     ("server_urls",),
-    ("messages",),
+    ("messages", "scheduling.specs", "scheduling.declarations"),
     ("settings",),
     ("stray_variables",),
     ("embedded", "serialization"),
@@ -34,6 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("session",),
     ("sending", "worker"),
     ("admin",),
+    ("scheduling",),
     ("bus",),
     ("sync",),
     ("",),  # the facade: command_bus/__init__.py
@@ -45,6 +46,7 @@ KNOW_REDIS = ("command_bus.session", "command_bus.transport.redis")
 
 # Where a library may be imported; anywhere else it would leak through the seam that keeps it replaceable.
 HOMES = {
+    "cronsim": ("command_bus.scheduling",),
     "dependency_injector": ("command_bus.container",),
     "django": ("command_bus.integrations",),
     "fakeredis": ("command_bus.transport.redis.memory",),
@@ -69,6 +71,7 @@ HOMES = {
 
 # What `import command_bus` must not load: everything that comes with an extra.
 HEAVY = {
+    "cronsim",
     "dependency_injector",
     "django",
     "fakeredis",

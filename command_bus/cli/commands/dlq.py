@@ -219,9 +219,9 @@ def _payload(text: str | None, letters: Sequence[str] | None) -> dict[str, Any] 
     if len(letters or ()) != 1:
         print_error("--payload goes with one letter")
         raise typer.Exit(ExitCode.USAGE)
-    from command_bus.cli.commands.send import read_fields
+    from command_bus.cli.commands.send import fields_from
 
-    return read_fields(text)
+    return fields_from(text)
 
 
 @dlq.command()

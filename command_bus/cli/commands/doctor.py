@@ -84,9 +84,11 @@ async def _examine(target: Target) -> list[Finding]:
 
 async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine) -> list[Finding]:
     from command_bus.cli.commands.diagnosis import check_dead_letters, check_entities, check_mailboxes, check_work
+    from command_bus.cli.commands.schedule_checks import examine_schedules
 
     workers, stats = await bus.fleet.workers(), await bus.stats()
-    unhandled = [each.name for each in await bus.fleet.commands() if not each.workers]
+    commands = await bus.fleet.commands()
+    unhandled = [each.name for each in commands if not each.workers]
     oldest = await bus.dead_letters.oldest() if stats.dead_letters else None
     age = None if oldest is None else (datetime.now(UTC) - oldest).total_seconds() + seen.skew
     return [
@@ -94,6 +96,7 @@ async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine) -
         *check_work(stats, workers, await bus.entities.holds(), unhandled, line),
         *check_dead_letters(stats, age, line),
         *await _examine_counters(bus, line),
+        *await examine_schedules(bus, [each.name for each in commands if each.workers], line),
         *check_entities((await bus.entities.list(order="age", limit=1000, scan=20_000)).entities, line),
     ]
 

@@ -12,12 +12,15 @@ from command_bus.cli.completion import entity_words
 from command_bus.cli.connection import open_bus, run_command
 from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.json_output import to_json
-from command_bus.cli.options import Json, Target, Yes, with_target
+from command_bus.cli.options import Json, PauseFor, PauseUntil, Target, Yes, with_target
 from command_bus.cli.terminal import confirm_or_exit, echo, print_error
+from command_bus.cli.times import parse_end
 from command_bus.cli.unknown_names import undo_hint, warn_if_unknown
 from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from command_bus.admin.entity import EntityScope
     from command_bus.admin.info import EntityDetails
 
@@ -63,6 +66,8 @@ def entity(
         ),
     ] = False,
     key: Annotated[str, typer.Option(show_default=False, help="With forget: the unique key.")] = "",
+    until: PauseUntil = None,
+    duration: PauseFor = None,
     yes: Yes = False,
     target: Target,
     as_json: Json = False,
@@ -72,7 +77,7 @@ def entity(
     \b
     Actions:
     show    all of that
-    pause   start none of its commands until `resume`; what runs is not touched
+    pause   start none of its commands until `resume` (or --until, --for); what runs is not touched
     drain   refuse new commands and finish those it has, until `resume`
     resume  undo `pause` or `drain` of this entity
     purge   remove its waiting commands; asks first
@@ -83,7 +88,7 @@ def entity(
     to ask on, 3 no answer to abort in time, 4 no server.
     """  # noqa: D301
     entity_type, entity_id, action = parse_entity_words(words)
-    _check_options(action, dry_run=dry_run, force=force, key=bool(key))
+    _check_options(action, dry_run=dry_run, force=force, key=bool(key), ends=bool(until or duration))
     one = _OneEntity(target, entity_type, entity_id)
     match action:
         case Action.SHOW:
@@ -99,7 +104,7 @@ def entity(
         case Action.FORGET:
             one.forget(key, as_json=as_json)
         case _:
-            one.hold(action, reason)
+            one.hold(action, reason, parse_end(until, duration))
 
 
 def parse_entity_words(words: list[str]) -> tuple[str, str, Action]:
@@ -122,7 +127,7 @@ def parse_entity_words(words: list[str]) -> tuple[str, str, Action]:
     return entity_type, entity_id, Action(action)
 
 
-def _check_options(action: Action, *, dry_run: bool, force: bool, key: bool) -> None:
+def _check_options(action: Action, *, dry_run: bool, force: bool, key: bool, ends: bool) -> None:
     if action is Action.FORGET and not key:
         print_error("name the unique key: --key, what Unique(key) said, else the wire name of the command")
         raise typer.Exit(ExitCode.USAGE)
@@ -130,6 +135,7 @@ def _check_options(action: Action, *, dry_run: bool, force: bool, key: bool) -> 
         (dry_run, "--dry-run", Action.PURGE),
         (force, "--force", Action.ABORT),
         (key, "--key", Action.FORGET),
+        (ends, "--until or --for", Action.PAUSE),
     ):
         if given and action is not fits:
             print_error(f"{option} goes with {fits}")
@@ -156,12 +162,12 @@ class _OneEntity:
 
         return run_command(read)
 
-    def hold(self, action: Action, reason: str) -> None:
+    def hold(self, action: Action, reason: str, until: datetime | float | None) -> None:
         """Pause or drain the entity."""
 
         async def act() -> str:
             async with open_bus(self._target) as bus:
-                result = await _hold(bus.entity(self._type, self._id), action, reason)
+                result = await _hold(bus.entity(self._type, self._id), action, reason, until)
                 state = "paused" if action is Action.PAUSE else "drained"
                 done = undo_hint(state, self._target.command("entity", self._name, "resume"))
                 await warn_if_unknown(bus, entity_type=self._type, done=done)
@@ -226,9 +232,9 @@ class _OneEntity:
         echo(f"{self._name}: {pluralize(removed, 'command', 'commands')} removed{_LEFT_RUNNING if runs else ''}")
 
 
-async def _hold(scope: EntityScope, action: Action, reason: str) -> str:
+async def _hold(scope: EntityScope, action: Action, reason: str, until: datetime | float | None) -> str:
     if action is Action.PAUSE:
-        return "paused" if await scope.pause(reason) else "was paused already"
+        return "paused" if await scope.pause(reason, until=until) else "was paused already"
     return "draining" if await scope.drain(reason) else "was draining already"
 
 

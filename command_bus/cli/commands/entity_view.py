@@ -64,7 +64,11 @@ def _detail_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
     if entity.due_ms is not None and entity.state != "waiting":
         yield "delayed", f"until {format_time_and_age(entity.due_ms)}"
     if hold is not None:
-        yield hold.mode, f"{hold.what}, since {format_time_and_age(hold.since_ms)}{': ' if hold.reason else ''}{hold.reason}"
+        ends = "" if hold.until_ms is None else f", until {format_time_and_age(hold.until_ms)}"
+        yield (
+            hold.mode,
+            f"{hold.what}, since {format_time_and_age(hold.since_ms)}{ends}{': ' if hold.reason else ''}{hold.reason}",
+        )
     yield from _head_lines(found)
     if entity.retry_at_ms is not None:
         yield "snoozed until" if entity.state == "snoozed" else "retry", format_time_and_age(entity.retry_at_ms)

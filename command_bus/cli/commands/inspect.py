@@ -80,17 +80,29 @@ def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
          f"{found.rejected:,} rejected, {found.expired:,} expired, {found.dead_lettered:,} dead-lettered; {found.retried:,} retries, "
          f"{found.snoozed:,} snoozes, {found.handed_back:,} handed back")),
     ]  # fmt: skip
+    if found.schedules or found.fired:
+        overdue = f", the latest overdue for {format_duration(found.schedule_overdue)}" if found.schedule_overdue > 1 else ""
+        lines.append(
+            ("schedules", f"{found.schedules:,} to come, {found.fired:,} fired, {found.fired_late:,} of them late{overdue}")
+        )
     for hold in holds:
         spread = "" if hold.everywhere else " (not on every shard: ask again)"
         lines.append(
             (
                 hold.mode,
-                f"{hold.what}{spread}, since {format_time_and_age(hold.since_ms)}{': ' if hold.reason else ''}{hold.reason}",
+                f"{hold.what}{spread}, since {format_time_and_age(hold.since_ms)}{_until(hold)}{': ' if hold.reason else ''}{hold.reason}",
             )
         )
     if found.paused > len(holds):
         lines.append(("paused", "single entities: `command-bus entities --state paused` shows which, and why"))
     return lines
+
+
+def _until(hold: HoldInfo) -> str:
+    """Return until when a pause holds, if it ends by itself."""
+    from command_bus.cli.output import format_time
+
+    return "" if hold.until_ms is None else f", until {format_time(hold.until_ms)}"
 
 
 @with_target
@@ -163,7 +175,9 @@ def entity_table(page: EntityPage) -> SafeText:
         if entity.running_for is not None:
             facts.append(f"for {format_duration(entity.running_for)}")
         if entity.hold is not None:
-            facts.append(f"{entity.hold.what} {entity.hold.mode}{': ' if entity.hold.reason else ''}{entity.hold.reason}")
+            facts.append(
+                f"{entity.hold.what} {entity.hold.mode}{_until(entity.hold)}{': ' if entity.hold.reason else ''}{entity.hold.reason}"
+            )
         elif entity.retry_at_ms is not None:
             is_known = entity.attempt or entity.state == "snoozed"
             reason = "" if is_known else "no worker knows the command, asked "

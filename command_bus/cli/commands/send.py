@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.messages.message import Message
 
-__all__ = ["call", "read_fields", "send"]
+__all__ = [
+    "Fields",
+    "Headers",
+    "Name",
+    "address_from_announcement",
+    "call",
+    "fields_from",
+    "headers_from",
+    "message_from_class",
+    "send",
+]
 
 Name = Annotated[
     str,
@@ -69,7 +79,7 @@ def send(
     \b
     Exit codes: 0 accepted (or was before), 1 refused, 2 wrong usage or fields, 3 unknown whether it was accepted, 4 no server.
     """  # noqa: D301  # fmt: skip
-    values, headers = read_fields(fields), _headers(header)
+    values, headers = fields_from(fields), headers_from(header)
     options = DispatchOptions(
         command_id=command_id,
         delay=delay,
@@ -81,10 +91,10 @@ def send(
 
     async def work() -> Any:
         async with open_bus(target) as bus:
-            message = _message_from_class(bus, command, values)
+            message = message_from_class(bus, command, values)
             if message is not None:
                 return await bus.dispatch(message, **options)
-            kind, entity_id = await _address_from_announcement(bus, command, values)
+            kind, entity_id = await address_from_announcement(bus, command, values)
             return await bus.dispatch_raw(kind, entity_id, command, values, **options)
 
     receipt = run_command(work, sends=True)
@@ -110,23 +120,23 @@ def call(
     \b
     Exit codes: 0 replied, 1 refused, rejected, failed or expired, 2 wrong usage or fields, 3 no outcome in time, 4 no server.
     """  # noqa: D301  # fmt: skip
-    values, headers = read_fields(fields), _headers(header)
+    values, headers = fields_from(fields), headers_from(header)
     options = CallOptions(
         timeout=timeout, command_id=command_id, headers=headers, retry=_retry(attempts), attempt_timeout=attempt_timeout
     )
 
     async def work() -> Any:
         async with open_bus(target) as bus:
-            message = _message_from_class(bus, command, values)
+            message = message_from_class(bus, command, values)
             if message is not None:
                 return _reply_data(message, await bus.call(message, **options))
-            kind, entity_id = await _address_from_announcement(bus, command, values)
+            kind, entity_id = await address_from_announcement(bus, command, values)
             return await bus.call_raw(kind, entity_id, command, values, **options)
 
     echo(to_json(run_command(work, sends=True)))
 
 
-def read_fields(given: str | None) -> dict[str, Any]:
+def fields_from(given: str | None) -> dict[str, Any]:
     """Read the fields of a command from JSON.
 
     Raises:
@@ -154,7 +164,12 @@ def read_fields(given: str | None) -> dict[str, Any]:
     return values
 
 
-def _headers(given: list[str] | None) -> dict[str, str] | None:
+def headers_from(given: list[str] | None) -> dict[str, str] | None:
+    """Read headers from `NAME=VALUE`; None for none.
+
+    Raises:
+        typer.Exit: One has another form.
+    """
     pairs = [each.partition("=") for each in given or ()]
     if wrong := [name for name, equals, _ in pairs if not equals or not name]:
         print_error(f"--header {wrong[0]!r}: write NAME=VALUE")
@@ -166,7 +181,7 @@ def _retry(attempts: int | None) -> RetryPolicy | None:
     return None if attempts is None else RetryPolicy(attempts=attempts)
 
 
-def _message_from_class(bus: CommandBus, name: str, values: dict[str, Any]) -> Message[Any] | None:
+def message_from_class(bus: CommandBus, name: str, values: dict[str, Any]) -> Message[Any] | None:
     """Return the command as a message if the application has its class; else None.
 
     Raises:
@@ -194,7 +209,7 @@ def _reply_data(message: Message[Any], reply: Any) -> Any:
     return unpack(reply_codec_for(type(message).spec().reply).encode(reply))
 
 
-async def _address_from_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -> tuple[str | None, Any]:
+async def address_from_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -> tuple[str | None, Any]:
     """Check the fields against the announced schema, and return the entity type and id.
 
     Raises:

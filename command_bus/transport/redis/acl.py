@@ -110,6 +110,10 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hset hdel", "workers"),
         ("hset", "commands"),
         ("hgetall hset pexpire", "interrupts"),
+        ("hget hmget hset hdel hscan hlen", "schedules"),
+        ("hget hset hdel", "fired"),
+        ("hget hdel", "paused"),  # pauses that end by themselves
+        ("hmget", "parked delayed_counts"),  # predecessors of firings
         ("hmget", "bulk*"),
         ("xadd xtrim pexpire", "bulk*"),
     ),
@@ -119,7 +123,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hgetall", "commands"),
         ("xgroup|create xinfo|groups xpending xack xadd xdel xrange", "ready"),
         ("hget hmget hset hdel hexists hscan exists hgetall hkeys", "active"),
-        ("hget hset hdel", "lone"),
+        ("hget hset hdel hlen", "lone"),
         ("hincrby hget", "stats"),
         ("hget hmget hset hdel hscan", "paused"),
         ("hget hmget hdel hexists", "parked"),
@@ -127,9 +131,12 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hmget hset hdel hexists hincrby hscan hgetall", "delayed_counts"),
         ("hget hset hsetnx hdel", "unique"),
         ("hget hset hdel pexpire", "interrupts"),
+        ("hget hincrby", "stats"),  # who changes a schedule ends a firing that is under way
         ("exists hgetall hset hdel del", "watched"),
         ("xadd xread xrange xrevrange pexpire persist", "events"),
-        ("zrange zrem zscore", "due"),
+        ("zadd zrange zrem zscore", "due"),
+        ("hget hmget hset hdel hscan hlen", "schedules"),
+        ("hget hset hdel", "fired"),
         ("xadd xlen xrange xdel del", "mailboxes*"),
         ("xrange xdel", "dead"),
         ("get set", "marks*"),

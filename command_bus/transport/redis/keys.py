@@ -33,7 +33,7 @@ class ShardKeys:
         lone: Hash of mailbox name -> envelope, of mailboxes with a single command.
         fence: The highest fence.
         stats: Hash of counters.
-        due: Sorted set of retries and delayed commands, by the ms when they are due.
+        due: Sorted set of retries, delayed commands, schedules and ends of pauses, by the ms when they are due.
         delayed: Hash of command id -> mailbox name and envelope.
         delayed_counts: Hash of mailbox name -> number of delayed commands.
         paused: Hash of scope -> hold.
@@ -44,6 +44,8 @@ class ShardKeys:
         unique: Hash of unique key -> the command that stands for it (see `lua/shared/unique.lua`).
         watched: Hash of entity type -> number of events to keep.
         events: Stream of events.
+        schedules: Hash of schedule -> record, in the shard of its name.
+        fired: Hash of schedule -> number of its last firing in this shard.
         commands: Hash of wire name -> description of a command; of the first shard only.
         dispatches: Sorted set of dispatch ids, by the ms when they expire.
         mailboxes: Prefix of the mailboxes' names.
@@ -64,6 +66,7 @@ class ShardKeys:
         "due",
         "events",
         "fence",
+        "fired",
         "inboxes",
         "interrupts",
         "last_batches",
@@ -75,6 +78,7 @@ class ShardKeys:
         "paused",
         "prefix",
         "ready",
+        "schedules",
         "stats",
         "unique",
         "watched",
@@ -100,6 +104,8 @@ class ShardKeys:
         self.unique = prefix + "unique"
         self.watched = prefix + "watched"
         self.events = prefix + "events"
+        self.schedules = prefix + "schedules"
+        self.fired = prefix + "fired"
         self.commands = prefix + "commands"
         self.dispatches = prefix + "dispatches"
         self.mailboxes = prefix + "m:"

@@ -27,6 +27,10 @@ __all__ = [
     "RECOUNT",
     "REMOVE",
     "REMOVE_WORKER",
+    "RESCHEDULE",
+    "SCHEDULE_BAR",
+    "SCHEDULE_CHANGE",
+    "SCHEDULE_FIRE",
     "SCRIPTS",
     "SETTLE_DEAD_LETTER",
     "SWEEP_UNIQUE",
@@ -96,6 +100,10 @@ BULK_COMMIT = _load("bulk_commit")
 OUTCOME_OFFSET = _load("outcome_offset")
 MAILBOX_HEADS = _load("mailbox_heads")
 READ_MAILBOXES = _load("read_mailboxes")
+RESCHEDULE = _load("reschedule")
+SCHEDULE_CHANGE = _load("schedule_change")
+SCHEDULE_FIRE = _load("schedule_fire")
+SCHEDULE_BAR = _load("schedule_bar")
 
 SCRIPTS = (
     ENQUEUE,
@@ -119,4 +127,8 @@ SCRIPTS = (
     OUTCOME_OFFSET,
     MAILBOX_HEADS,
     READ_MAILBOXES,
+    RESCHEDULE,
+    SCHEDULE_CHANGE,
+    SCHEDULE_FIRE,
+    SCHEDULE_BAR,
 )

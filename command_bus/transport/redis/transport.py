@@ -25,6 +25,7 @@ from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.connection.tls_probe import with_tls_hint
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.namespace import Namespace, open_namespace
+from command_bus.transport.redis.scheduling.store import RedisSchedules
 from command_bus.transport.redis.sending.locator import RedisLocator
 from command_bus.transport.redis.sending.marks import RedisMarks
 from command_bus.transport.redis.sending.producer import StreamProducer
@@ -81,6 +82,7 @@ class RedisTransport:
         self.events = RedisEventStreams(connections, keys, patience=patience)
         self.recounts = RedisRecounts(connections, keys, patience=patience)
         self.interrupts = RedisInterrupts(connections, keys, patience=patience)
+        self.schedules = RedisSchedules(connections, keys, patience=patience, max_total_depth=settings.max_total_depth)
 
     @classmethod
     async def open(cls, server: ClientFactory | str, settings: BusSettings) -> Self:

@@ -6,6 +6,7 @@ Nothing here is a snapshot. Entities are found by scans, so one that comes or go
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from redis.exceptions import ResponseError
 
 from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, is_wide, scope_of
 from command_bus.transport.records import EntityState, Hold, MailboxHead, StoredEntity
-from command_bus.transport.redis.admin.holds import parse_hold
+from command_bus.transport.redis.admin.holds import PAUSE_END, parse_hold
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
@@ -146,6 +147,13 @@ class RedisEntities(RetryingRequests):
 
         records, paused, parked, later, held = await self._ask(keys, read)
         holds = {scope: parse_hold(scope, value) for scope, value in zip([*texts, *wide], [*paused, *held], strict=True) if value}
+        if holds:
+            members = [f"{PAUSE_END}{scope}" for scope in holds]
+            ends = await self._ask(keys, _scores_of, keys.due, members)
+            holds = {
+                scope: hold if end is None else replace(hold, until_ms=_ms(end))
+                for (scope, hold), end in zip(holds.items(), ends, strict=True)
+            }
         lengths = await self._run(keys, MAILBOX_HEADS, [keys.active, *map(keys.mailbox, texts)], [len(keys.mailboxes)])
         return [
             surveyed(text, holds, *facts)

@@ -18,7 +18,7 @@ from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
 from command_bus.transport.redis.mailbox_record import refuse_newer
-from command_bus.transport.redis.scripts import MAILBOX_HEADS, REMOVE
+from command_bus.transport.redis.scripts import MAILBOX_HEADS, REMOVE, RESCHEDULE
 from command_bus.transport.steps import Settlement
 from command_bus.transport.unique_keys import stored_key
 
@@ -134,6 +134,12 @@ class RedisMailboxes(RetryingRequests):
         answer = await self._run_once(keys, REMOVE, names, args)
         refuse_newer(answer, mailbox)
         return int(answer)
+
+    async def reschedule(self, mailbox: str, command_id: str, at_ms: int | None, delay_ms: int) -> bool:
+        """Give a delayed command another time; whether it is still delayed."""
+        keys = self._keys_of(mailbox)
+        at = f"+{delay_ms}" if at_ms is None else str(at_ms)
+        return bool(await self._run(keys, RESCHEDULE, [keys.ready, keys.due], [GROUP, command_id, at]))
 
     async def find_delayed(self, command_id: str, mailbox: str | None = None) -> tuple[str, bytes] | None:
         """Return the mailbox and the envelope of a delayed command. With `mailbox`, only if it is in that one."""

@@ -79,6 +79,7 @@ class RedisWorkerSide:
             decide=decide,
             leases=self.leases,
             letters=_letter_limits(options, self._keys.count),
+            schedules=options.schedules,
         )
         self.consumer = ConsumerLoop(
             self._connections,

@@ -27,13 +27,15 @@ from command_bus.transport.redis.mailbox_entries import read_entry
 from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
 from command_bus.transport.redis.ready_stream import delete_entries, mailbox_of
 from command_bus.transport.redis.scripts import CLAIM
-from command_bus.transport.redis.worker.due_work import DueWork
+from command_bus.transport.redis.worker.due_jobs import PauseJob, ScheduleJob, ScheduleSweep
+from command_bus.transport.redis.worker.due_work import DueJob, DueWork
 from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held, LeaseWatch
 from command_bus.transport.redis.worker.interrupt_handler import InterruptHandler
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.letter_pruning import LetterLimits
 from command_bus.transport.redis.worker.periodic import run_periodically
 from command_bus.transport.redis.worker.upkeep import Upkeep
+from command_bus.transport.schedule_interfaces import DueSchedules
 from command_bus.transport.steps import WORKER_LOST, Cancellation, Cause, DeadLetterStep, GiveBack, Lease, Started
 from command_bus.transport.tasks import end_tasks
 from command_bus.transport.worker_interfaces import Decide, Steps
@@ -68,6 +70,7 @@ class PendingRecovery:
         decide: Returns the step for an interrupted command, given the reason; None leaves it to another worker.
         leases: What this worker holds.
         letters: How long and how many dead letters are kept in a shard.
+        schedules: Fires schedules; None: other workers do.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class PendingRecovery:
         decide: Decide,
         leases: LeaseKeeper,
         letters: LetterLimits | None = None,
+        schedules: DueSchedules | None = None,
     ) -> None:
         places = [(shard, connections.at(shard.prefix)) for shard in keys.shards]
         every = _CHECK * max(1.0, len(places) / _LOOKS)
@@ -89,7 +93,13 @@ class PendingRecovery:
             _ShardRecovery(place, shard, index, worker, lease, steps, decide, every=often, leases=leases)
             for index, (shard, place) in enumerate(places)
         ]
-        self.due = [DueWork(place, shard, every=every) for shard, place in places]
+        self._schedules = schedules
+        self.due = [
+            DueWork(place, shard, every=every, jobs=_jobs(connections, keys, shard, schedules)) for shard, place in places
+        ]
+        self.sweeps = (
+            [ScheduleSweep(connections, keys, shard, schedules) for shard in keys.shards] if schedules is not None else []
+        )
         self.upkeep = [Upkeep(place, shard, worker=worker, lease=lease, letters=letters) for shard, place in places]
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -99,6 +109,7 @@ class PendingRecovery:
         for watch, due, upkeep in zip(self.watches, self.due, self.upkeep, strict=True):
             work = {"recovery": watch.run(), "due": due.run(), "upkeep": upkeep.run()}
             self._tasks += [loop.create_task(each, name=f"command_bus.{name} {watch.keys.prefix}") for name, each in work.items()]
+        self._tasks += [loop.create_task(sweep.run(), name="command_bus.schedules") for sweep in self.sweeps]
 
     def wake(self, shard: int) -> None:
         """Check due times again now."""
@@ -117,6 +128,13 @@ class PendingRecovery:
     async def stop(self) -> None:
         """Stop watching."""
         await end_tasks(self._tasks)
+        if self._schedules is not None:
+            await self._schedules.close()
+
+
+def _jobs(connections: Connections, keys: KeySpace, shard: ShardKeys, schedules: DueSchedules | None) -> dict[str, DueJob]:
+    jobs: dict[str, DueJob] = {"p": PauseJob(connections, keys, shard)}
+    return jobs if schedules is None else jobs | {"s": ScheduleJob(schedules)}
 
 
 class _ShardRecovery:
