@@ -14,6 +14,7 @@ __all__ = [
     "NO_SETTLEMENT",
     "WORKER_LOST",
     "Answer",
+    "Asked",
     "Cancellation",
     "Cause",
     "DeadLetterStep",
@@ -23,6 +24,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "Park",
+    "Refused",
     "Released",
     "Retry",
     "Settlement",
@@ -166,7 +168,20 @@ class StepFailed:
     reason: str
 
 
-Answer = Started | Released | LeaseLost | StepFailed
+@dataclass(slots=True, frozen=True)
+class Asked:
+    """The next command needs leave of limits that were not asked: those of another shard, or by a key. The lease is kept.
+
+    Attributes:
+        message: Its id in the mailbox.
+        envelope: None if the entry has no envelope at all.
+    """
+
+    message: str
+    envelope: bytes | None
+
+
+Answer = Started | Released | LeaseLost | StepFailed | Asked
 
 
 Follow = Literal["stay", "yield", "leave"]
@@ -174,7 +189,18 @@ Follow = Literal["stay", "yield", "leave"]
 
 @dataclass(slots=True, frozen=True)
 class Take:
-    """Start the head of a mailbox whose activation was read."""
+    """Start the head of a mailbox whose activation was read.
+
+    Attributes:
+        granted: The message that limits let start, after `Asked`; empty if none was asked for.
+    """
+
+    granted: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class Refused:
+    """A limit refused the command that was `Asked` for: its entity waits."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -250,4 +276,4 @@ class GiveBack:
     counts: bool
 
 
-Step = Take | Done | DeadLetterStep | Park | Retry | GiveBack
+Step = Take | Refused | Done | DeadLetterStep | Park | Retry | GiveBack

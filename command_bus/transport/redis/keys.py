@@ -41,6 +41,9 @@ class ShardKeys:
         dead: Stream of dead letters.
         workers: Hash of consumer name -> what the worker publishes of itself.
         interrupts: Hash of mailbox name -> request to end an attempt.
+        rules: Hash of what limits apply.
+        limits: Hash of what limits have spent, and who waits for one; of the first shard only.
+        places: Sorted set of the queues and places of limits; of the first shard only.
         watched: Hash of entity type -> number of events to keep.
         events: Stream of events.
         commands: Hash of wire name -> description of a command; of the first shard only.
@@ -66,14 +69,17 @@ class ShardKeys:
         "inboxes",
         "interrupts",
         "last_batches",
+        "limits",
         "lone",
         "mailboxes",
         "marks",
         "meta",
         "parked",
         "paused",
+        "places",
         "prefix",
         "ready",
+        "rules",
         "stats",
         "watched",
         "workers",
@@ -95,6 +101,9 @@ class ShardKeys:
         self.dead = prefix + "dead"
         self.workers = prefix + "workers"
         self.interrupts = prefix + "interrupts"
+        self.rules = prefix + "rules"
+        self.limits = prefix + "limits"
+        self.places = prefix + "places"
         self.watched = prefix + "watched"
         self.events = prefix + "events"
         self.commands = prefix + "commands"

@@ -17,6 +17,7 @@ __all__ = [
     "ENQUEUE_ONE",
     "FETCH",
     "HOLD",
+    "LIMITS",
     "MAILBOX_HEADS",
     "OUTCOME_OFFSET",
     "PROMOTE",
@@ -24,8 +25,10 @@ __all__ = [
     "READ_MAILBOXES",
     "REMOVE",
     "REMOVE_WORKER",
+    "RULE",
     "SCRIPTS",
     "SETTLE_DEAD_LETTER",
+    "WAKE_LIMITED",
     "Script",
 ]
 
@@ -88,6 +91,9 @@ BULK_COMMIT = _load("bulk_commit")
 OUTCOME_OFFSET = _load("outcome_offset")
 MAILBOX_HEADS = _load("mailbox_heads")
 READ_MAILBOXES = _load("read_mailboxes")
+LIMITS = _load("limits")
+RULE = _load("rule")
+WAKE_LIMITED = _load("wake_limited")
 
 SCRIPTS = (
     ENQUEUE,
@@ -107,4 +113,7 @@ SCRIPTS = (
     OUTCOME_OFFSET,
     MAILBOX_HEADS,
     READ_MAILBOXES,
+    LIMITS,
+    RULE,
+    WAKE_LIMITED,
 )

@@ -28,12 +28,14 @@ from command_bus.transport.redis.scripts import ADVANCE, Script
 from command_bus.transport.steps import (
     NO_SETTLEMENT,
     Answer,
+    Asked,
     DeadLetterStep,
     Done,
     GiveBack,
     Lease,
     LeaseLost,
     Park,
+    Refused,
     Released,
     Retry,
     Settlement,
@@ -116,7 +118,7 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
         self._backoff = LoggedBackoff(connections.outage, "cannot start or settle commands", _log)
         self._keys = keys
         self._head_keys = [keys.ready, keys.active, keys.fence, keys.stats, keys.due, keys.paused, keys.parked, keys.dead]
-        self._head_keys += [keys.watched, keys.events, keys.lone]
+        self._head_keys += [keys.watched, keys.events, keys.lone, keys.rules, keys.limits, keys.places]
         self._head_args: list[Any] = [GROUP, worker, reply_ttl_ms]
         self._answers = PageSize(MAX_STEPS)
         self._ahead = PageSize(MAX_AHEAD, wanted=AHEAD_BYTES)
@@ -177,7 +179,7 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
                     lease.ahead = None
             if not waiting.done():
                 waiting.set_result(result)
-            elif type(result) is Started:
+            elif type(result) is Started or type(result) is Asked:
                 self._give_back(lease)
 
     def _give_back(self, lease: Lease) -> None:
@@ -222,8 +224,10 @@ def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: l
                 args += (_VERBS[status] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, running, *extra)
             else:
                 args += (_VERBS[status] + _FOLLOWS[follow], lease.activation, lease.holder, running)
-        case Take():
-            args += ("ts", lease.activation, lease.holder, lease.attempt_id)
+        case Take(granted):
+            args += ("ts", lease.activation, lease.holder, f"+|{granted}" if granted else lease.attempt_id)
+        case Refused():
+            args += ("ll", lease.activation, lease.holder, lease.attempt_id)
         case Retry(delay_ms, counts):
             args += ("wl", lease.activation, lease.holder, lease.attempt_id, delay_ms, int(counts))
         case GiveBack(counts):
@@ -287,6 +291,8 @@ def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool)
     """Return the answer of a step that kept its lease, or failed, from its two values. Keep what was read ahead of the next steps."""
     if state == b"error":
         return StepFailed(body.decode(errors="replace"))
+    if state == b"ask":
+        return _asked(lease, body)
     fence, message, attempt, first = parse_started(state)
     lease.attempt_id = attempt_id(fence, message)
     fields = _NO_FIELDS
@@ -305,6 +311,19 @@ def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool)
             else:
                 body, fields = _envelope_in(body), body
     return Started(fence, message, int(attempt), int(first), now_ms, body, fields, confirmed)
+
+
+def _asked(lease: Lease, body: list[Any]) -> Asked:
+    """Return what has to be asked for before the next command starts. It may have been read ahead; it will be read again."""
+    message, entry = body[0].decode(), body[1]
+    if entry is None:
+        envelope = lease.ahead[-1][1] if lease.ahead and lease.ahead[-1][0] == message else None
+    elif type(entry) is bytes:
+        envelope = entry
+    else:
+        envelope = entry[0] if type(entry[-1]) is list else _envelope_in(entry)
+    lease.ahead, lease.attempt_id = None, ""
+    return Asked(message, envelope)
 
 
 def _envelope_in(fields: list[bytes]) -> bytes | None:
