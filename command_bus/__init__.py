@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Stats,
         WaitingCommand,
     )
+    from command_bus.admin.limits import LimitInfo
     from command_bus.bus import CommandBus
     from command_bus.errors import (
         BadResult,
@@ -70,11 +71,13 @@ if TYPE_CHECKING:
         Unconfirmed,
         UnknownCommand,
         UnknownDeadLetter,
+        UnknownLimit,
         UnsuitableServer,
         WrongEventLoop,
     )
     from command_bus.handlers.registry import HandlerRegistry, handles
     from command_bus.messages.context import CommandContext
+    from command_bus.messages.limits import Limit, Rate
     from command_bus.messages.message import Command, EntityId, Message, Query
     from command_bus.messages.outgoing import Envelope, Outbound, OutgoingMessage
     from command_bus.messages.policies import EntityPolicy, Lanes, PerEntity, RetryPolicy, lanes, per_entity
@@ -134,6 +137,8 @@ __all__ = [
     "InvalidRows",
     "InvalidSettings",
     "Lanes",
+    "Limit",
+    "LimitInfo",
     "Message",
     "Middleware",
     "MissingExtra",
@@ -149,6 +154,7 @@ __all__ = [
     "Proceed",
     "Query",
     "QueueFull",
+    "Rate",
     "Receipt",
     "RegistrationError",
     "Reject",
@@ -165,6 +171,7 @@ __all__ = [
     "Unconfirmed",
     "UnknownCommand",
     "UnknownDeadLetter",
+    "UnknownLimit",
     "UnsuitableServer",
     "WaitingCommand",
     "Worker",
@@ -186,6 +193,8 @@ _HOMES = {
     "admin.events": "Event",
     "admin.info": "AbortReport DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo Stats WaitingCommand",
     "serialization.announcements": "CommandInfo WorkerInfo WorkerStatus",
+    "admin.limits": "LimitInfo",
+    "messages.limits": "Limit Rate",
     "messages.message": "Command EntityId Message Query",
     "middleware": "Middleware Proceed Sending",
     "observer": "Observer",

@@ -15,6 +15,7 @@ from command_bus.admin.entities import Entities
 from command_bus.admin.entity import EntityScope
 from command_bus.admin.events import Events
 from command_bus.admin.fleet import Fleet
+from command_bus.admin.limits import Limits
 from command_bus.admin.info import Stats
 from command_bus.admin.statistics import Statistics
 from command_bus.admin.waiting import WaitingCommands
@@ -82,6 +83,7 @@ class CommandBus:
         dead_letters: What was given up: list, inspect, replay, discard, purge it.
         entities: All entities, for operators: list, pause, resume, drain, purge them; `entities.of("account")` is one type.
         fleet: Who works here, and the commands that the workers announce.
+        limits: How often, and how many at a time, commands may start: put, take back, list.
         events: What happens to commands of watched entity types: `async for event in bus.events()`.
         session: The connection, which workers and operators of this bus share.
 
@@ -117,6 +119,7 @@ class CommandBus:
         self.entities = Entities(self.session)
         self.fleet = Fleet(self.session)
         self.events = Events(self.session)
+        self.limits = Limits(self.session)
 
     @classmethod
     def in_memory(cls, **arguments: Unpack[BusArguments]) -> Self:

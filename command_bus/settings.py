@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from command_bus.clock import LONGEST
 from command_bus.errors import InvalidSettings
+from command_bus.messages.limits import Limit
 from command_bus.messages.policies import EntityPolicy
 from command_bus.server_urls import redacted, unverified, url_fault, weakened
 from command_bus.spelling import did_you_mean, nearest
@@ -53,6 +54,7 @@ class SettingOverrides(TypedDict, total=False):
     tls_key: str | Path | None
     shards: int
     entities: Mapping[str, EntityPolicy]
+    limits: Iterable[Limit]
     concurrency: int
     threads: int
     max_waiting: int
@@ -120,6 +122,7 @@ class BusSettings(BaseSettings):
         default=1, description="Hash tags that the entities are spread over; fixed once recorded."
     )
     entities: dict[str, EntityPolicy] = Field(default_factory=dict, description="Policies per entity type.")
+    limits: tuple[Limit, ...] = Field(default=(), description="Limits of the whole bus (`scope = bus`), and named ones.")
 
     concurrency: Annotated[int, Field(ge=1, le=100_000)] = Field(
         default=100, description="Entities that one worker runs at a time."
@@ -208,6 +211,20 @@ class BusSettings(BaseSettings):
     def _namespace_is_a_key(cls, value: str) -> str:
         if not _NAMESPACE.fullmatch(value):
             raise ValueError("1 to 100 of letters, digits, '_', '.' and '-'")
+        return value
+
+    @field_validator("limits")
+    @classmethod
+    def _limits_are_of_the_bus(cls, value: tuple[Limit, ...]) -> tuple[Limit, ...]:
+        names = [limit.name or limit.scope for limit in value]
+        if any(name in (None, "entity", "type") for name in names):
+            raise ValueError("each has a name, or scope='bus'; those of a type are in its EntityPolicy")
+        if not all(limit.limits_anything for limit in value):
+            raise ValueError("each has a rate or a concurrency, or both")
+        if any(limit.key is not None or limit.cost != 1 for limit in value):
+            raise ValueError("key and cost are the command class's: class Sync(Command[None], limits=(Limit(\"shopify\", key=…),))")
+        if len(set(names)) < len(names):
+            raise ValueError("two limits have one name; put rate and concurrency into one")
         return value
 
     @field_validator("signing_keys", mode="before")

@@ -12,6 +12,7 @@ from typing import Literal
 
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings
+from command_bus.messages.limits import Limit
 
 __all__ = [
     "Delivery",
@@ -145,12 +146,25 @@ class EntityPolicy:
         mailbox: `per_entity()` or `lanes(n)`; recorded in Redis, a client that disagrees is refused.
         max_depth: Commands that one mailbox may hold; None takes the bus's `max_depth`.
         on_poison: What a poisoned command does to its entity; None takes `"skip"`. A command class may say otherwise.
+        limits: Of each entity (`scope="entity"`), and of all of them together (`scope="type"`); at most one of each.
     """
 
     mailbox: MailboxPolicy = field(default_factory=PerEntity)
     max_depth: int | None = None
     on_poison: OnPoison | None = None
+    limits: tuple[Limit, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.max_depth is None or self.max_depth >= 1, f"EntityPolicy(max_depth={self.max_depth!r}): at least 1")
         require(self.on_poison in (None, "skip", "park"), f"EntityPolicy(on_poison={self.on_poison!r}): 'skip' or 'park'")
+        for limit in self.limits:
+            require(
+                limit.scope in ("entity", "type") and limit.limits_anything,
+                "EntityPolicy(limits=…): each has scope='entity' or 'type', and a rate or a concurrency",
+            )
+        scopes = [limit.scope for limit in self.limits]
+        require(len(set(scopes)) == len(scopes), "EntityPolicy(limits=…): two limits have one scope; put rate and concurrency into one")
+        require(
+            "entity" not in scopes or not isinstance(self.mailbox, Lanes),
+            "EntityPolicy(limits=…): entities that share lanes have no limit of their own; take scope='type'",
+        )

@@ -86,6 +86,7 @@ class Lease:
         in_thread: Whether the handler that runs is in a thread, which nothing can stop.
         ahead: Ids and envelopes of commands that were read ahead, the next one last.
         begun: What was started together with the delivery: the first take answers it, without a request.
+        is_limited: Whether limits were asked under it: they are told when it ends.
     """
 
     shard: int
@@ -100,6 +101,7 @@ class Lease:
     in_thread: bool = False
     ahead: list[tuple[str, bytes]] | None = None
     begun: Started | None = None
+    is_limited: bool = False
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ __all__ = [
     "FETCH",
     "HOLD",
     "LIMITS",
+    "LIMIT_LOOK",
     "MAILBOX_HEADS",
     "OUTCOME_OFFSET",
     "PROMOTE",
@@ -93,6 +94,7 @@ MAILBOX_HEADS = _load("mailbox_heads")
 READ_MAILBOXES = _load("read_mailboxes")
 LIMITS = _load("limits")
 RULE = _load("rule")
+LIMIT_LOOK = _load("limit_look")
 WAKE_LIMITED = _load("wake_limited")
 
 SCRIPTS = (
@@ -114,6 +116,7 @@ SCRIPTS = (
     MAILBOX_HEADS,
     READ_MAILBOXES,
     LIMITS,
+    LIMIT_LOOK,
     RULE,
     WAKE_LIMITED,
 )

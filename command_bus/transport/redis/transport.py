@@ -22,6 +22,7 @@ from command_bus.transport.redis.connection.credentials import connection_option
 from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.connection.tls_probe import with_tls_hint
 from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.limits.rules import RedisLimits
 from command_bus.transport.redis.namespace import Namespace, open_namespace
 from command_bus.transport.redis.sending.locator import RedisLocator
 from command_bus.transport.redis.sending.marks import RedisMarks
@@ -73,6 +74,7 @@ class RedisTransport:
         )
         self.dead_letters = RedisDeadLetters(connections, keys, patience=patience)
         self.holds = RedisHolds(connections, keys, patience=patience)
+        self.limits = RedisLimits(connections, keys, patience=patience)
         self.types = RedisTypeRecords(connections, keys, patience=patience)
         self.events = RedisEventStreams(connections, keys, patience=patience)
         self.interrupts = RedisInterrupts(connections, keys, patience=patience)

@@ -24,6 +24,7 @@
 local ready, active, due, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local verb = ARGV[2]
 local PAGE = 200  -- mailboxes that are woken at a time
+local PAUSE = 5  -- ms until a worker that was refused is asked again whether it has said so
 
 pass_memory_limit(ready, ARGV[1])
 local time = redis.call('TIME')
@@ -61,7 +62,7 @@ local function wake_here(mailbox)
   return true
 end
 
-local elsewhere = {}
+local elsewhere, unready = {}, false
 
 -- Grant a mailbox that is first in a scope's queue its start. Return false if that scope still refuses it, and the tokens that it needs.
 local function grant(scope, mailbox, member)
@@ -80,7 +81,10 @@ local function grant(scope, mailbox, member)
     return true
   end
   local woken = shard ~= '0' or wake_here(mailbox)
-  if woken == nil then return true end
+  if woken == nil then
+    unready = true
+    return true
+  end
   limits.leave_queue(mailbox, scope, since)
   if woken and #scopes > 0 then limits.grant(mailbox, message, scopes, since, shard) end
   if shard ~= '0' then elsewhere[#elsewhere + 1], elsewhere[#elsewhere + 2] = mailbox, shard end
@@ -100,7 +104,7 @@ local function wake(scope)
     end
   end
   limits.queues[scope] = nil
-  wake_limit(limits, ready, due, scope, needed, now, true)
+  wake_limit(limits, ready, due, scope, needed, now, true, unready and math.floor(now / 1000) + PAUSE)
 end
 
 -- Take a grant back from a mailbox that does not wait yet, or any more.
@@ -114,6 +118,8 @@ local function take_back(mailbox, waits)
   end
   if waits and any then
     limits.wait(mailbox, any, pass.message, table.concat(keyed, '\t'), pass.shard)
+    wake_limit(limits, ready, due, any, 1, now, false, math.floor(now / 1000) + PAUSE)
+    limits.woken[any] = nil
   else
     limits.drop(mailbox)
   end

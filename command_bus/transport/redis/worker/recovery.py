@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from redis.asyncio import Redis
@@ -23,11 +23,12 @@ from command_bus.serialization.text import printable
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.limits.waking import LimitWork
 from command_bus.transport.redis.mailbox_entries import read_entry
 from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
 from command_bus.transport.redis.ready_stream import delete_entries, mailbox_of
 from command_bus.transport.redis.scripts import CLAIM
-from command_bus.transport.redis.worker.due_work import DueWork
+from command_bus.transport.redis.worker.due_work import DueJob, DueWork
 from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held, LeaseWatch
 from command_bus.transport.redis.worker.interrupt_handler import InterruptHandler
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
@@ -66,6 +67,8 @@ class PendingRecovery:
         steps: Carries the decisions out.
         decide: Returns the step for an interrupted command, given the reason; None leaves it to another worker.
         leases: What this worker holds.
+        limits: Wakes what waits for limits; None leaves that to others.
+        ended: Called with a lease that was taken over, in case limits were asked under it.
     """
 
     def __init__(
@@ -78,21 +81,27 @@ class PendingRecovery:
         steps: Steps,
         decide: Decide,
         leases: LeaseKeeper,
+        limits: LimitWork | None = None,
+        ended: Callable[[Lease], None] | None = None,
     ) -> None:
         places = [(shard, connections.at(shard.prefix)) for shard in keys.shards]
         every = _CHECK * max(1.0, len(places) / _LOOKS)
         often = min(every, lease / _CHECKS)
         self.watches = [
-            _ShardRecovery(place, shard, index, worker, lease, steps, decide, every=often, leases=leases)
+            _ShardRecovery(place, shard, index, worker, lease, steps, decide, every=often, leases=leases, ended=ended if index else None)
             for index, (shard, place) in enumerate(places)
         ]
-        self.due = [DueWork(place, shard, every=every) for shard, place in places]
+        jobs: dict[str, DueJob] = {} if limits is None else {"l": limits}
+        self.due = [DueWork(place, shard, every=every, jobs=None if index else jobs) for index, (shard, place) in enumerate(places)]
+        self._limits = limits
         self.upkeep = [Upkeep(place, shard, worker=worker, lease=lease) for shard, place in places]
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begin to watch; returns at once."""
         loop = asyncio.get_running_loop()
+        if self._limits is not None:
+            self._tasks.append(loop.create_task(self._limits.run(), name="command_bus.limits"))
         for watch, due, upkeep in zip(self.watches, self.due, self.upkeep, strict=True):
             work = {"recovery": watch.run(), "due": due.run(), "upkeep": upkeep.run()}
             self._tasks += [loop.create_task(each, name=f"command_bus.{name} {watch.keys.prefix}") for name, each in work.items()]
@@ -131,8 +140,10 @@ class _ShardRecovery:
         *,
         every: float,
         leases: LeaseKeeper,
+        ended: Callable[[Lease], None] | None = None,
     ) -> None:
         self.keys = keys
+        self._ended = ended
         self._every = every
         self.recovered = 0
         self._connections = connections
@@ -253,6 +264,8 @@ class _ShardRecovery:
         if record.is_ready:
             self.recovered += 1
             await self._steps.advance(lease, GiveBack(counts=False))
+            if self._ended is not None:
+                self._ended(lease)
             return
         lease.attempt_id = record.attempt_id
         if attempt_id and lease.attempt_id != attempt_id:
@@ -264,6 +277,8 @@ class _ShardRecovery:
         if isinstance(step, DeadLetterStep):
             step.follow = "leave"  # the worker that reads the new activation runs the next command: no task here would
         await self._steps.advance(lease, step)
+        if self._ended is not None:
+            self._ended(lease)
 
     def _log_end(self, worker: str, entity: str, attempt: int, why: Cancellation) -> None:
         facts = {"entity": entity, "worker": worker, "attempt": attempt}

@@ -18,14 +18,15 @@ local function next_start(limits, scope, needed, now)
   return now + (wanted - free) * rule.tick
 end
 
--- Name a time in `due` for a scope. `is_again` says that an earlier one is over.
-local function wake_limit(limits, ready, due, scope, needed, now, is_again)
+-- Name a time in `due` for a scope, not before `earliest` (ms). `is_again` says that an earlier one is over.
+local function wake_limit(limits, ready, due, scope, needed, now, is_again, earliest)
   if not limits.is_queued(scope) then
     if is_again then redis.call('ZREM', due, 'l:' .. scope) end
     return
   end
   local at = next_start(limits, scope, needed, now)
   local ms = at and math.ceil(at / 1000) or math.ceil(now / 1000) + 1000  -- a place that is given up comes sooner
+  ms = math.max(ms, earliest or 0)
   local before = redis.call('ZSCORE', due, 'l:' .. scope)
   if before and not is_again and tonumber(before) <= ms then return end
   local head = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
