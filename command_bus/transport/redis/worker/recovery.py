@@ -88,7 +88,7 @@ class PendingRecovery:
         every = _CHECK * max(1.0, len(places) / _LOOKS)
         often = min(every, lease / _CHECKS)
         self.watches = [
-            _ShardRecovery(place, shard, index, worker, lease, steps, decide, every=often, leases=leases, ended=ended if index else None)
+            _ShardRecovery(place, shard, index, worker, lease, steps, decide, every=often, leases=leases, ended=ended)
             for index, (shard, place) in enumerate(places)
         ]
         jobs: dict[str, DueJob] = {} if limits is None else {"l": limits}

@@ -78,7 +78,8 @@ class StepBatcher:
         reads_ahead: Callable[[str], object] = bool,
     ) -> None:
         self._shards = [
-            _Shard(connections.at(shard.prefix), shard, worker, int(reply_ttl * 1000), reads_ahead) for shard in keys.shards
+            _Shard(connections.at(shard.prefix), shard, worker, int(reply_ttl * 1000), reads_ahead, is_first=not index)
+            for index, shard in enumerate(keys.shards)
         ]
 
     def advance(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
@@ -112,13 +113,21 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
     """The steps that wait for one shard."""
 
     def __init__(
-        self, connections: Connections, keys: ShardKeys, worker: str, reply_ttl_ms: int, reads_ahead: Callable[[str], object]
+        self,
+        connections: Connections,
+        keys: ShardKeys,
+        worker: str,
+        reply_ttl_ms: int,
+        reads_ahead: Callable[[str], object],
+        *,
+        is_first: bool = False,
     ) -> None:
         super().__init__(connections, f"command_bus.steps{keys.prefix}")
         self._backoff = LoggedBackoff(connections.outage, "cannot start or settle commands", _log)
         self._keys = keys
         self._head_keys = [keys.ready, keys.active, keys.fence, keys.stats, keys.due, keys.paused, keys.parked, keys.dead]
-        self._head_keys += [keys.watched, keys.events, keys.lone, keys.rules, keys.limits, keys.places]
+        self._head_keys += [keys.watched, keys.events, keys.lone, keys.rules]
+        self._is_first, self._knows_limits = is_first, False
         self._head_args: list[Any] = [GROUP, worker, reply_ttl_ms]
         self._answers = PageSize(MAX_STEPS)
         self._ahead = PageSize(MAX_AHEAD, wanted=AHEAD_BYTES)
@@ -134,11 +143,14 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
 
     def _batch(self, items: list[_Waiting]) -> _Batch:
         prefix = self._keys.mailboxes
-        args = [*self._head_args, len(prefix), len(items), self._to_read([lease for lease, _, _ in items if not lease.ahead])]
+        head, sign = self._head_keys, 1
+        if self._knows_limits:
+            head, sign = [*head, self._keys.limits, self._keys.places], -1
+        args = [*self._head_args, sign * len(prefix), len(items), self._to_read([lease for lease, _, _ in items if not lease.ahead])]
         names: list[str] = []
         for lease, step, _ in items:
             _encode(self._keys, lease, step, names, args)
-        keys = [*self._head_keys, *[prefix + lease.mailbox for lease, _, _ in items], *names]
+        keys = [*head, *[prefix + lease.mailbox for lease, _, _ in items], *names]
         return _Batch(ADVANCE, keys, args, items)
 
     def _to_read(self, leases: list[Lease]) -> int:
@@ -177,6 +189,8 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
                     continue
                 if lease.ahead and not self._reads_ahead(lease.mailbox):
                     lease.ahead = None
+                if type(result) is Asked:
+                    self._knows_limits = self._is_first
             if not waiting.done():
                 waiting.set_result(result)
             elif type(result) is Started or type(result) is Asked:

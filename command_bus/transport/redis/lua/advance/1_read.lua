@@ -14,14 +14,13 @@
 -- KEYS[10]  events    stream of what happened to commands of watched types
 -- KEYS[11]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
 -- KEYS[12]  rules     hash: what limits apply (see shared/limits.lua)
--- KEYS[13]  limits    hash: buckets, and who waits for a limit or has passed one
--- KEYS[14]  places    sorted set: the queues and places of limits
--- KEYS[15…] the mailbox of each step; then, in the order of the steps, the keys that their operations name: m and e a mark, i an inbox,
+-- KEYS[13…] the hash `limits` and the sorted set `places` if the prefix is below zero: the worker knows of limits, and this is the first shard;
+--           then the mailbox of each step; then, in the order of the steps, the keys that their operations name: m and e a mark, i an inbox,
 --           o the record and the stream of outcomes of a dispatch
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     consumer name of the worker that asks
 -- ARGV[3]   reply ttl in ms, of an inbox
--- ARGV[4]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
+-- ARGV[4]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name; below zero: see KEYS[13]
 -- ARGV[5]   steps     how many
 -- ARGV[6]   ahead     how many commands of a mailbox are read at a time: the one that is started, and those behind it
 -- ARGV[7…]  for each step: operation, activation, holder, running ('fence|message', or empty if none of its commands was started; then
@@ -55,9 +54,9 @@
 
 local ready, active, fence_key, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local due, paused, parked, dead, lone = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[11]
-local group, owner, reply_ttl, prefix, steps, ahead = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local group, owner, reply_ttl, prefix, steps, ahead = ARGV[1], ARGV[2], ARGV[3], math.abs(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local call, try, byte, sub, find, format = redis.call, redis.pcall, string.byte, string.sub, string.find, string.format
-local HELD, HELD_AND_CHANGED, LONE, LONE_HELD, GRANTED = byte('h'), byte('H'), byte('o'), byte('O'), byte('+')
+local HELD, HELD_AND_CHANGED, LONE, LONE_HELD, GRANTED, BELOW_ZERO = byte('h'), byte('H'), byte('o'), byte('O'), byte('+'), byte('-')
 local AHEAD_BYTES = 65536  -- of the commands of one mailbox in an answer
 
 pass_memory_limit(ready, group)
@@ -65,7 +64,8 @@ pass_memory_limit(ready, group)
 -- 1. Read the steps from KEYS and ARGV.
 
 local operations, verbs, activations, holders, runs, messages, nexts, names, lefts = {}, {}, {}, {}, {}, {}, {}, {}, {}
-local key, arg = 14 + steps, 6
+local before = byte(ARGV[4]) == BELOW_ZERO and 14 or 12  -- keys before those of the mailboxes
+local key, arg = before + steps, 6
 
 -- Return what a step leaves: its marks, reply and outcome by name, and the arguments of its verb by number.
 local function read_left(operation, verb)
@@ -98,7 +98,7 @@ end
 for step = 1, steps do
   local operation, running = ARGV[arg + 1], ARGV[arg + 4]
   operations[step], activations[step], holders[step] = operation, ARGV[arg + 2], ARGV[arg + 3]
-  names[step] = sub(KEYS[14 + step], prefix + 1)
+  names[step] = sub(KEYS[before + step], prefix + 1)
   arg = arg + 4
   local verb = sub(operation, 1, 1)
   verbs[step] = verb

@@ -11,7 +11,7 @@ local function note_event(...) events[#events + 1] = {...} end
 -- Return the first command of a mailbox, or the one behind `settles`; without its fields if it was read ahead. Raises if the mailbox is no
 -- stream.
 local function next_of(step, settles)
-  local box = KEYS[14 + step]
+  local box = KEYS[before + step]
   if settles and nexts[step] and not publish then return {nexts[step]} end
   if heads and not repeated[box] then return heads[box] end
   local head = call('XRANGE', box, settles and '(' .. settles or '-', '+', 'COUNT', 1)[1]
@@ -54,7 +54,7 @@ end
 -- Remove what is settled: all before the first command that is not. Raises if this user may not: then the lease must not end, or settled
 -- commands would start again. A key of another type holds none.
 local function trim(step, oldest)
-  local trimmed = try('XTRIM', KEYS[14 + step], 'MINID', '=', oldest)
+  local trimmed = try('XTRIM', KEYS[before + step], 'MINID', '=', oldest)
   if type(trimmed) == 'table' and not find(trimmed.err, 'WRONGTYPE', 1, true) then error(trimmed, 0) end
 end
 
@@ -97,7 +97,7 @@ local function be_refused(step, name, activation, head, attempt, first, parts, r
 end
 
 local function start(step, name, activation, holder, head, attempt, first, follow, parts)
-  local box = KEYS[14 + step]
+  local box = KEYS[before + step]
   if not head then
     released[#released + 1] = activation
     if not alone[name] then emptied[#emptied + 1] = box end

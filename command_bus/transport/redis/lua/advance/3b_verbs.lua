@@ -81,7 +81,7 @@ local event_of = {d = 'completed', n = 'rejected', x = 'expired', b = 'dead_lett
 
 -- Note the event of a verb. Recovery settles without a lease of its own (an empty holder), so the command was interrupted first.
 local function note_end(step, verb, name, left, record, at)
-  local entry = call('XRANGE', KEYS[14 + step], messages[step], messages[step])[1]
+  local entry = call('XRANGE', KEYS[before + step], messages[step], messages[step])[1]
   local envelope, fence_then = entry and envelope_in(fields_of(lone, name, entry[2])) or '', string.match(runs[step], '^%d+')
   local attempt, worker = string.match(record, '^(%d+)|[^|]*|([^#|]*)', at)
   if holders[step] == '' and verb ~= 'g' then note_event('interrupted', name, envelope, attempt, fence_then, worker, '') end

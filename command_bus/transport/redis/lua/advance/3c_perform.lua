@@ -13,13 +13,13 @@ local function perform_by_record(step, verb, name, activation, follow, record)
       rest(step, 'l', attempt, first, parts)
       return 'wait'
     elseif settling[verb] and is_limited(name) then  -- asked again: what follows it stands here until its limits are asked
-      repeated[KEYS[14 + step]] = true
+      repeated[KEYS[before + step]] = true
       return start(step, name, activation, holders[step], next_of(step), attempt, first, follow, parts)
     end
     return 'gone'
   end
   if not find(state, '^[hHO]$') or held_for ~= holders[step] then return 'gone' end
-  local head = state == 'O' and {held_message, {'l'}} or call('XRANGE', KEYS[14 + step], held_message, held_message)[1]
+  local head = state == 'O' and {held_message, {'l'}} or call('XRANGE', KEYS[before + step], held_message, held_message)[1]
   if not head then return 'gone' end
   bodies[step] = body_of('', fields_of(lone, name, head[2]))
   return format('%s|%s|%s|%s', held_fence, held_message, attempt, first)
@@ -45,7 +45,7 @@ local function perform(step, verb)
     if find(record, ours, 2, true) == 2 and (messages[step] or not settling[verb]) then
       local answer = perform_alone(step, verb, name, activation, follow, record, #ours + 2)
       if answer then return answer end
-      local lined_up, fault = line_up(active, KEYS[14 + step], name, record)
+      local lined_up, fault = line_up(active, KEYS[before + step], name, record)
       if fault then error(fault, 0) end
       alone[name], records[name], record = nil, lined_up, lined_up
     end
@@ -53,7 +53,7 @@ local function perform(step, verb)
   if messages[step] and verb ~= 't' then
     local ours, state = '|' .. activation .. '|' .. runs[step] .. '|', byte(record)
     if (state == HELD or state == HELD_AND_CHANGED) and find(record, ours, 2, true) == 2 then
-      if state == HELD_AND_CHANGED then nexts[step], repeated[KEYS[14 + step]] = nil, true end
+      if state == HELD_AND_CHANGED then nexts[step], repeated[KEYS[before + step]] = nil, true end
       return carry_out(step, verb, name, activation, follow, lefts[step], record, #ours + 2)
     end
   elseif verb == 't' and record == 'r|' .. activation .. '|||0|0|' then
