@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from command_bus.clock import duration_fault
-from command_bus.errors import InvalidSettings
+from command_bus.errors import InvalidCommand, InvalidSettings, RegistrationError
 
-__all__ = ["FASTEST", "Limit", "LimitScope", "Rate", "rule_name", "rule_text"]
+__all__ = ["FASTEST", "Limit", "LimitScope", "Rate", "check_costs", "checked_limits", "cost_of", "rule_name", "rule_text"]
 
 LimitScope = Literal["entity", "type", "bus"]
 
@@ -146,3 +147,52 @@ def rule_text(rate: Rate | None, concurrency: int | None, revision: int = 0) -> 
     tick, burst = ("", "") if rate is None else (f"{rate.tick:.2f}", str(rate.tokens))
     shown = "|" if rate is None else f"{rate.count!r}|{rate.per!r}"
     return f"{tick}|{burst}|{'' if concurrency is None else concurrency}|{shown}|{revision}"
+
+
+def checked_limits(owner: str, limits: Any, fields: Collection[str]) -> tuple[Limit, ...]:
+    """Return the limits that a class of messages names.
+
+    Raises:
+        RegistrationError: They are none, or name a field that the class lacks.
+    """
+    if not isinstance(limits, Iterable) or not all(isinstance(limit, Limit) for limit in limits):
+        raise RegistrationError(f'{owner}: limits is a sequence of Limit, as in limits=(Limit("shopify", key="partner"),)')
+    found = tuple(limits)
+    for limit in found:
+        if limit.name is None or limit.limits_anything:
+            raise RegistrationError(
+                f'{owner}: a class names limits, as in Limit("shopify", key="partner"); what they allow is said in BusSettings(limits=…) '
+                "or by bus.limits.put, and what an entity or type may do in its EntityPolicy"
+            )
+        for field in (limit.key, limit.cost if isinstance(limit.cost, str) else None):
+            if field is not None and field not in fields:
+                raise RegistrationError(f"{owner}: limit {limit.name!r} names the field {field!r}, which the class lacks")
+    if len({limit.name for limit in found}) < len(found):
+        raise RegistrationError(f"{owner}: two limits have one name")
+    return found
+
+
+def cost_of(limit: Limit, message: Any) -> int:
+    """Return the tokens that a start of this message takes.
+
+    Raises:
+        InvalidCommand: Its field does not say a whole number from 0.
+    """
+    if not isinstance(limit.cost, str):
+        return limit.cost
+    value: object = getattr(message, limit.cost)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST:
+        raise InvalidCommand(
+            f"{limit.cost} = {value!r}: it is the cost of a start for the limit {limit.name!r}, a whole number from 0 to {_MOST:,}"
+        )
+    return value
+
+
+def check_costs(limits: Iterable[Limit], message: Any) -> None:
+    """Check what a message says of its costs.
+
+    Raises:
+        InvalidCommand: One is no whole number from 0.
+    """
+    for limit in limits:
+        cost_of(limit, message)

@@ -11,6 +11,7 @@ the class is defined, into a frozen `MessageSpec`; a mistake is an error there a
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar, cast, get_args, get_origin
 
@@ -19,6 +20,7 @@ from typing_extensions import Unpack
 
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidCommand, RegistrationError
+from command_bus.messages.limits import Limit, checked_limits
 from command_bus.messages.policies import Delivery, OnPoison, RetryPolicy
 
 __all__ = [
@@ -39,7 +41,7 @@ Reply_co = TypeVar("Reply_co", covariant=True)
 MAX_COMMAND_ID_BYTES = 512
 MAX_ENTITY_ID_BYTES = 4096
 _ENTITY_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_CLASS_ARGUMENTS = frozenset({"entity", "delivery", "retry", "on_poison", "timeout"})
+_CLASS_ARGUMENTS = frozenset({"entity", "delivery", "retry", "on_poison", "timeout", "limits"})
 _WIRE_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
 
 
@@ -131,6 +133,7 @@ class MessageSpec:
         retry: How failures are retried.
         on_poison: What a poisoned command does to its entity; None leaves it to the entity type's policy.
         timeout: Seconds that one attempt of the handler may take, or None.
+        limits: The named limits that its starts are held to.
     """
 
     name: str
@@ -141,6 +144,7 @@ class MessageSpec:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     on_poison: OnPoison | None = None
     timeout: float | None = None
+    limits: tuple[Limit, ...] = ()
 
 
 class Message(BaseModel, Generic[Reply_co]):
@@ -159,6 +163,7 @@ class Message(BaseModel, Generic[Reply_co]):
         retry: RetryPolicy | None = None,
         on_poison: OnPoison | None = None,
         timeout: float | None = None,
+        limits: Sequence[Limit] | None = None,
         **config: Unpack[ConfigDict],
     ) -> None:
         """Name the class arguments for type checkers; pydantic passes the same ones to the hook below, once fields are known."""
@@ -205,6 +210,7 @@ class Command(Message[Reply_co]):
         retry: A `RetryPolicy` for handlers that raise; three attempts, but one for `"at_most_once"`.
         on_poison: `"skip"` or `"park"`.
         timeout: Seconds that one attempt of the handler may take.
+        limits: Named limits, as in `limits=(Limit("shopify", key="partner", cost="points"),)`.
 
     Models are strict (no `"12"` for an int), forbid unknown fields, are frozen and refuse NaN.
     """
@@ -218,7 +224,7 @@ def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any]
     """Build the spec of a class from its class arguments, its fields and its base."""
     values: dict[str, Any] = {}
     if inherited is not None:
-        values = {slot: getattr(inherited, slot) for slot in ("entity", "delivery", "retry", "on_poison", "timeout")}
+        values = {slot: getattr(inherited, slot) for slot in ("entity", "delivery", "retry", "on_poison", "timeout", "limits")}
     values |= given
     if (
         values.get("delivery") == "at_most_once"
@@ -233,6 +239,7 @@ def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any]
     except InvalidCommand as error:
         raise RegistrationError(f"{cls.__qualname__}: {error}") from error
     _check_choices(cls, values)
+    values["limits"] = checked_limits(cls.__qualname__, values.get("limits", ()), cls.model_fields)
     values["key"] = _entity_field(cls, values.get("entity"))
     values["reply"] = _reply_type(cls)
     return MessageSpec(**values)

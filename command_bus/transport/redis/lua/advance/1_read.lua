@@ -63,7 +63,7 @@ pass_memory_limit(ready, group)
 
 -- 1. Read the steps from KEYS and ARGV.
 
-local operations, verbs, activations, holders, runs, messages, nexts, names, lefts = {}, {}, {}, {}, {}, {}, {}, {}, {}
+local operations, verbs, activations, holders, runs, messages, nexts, names, lefts, grants = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
 local before = byte(ARGV[4]) == BELOW_ZERO and 14 or 12  -- keys before those of the mailboxes
 local key, arg = before + steps, 6
 
@@ -104,7 +104,9 @@ for step = 1, steps do
   verbs[step] = verb
   if #operation > 2 or (verb ~= 'd' and verb ~= 't') then lefts[step] = read_left(operation, verb) end
   local bar = find(running, '|', 1, true)
-  if bar then
+  if bar == 2 and byte(running) == GRANTED then
+    grants[step], running = sub(running, 3), ''
+  elseif bar then
     local behind = find(running, '>', bar, true)
     if behind then nexts[step], running = sub(running, behind + 1), sub(running, 1, behind - 1) end
     messages[step] = sub(running, bar + 1)

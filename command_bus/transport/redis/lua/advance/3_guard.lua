@@ -11,7 +11,7 @@ end
 -- refused: then its entity stands in the queue of the limit that refuses it.
 local function guard(step, name, activation, message)
   local scopes, asks = limits.scopes_of(name)
-  if asks then return not (byte(runs[step]) == GRANTED and messages[step] == message) and 'ask' or nil end
+  if asks then return grants[step] ~= message and 'ask' or nil end
   if #scopes == 0 then return nil end
   local refusing = limits.refusing(name, activation, message)
   if refusing then
