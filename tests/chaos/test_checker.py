@@ -343,6 +343,14 @@ def test_a_caller_that_was_cut_off_may_time_out() -> None:
 # The rest of what a verdict is made of.
 
 
+@pytest.mark.parametrize(("kind", "wrong"), [("failover", False), ("stop", True)])
+def test_only_a_failover_excuses_a_reply_to_what_is_held_for_interrupted(kind: str, wrong: bool) -> None:
+    history = sound()
+    history.called.append(Called(name(4), "completed", expected_value(4), "p0.0", 40.0, 43.0))
+    history.faults.append(Fault(kind, "*", 41.6, 42.0))
+    assert ("answer" in {found.rule for found in check(history)}) == wrong
+
+
 def test_the_timeline_tells_the_story_of_the_entity() -> None:
     history = sound()
     at_most_once_again(history)

@@ -10,12 +10,14 @@ import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
 from command_bus import (
+    CommandBus,
+    HandlerRegistry,
     TransportUnavailable,
     UnsuitableServer,
 )
-from command_bus.transport.redis.acl import Role
+from command_bus.transport.redis.acl import Role, acl_lines
 from tests.conformance.put_service import until
-from tests.security.acl_users import ROLES, Place, Work, made
+from tests.security.acl_users import NAMESPACE, ROLES, Place, Work, made
 from tests.security.conftest import Starter
 
 
@@ -198,3 +200,42 @@ async def test_a_producer_opens_where_the_ready_stream_was_deleted(place: Place)
         async with workers.worker():
             await operator.wait_idle(60)
             assert await producer.result("c-2", Work, timeout=30) == 2
+
+
+async def test_a_worker_that_may_not_trim_a_mailbox_ends_no_lease(binary: Path, start: Starter) -> None:
+    """Of an ACL that lacks XTRIM there: a lease that ended would let settled commands start again."""
+    async with made(start(tcp=True, binary=binary), selectors=True) as place:
+        (whole,) = acl_lines("worker", NAMESPACE, password=place.password)
+        lacking = whole.replace("+xread +xtrim", "+xread")
+        assert lacking != whole
+        await place.admin.execute_command(*lacking.split(" "))
+        handlers, ran = HandlerRegistry(), list[int]()
+
+        @handlers.handles(Work)
+        async def work(command: Work) -> int:
+            ran.append(command.number)
+            if command.number == 2 and ran.count(2) == 1:
+                raise OSError("broken")
+            return command.number
+
+        async with place.bus("worker", registry=handlers, lease=0.5) as workers:
+            await workers.dispatch_batch([Work(line="a", number=number) for number in (1, 2, 3)])
+            async with workers.worker():
+                await until(lambda: refused_to_trim(place))
+                assert ran[:2] == [1, 2]
+                assert (await workers.stats()).depth >= 2, "the command that waits for its retry was not given up"
+                await place.admin.execute_command(*whole.split(" "))
+                await until(lambda: is_idle(workers))
+        assert ran.count(1) == 1, "it was settled before"
+        assert list(dict.fromkeys(ran)) == [1, 2, 3]
+        assert ran.count(3) == 1
+
+
+async def refused_to_trim(place: Place) -> bool:
+    return any(
+        entry["object"].endswith(":m:line:a") and entry["username"].endswith("worker") for entry in await place.admin.acl_log()
+    )
+
+
+async def is_idle(bus: CommandBus) -> bool:
+    return (await bus.stats()).depth == 0
