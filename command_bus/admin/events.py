@@ -29,6 +29,7 @@ EventKind = Literal[
     "retried",
     "interrupted",
     "handed_back",
+    "limited",
     "dead_lettered",
     "parked",
     "replayed",

@@ -435,6 +435,8 @@ LIFE = {
     ("runs", "parked"): "parked",
     ("runs", "retried"): "waits",
     ("runs", "handed_back"): "waits",
+    ("waits", "limited"): "waits",
+    ("lost", "limited"): "lost",
     ("runs", "interrupted"): "lost",
     ("lost", "started"): "runs",
     ("lost", "dead_lettered"): "dead",

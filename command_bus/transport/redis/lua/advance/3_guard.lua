@@ -7,8 +7,8 @@ local function is_limited(name)
   return #scopes > 0 or asks
 end
 
--- Return nil if a command may start: then its tokens are deducted; 'ask' if its worker has to ask the first shard, and has not; 'wait' if it is
--- refused: then its entity stands in the queue of the limit that refuses it.
+-- Return nil if a command may start: then its tokens are deducted; 'ask' if its worker has to ask the first shard, and has not; else
+-- the limit that refuses it, in whose queue its entity now stands.
 local function guard(step, name, activation, message)
   local scopes, asks = limits.scopes_of(name)
   if asks then return grants[step] ~= message and 'ask' or nil end
@@ -16,7 +16,7 @@ local function guard(step, name, activation, message)
   local refusing = limits.refusing(name, activation, message)
   if refusing then
     limits.wait(name, refusing, '', '', '0')
-    return 'wait'
+    return refusing
   end
   limits.start(name, activation, '', scopes, '0')
 end

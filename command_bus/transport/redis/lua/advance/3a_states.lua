@@ -91,7 +91,7 @@ local function be_refused(step, name, activation, head, attempt, first, parts, r
     bodies[step] = {head[1], body_of('', head[2])}
     return 'ask'
   end
-  if publish then note_event('limited', name, envelope_in(head[2]), attempt, '', owner, '') end
+  if publish then note_event('limited', name, envelope_in(head[2]), attempt, '', owner, refused) end
   rest(step, 'l', attempt, first, parts)
   return 'wait'
 end

@@ -10,6 +10,9 @@ local function perform_by_record(step, verb, name, activation, follow, record)
     elseif verb == 'g' and runs[step] == '' then
       return requeue(step, attempt, first, parts)
     elseif verb == 'l' then
+      repeated[KEYS[before + step]] = true
+      local head = publish and next_of(step)
+      if head then note_event('limited', name, envelope_in(head[2]), attempt, '', owner, '') end
       rest(step, 'l', attempt, first, parts)
       return 'wait'
     elseif settling[verb] and is_limited(name) then  -- asked again: what follows it stands here until its limits are asked
