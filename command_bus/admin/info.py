@@ -20,6 +20,7 @@ __all__ = [
     "EntityState",
     "EntityTypeInfo",
     "HoldInfo",
+    "LimitWaitInfo",
     "Stats",
     "WaitingCommand",
 ]
@@ -50,6 +51,27 @@ class HoldInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitWaitInfo:
+    """Where an entity stands that waits for a limit.
+
+    Attributes:
+        limit: For people: `bus`, `type:shop`, `entity:shop[7]`, `shopify[acme]`.
+        since_ms: When it was refused first, by the server's clock.
+        before: Entities that stand before it.
+        free_in: Seconds until the first of them may start; None if that depends on what runs.
+    """
+
+    limit: str
+    since_ms: int
+    before: int
+    free_in: float | None
+
+    def __str__(self) -> str:
+        when = "free when one ends" if self.free_in is None else f"free in {self.free_in:.1f} s"
+        return f"limit {self.limit}: {when} ({self.before:,} before it)"
+
+
+@dataclass(frozen=True, slots=True)
 class EntityInfo:
     """One entity that has work, or is paused or drained itself.
 
@@ -58,7 +80,7 @@ class EntityInfo:
         entity_type: None if it has no entity.
         entity_id: None if it has no entity, is a lane, or its id is too long for its name.
         state: `waiting` (for a worker, or all that it has is delayed), `running`, `retrying`, `paused`, `parked` by a dead letter,
-            or `draining` (waiting, and refusing what is new).
+            `limited` (waits for a limit), or `draining` (waiting, and refusing what is new).
         depth: Commands that it holds, running and delayed ones included.
         age: Seconds since the command at its head was accepted; 0.0 if all are delayed.
         attempt: How often that was started.
@@ -69,6 +91,7 @@ class EntityInfo:
         letter_id: Of the dead letter that parks it, or None.
         due_ms: When the first of its commands takes its place, by the server's clock, if all that it has is delayed; else None. A listing
             leaves it out for what comes far behind others: 100,000 in its shard.
+        limit: For what it waits, if it is limited; None otherwise.
     """
 
     name: str
@@ -84,6 +107,7 @@ class EntityInfo:
     hold: HoldInfo | None
     letter_id: str | None
     due_ms: int | None = None
+    limit: LimitWaitInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +296,7 @@ class Stats:
         retried: Attempts since then that failed and were followed by another.
         handed_back: Starts since then that were no attempt: the worker did not know the command, or was leaving.
         workers: The live workers.
+        limited: Entities that wait for a limit; see `bus.limits.list()`.
     """
 
     depth: int
@@ -293,3 +318,4 @@ class Stats:
     retried: int
     handed_back: int
     workers: tuple[WorkerInfo, ...]
+    limited: int = 0

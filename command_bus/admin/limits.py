@@ -31,7 +31,7 @@ class LimitInfo:
         used: Places that are taken.
         tokens: Starts that are free now; None without a rate, or where each bucket has its own.
         waiting: Entities that wait.
-        free_in: Seconds until the first of them may start; None if that depends on what runs, or if nobody waits.
+        free_in: Seconds until the first of them may start; None if that depends on what runs, or if none waits.
     """
 
     name: str

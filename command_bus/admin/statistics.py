@@ -57,6 +57,7 @@ class Statistics:
             retried=counters.retried,
             handed_back=counters.handed_back,
             workers=workers,
+            limited=sum(shot.limited for shot in shots),
         )
 
     async def until_idle(self, timeout: float | None) -> None:

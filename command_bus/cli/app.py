@@ -29,6 +29,7 @@ COMMANDS = (
     LazyCommand("purge", "commands.control", "Remove all waiting commands."),
     LazyCommand("cancel", "commands.control", "Remove commands that have not started."),
     LazyCommand("dlq", "commands.dlq", "Dead letters: list, replay, discard, purge."),
+    LazyCommand("limits", "commands.limits", "Limits of starts: list, put, remove."),
     LazyCommand("types", "commands.types", "Entity types: list them, remove one."),
     LazyCommand("events", "commands.events", "What happens to commands, as it happens."),
     LazyCommand("workers", "commands.inspect", "Live workers, and workers that were lost."),

@@ -27,7 +27,7 @@ FASTEST = 50_000.0
 """Starts a second: the times of buckets are quarters of a microsecond, and a rule is kept within one per cent."""
 _MOST = 1_000_000_000
 _SHORTEST_BURST = 0.05
-"""Seconds of its rate that a bucket holds at least: whoever wakes what waits may be late."""
+"""Seconds of its rate that a bucket holds at least: what waits may be woken late."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 _SCOPES = ("entity", "type", "bus")
 

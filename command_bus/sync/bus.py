@@ -16,7 +16,7 @@ from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope
 from command_bus.messages.receipts import BatchResult, SyncReceipt
-from command_bus.sync.parts import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFleet
+from command_bus.sync.parts import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFleet, SyncLimits
 from command_bus.sync.thread import ThreadedBus, warn_of_event_loop
 
 __all__ = ["SyncCommandBus"]
@@ -54,6 +54,7 @@ class SyncCommandBus:
         self.entities = SyncEntities(self._bus, lambda bus: bus.entities)
         self.fleet = SyncFleet(self._bus, lambda bus: bus.fleet)
         self.events = SyncEvents(self._bus, lambda bus: bus.events)
+        self.limits = SyncLimits(self._bus, lambda bus: bus.limits)
 
     def __enter__(self) -> Self:
         self.open()

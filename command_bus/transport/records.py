@@ -56,7 +56,7 @@ class Waiting:
         return "" if self.delayed else self.id
 
 
-EntityState = Literal["waiting", "running", "retrying", "paused", "parked", "draining"]
+EntityState = Literal["waiting", "running", "retrying", "limited", "paused", "parked", "draining"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +221,7 @@ class ShardSnapshot:
         dead: Dead letters.
         workers: The records of the workers.
         now_ms: The server's time.
+        limited: Mailboxes of all shards that wait for a limit; 0 of all shards but the first.
     """
 
     counters: ShardCounters
@@ -234,6 +235,7 @@ class ShardSnapshot:
     dead: int
     workers: tuple[bytes, ...]
     now_ms: int
+    limited: int = 0
 
 
 @dataclass(frozen=True, slots=True)

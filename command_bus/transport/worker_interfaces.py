@@ -210,6 +210,10 @@ class WorkerSide(Protocol):
         """
         ...
 
+    def over(self, lease: Lease) -> None:
+        """Tell limits that a lease has ended under which they were asked."""
+        ...
+
     def cancel_all(self, why: Cancellation) -> None:
         """Interrupt every handler that runs."""
         ...

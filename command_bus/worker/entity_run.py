@@ -32,6 +32,7 @@ class EntityRun:
         quantum_time: Seconds for which an entity runs in a row while others wait.
         stopping: Whether the worker is about to leave.
         admit: Asks limits whether a command may start, and starts it or lets its entity wait; with whether it must give up its place.
+        over: Tells limits that a lease has ended under which they were asked.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class EntityRun:
         quantum_time: float,
         stopping: Callable[[], bool],
         admit: Callable[[Lease, Asked, bool], Awaitable[Answer]],
+        over: Callable[[Lease], None],
     ) -> None:
         self._steps = steps
         self._executor = executor
@@ -52,29 +54,34 @@ class EntityRun:
         self._quantum_time = quantum_time
         self._stopping = stopping
         self._admit = admit
+        self._over = over
 
     async def run(self, lease: Lease) -> None:
         """Run the mailbox's commands in order."""
-        task = asyncio.current_task()
-        answer = await self._advance(lease, _TAKE)
-        began, commands = mono(), 0
-        while True:
-            while type(answer) is Started:
-                if self._stopping():
-                    await self._advance(lease, _UNTOUCHED)
+        try:
+            task = asyncio.current_task()
+            answer = await self._advance(lease, _TAKE)
+            began, commands = mono(), 0
+            while True:
+                while type(answer) is Started:
+                    if self._stopping():
+                        await self._advance(lease, _UNTOUCHED)
+                        return
+                    step = await self._executor.execute(lease, answer, task)
+                    if step is None:
+                        return
+                    commands += 1
+                    if type(step) is Done or type(step) is DeadLetterStep:
+                        step.follow = self._follow(lease.shard, commands, began)
+                    answer = await self._steps.advance(lease, step)
+                    if type(answer) is StepFailed:
+                        answer = await self._repaired(lease, step, answer)
+                if type(answer) is not Asked:
                     return
-                step = await self._executor.execute(lease, answer, task)
-                if step is None:
-                    return
-                commands += 1
-                if type(step) is Done or type(step) is DeadLetterStep:
-                    step.follow = self._follow(lease.shard, commands, began)
-                answer = await self._steps.advance(lease, step)
-                if type(answer) is StepFailed:
-                    answer = await self._repaired(lease, step, answer)
-            if type(answer) is not Asked:
-                return
-            answer = await self._asked(lease, answer, must_yield=commands >= self._quantum)
+                answer = await self._asked(lease, answer, must_yield=commands >= self._quantum)
+        finally:
+            if lease.is_limited:
+                self._over(lease)
 
     async def _asked(self, lease: Lease, asked: Asked, *, must_yield: bool) -> Answer:
         if self._stopping():

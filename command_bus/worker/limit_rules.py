@@ -51,7 +51,7 @@ async def declare_limits(session: Session, settings: BusSettings, registry: Hand
         known = {rule.name.removeprefix("name:") for rule in await limits.rules()}
         for name in sorted(set().union(*named.values()) - known):
             _log.warning(
-                "limit %s is named by a class, and nobody says what it allows: its commands start without it. "
+                "limit %s is named by a class, without a rule that says what it allows: its commands start without it. "
                 "Declare it in BusSettings(limits=…), or put it: command-bus limits put %s --rate 10/1s",
                 name,
                 name,

@@ -303,6 +303,7 @@ class _Parts:
             quantum_time=settings.quantum_time,
             stopping=worker.stopping,
             admit=lambda lease, asked, must_yield: self.side.admit(lease, asked, keys.keyed(asked), must_yield=must_yield),
+            over=self.side.over,
         )
         self.side.begin(runs.run, decisions.lost)
 

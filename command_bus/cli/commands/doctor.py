@@ -83,7 +83,14 @@ async def _examine(target: Target) -> list[Finding]:
 
 
 async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine) -> list[Finding]:
-    from command_bus.cli.commands.diagnosis import check_dead_letters, check_entities, check_mailboxes, check_work
+    from command_bus.cli.commands.diagnosis import (
+        check_dead_letters,
+        check_entities,
+        check_mailboxes,
+        check_work,
+    )
+
+    from command_bus.cli.commands.limit_diagnosis import check_limits
 
     workers, stats = await bus.fleet.workers(), await bus.stats()
     unhandled = [each.name for each in await bus.fleet.commands() if not each.workers]
@@ -93,5 +100,6 @@ async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine) -
         *check_mailboxes(seen, stats.entities),
         *check_work(stats, workers, await bus.entities.holds(), unhandled, line),
         *check_dead_letters(stats, age, line),
+        *check_limits(await bus.limits.list(), await bus.session.transport.limits.keyed(), line),
         *check_entities((await bus.entities.list(order="age", limit=1000, scan=20_000)).entities, line),
     ]

@@ -63,6 +63,8 @@ def _detail_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
         yield "delayed", f"until {format_time_and_age(entity.due_ms)}"
     if hold is not None:
         yield hold.mode, f"{hold.what}, since {format_time_and_age(hold.since_ms)}{': ' if hold.reason else ''}{hold.reason}"
+    if entity.limit is not None:
+        yield "waits for", str(entity.limit)
     yield from _head_lines(found)
     if entity.retry_at_ms is not None:
         yield "retry", format_time_and_age(entity.retry_at_ms)

@@ -67,6 +67,7 @@ _FIGURES: Final = (  # `stats`: an operator's, a worker's `/metrics`, and what S
     ("xinfo|groups xpending xlen xrange", "ready"),
     ("xlen", "dead"),
     ("zcard", "due"),
+    ("zlexcount", "places"),
 )
 _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
     "producer": _SENDING,
@@ -96,6 +97,10 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("hdel", "delayed_counts"),
         ("get set", "fence"),
         ("zrem", "due"),
+        ("exists hget hmget hgetall hset hdel", "rules"),
+        ("exists", "watched paused rules limits"),  # one request may name several
+        ("hget hmget hset hdel hscan", "limits"),
+        ("zadd zrem zrangebylex", "places"),
         ("xrange xread xtrim xdel del", "mailboxes*"),
         ("lpush pexpire", "inboxes*"),
         ("xadd", "dead"),
@@ -120,7 +125,10 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hset hdel pexpire", "interrupts"),
         ("exists hgetall hset hdel del", "watched"),
         ("xadd xread xrange xrevrange pexpire persist", "events"),
-        ("zrange zrem zscore", "due"),
+        ("zadd zrange zrem zscore", "due"),
+        ("hget hmget hgetall hset hdel", "rules"),
+        ("hget hscan", "limits"),
+        ("zrangebylex", "places"),
         ("xadd xlen xrange xdel del", "mailboxes*"),
         ("xrange xdel", "dead"),
         ("get set", "marks*"),

@@ -37,6 +37,7 @@ class RedisStatistics(RetryingRequests):
             parked=found["parked"],
             dead=found["dead"],
             workers=tuple(found["workers"].values()),
+            limited=found["limited"],
             now_ms=int(seconds) * 1000 + int(micros) // 1000,
         )
 
@@ -57,7 +58,7 @@ class RedisStatistics(RetryingRequests):
                 return names
 
 
-_NAMES = ("counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "groups", "workers", "time")
+_NAMES = ("counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "groups", "workers", "time", "limited")
 
 
 async def _read(client: Redis, keys: ShardKeys) -> dict[str, Any]:
@@ -73,6 +74,7 @@ async def _read(client: Redis, keys: ShardKeys) -> dict[str, Any]:
     pipeline.xinfo_groups(keys.ready)
     pipeline.hgetall(keys.workers)
     pipeline.time()
+    pipeline.zlexcount(keys.places, "[q\n", "(q\x0b")
     found: dict[str, Any] = dict(zip(_NAMES, await pipeline.execute(raise_on_error=False), strict=True))
     for name, nothing in (("pending", {}), ("groups", [])):
         if isinstance(found[name], ResponseError):

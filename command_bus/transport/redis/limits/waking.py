@@ -1,8 +1,8 @@
 """`LimitWork`: wakes the mailboxes that a limit holds when their time comes, and finds what broken requests have left.
 
-Each limit that somebody waits for has one member of `due` in the first shard, at the time when the first may start. Whoever finds it due
+Each limit that something waits for has one member of `due` in the first shard, at the time when the first may start. The worker that finds it due
 wakes as many as have tokens or places, in the order of their first refusals. Mailboxes of the first shard are made ready in the same script.
-Those of others are granted their start there, and then made ready in their own shard. Who dies between leaves a grant, and a mailbox that
+Those of others are granted their start there, and then made ready in their own shard. What dies between leaves a grant, and a mailbox that
 waits: `sweep` compares them.
 """
 

@@ -12,12 +12,12 @@
 --         first of them may start (-1 if only a place that is given up tells); stand: for each mailbox that waits its name, scope, ms since
 --         when, how many stand before it, and these us; all: how many mailboxes wait
 
-local rules, state, places, verb = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
+local places, verb = KEYS[3], ARGV[1]
 local MOST = 1000  -- scopes of a rule
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local limits = limiter(rules, state, places, now, true)
+local limits = limiter(KEYS[1], KEYS[2], places, now, true)
 local answers = {}
 
 local function until_start(scope)
@@ -62,7 +62,7 @@ for arg = 2, #ARGV do
     else
       each_scope('q\n', rule, found)
       each_scope('s\n', rule, found)
-      local fields = redis.call('HSCAN', state, 0, 'MATCH', 'b\n' .. rule .. '*', 'COUNT', MOST)[2]
+      local fields = redis.call('HSCAN', KEYS[2], 0, 'MATCH', 'b\n' .. rule .. '*', 'COUNT', MOST)[2]
       for i = 1, #fields, 2 do
         local scope = string.sub(fields[i], 3)
         if scope == rule or string.sub(scope, 1, #rule + 1) == rule .. ':' then found[scope] = true end

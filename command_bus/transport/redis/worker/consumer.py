@@ -64,7 +64,6 @@ class ConsumerLoop:
         run: Runs one mailbox under its lease until it releases it.
         wake: Called when something is due earlier than was known (a tick arrived).
         settle: Settles activations that are assigned to this worker, but that it does not hold.
-        ended: Called at the end of a lease under which limits were asked.
     """
 
     def __init__(
@@ -79,7 +78,6 @@ class ConsumerLoop:
         run: Callable[[Lease], Awaitable[None]],
         wake: Callable[[int], None],
         settle: Callable[[int, list[tuple[str, str]]], Awaitable[None]],
-        ended: Callable[[Lease], None],
     ) -> None:
         self._connections = connections
         self._keys = keys
@@ -90,7 +88,6 @@ class ConsumerLoop:
         self._run = run
         self._kick = wake
         self.settle = settle
-        self._ended = ended
         self._readers: list[_Reader] = []
         self._running: dict[asyncio.Task[None], str] = {}  # mailboxes
         self._giving_back: set[asyncio.Task[None]] = set()
@@ -199,8 +196,6 @@ class ConsumerLoop:
             await self._run(lease)
         finally:
             self.leases.drop(lease)
-            if lease.is_limited:
-                self._ended(lease)
             self._slots.give()
 
     def _finished(self, task: asyncio.Task[None]) -> None:

@@ -82,7 +82,7 @@ class RedisWorkerSide:
             decide=decide,
             leases=self.leases,
             limits=self._limit_work,
-            ended=self._ended,
+            ended=self.over,
         )
         self.consumer = ConsumerLoop(
             self._connections,
@@ -94,7 +94,6 @@ class RedisWorkerSide:
             run=run,
             wake=self._recovery.wake,
             settle=partial(self._recovery.settle, ours=True),
-            ended=self._ended,
         )
 
     def cancel_all(self, why: Cancellation) -> None:
@@ -123,8 +122,8 @@ class RedisWorkerSide:
             return await self.steps.advance(lease, Take(asked.message))
         return await self.steps.advance(lease, Refused())
 
-    def _ended(self, lease: Lease) -> None:
-        """Give the places back that a lease has in the first shard. If this is lost, a comparison finds it."""
+    def over(self, lease: Lease) -> None:
+        """See `WorkerSide`. If this is lost, a comparison finds it."""
         self._asks.over(lease.mailbox, lease.activation)
 
     async def _sign_off(self) -> None:
