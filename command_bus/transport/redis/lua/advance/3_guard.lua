@@ -10,8 +10,9 @@ end
 -- Return nil if a command may start: then its tokens are deducted; 'ask' if its worker has to ask the first shard, and has not; else
 -- the limit that refuses it, in whose queue its entity now stands.
 local function guard(step, name, activation, message)
+  if grants[step] == message then return nil end
   local scopes, asks = limits.scopes_of(name)
-  if asks then return grants[step] ~= message and 'ask' or nil end
+  if asks then return 'ask' end
   if #scopes == 0 then return nil end
   local refusing = limits.refusing(name, activation, message)
   if refusing then
@@ -22,7 +23,8 @@ local function guard(step, name, activation, message)
 end
 
 -- Return whether a lone command would be refused. It is not changed.
-local function would_wait(name, activation)
+local function would_wait(step, name, activation)
+  if grants[step] then return false end
   local _, asks = limits.scopes_of(name)
   return not asks and limits.refusing(name, activation, '') ~= nil
 end

@@ -30,7 +30,7 @@ end
 
 -- Perform a step of the holder of a lone command, if that can stay one: it starts, or it is settled. Return nil if it has to be lined up.
 local function perform_alone(step, verb, name, activation, follow, record, at)
-  if any_paused or publish or (limits and verb == 't' and would_wait(name, activation)) then return nil end
+  if any_paused or publish or (limits and verb == 't' and would_wait(step, name, activation)) then return nil end
   if settling[verb] then return carry_out(step, verb, name, activation, follow, lefts[step], record, at) end
   if verb ~= 't' or follow ~= 's' or record ~= 'o|' .. activation .. '|||0|0|' then return nil end
   taken[#taken + 1] = activation

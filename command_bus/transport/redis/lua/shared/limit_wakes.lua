@@ -39,6 +39,9 @@ end
 -- Write what a script has changed, behind its last step.
 local function keep_limits(limits, state_key, ready, due, now)
   for scope in pairs(limits.woken) do wake_limit(limits, ready, due, scope, 1, now) end
+  for scope, bucket in pairs(limits.buckets) do
+    if bucket.cut then limits.dirty[scope] = true end
+  end
   for scope in pairs(limits.dirty) do
     local bucket = limits.buckets[scope]
     if bucket.full <= now and bucket.reserved == 0 and bucket.held <= now then

@@ -50,7 +50,8 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
   end
   -- Return the free tokens. A bucket is never emptier than empty: the clock may have gone back, or the rule been changed.
   function limits.tokens_of(rule, bucket)
-    bucket.full = min(bucket.full, now + rule.burst * rule.tick)
+    local emptiest = now + rule.burst * rule.tick
+    if bucket.full > emptiest then bucket.full, bucket.cut = emptiest, true end
     return rule.burst - max(bucket.full - now, 0) / rule.tick - bucket.reserved
   end
 
@@ -161,7 +162,7 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     end
   end
 
-  -- Reserve the tokens and take the places of a mailbox, for a start of its next command, or of this message.
+  -- Reserve tokens and take places for a start of a mailbox's next command, or of this message.
   function limits.grant(mailbox, message, list, since, shard)
     local scopes = {}
     for _, each in ipairs(list) do
@@ -172,7 +173,6 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     end
     keep_pass(mailbox, 'g', '', message, since, shard, scopes)
   end
-
   -- Return what is written of a mailbox that waits: since when, its shard, the scope that refused it, the message, its scopes by key.
   function limits.waiting(mailbox)
     return match(call('HGET', state_key, 'w\n' .. mailbox) or '', '^(%d+)|(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
