@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -439,3 +440,43 @@ async def test_a_lone_command_that_is_refused_elsewhere_gets_its_entry(bench: Li
     assert await worker.do(lease, Refused()) == Released("wait")
     assert await bench.state(A) == "l"
     assert await harness.client.xlen(harness.shard.mailbox(A)) == 1
+
+
+async def test_a_limited_entity_runs_nothing_twice(bench: LimitBench, harness: TransportHarness) -> None:
+    """What was read ahead and settled is trimmed before its entity waits."""
+    await bench.put("type:box", Rate(20, burst=2))
+    worker = bench.worker()
+    await harness.put(A, *(f"a{number}" for number in range(1, 6)))
+    lease, started = await worker.start()
+    ran = [started.envelope]
+    for _ in range(3):
+        answer = await worker.do(lease, done(str(ran[-1], "ascii")))
+        if answer == Released("wait"):
+            await bench.wake_until(1)
+            (lease,) = await worker.read()
+            answer = await worker.do(lease, TAKE)
+        assert isinstance(answer, Started)
+        ran.append(answer.envelope)
+    assert ran == [b"a1", b"a2", b"a3", b"a4"]
+
+
+async def test_a_raised_rule_tells_at_once(bench: LimitBench, harness: TransportHarness) -> None:
+    await bench.put("type:box", SLOW)
+    worker = bench.worker()
+    for lease in await _leases(bench, worker, A, B):
+        await worker.do(lease, TAKE)
+    ((_, before),) = await bench.due()
+    await bench.put("type:box", Rate(1000))
+    ((_, after),) = await bench.due()
+    assert after < before - 1_000_000
+
+
+async def test_a_free_token_is_the_first_one_s_in_the_queue(bench: LimitBench) -> None:
+    await bench.put("type:box", QUICK)
+    worker = bench.worker()
+    for lease in await _leases(bench, worker, A, B):
+        await worker.do(lease, TAKE)
+    await asyncio.sleep(0.06)
+    (late,) = await _leases(bench, worker, C)
+    assert await worker.do(late, TAKE) == Released("wait")
+    assert await bench.queue() == [B, C]

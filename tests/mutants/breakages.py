@@ -6,6 +6,7 @@ a test of the conformance suite where the simulator cannot see the breakage, and
 
 from __future__ import annotations
 
+from tests.mutants.limits import LIMITS
 from tests.mutants.lone import LONE
 from tests.mutants.mutant import Mutant
 from tests.mutants.reserved import RESERVED
@@ -494,6 +495,7 @@ MUTANTS = (
         "",
         "tests/unit/test_producer.py::test_an_answer_that_comes_late_is_nobody_s",
     ),
+    *LIMITS,
     *LONE,
     *RESERVED,
     *SLOTS,
