@@ -15,8 +15,8 @@ from command_bus.admin.entities import Entities
 from command_bus.admin.entity import EntityScope
 from command_bus.admin.events import Events
 from command_bus.admin.fleet import Fleet
-from command_bus.admin.limits import Limits
 from command_bus.admin.info import Stats
+from command_bus.admin.limits import Limits
 from command_bus.admin.statistics import Statistics
 from command_bus.admin.waiting import WaitingCommands
 from command_bus.clock import checked_seconds, mono

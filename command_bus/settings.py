@@ -222,7 +222,9 @@ class BusSettings(BaseSettings):
         if not all(limit.limits_anything for limit in value):
             raise ValueError("each has a rate or a concurrency, or both")
         if any(limit.key is not None or limit.cost != 1 for limit in value):
-            raise ValueError("key and cost are the command class's: class Sync(Command[None], limits=(Limit(\"shopify\", key=…),))")
+            raise ValueError(
+                'key and cost are the command class\'s: class Sync(Command[None], limits=(Limit("shopify", key=…),))'
+            )
         if len(set(names)) < len(names):
             raise ValueError("two limits have one name; put rate and concurrency into one")
         return value

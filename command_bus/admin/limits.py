@@ -84,7 +84,9 @@ class Limits:
         if given is not None and not isinstance(given, Rate):
             raise InvalidSettings(f"limits.put({name!r}, {rate!r}): a Rate, as in Rate(50, per=1.0)")
         if concurrency is not None and (not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1):
-            raise InvalidSettings(f"limits.put({name!r}, concurrency={concurrency!r}): a whole number from 1; pause a type to stop it")
+            raise InvalidSettings(
+                f"limits.put({name!r}, concurrency={concurrency!r}): a whole number from 1; pause a type to stop it"
+            )
         if rule.startswith("entity:") and concurrency is not None:
             raise InvalidSettings(f"limits.put({name!r}): an entity runs one command at a time anyway")
         text = "" if rate is None and concurrency is None else rule_text(rate, concurrency)

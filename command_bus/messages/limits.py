@@ -66,7 +66,8 @@ class Rate:
         _require(fault is None, f"Rate(per={self.per!r}): per {fault}")
         _require(self.count / self.per <= FASTEST, f"Rate({self.count!r}, per={self.per!r}): at most {FASTEST:,.0f} a second")
         _require(
-            self.burst is None or _is_whole(self.burst), f"Rate(burst={self.burst!r}): a whole number from 1, or None for a second's"
+            self.burst is None or _is_whole(self.burst),
+            f"Rate(burst={self.burst!r}): a whole number from 1, or None for a second's",
         )
 
     @property
@@ -114,11 +115,17 @@ class Limit:
         _require(is_name, f"Limit({self.name!r}): a name of 1 to 100 letters, digits, '_', '.' and '-', as in Limit(\"shopify\")")
         _require(self.scope is None or self.scope in _SCOPES, f"Limit(scope={self.scope!r}): 'entity', 'type' or 'bus'")
         _require(self.name is None or self.scope is None, "Limit: a named limit has a key, not a scope")
-        _require(self.key is None or self.name is not None, "Limit(key=…): only a named limit has a key, as in Limit(\"shopify\", key=…)")
         _require(
-            self.concurrency is None or _is_whole(self.concurrency), f"Limit(concurrency={self.concurrency!r}): a whole number from 1"
+            self.key is None or self.name is not None, 'Limit(key=…): only a named limit has a key, as in Limit("shopify", key=…)'
         )
-        _require(self.scope != "entity" or self.concurrency is None, "Limit(scope='entity'): an entity runs one command at a time anyway")
+        _require(
+            self.concurrency is None or _is_whole(self.concurrency),
+            f"Limit(concurrency={self.concurrency!r}): a whole number from 1",
+        )
+        _require(
+            self.scope != "entity" or self.concurrency is None,
+            "Limit(scope='entity'): an entity runs one command at a time anyway",
+        )
         is_cost = isinstance(self.cost, str) or self.cost == 0 or _is_whole(self.cost)
         _require(is_cost, f"Limit(cost={self.cost!r}): a whole number from 0, or the name of a field")
         _require(_is_whole(self.revision), f"Limit(revision={self.revision!r}): a whole number from 1")
@@ -138,7 +145,9 @@ def rule_name(text: str) -> str:
     kind, colon, rest = text.partition(":")
     if text == "bus" or (colon and kind in ("type", "entity", "name") and rest and not set(rest) & set(":|\n\t ")):
         return text
-    _require(_NAME.fullmatch(text) is not None, f"{text!r} is no limit: 'bus', 'type:<entity type>', 'entity:<entity type>' or a name")
+    _require(
+        _NAME.fullmatch(text) is not None, f"{text!r} is no limit: 'bus', 'type:<entity type>', 'entity:<entity type>' or a name"
+    )
     return f"name:{text}"
 
 

@@ -163,7 +163,10 @@ class EntityPolicy:
                 "EntityPolicy(limits=…): each has scope='entity' or 'type', and a rate or a concurrency",
             )
         scopes = [limit.scope for limit in self.limits]
-        require(len(set(scopes)) == len(scopes), "EntityPolicy(limits=…): two limits have one scope; put rate and concurrency into one")
+        require(
+            len(set(scopes)) == len(scopes),
+            "EntityPolicy(limits=…): two limits have one scope; put rate and concurrency into one",
+        )
         require(
             "entity" not in scopes or not isinstance(self.mailbox, Lanes),
             "EntityPolicy(limits=…): entities that share lanes have no limit of their own; take scope='type'",

@@ -9,7 +9,19 @@ from collections.abc import Awaitable, Callable
 from command_bus.clock import mono
 from command_bus.serialization.text import printable
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.steps import Answer, Asked, DeadLetterStep, Done, Follow, GiveBack, Lease, Started, Step, StepFailed, Take
+from command_bus.transport.steps import (
+    Answer,
+    Asked,
+    DeadLetterStep,
+    Done,
+    Follow,
+    GiveBack,
+    Lease,
+    Started,
+    Step,
+    StepFailed,
+    Take,
+)
 from command_bus.transport.worker_interfaces import Steps, WorkerSlots
 from command_bus.worker.executor import Executor
 

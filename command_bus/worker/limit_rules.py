@@ -44,7 +44,9 @@ async def declare_limits(session: Session, settings: BusSettings, registry: Hand
     if not rules and not named:
         return
     limits = session.transport.limits
-    found = await limits.declare({name: rule_text(limit.rate, limit.concurrency, limit.revision) for name, limit in rules.items()})
+    found = await limits.declare(
+        {name: rule_text(limit.rate, limit.concurrency, limit.revision) for name, limit in rules.items()}
+    )
     _say(rules, found)
     if named:
         await limits.declare_keyed({entity_type: sorted(names) for entity_type, names in named.items()})

@@ -238,6 +238,7 @@ async def test_a_place_is_kept_within_the_quantum_and_goes_past_it(bench: LimitB
     assert isinstance(await worker.do(lease, done("a1", "yield")), Started), "no entity waits"
     (second,) = await _leases(bench, worker, B)
     assert await worker.do(second, TAKE) == Released("wait")
+    assert await worker.read() == [], "nothing stands in the ready stream"
     assert isinstance(await worker.do(lease, done("a2", "stay")), Started)
     assert await worker.do(lease, done("a3", "yield")) == Released("yield")
     await bench.wake()

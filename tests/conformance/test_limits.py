@@ -127,7 +127,9 @@ async def test_a_named_limit_by_key_and_cost(sandbox: Sandbox, ran: Ran, shards:
     partner = Limit("partner", rate=Rate(40, burst=8))
     async with sandbox.bus(shards=shards, limits=(partner,)) as bus, bus.worker(concurrency=50):
         await bus.dispatch_batch(
-            Fetch(page=f"{name}{number}", partner=name, points=cost) for number in range(8) for name, cost in (("a b", 1), ("z", 4))
+            Fetch(page=f"{name}{number}", partner=name, points=cost)
+            for number in range(8)
+            for name, cost in (("a b", 1), ("z", 4))
         )
         await bus.wait_idle(20)
         lines = {each.key for each in await bus.limits.list("partner")}
@@ -191,9 +193,7 @@ async def test_operators_see_who_waits_for_what(sandbox: Sandbox, ran: Ran, shar
             await bus.wait_idle(5)
 
 
-async def test_defaults_of_code_are_compared_by_revision(
-    sandbox: Sandbox, ran: Ran, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_defaults_of_code_are_compared_by_revision(sandbox: Sandbox, ran: Ran, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "command_bus.worker")
 
     async def start(rate: int, revision: int) -> float | None:

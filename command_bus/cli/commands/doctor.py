@@ -89,7 +89,6 @@ async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine) -
         check_mailboxes,
         check_work,
     )
-
     from command_bus.cli.commands.limit_diagnosis import check_limits
 
     workers, stats = await bus.fleet.workers(), await bus.stats()

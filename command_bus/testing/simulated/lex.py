@@ -22,11 +22,13 @@ def _between(store: Store, args: Args) -> list[bytes]:
 
 @command
 def zlexcount(store: Store, args: Args) -> Any:
+    """Count the members between two bounds."""
     return len(_between(store, args))
 
 
 @command
 def zrangebylex(store: Store, args: Args) -> Any:
+    """Return the members between two bounds."""
     found = _between(store, args)
     if len(args) > 3:
         start, count = int(args[4]), int(args[5])

@@ -26,8 +26,8 @@ class MailboxRecord(NamedTuple):
     """A mailbox's record.
 
     Attributes:
-        state: `r` or `o` ready, `h`, `H` or `O` held, `w` waits for a retry, `l` waits for a limit, `s` stopped; empty if the mailbox has no record; others are of a
-            later release.
+        state: `r` or `o` ready, `h`, `H` or `O` held, `w` waits for a retry, `l` waits for a limit, `s` stopped; empty if the mailbox has no record;
+            others are of a later release.
         activation: Id of its entry in the ready stream; empty in the states `w`, `l` and `s`.
         fence: Of the command that runs; empty if none does.
         message: Id of the command that runs; empty if none does.

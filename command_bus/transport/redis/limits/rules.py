@@ -7,7 +7,7 @@ entity of another one that is not asked for yet starts, as a moment ago. What a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from command_bus.transport.limits import Declared, LimitUse, LimitWait, StoredRule
 from command_bus.transport.redis.connection.retrying import RetryingRequests
@@ -37,7 +37,7 @@ class RedisLimits(RetryingRequests):
         found: dict[str, Declared] = {}
         for rule, text in rules.items():
             for shard in reversed(self._keys.shards):
-                found[rule] = (await self._rule(shard, "declare", rule, text)).decode()
+                found[rule] = cast("Declared", (await self._rule(shard, "declare", rule, text)).decode())
         return found
 
     async def declare_keyed(self, names: Mapping[str, Sequence[str]]) -> None:

@@ -142,7 +142,9 @@ class LimitWork:
             by_shard.setdefault(shard, []).append(mailbox)
         for shard, names in by_shard.items():
             keys = self._keys.shards[shard]
-            found: Any = await self._connections.at(keys.prefix).ask(lambda client, at, those: client.hmget(at, those), keys.active, names)
+            found: Any = await self._connections.at(keys.prefix).ask(
+                lambda client, at, those: client.hmget(at, those), keys.active, names
+            )
             records |= dict(zip(names, map(parse_record, found), strict=True))
         return records
 

@@ -34,7 +34,7 @@ from command_bus.transport.redis.worker.interrupt_handler import InterruptHandle
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.periodic import run_periodically
 from command_bus.transport.redis.worker.upkeep import Upkeep
-from command_bus.transport.steps import WORKER_LOST, Cancellation, Cause, DeadLetterStep, GiveBack, Lease, Started
+from command_bus.transport.steps import WORKER_LOST, Cancellation, Cause, DeadLetterStep, GiveBack, Lease, Started, Step
 from command_bus.transport.tasks import end_tasks
 from command_bus.transport.worker_interfaces import Decide, Steps
 
@@ -92,7 +92,9 @@ class PendingRecovery:
             for index, (shard, place) in enumerate(places)
         ]
         jobs: dict[str, DueJob] = {} if limits is None else {"l": limits}
-        self.due = [DueWork(place, shard, every=every, jobs=None if index else jobs) for index, (shard, place) in enumerate(places)]
+        self.due = [
+            DueWork(place, shard, every=every, jobs=None if index else jobs) for index, (shard, place) in enumerate(places)
+        ]
         self._limits = limits
         self.upkeep = [Upkeep(place, shard, worker=worker, lease=lease) for shard, place in places]
         self._tasks: list[asyncio.Task[None]] = []
@@ -263,9 +265,7 @@ class _ShardRecovery:
             return  # its next renewal takes it back, or its lease ends
         if record.is_ready:
             self.recovered += 1
-            await self._steps.advance(lease, GiveBack(counts=False))
-            if self._ended is not None:
-                self._ended(lease)
+            await self._carry_out(lease, GiveBack(counts=False))
             return
         lease.attempt_id = record.attempt_id
         if attempt_id and lease.attempt_id != attempt_id:
@@ -276,6 +276,9 @@ class _ShardRecovery:
         self._log_end(record.worker, mailbox_label(mailbox), record.attempt, why)
         if isinstance(step, DeadLetterStep):
             step.follow = "leave"  # the worker that reads the new activation runs the next command: no task here would
+        await self._carry_out(lease, step)
+
+    async def _carry_out(self, lease: Lease, step: Step) -> None:
         await self._steps.advance(lease, step)
         if self._ended is not None:
             self._ended(lease)
