@@ -102,7 +102,7 @@ async def test_a_rate_of_a_type_is_kept_and_used(sandbox: Sandbox, ran: Ran, sha
     took = ran.starts[-1][0] - ran.starts[0][0]
     assert len(ran.starts) == 60
     assert took >= (60 - 4) / 40 - 0.1, "the worker hears of a start some ms later than the limit"
-    assert took <= (60 - 4) / 40 + 1.5
+    assert took <= (60 - 4) / 40 + 6, "also on a busy machine"
     for number in range(20):
         assert ran.of(f"s{number}") == [number, number + 20, number + 40]
     assert await sandbox.entity_keys() == [] or not [key for key in await sandbox.entity_keys() if "places" in key]

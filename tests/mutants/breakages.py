@@ -6,11 +6,8 @@ a test of the conformance suite where the simulator cannot see the breakage, and
 
 from __future__ import annotations
 
-from tests.mutants.limits import LIMITS
-from tests.mutants.lone import LONE
 from tests.mutants.mutant import Mutant
-from tests.mutants.reserved import RESERVED
-from tests.mutants.slots import SLOTS
+from tests.mutants.parts import PARTS
 
 __all__ = ["MUTANTS"]
 
@@ -495,8 +492,5 @@ MUTANTS = (
         "",
         "tests/unit/test_producer.py::test_an_answer_that_comes_late_is_nobody_s",
     ),
-    *LIMITS,
-    *LONE,
-    *RESERVED,
-    *SLOTS,
+    *PARTS,
 )
