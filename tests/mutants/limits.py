@@ -103,8 +103,8 @@ LIMITS = (
     Mutant(
         "what was settled stands before who waits for a limit",
         f"{_LUA}/advance/3a_states.lua",
-        "  return is_limited(name) or follow ~= 's' and",
-        "  return follow ~= 's' and",
+        "  return limits and judge(step, name, activation)\nend",
+        "  return false\nend",
         f"{_STEPS}::test_a_limited_entity_runs_nothing_twice",
     ),
     Mutant(

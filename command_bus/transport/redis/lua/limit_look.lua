@@ -1,6 +1,6 @@
 -- limit_look: return what limits have spent, and where mailboxes stand in their queues. It changes nothing.
 --
--- uses: limits, limit_wakes
+-- uses: limits, limit_queues, limit_wakes
 --
 -- KEYS[1]   rules     hash: what limits apply (see shared/limits.lua)
 -- KEYS[2]   limits    hash: buckets, and who waits for a limit or has passed one
@@ -18,6 +18,7 @@ local MOST = 1000  -- scopes of a rule
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local limits = limiter(KEYS[1], KEYS[2], places, now, true)
+add_queues(limits, KEYS[2], places, now)
 local answers = {}
 
 local function until_start(scope)

@@ -1,6 +1,6 @@
 -- limits: decide at the first shard which mailboxes may start, and wake those that wait.
 --
--- uses: memory_limit, record, holds, limits, limit_wakes
+-- uses: memory_limit, record, holds, limits, limit_queues, limit_wakes
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -30,6 +30,7 @@ pass_memory_limit(ready, ARGV[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local limits = limiter(KEYS[5], KEYS[6], KEYS[7], now, true)
+add_queues(limits, KEYS[6], KEYS[7], now)
 
 local function ask(mailbox, shard, activation, message, keyed, must_yield)
   local pass = limits.pass_of(mailbox)

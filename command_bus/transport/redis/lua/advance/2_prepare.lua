@@ -11,6 +11,10 @@ if any_paused then
   if call('EXISTS', KEYS[12]) == 1 then
     is_home = before == 14
     limits = limiter(KEYS[12], is_home and KEYS[13], is_home and KEYS[14], micros, is_home)
+    if is_home then
+      add_queues(limits, KEYS[13], KEYS[14], micros)
+      limits.read_passes(names)
+    end
   end
   any_paused = call('EXISTS', paused) == 1
 end

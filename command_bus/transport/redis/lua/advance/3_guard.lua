@@ -1,5 +1,19 @@
 -- What limits say before a command starts.
 
+-- What limits say of each step's next start: false if it may start, 'ask', or the limit that refuses it; and its scopes.
+local verdicts, scopes_of_step = {}, {}
+
+-- Return nil if a command may start; 'ask' if its worker has to ask the first shard, and has not; else the limit that refuses it. Nothing is
+-- changed, and nothing changes it before the start of this step.
+local function judge(step, name, activation)
+  if verdicts[step] == nil then
+    local scopes, asks = limits.scopes_of(name)
+    scopes_of_step[step] = scopes
+    verdicts[step] = asks and 'ask' or (scopes[1] and limits.refusing(name, activation, '')) or false
+  end
+  return verdicts[step] or nil
+end
+
 -- Return whether an entity's start is limited.
 local function is_limited(name)
   if not limits then return false end
@@ -7,26 +21,22 @@ local function is_limited(name)
   return #scopes > 0 or asks
 end
 
--- Return nil if a command may start: then its tokens are deducted; 'ask' if its worker has to ask the first shard, and has not; else
--- the limit that refuses it, in whose queue its entity now stands.
+-- Return what `judge` says, and carry it out: tokens are deducted, or the entity stands in the queue of the limit that refuses it.
 local function guard(step, name, activation, message)
   if grants[step] == message then return nil end
-  local scopes, asks = limits.scopes_of(name)
-  if asks then return 'ask' end
-  if #scopes == 0 then return nil end
-  local refusing = limits.refusing(name, activation, message)
+  local refusing = judge(step, name, activation)
+  if refusing == 'ask' then return 'ask' end
   if refusing then
     limits.wait(name, refusing, '', '', '0')
     return refusing
   end
-  limits.start(name, activation, '', scopes, '0')
+  if scopes_of_step[step][1] then limits.start(name, activation, '', scopes_of_step[step], '0') end
 end
 
 -- Return whether a lone command would be refused. It is not changed.
 local function would_wait(step, name, activation)
-  if grants[step] then return false end
-  local _, asks = limits.scopes_of(name)
-  return not asks and limits.refusing(name, activation, '') ~= nil
+  local refusing = not grants[step] and judge(step, name, activation)
+  return refusing and refusing ~= 'ask'
 end
 
 -- Return whether another entity waits for a place that this one has.

@@ -59,9 +59,10 @@ local function trim(step, oldest)
 end
 
 -- Return whether a mailbox is given up although it has a next command.
-local function ends_lease(name, follow)
+local function ends_lease(step, name, activation, follow)
   if any_paused and holds_of(paused, name) then return true end
-  return is_limited(name) or follow ~= 's' and (follow == 'l' or another_waits(name))
+  if follow ~= 's' and (follow == 'l' or another_waits(name)) then return true end
+  return limits and judge(step, name, activation)
 end
 
 -- The states that a mailbox can enter. Each sets its record and returns the answer to the step.

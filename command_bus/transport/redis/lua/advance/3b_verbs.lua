@@ -32,7 +32,7 @@ local counted = {n = 'rejected', x = 'expired', b = 'buried'}
 local function settle(step, verb, name, activation, holder, follow, left, parts)
   local message = messages[step]
   local head = not alone[name] and next_of(step, message)  -- before anything is written: this may raise, and so may the next line
-  if head and (head[2] or ends_lease(name, follow)) then trim(step, head[1]) end
+  if head and (head[2] or ends_lease(step, name, activation, follow)) then trim(step, head[1]) end
   if verb == 'b' then write_letter(name, left, '0') end
   local counter = counted[verb]
   if counter then counts[counter] = counts[counter] + 1 end

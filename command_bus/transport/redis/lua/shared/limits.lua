@@ -32,14 +32,19 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     local kind = match(mailbox, '^[^:/]*')
     local known = kinds[kind] or call('HMGET', rules_key, 'entity:' .. kind, 'type:' .. kind, 'bus', 'keyed:' .. kind)
     kinds[kind] = known
-    local list = {}
-    if known[1] then list[1] = {'entity:' .. mailbox, 1} end
-    if known[2] then list[#list + 1] = {'type:' .. kind, 1} end
-    if known[3] then list[#list + 1] = {'bus', 1} end
+    if not known.shared then
+      known.shared = {}
+      if known[2] then known.shared[1] = {'type:' .. kind, 1} end
+      if known[3] then known.shared[#known.shared + 1] = {'bus', 1} end
+    end
+    local asks = known[4] or (not is_home and (known[1] or #known.shared > 0))
+    if not known[1] and (keyed or '') == '' then return known.shared, asks end
+    local list = {known[1] and {'entity:' .. mailbox, 1} or nil}
+    for _, each in ipairs(known.shared) do list[#list + 1] = each end
     for cost, scope in string.gmatch(keyed or '', '(%d+) ([^\t]+)') do
       if limits.rule_of(scope) then list[#list + 1] = {scope, tonumber(cost)} end
     end
-    return list, known[4] or (not is_home and #list > 0)
+    return list, asks
   end
   function limits.bucket_of(scope)
     if not buckets[scope] then
@@ -55,7 +60,7 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     return rule.burst - max(bucket.full - now, 0) / rule.tick - bucket.reserved
   end
 
-  local function reserve(scope, cost)
+  function limits.reserve(scope, cost)
     local bucket = limits.bucket_of(scope)
     bucket.reserved, dirty[scope] = max(bucket.reserved + cost, 0), true
   end
@@ -74,26 +79,34 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     end
     return queues[scope]
   end
-  local function move_place(verb, scope, mailbox)
+  function limits.move_place(verb, scope, mailbox)
     local member = 's\n' .. scope .. '\n' .. mailbox
     local moved = verb == 'ZADD' and call('ZADD', places_key, 0, member) or call('ZREM', places_key, member)
     if counts[scope] then counts[scope] = counts[scope] + (verb == 'ZADD' and moved or -moved) end
     return true
   end
 
-  function limits.pass_of(mailbox)
-    if passes[mailbox] == nil then
-      local head, activation, message, scopes = match(call('HGET', state_key, 'p\n' .. mailbox) or '', '^([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
-      local pass = head and {activation = activation, message = message, scopes = {}} or false
-      if pass then
-        pass.kind, pass.since, pass.at, pass.shard = match(head, '^(%a)|(%d+)|(%d+)|(%d+)$')
-        for cost, scope in string.gmatch(scopes, '(%d+) ([^\t]+)') do pass.scopes[scope] = tonumber(cost) end
-      end
-      passes[mailbox] = pass
+  local function keep_read(mailbox, text)
+    local head, activation, message, scopes = match(text or '', '^([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
+    local pass = head and {activation = activation, message = message, scopes = {}} or false
+    if pass then
+      pass.kind, pass.since, pass.at, pass.shard = match(head, '^(%a)|(%d+)|(%d+)|(%d+)$')
+      for cost, scope in string.gmatch(scopes, '(%d+) ([^\t]+)') do pass.scopes[scope] = tonumber(cost) end
     end
+    passes[mailbox] = pass
+  end
+  function limits.read_passes(mailboxes)
+    local fields = {}
+    for i, mailbox in ipairs(mailboxes) do fields[i] = 'p\n' .. mailbox end
+    for i, text in ipairs(call('HMGET', state_key, unpack(fields))) do
+      if text then keep_read(mailboxes[i], text) else passes[mailboxes[i]] = false end
+    end
+  end
+  function limits.pass_of(mailbox)
+    if passes[mailbox] == nil then keep_read(mailbox, call('HGET', state_key, 'p\n' .. mailbox)) end
     return passes[mailbox]
   end
-  local function keep_pass(mailbox, kind, activation, message, since, shard, scopes)
+  function limits.keep_pass(mailbox, kind, activation, message, since, shard, scopes)
     local texts, pass = {}, {kind = kind, activation = activation, message = message, since = since, shard = shard, scopes = scopes}
     for scope, cost in pairs(scopes) do texts[#texts + 1] = cost .. ' ' .. scope end
     local head = string.format('%s|%s|%.0f|%s', kind, since, now, shard)
@@ -105,8 +118,8 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     local pass = limits.pass_of(mailbox)
     if not pass then return end
     for scope, cost in pairs(pass.scopes) do
-      if pass.kind == 'g' then reserve(scope, -cost) end
-      move_place('ZREM', scope, mailbox)
+      if pass.kind == 'g' then limits.reserve(scope, -cost) end
+      limits.move_place('ZREM', scope, mailbox)
       woken[scope] = true
     end
     call('HDEL', state_key, 'p\n' .. mailbox)
@@ -144,56 +157,22 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
         bucket.full, dirty[scope] = max(min(bucket.full, now + rule.burst * rule.tick), now) + min(each[2], rule.burst) * rule.tick, true
       end
       if rule.most then
-        if not before[scope] then changes = move_place('ZADD', scope, mailbox) end
+        if not before[scope] then changes = limits.move_place('ZADD', scope, mailbox) end
         held[scope] = each[2]
       end
     end
     for scope, cost in pairs(before) do
-      if pass.kind == 'g' then reserve(scope, -cost) end
+      if pass.kind == 'g' then limits.reserve(scope, -cost) end
       if not held[scope] then
-        woken[scope], changes = true, move_place('ZREM', scope, mailbox)
+        woken[scope], changes = true, limits.move_place('ZREM', scope, mailbox)
       end
     end
     if not next(held) then
       if pass then call('HDEL', state_key, 'p\n' .. mailbox) end
       passes[mailbox] = false
     elseif not (pass and pass.kind == 's' and pass.activation == activation and next(before)) or changes then
-      keep_pass(mailbox, 's', activation, message, '0', shard, held)
+      limits.keep_pass(mailbox, 's', activation, message, '0', shard, held)
     end
-  end
-
-  -- Reserve tokens and take places for a start of a mailbox's next command, or of this message.
-  function limits.grant(mailbox, message, list, since, shard)
-    local scopes = {}
-    for _, each in ipairs(list) do
-      local rule = limits.rule_of(each[1])
-      scopes[each[1]] = rule.tick and min(each[2], rule.burst) or 0
-      if rule.tick then reserve(each[1], scopes[each[1]]) end
-      if rule.most then move_place('ZADD', each[1], mailbox) end
-    end
-    keep_pass(mailbox, 'g', '', message, since, shard, scopes)
-  end
-  -- Return what is written of a mailbox that waits: since when, its shard, the scope that refused it, the message, its scopes by key.
-  function limits.waiting(mailbox)
-    return match(call('HGET', state_key, 'w\n' .. mailbox) or '', '^(%d+)|(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
-  end
-  function limits.leave_queue(mailbox, scope, since)
-    call('ZREM', places_key, 'q\n' .. scope .. '\n' .. since .. '\n' .. mailbox)
-    call('HDEL', state_key, 'w\n' .. mailbox)
-    queues[scope] = nil
-  end
-
-  -- Put a mailbox into the queue of the scope that refuses it. It keeps the time of its first refusal.
-  function limits.wait(mailbox, scope, message, keyed, shard)
-    local since, _, before = limits.waiting(mailbox)
-    if before then limits.leave_queue(mailbox, before, since) end
-    local pass = limits.pass_of(mailbox)
-    since = since or (pass and pass.since ~= '0' and pass.since) or string.format('%016.0f', now)
-    limits.drop(mailbox)
-    if not limits.is_queued(scope) then woken[scope] = true end
-    call('ZADD', places_key, 0, 'q\n' .. scope .. '\n' .. since .. '\n' .. mailbox)
-    call('HSET', state_key, 'w\n' .. mailbox, since .. '|' .. shard .. '\n' .. scope .. '\n' .. message .. '\n' .. (keyed or ''))
-    queues[scope] = true
   end
 
   return limits
