@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         UnknownDeadLetter,
         UnknownLimit,
         UnsuitableServer,
+        WorkersLive,
         WrongEventLoop,
     )
     from command_bus.handlers.registry import HandlerRegistry, handles
@@ -80,8 +81,10 @@ if TYPE_CHECKING:
     from command_bus.messages.limits import Limit, Rate
     from command_bus.messages.message import Command, EntityId, Message, Query
     from command_bus.messages.outgoing import Envelope, Outbound, OutgoingMessage
-    from command_bus.messages.policies import EntityPolicy, Lanes, PerEntity, RetryPolicy, lanes, per_entity
+    from command_bus.messages.policies import EntityPolicy, Lanes, PerEntity, lanes, per_entity
+    from command_bus.messages.put_off import GiveUp, Snooze
     from command_bus.messages.receipts import BatchOutcome, BatchResult, Receipt, SyncReceipt
+    from command_bus.messages.retry_policy import RetryPolicy
     from command_bus.middleware import Middleware, Proceed, Sending
     from command_bus.observer import Observer
     from command_bus.serialization.announcements import CommandInfo, WorkerInfo, WorkerStatus
@@ -129,6 +132,7 @@ __all__ = [
     "EntityTypeInfo",
     "Envelope",
     "Event",
+    "GiveUp",
     "HandlerRegistry",
     "HoldInfo",
     "IdempotencyConflict",
@@ -161,6 +165,7 @@ __all__ = [
     "ResultNotKept",
     "RetryPolicy",
     "Sending",
+    "Snooze",
     "Stats",
     "StopReport",
     "SyncCommandBus",
@@ -177,6 +182,7 @@ __all__ = [
     "Worker",
     "WorkerInfo",
     "WorkerStatus",
+    "WorkersLive",
     "WrongEventLoop",
     "handles",
     "lanes",
@@ -199,8 +205,10 @@ _HOMES = {
     "middleware": "Middleware Proceed Sending",
     "observer": "Observer",
     "messages.outgoing": "Envelope Outbound OutgoingMessage",
-    "messages.policies": "EntityPolicy Lanes PerEntity RetryPolicy lanes per_entity",
+    "messages.policies": "EntityPolicy Lanes PerEntity lanes per_entity",
+    "messages.retry_policy": "RetryPolicy",
     "messages.receipts": "BatchOutcome BatchResult Receipt SyncReceipt",
+    "messages.put_off": "GiveUp Snooze",
     "handlers.registry": "HandlerRegistry handles",
     "serialization.protection": "PayloadCipher",
     "settings": "BusSettings",

@@ -24,6 +24,7 @@ from command_bus.handlers.registry import HandlerRegistry, default_registry
 from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope
+from command_bus.messages.policies import RetryPolicy
 from command_bus.messages.receipts import BatchResult, Receipt
 from command_bus.middleware import Middleware
 from command_bus.observer import Observer
@@ -213,6 +214,8 @@ class CommandBus:
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
+        retry: RetryPolicy | None = None,
+        attempt_timeout: float | None = None,
     ) -> Receipt[R]:
         """Accept a command: when this returns, the server has it.
 
@@ -223,6 +226,8 @@ class CommandBus:
             headers: Text that travels with it.
             expires: Seconds after which it is not started any more, but dead-lettered as expired.
             keep_result: Keep its result, for `await receipt.result()`, as that of a command with a given id is kept.
+            retry: How its failures are retried, rather than as its class says. What errors are retried its class says.
+            attempt_timeout: Seconds that one attempt of its handler may take, rather than as its class says.
 
         Raises:
             InvalidCommand: It cannot be sent (also a ValueError).
@@ -232,8 +237,9 @@ class CommandBus:
             BusClosed: The bus is not open.
         """
         return await self._sender.dispatch(
-            command, command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result
-        )
+            command, command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result,
+            retry=retry, attempt_timeout=attempt_timeout,
+        )  # fmt: skip
 
     async def dispatch_raw(
         self,
@@ -247,9 +253,14 @@ class CommandBus:
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
+        retry: RetryPolicy | None = None,
+        attempt_timeout: float | None = None,
     ) -> Receipt[Any]:
         """Dispatch without the command's class: the worker validates the payload. `None, None` names no entity."""
-        options = DispatchOptions(command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result)
+        options = DispatchOptions(
+            command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result,
+            retry=retry, attempt_timeout=attempt_timeout,
+        )  # fmt: skip
         return await self._sender.dispatch_raw(entity_type, entity_id, name, payload, **options)
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
@@ -271,15 +282,19 @@ class CommandBus:
         timeout: float | None = None,
         command_id: str | UUID | None = None,
         headers: Mapping[str, str] | None = None,
+        retry: RetryPolicy | None = None,
+        attempt_timeout: float | None = None,
     ) -> R:
         """Send a command or query and wait for its reply; a repeat of a settled command id gets the stored reply.
 
         Args:
             command: What to do; its type argument is the reply's type.
-            timeout: Seconds to wait, by default `call_timeout`; a command that was not started by then never is, give or take the time
-                that its request was on its way to the server.
+            timeout: Seconds to wait, by default `call_timeout` of the entity type or the bus; a command that was not started by then never is,
+                give or take the time that its request was on its way to the server.
             command_id: As for `dispatch`.
             headers: As for `dispatch`.
+            retry: As for `dispatch`.
+            attempt_timeout: As for `dispatch`.
 
         Raises:
             CommandRejected: The handler refused it.
@@ -291,7 +306,9 @@ class CommandBus:
             CallCycle: A handler calls the entity that it runs for.
             InvalidCommand, QueueFull, IdempotencyConflict, TransportUnavailable, BusClosed: As for `dispatch`.
         """
-        return await self._sender.call(command, timeout=timeout, command_id=command_id, headers=headers)
+        return await self._sender.call(
+            command, timeout=timeout, command_id=command_id, headers=headers, retry=retry, attempt_timeout=attempt_timeout
+        )
 
     async def call_raw(
         self,
@@ -303,11 +320,14 @@ class CommandBus:
         timeout: float | None = None,
         command_id: str | UUID | None = None,
         headers: Mapping[str, str] | None = None,
+        retry: RetryPolicy | None = None,
+        attempt_timeout: float | None = None,
     ) -> Any:
         """Call without the command's class: the worker validates the payload, the reply is plain data. `None, None` names no entity."""
         return await self._sender.call_raw(
-            entity_type, entity_id, name, payload, timeout=timeout, command_id=command_id, headers=headers
-        )
+            entity_type, entity_id, name, payload, timeout=timeout, command_id=command_id, headers=headers,
+            retry=retry, attempt_timeout=attempt_timeout,
+        )  # fmt: skip
 
     @overload
     async def result(self, command_id: str | UUID, command_type: type[Message[R]], *, timeout: float = ...) -> R: ...

@@ -49,6 +49,7 @@ __all__ = [
     "UnknownDeadLetter",
     "UnknownLimit",
     "UnsuitableServer",
+    "WorkersLive",
     "WrongEventLoop",
 ]
 
@@ -380,8 +381,9 @@ class CommandTimeout(CommandOutcomeError, TimeoutError):
 
     Attributes:
         state: `no_worker`, `no_handler` (workers live, but none handles it), `delayed`, `paused`, `parked`, `retrying` (it waits for its next
-            attempt), `behind` (another command of its entity is before it), `busy` (all slots of the workers that handle it are taken),
-            `waiting` (for a worker), `running`, `settled` (just now), `unknown` (the server does not know it any more); empty if not known.
+            attempt), `snoozed` (its handler has put it off), `behind` (another command of its entity is before it), `busy` (all slots of the
+            workers that handle it are taken), `waiting` (for a worker), `running`, `settled` (just now), `unknown` (the server does not know it
+            any more); empty if not known.
         position: Its place in its entity's line, 1 is the head; None if not known.
         running_for: Seconds for which the head of that line has run; None if it does not run.
         attempt: How often the head was started.
@@ -441,6 +443,21 @@ class EntityTypeInUse(CommandBusError):
     def __init__(self, message: str = "", *, entity_type: str = "") -> None:
         super().__init__(message)
         self.entity_type = entity_type
+
+
+class WorkersLive(CommandBusError):
+    """A namespace is not deleted as long as workers of it live.
+
+    Attributes:
+        workers: Their names.
+    """
+
+    code = "workers_live"
+    retryable = True
+
+    def __init__(self, message: str = "", *, workers: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.workers = workers
 
 
 class NewerState(CommandBusError):

@@ -18,8 +18,10 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from command_bus.clock import LONGEST
 from command_bus.errors import InvalidSettings
-from command_bus.messages.limits import Limit
-from command_bus.messages.policies import EntityPolicy
+from command_bus.messages.handling_policy import HandlingPolicy, handling_policy
+from command_bus.messages.limits import Limit, checked_bus_limits
+from command_bus.messages.message import MessageSpec
+from command_bus.messages.policies import Delivery, EntityPolicy, RetryPolicy
 from command_bus.server_urls import redacted, unverified, url_fault, weakened
 from command_bus.spelling import did_you_mean, nearest
 
@@ -54,6 +56,9 @@ class SettingOverrides(TypedDict, total=False):
     tls_key: str | Path | None
     shards: int
     entities: Mapping[str, EntityPolicy]
+    delivery: Delivery | None
+    retry: RetryPolicy | None
+    attempt_timeout: float | None
     limits: Iterable[Limit]
     concurrency: int
     threads: int
@@ -122,6 +127,17 @@ class BusSettings(BaseSettings):
         default=1, description="Hash tags that the entities are spread over; fixed once recorded."
     )
     entities: dict[str, EntityPolicy] = Field(default_factory=dict, description="Policies per entity type.")
+    delivery: Delivery | None = Field(
+        default=None,
+        description="What an interruption means to commands whose class and entity type do not say: `at_least_once` (the default) or `at_most_once`.",
+    )
+    retry: RetryPolicy | None = Field(
+        default=None,
+        description="How failures of commands are retried whose class and entity type do not say; none: three attempts, or one for `at_most_once`.",
+    )
+    attempt_timeout: Seconds | None = Field(
+        default=None, description="Seconds that one attempt may take of commands whose class and entity type do not say."
+    )
     limits: tuple[Limit, ...] = Field(default=(), description="Limits of the whole bus (`scope = bus`), and named ones.")
 
     concurrency: Annotated[int, Field(ge=1, le=100_000)] = Field(
@@ -216,18 +232,7 @@ class BusSettings(BaseSettings):
     @field_validator("limits")
     @classmethod
     def _limits_are_of_the_bus(cls, value: tuple[Limit, ...]) -> tuple[Limit, ...]:
-        names = [limit.name or limit.scope for limit in value]
-        if any(name in (None, "entity", "type") for name in names):
-            raise ValueError("each has a name, or scope='bus'; those of a type are in its EntityPolicy")
-        if not all(limit.limits_anything for limit in value):
-            raise ValueError("each has a rate or a concurrency, or both")
-        if any(limit.key is not None or limit.cost != 1 for limit in value):
-            raise ValueError(
-                'key and cost are the command class\'s: class Sync(Command[None], limits=(Limit("shopify", key=…),))'
-            )
-        if len(set(names)) < len(names):
-            raise ValueError("two limits have one name; put rate and concurrency into one")
-        return value
+        return checked_bus_limits(value)
 
     @field_validator("signing_keys", mode="before")
     @classmethod
@@ -286,6 +291,14 @@ class BusSettings(BaseSettings):
         """Return the policy of an entity type, by default the default policy."""
         return self.entities.get(entity_type, _DEFAULT_POLICY) if entity_type is not None else _DEFAULT_POLICY
 
+    def handling(self, spec: MessageSpec) -> HandlingPolicy:
+        """Return what applies to commands of a class: what it says, else its entity type, else these settings."""
+        return handling_policy(spec, self.entity(spec.entity), self)
+
+    def call_timeout_of(self, entity_type: str | None) -> float:
+        """Return the seconds that a call waits which names no timeout."""
+        return self.entity(entity_type).call_timeout or self.call_timeout
+
 
 _DEFAULT_POLICY = EntityPolicy()
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's names, of models and of dataclasses
@@ -296,11 +309,18 @@ def _advice(error: ValidationError) -> str:
     for item in error.errors(include_url=False, include_input=False):
         place = ".".join(str(part) for part in item["loc"]) or "settings"
         if item["type"] in _UNKNOWN:
-            known = BusSettings.model_fields if len(item["loc"]) == 1 else EntityPolicy.__slots__
+            known = _fields_at(item["loc"])
             parts.append(f"{place}: there is no such setting{did_you_mean(str(item['loc'][-1]), known)}")
         else:
             parts.append(f"{place}: {item['msg'].removeprefix('Value error, ')}")
     return "; ".join(parts)
+
+
+def _fields_at(place: tuple[int | str, ...]) -> Iterable[str]:
+    """Return the names of the settings beside the one that does not exist at this place."""
+    if len(place) == 1:
+        return BusSettings.model_fields
+    return RetryPolicy.__slots__ if place[-2] == "retry" else EntityPolicy.__slots__
 
 
 def resolved(settings: BusSettings | None, url: str | None, namespace: str | None, overrides: Mapping[str, Any]) -> BusSettings:

@@ -17,6 +17,7 @@ from typing import Any
 from command_bus.admin.entity_types import forget_type, types_of
 from command_bus.admin.info import EntityInfo, EntityOrder, EntityPage, EntityState, EntityTypeInfo, HoldInfo, LimitWaitInfo
 from command_bus.admin.limits import limit_label
+from command_bus.admin.obliterate import obliterate
 from command_bus.admin.waiting import WaitingCommands
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import check_entity_type
@@ -96,6 +97,27 @@ class Entities:
                 removed += await waiting.purge_mailboxes({each.mailbox: each.depth for each in page if self._has(each.mailbox)})
             removed += await waiting.purge_delayed(shard, self._has)
         return removed
+
+    async def obliterate(self, *, confirm: str, force: bool = False) -> int:
+        """Delete the whole namespace: every command, dead letter, id and outcome, and what its clients agreed on. Return how many keys it had.
+
+        It cannot be undone. Callers that wait get no answer. Stop what sends to the namespace before: the next command of a process that still has
+        the bus open begins a new one. This bus is closed afterwards. If it breaks off, ask again: until then the namespace is
+        drained.
+
+        Args:
+            confirm: The name of the namespace.
+            force: Do it although workers live. Their handlers are not ended, but can settle nothing any more: their leases are over at once. What
+                such workers write of themselves (their group, a sign of life) stays until it is asked for again.
+
+        Raises:
+            InvalidSettings: Another name was given, or these are the entities of one type: `purge` empties a type.
+            WorkersLive: Workers live, and there is no `force`.
+            TransportUnavailable: The server cannot be reached.
+        """
+        if self._scope != EVERYTHING:
+            raise InvalidSettings("obliterate deletes a whole namespace: bus.entities.obliterate(…); purge() empties a type")
+        return await obliterate(self._session, confirm, force=force)
 
     async def holds(self) -> list[HoldInfo]:
         """Return what is paused or drained as a type or as a whole. `list(states={"paused"})` lists single entities."""
@@ -181,7 +203,7 @@ class Entities:
     async def _described(self, entities: Sequence[StoredEntity]) -> tuple[EntityInfo, ...]:
         transport = self._session.transport
         reader = transport.entities
-        due = await reader.retry_times([entity.mailbox for entity in entities if entity.state == "retrying"])
+        due = await reader.retry_times([entity.mailbox for entity in entities if entity.state in ("retrying", "snoozed")])
         delayed = await reader.first_delayed(entity.mailbox for entity in entities if entity.is_delayed)
         limited = [each.mailbox for each in entities if each.state == "limited"]
         waits = await transport.limits.waits(limited) if limited else {}
@@ -221,6 +243,7 @@ def entity_info(
         hold=None if entity.hold is None else hold_info(entity.hold),
         letter_id=f"{shard}-{entity.letter}" if entity.letter else None,
         due_ms=due_ms,
+        snoozes=entity.snoozes,
         limit=None if wait is None else LimitWaitInfo(limit_label(wait.scope), wait.since_ms, wait.before, wait.free_in),
     )
 

@@ -54,8 +54,7 @@ class EntityScope:
         Raises:
             InvalidCommand: The command names another entity.
         """
-        command_id, headers = options.get("command_id"), options.get("headers")
-        return await self._sender.call(self._own(command), timeout=options.get("timeout"), command_id=command_id, headers=headers)
+        return await self._sender.call(self._own(command), **options)
 
     async def depth(self) -> int:
         """Return how many commands wait or run, delayed ones included."""

@@ -20,7 +20,7 @@ async def details_of(session: Session, mailbox: str, count: int) -> EntityDetail
     reader = session.transport.entities
     stored = await reader.look(mailbox)
     found = await reader.head(mailbox, count + 1)
-    due = await reader.retry_times([mailbox] if stored.state in ("retrying", "paused") else [])
+    due = await reader.retry_times([mailbox] if stored.state in ("retrying", "snoozed", "paused") else [])
     waits = await session.transport.limits.waits([mailbox]) if stored.state == "limited" else {}
     limits = reading_limits(session.settings)
     line = [_waiting(message, envelope, limits) for message, envelope in found.entries]

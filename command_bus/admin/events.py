@@ -27,6 +27,7 @@ EventKind = Literal[
     "rejected",
     "expired",
     "retried",
+    "snoozed",
     "interrupted",
     "handed_back",
     "limited",
@@ -46,7 +47,7 @@ BEGINNING = ""
 
 _NO_TYPE = "~"
 _EVENT_ID = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
-_LATER = ("accepted", "retried", "handed_back")
+_LATER = ("accepted", "retried", "snoozed", "handed_back")
 _HELD = ("paused", "draining")
 _OF_LETTERS = ("dead_lettered", "parked", "replayed", "discarded")
 
@@ -66,7 +67,7 @@ class Event:
         attempt: Of the event; 0 where none had started.
         fence: Of that attempt; 0 without one.
         worker: That ran it, or lost it (`interrupted`); empty without one.
-        delay: Seconds until it takes its place (`accepted`) or starts again (`retried`, `handed_back`); None if that is at once.
+        delay: Seconds until it takes its place (`accepted`) or starts again (`retried`, `snoozed`, `handed_back`); None if that is at once.
         letter_id: The dead letter (`dead_lettered`, `parked`, `replayed`, `discarded`), for `bus.dead_letters.get`; else empty.
         reason: What the operator said (`paused`, `draining`); else empty.
         cursor: Where to go on behind this event: `bus.events(after=event.cursor)`.

@@ -79,18 +79,19 @@ class EntityInfo:
         name: For people: `account:a-17`; with lanes `order (lane 3)`, without entity `(no entity) id`.
         entity_type: None if it has no entity.
         entity_id: None if it has no entity, is a lane, or its id is too long for its name.
-        state: `waiting` (for a worker, or all that it has is delayed), `running`, `retrying`, `paused`, `parked` by a dead letter,
+        state: `waiting` (for a worker, or all that it has is delayed), `running`, `retrying`, `snoozed`, `paused`, `parked` by a dead letter,
             `limited` (waits for a limit), or `draining` (waiting, and refusing what is new).
         depth: Commands that it holds, running and delayed ones included.
         age: Seconds since the command at its head was accepted; 0.0 if all are delayed.
         attempt: How often that was started.
         running_for: Seconds since this attempt started; None if none runs.
         worker: Who runs it, or None.
-        retry_at_ms: When a retry is due, by the server's clock, or None.
+        retry_at_ms: When a retry is due, or a snooze over, by the server's clock, or None.
         hold: Why it is paused or draining, or None.
         letter_id: Of the dead letter that parks it, or None.
         due_ms: When the first of its commands takes its place, by the server's clock, if all that it has is delayed; else None. A listing
             leaves it out for what comes far behind others: 100,000 in its shard.
+        snoozes: How often the command at its head was put off by its handler.
         limit: For what it waits, if it is limited; None otherwise.
     """
 
@@ -107,6 +108,7 @@ class EntityInfo:
     hold: HoldInfo | None
     letter_id: str | None
     due_ms: int | None = None
+    snoozes: int = 0
     limit: LimitWaitInfo | None = None
 
 
@@ -296,6 +298,7 @@ class Stats:
         retried: Attempts since then that failed and were followed by another.
         handed_back: Starts since then that were no attempt: the worker did not know the command, or was leaving.
         workers: The live workers.
+        snoozed: Starts since then whose handler put its command off.
         limited: Entities that wait for a limit; see `bus.limits.list()`.
     """
 
@@ -318,4 +321,5 @@ class Stats:
     retried: int
     handed_back: int
     workers: tuple[WorkerInfo, ...]
+    snoozed: int = 0
     limited: int = 0

@@ -57,6 +57,7 @@ class Statistics:
             retried=counters.retried,
             handed_back=counters.handed_back,
             workers=workers,
+            snoozed=counters.snoozed,
             limited=sum(shot.limited for shot in shots),
         )
 

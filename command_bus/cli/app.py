@@ -36,6 +36,7 @@ COMMANDS = (
     LazyCommand("introspect", "commands.inspect", "Commands as the workers announce them."),
     LazyCommand("generate", "commands.generate", "Client classes from that, as Python."),
     LazyCommand("doctor", "commands.doctor", "What is wrong here, and what to change."),
+    LazyCommand("obliterate", "commands.obliterate", "Delete the namespace with all that is in it."),
     LazyCommand("forget", "commands.worker", "Delete the development server's data."),
 )
 

@@ -19,7 +19,18 @@ from typing import Any, Literal
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidCommand, InvalidSettings, RegistrationError
 
-__all__ = ["FASTEST", "Limit", "LimitScope", "Rate", "check_costs", "checked_limits", "cost_of", "rule_name", "rule_text"]
+__all__ = [
+    "FASTEST",
+    "Limit",
+    "LimitScope",
+    "Rate",
+    "check_costs",
+    "checked_bus_limits",
+    "checked_limits",
+    "cost_of",
+    "rule_name",
+    "rule_text",
+]
 
 LimitScope = Literal["entity", "type", "bus"]
 
@@ -156,6 +167,26 @@ def rule_text(rate: Rate | None, concurrency: int | None, revision: int = 0) -> 
     tick, burst = ("", "") if rate is None else (f"{rate.tick:.2f}", str(rate.tokens))
     shown = "|" if rate is None else f"{rate.count!r}|{rate.per!r}"
     return f"{tick}|{burst}|{'' if concurrency is None else concurrency}|{shown}|{revision}"
+
+
+def checked_bus_limits(limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
+    """Return the limits of `BusSettings`.
+
+    Raises:
+        InvalidSettings: One is not of the bus, says nothing, or is there twice.
+    """
+    names = [limit.name or limit.scope for limit in limits]
+    _require(
+        not any(name in (None, "entity", "type") for name in names),
+        "each has a name, or scope='bus'; those of a type are in its EntityPolicy",
+    )
+    _require(all(limit.limits_anything for limit in limits), "each has a rate or a concurrency, or both")
+    _require(
+        all(limit.key is None and limit.cost == 1 for limit in limits),
+        'key and cost are the command class\'s: class Sync(Command[None], limits=(Limit("shopify", key=…),))',
+    )
+    _require(len(set(names)) == len(names), "two limits have one name; put rate and concurrency into one")
+    return limits
 
 
 def checked_limits(owner: str, limits: Any, fields: Collection[str]) -> tuple[Limit, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar, cast, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
@@ -41,7 +41,7 @@ Reply_co = TypeVar("Reply_co", covariant=True)
 MAX_COMMAND_ID_BYTES = 512
 MAX_ENTITY_ID_BYTES = 4096
 _ENTITY_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_CLASS_ARGUMENTS = frozenset({"entity", "delivery", "retry", "on_poison", "timeout", "limits"})
+_CLASS_ARGUMENTS = frozenset({"entity", "delivery", "retry", "on_poison", "attempt_timeout", "limits"})
 _WIRE_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
 
 
@@ -129,10 +129,11 @@ class MessageSpec:
         entity: The entity type, or None for a message that runs freely.
         key: The field that holds the entity id, or None.
         reply: The reply type, the type argument of the class.
-        delivery: What an interruption means: run again, or dead-letter.
+        delivery: What an interruption means: run again, or dead-letter. None, as in what follows, leaves it to the policy of the entity type,
+            and that to the bus's (see `handling_policy`).
         retry: How failures are retried.
-        on_poison: What a poisoned command does to its entity; None leaves it to the entity type's policy.
-        timeout: Seconds that one attempt of the handler may take, or None.
+        on_poison: What a poisoned command does to its entity.
+        attempt_timeout: Seconds that one attempt of the handler may take.
         limits: The named limits that its starts are held to.
     """
 
@@ -140,10 +141,10 @@ class MessageSpec:
     entity: str | None = None
     key: str | None = None
     reply: Any = None
-    delivery: Delivery = "at_least_once"
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    delivery: Delivery | None = None
+    retry: RetryPolicy | None = None
     on_poison: OnPoison | None = None
-    timeout: float | None = None
+    attempt_timeout: float | None = None
     limits: tuple[Limit, ...] = ()
 
 
@@ -162,7 +163,7 @@ class Message(BaseModel, Generic[Reply_co]):
         delivery: Delivery | None = None,
         retry: RetryPolicy | None = None,
         on_poison: OnPoison | None = None,
-        timeout: float | None = None,
+        attempt_timeout: float | None = None,
         limits: Sequence[Limit] | None = None,
         **config: Unpack[ConfigDict],
     ) -> None:
@@ -209,8 +210,10 @@ class Command(Message[Reply_co]):
         delivery: `"at_least_once"` (default) or `"at_most_once"`: never started again after an interruption.
         retry: A `RetryPolicy` for handlers that raise; three attempts, but one for `"at_most_once"`.
         on_poison: `"skip"` or `"park"`.
-        timeout: Seconds that one attempt of the handler may take.
+        attempt_timeout: Seconds that one attempt of the handler may take.
         limits: Named limits, as in `limits=(Limit("shopify", key="partner", cost="points"),)`.
+
+    What a class does not say, the policy of its entity type says, and then that of the bus.
 
     Models are strict (no `"12"` for an int), forbid unknown fields, are frozen and refuse NaN.
     """
@@ -224,14 +227,12 @@ def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any]
     """Build the spec of a class from its class arguments, its fields and its base."""
     values: dict[str, Any] = {}
     if inherited is not None:
-        values = {slot: getattr(inherited, slot) for slot in ("entity", "delivery", "retry", "on_poison", "timeout", "limits")}
+        values = {
+            slot: getattr(inherited, slot) for slot in ("entity", "delivery", "retry", "on_poison", "attempt_timeout", "limits")
+        }
+        if given.get("delivery") == "at_most_once" and inherited.delivery != "at_most_once":
+            values["retry"] = None  # at most one start, unless the class itself asks for retries of what it raised
     values |= given
-    if (
-        values.get("delivery") == "at_most_once"
-        and "retry" not in given
-        and (inherited is None or inherited.delivery != "at_most_once")
-    ):
-        values["retry"] = RetryPolicy(attempts=1)  # at most one start, unless the class itself asks for retries of what it raised
     try:
         values["name"] = check_wire_name(name if name is not None else cls.__name__)
         if values.get("entity") is not None:
@@ -246,15 +247,15 @@ def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any]
 
 
 def _check_choices(cls: type[Message[Any]], values: dict[str, Any]) -> None:
-    if values.get("delivery", "at_least_once") not in ("at_least_once", "at_most_once"):
+    if values.get("delivery") not in (None, "at_least_once", "at_most_once"):
         raise RegistrationError(f"{cls.__qualname__}: delivery is 'at_least_once' or 'at_most_once', not {values['delivery']!r}")
     if values.get("on_poison") not in (None, "skip", "park"):
         raise RegistrationError(f"{cls.__qualname__}: on_poison is 'skip' or 'park', not {values['on_poison']!r}")
-    if not isinstance(values.get("retry", RetryPolicy()), RetryPolicy):
+    if not isinstance(values.get("retry"), RetryPolicy | None):
         raise RegistrationError(f"{cls.__qualname__}: retry is a RetryPolicy, not {values['retry']!r}")
-    timeout = values.get("timeout")
+    timeout = values.get("attempt_timeout")
     if timeout is not None and (fault := duration_fault(timeout)) is not None:
-        raise RegistrationError(f"{cls.__qualname__}: timeout {fault}")
+        raise RegistrationError(f"{cls.__qualname__}: attempt_timeout {fault}")
 
 
 def _entity_field(cls: type[Message[Any]], entity: str | None) -> str | None:

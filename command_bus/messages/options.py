@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import TypedDict
 from uuid import UUID
 
+from command_bus.messages.policies import RetryPolicy
+
 __all__ = ["CallOptions", "DispatchOptions"]
 
 
@@ -17,6 +19,8 @@ class DispatchOptions(TypedDict, total=False):
     headers: Mapping[str, str] | None
     expires: float | None
     keep_result: bool
+    retry: RetryPolicy | None
+    attempt_timeout: float | None
 
 
 class CallOptions(TypedDict, total=False):
@@ -25,3 +29,5 @@ class CallOptions(TypedDict, total=False):
     timeout: float | None
     command_id: str | UUID | None
     headers: Mapping[str, str] | None
+    retry: RetryPolicy | None
+    attempt_timeout: float | None

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from command_bus.messages.message import Message
+from command_bus.messages.policies import RetryPolicy
 
 __all__ = ["Envelope", "Outbound", "OutgoingMessage"]
 
@@ -26,6 +27,8 @@ class Envelope(Generic[M_co]):
         headers: As for `dispatch`.
         expires: Seconds after which it is not started any more.
         keep_result: Whether its result can be read later, by `bus.result(outcome.command_id, …)`; that of a given id can be anyway.
+        retry: As for `dispatch`.
+        attempt_timeout: As for `dispatch`.
     """
 
     command: M_co
@@ -34,6 +37,8 @@ class Envelope(Generic[M_co]):
     headers: Mapping[str, str] | None = None
     expires: float | None = None
     keep_result: bool = False
+    retry: RetryPolicy | None = None
+    attempt_timeout: float | None = None
 
 
 @dataclass(slots=True)
@@ -50,6 +55,7 @@ class OutgoingMessage:
         headers: May be added to.
         command: The model, or None for a raw dispatch.
         deadline: Monotonic time until which its caller waits, or None.
+        options: What is asked for this command alone, as the envelope has it (see `docs/wire-format.md`).
     """
 
     name: str
@@ -65,6 +71,7 @@ class OutgoingMessage:
     ttl_ms: int | None = None
     inbox: str | None = None
     deadline: float | None = None
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 Outbound = OutgoingMessage

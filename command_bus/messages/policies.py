@@ -1,4 +1,4 @@
-"""The policies of delivery, as frozen values: per message class, per entity type.
+"""The policies of delivery, as frozen values: per message class, per entity type, per bus.
 
 Nothing here does I/O. The defaults are those of the project's design: at least once, three attempts with exponential backoff,
 one mailbox per entity, a poisoned command is dead-lettered and its entity goes on.
@@ -6,13 +6,13 @@ one mailbox per entity, a poisoned command is dead-lettered and its entity goes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings
 from command_bus.messages.limits import Limit
+from command_bus.messages.retry_policy import RetryPolicy, require
 
 __all__ = [
     "Delivery",
@@ -30,57 +30,6 @@ __all__ = [
 
 Delivery = Literal["at_least_once", "at_most_once"]
 OnPoison = Literal["skip", "park"]
-_STEEPEST = 1000  # its 64th power is still a float
-
-
-def require(condition: bool, message: str) -> None:
-    """Raise `InvalidSettings(message)` unless the condition holds."""
-    if not condition:
-        raise InvalidSettings(message)
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """The policy of retries: how often and how soon. While a failed command waits it keeps its place: no command of its entity overtakes it.
-
-    Attributes:
-        attempts: Starts in all, at least 1; interrupted starts count.
-        delay: Seconds before the second attempt.
-        backoff: `"exponential"` multiplies by `factor` each time, `"fixed"` does not.
-        factor: The multiplier of exponential backoff, 1 to 1,000.
-        max_delay: Cap in seconds.
-        jitter: Share of the delay that is random, 0 to 1: the actual delay is uniform in `delay * (1 ± jitter)`.
-        retry_on: Exception types that are retried; others are dead-lettered at once.
-        give_up_on: Exception types that are never retried, even if `retry_on` has a base of theirs.
-    """
-
-    attempts: int = 3
-    delay: float = 0.1
-    backoff: Literal["exponential", "fixed"] = "exponential"
-    factor: float = 2.0
-    max_delay: float = 30.0
-    jitter: float = 0.2
-    retry_on: tuple[type[BaseException], ...] = (Exception,)
-    give_up_on: tuple[type[BaseException], ...] = ()
-
-    def __post_init__(self) -> None:
-        require(isinstance(self.attempts, int) and self.attempts >= 1, f"RetryPolicy(attempts={self.attempts!r}): at least 1")
-        for name, value in (("delay", self.delay), ("max_delay", self.max_delay)):
-            fault = duration_fault(value, zero=True)
-            require(fault is None, f"RetryPolicy({name}={value!r}): {name} {fault}")
-        require(1 <= self.factor <= _STEEPEST, f"RetryPolicy(factor={self.factor!r}): from 1 to {_STEEPEST:,}")
-        require(0 <= self.jitter <= 1, f"RetryPolicy(jitter={self.jitter!r}): a share from 0 to 1")
-        require(self.backoff in ("exponential", "fixed"), f"RetryPolicy(backoff={self.backoff!r}): 'exponential' or 'fixed'")
-
-    def retries(self, error: BaseException) -> bool:
-        """Return whether an error of this type is worth another attempt."""
-        return isinstance(error, self.retry_on) and not isinstance(error, self.give_up_on)
-
-    def delay_after(self, attempt: int, uniform: Callable[[float, float], float]) -> float:
-        """Return the seconds to wait after the given failed attempt (1 for the first)."""
-        base = self.delay if self.backoff == "fixed" else self.delay * self.factor ** min(attempt - 1, 64)
-        base = min(base, self.max_delay)
-        return max(0.0, base * uniform(1 - self.jitter, 1 + self.jitter)) if self.jitter else base
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +95,33 @@ class EntityPolicy:
         mailbox: `per_entity()` or `lanes(n)`; recorded in Redis, a client that disagrees is refused.
         max_depth: Commands that one mailbox may hold; None takes the bus's `max_depth`.
         on_poison: What a poisoned command does to its entity; None takes `"skip"`. A command class may say otherwise.
+        delivery: What an interruption means to commands whose class does not say; None takes the bus's `delivery`.
+        retry: How failures of commands are retried whose class does not say; None takes the bus's `retry`.
+        attempt_timeout: Seconds that one attempt may take of commands whose class does not say; None takes the bus's `attempt_timeout`.
+        call_timeout: Seconds that a call waits if it names no timeout; None takes the bus's `call_timeout`.
         limits: Of each entity (`scope="entity"`), and of all of them together (`scope="type"`); at most one of each.
     """
 
     mailbox: MailboxPolicy = field(default_factory=PerEntity)
     max_depth: int | None = None
     on_poison: OnPoison | None = None
+    delivery: Delivery | None = None
+    retry: RetryPolicy | None = None
+    attempt_timeout: float | None = None
+    call_timeout: float | None = None
     limits: tuple[Limit, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.max_depth is None or self.max_depth >= 1, f"EntityPolicy(max_depth={self.max_depth!r}): at least 1")
         require(self.on_poison in (None, "skip", "park"), f"EntityPolicy(on_poison={self.on_poison!r}): 'skip' or 'park'")
+        deliveries = "'at_least_once' or 'at_most_once'"
+        require(
+            self.delivery in (None, "at_least_once", "at_most_once"), f"EntityPolicy(delivery={self.delivery!r}): {deliveries}"
+        )
+        require(self.retry is None or isinstance(self.retry, RetryPolicy), f"EntityPolicy(retry={self.retry!r}): a RetryPolicy")
+        for name, value in (("attempt_timeout", self.attempt_timeout), ("call_timeout", self.call_timeout)):
+            fault = None if value is None else duration_fault(value)
+            require(fault is None, f"EntityPolicy({name}={value!r}): {name} {fault}")
         for limit in self.limits:
             require(
                 limit.scope in ("entity", "type") and limit.limits_anything,

@@ -26,7 +26,7 @@ from command_bus.messages.message import (
     check_wire_name,
 )
 from command_bus.messages.outgoing import Envelope, OutgoingMessage
-from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy
+from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy, RetryPolicy
 from command_bus.randomness import token
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
@@ -40,6 +40,7 @@ from command_bus.serialization.envelope import (
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import MessageCodec, codec_for
 from command_bus.serialization.msgpack import pack
+from command_bus.serialization.overrides import override
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_label, mailbox_name
@@ -78,6 +79,7 @@ class _Route:
     codec: MessageCodec[Any]
     mailbox: MailboxPolicy
     max_depth: int
+    at_most_once: bool
     stamp: EnvelopeTemplate
 
 
@@ -108,6 +110,8 @@ class EnvelopeBuilder:
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
+        retry: RetryPolicy | None = None,
+        attempt_timeout: float | None = None,
     ) -> OutgoingMessage:
         """Return a message with its options, checked and encoded.
 
@@ -126,9 +130,11 @@ class EnvelopeBuilder:
             route.codec.encode(message, self._limits),
             new_command_id() if command_id is None else _checked_id(command_id),
             keep_result or command_id is not None,
-            spec.delivery == "at_most_once",
+            route.at_most_once,
             command=message,
         )
+        if retry is not None or attempt_timeout is not None:
+            override(out.options, retry, attempt_timeout)
         if headers:
             out.headers = _checked_headers(headers)
         if delay or expires is not None:
@@ -147,6 +153,8 @@ class EnvelopeBuilder:
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
+        retry: RetryPolicy | None = None,
+        attempt_timeout: float | None = None,
     ) -> OutgoingMessage:
         """Return a message made without its class, checked and encoded.
 
@@ -167,6 +175,7 @@ class EnvelopeBuilder:
             headers=_checked_headers(headers or {}),
         )
         _schedule(out, delay, expires)
+        override(out.options, retry, attempt_timeout)
         return out
 
     def build(self, out: OutgoingMessage) -> Submission:
@@ -188,6 +197,7 @@ class EnvelopeBuilder:
             running.correlation_id if running is not None else None,
             running.command_id if running is not None else None,
             out.headers or None,
+            options=out.options or None,
         )  # fmt: skip
         return Submission(
             mailbox,
@@ -272,6 +282,8 @@ class EnvelopeBuilder:
                 headers=item.headers,
                 expires=item.expires,
                 keep_result=item.keep_result,
+                retry=item.retry,
+                attempt_timeout=item.attempt_timeout,
             )
         return self.outgoing(item)
 
@@ -313,11 +325,12 @@ class EnvelopeBuilder:
                 'give one of them another with name="…"'
             )
         policy = self._settings.entity(spec.entity)
-        flags = AT_MOST_ONCE if spec.delivery == "at_most_once" else 0
+        at_most_once = self._settings.handling(spec).delivery == "at_most_once"
+        flags = AT_MOST_ONCE if at_most_once else 0
         sample = None if spec.entity is None else "x"
         stamp = EnvelopeTemplate(WireEnvelope("x", spec.name, spec.entity, sample, b"", flags), self.sign)
         depth = policy.max_depth or self._settings.max_depth
-        route = self._routes[kind] = _Route(spec, codec_for(kind), policy.mailbox, depth, stamp)
+        route = self._routes[kind] = _Route(spec, codec_for(kind), policy.mailbox, depth, at_most_once, stamp)
         return route
 
 

@@ -17,6 +17,7 @@ from command_bus.messages.context import while_lent
 from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope, OutgoingMessage
+from command_bus.messages.policies import RetryPolicy
 from command_bus.messages.receipts import BatchResult, Receipt
 from command_bus.middleware import Middleware, Sending, around_batch, around_call, around_dispatch
 from command_bus.observer import observed_call
@@ -70,16 +71,20 @@ class Sender:
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
+        retry: RetryPolicy | None = None,
+        attempt_timeout: float | None = None,
     ) -> Receipt[R]:
         """See `CommandBus.dispatch`."""
         plain = command_id is None and not delay and not headers and expires is None and not keep_result
+        plain = plain and retry is None and attempt_timeout is None
         if plain and self._builder.can_build_fast and self._agreed(command):
             submission = self._builder.build_fast(command)
             producer = self._session.transport.producer
             return receipt(submission.command_id, await producer.enqueue(submission, self._settings.dispatch_timeout))
         out = self._builder.outgoing(
-            command, command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result
-        )
+            command, command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result,
+            retry=retry, attempt_timeout=attempt_timeout,
+        )  # fmt: skip
         ask = partial(self._ask_later, type(command)) if keep_result else None
         return receipt(out.command_id, await self._send(out), ask)
 
@@ -103,11 +108,9 @@ class Sender:
         result: BatchResult = await around_batch(self.middleware, partial(batch.send, commands))()
         return result
 
-    async def call(
-        self, command: Message[R], *, timeout: float | None, command_id: str | UUID | None, headers: Mapping[str, str] | None
-    ) -> R:
+    async def call(self, command: Message[R], *, timeout: float | None = None, **options: Unpack[DispatchOptions]) -> R:
         """See `CommandBus.call`."""
-        out = self._builder.outgoing(command, command_id=command_id, headers=headers)
+        out = self._builder.outgoing(command, **options)
         value: R = await self._exchange(out, type(command).spec().reply, timeout)
         return value
 
@@ -118,12 +121,11 @@ class Sender:
         name: str,
         payload: Mapping[str, Any],
         *,
-        timeout: float | None,
-        command_id: str | UUID | None,
-        headers: Mapping[str, str] | None,
+        timeout: float | None = None,
+        **options: Unpack[DispatchOptions],
     ) -> Any:
         """See `CommandBus.call_raw`."""
-        out = self._builder.raw(entity_type, entity_id, name, payload, command_id=command_id, headers=headers)
+        out = self._builder.raw(entity_type, entity_id, name, payload, **options)
         return await self._exchange(out, Any, timeout)
 
     async def result(self, command_id: str | UUID, command_type: type[Message[Any]] | None, timeout: float) -> Any:
@@ -138,12 +140,13 @@ class Sender:
 
     async def _ask_later(self, command_type: type[Message[Any]] | None, command_id: str, timeout: float | None) -> Any:
         """Return the result that a receipt is asked for: see `Receipt.result`."""
-        seconds = self._settings.call_timeout if timeout is None else checked_seconds("timeout", timeout)
+        entity_type = None if command_type is None else command_type.spec().entity
+        seconds = self._settings.call_timeout_of(entity_type) if timeout is None else checked_seconds("timeout", timeout)
         return await self.result(command_id, command_type, seconds)
 
     def _exchange(self, out: OutgoingMessage, reply_type: Any, timeout: float | None) -> Awaitable[Any]:
         """Send a message for a caller who waits so many seconds, and return the result in its reply."""
-        seconds = self._settings.call_timeout if timeout is None else checked_seconds("timeout", timeout)
+        seconds = self._settings.call_timeout_of(out.entity_type) if timeout is None else checked_seconds("timeout", timeout)
         deadline = mono() + seconds
         out.ttl_ms = max(1, int(seconds * 1000))
         out.inbox = self._session.transport.replies.process

@@ -156,11 +156,14 @@ def _standing(location: CommandLocation, place: _Place, workers: Sequence[Worker
         return "parked", [f"{label} is parked by a dead letter: its commands wait until that is replayed or discarded"]
     if entity.state == "retrying" and first and entity.attempt:
         return "retrying", [f"Attempt {entity.attempt} has failed, the next is due {_due(location.retry_ms, location.now_ms)}"]
+    if entity.state == "snoozed" and first:
+        return "snoozed", [f"Its handler has put it off, it starts again {_due(location.retry_ms, location.now_ms)}"]
     if first:
         return "waiting", ["It waits for a worker"]
     head = {
         "running": f", which {_runs(location, workers)}",
         "retrying": f", which waits for its next attempt, due {_due(location.retry_ms, location.now_ms)}",
+        "snoozed": f", which its handler has put off, due {_due(location.retry_ms, location.now_ms)}",
     }.get(entity.state, ", which waits for a worker")
     if place.position is not None:
         return "behind", [f"It is number {place.position} in the line of {label}, behind {place.head or 'a command'}{head}"]

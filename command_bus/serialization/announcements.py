@@ -15,7 +15,7 @@ from command_bus.serialization.msgpack import pack, unpack
 __all__ = ["CommandInfo", "WorkerInfo", "WorkerStatus", "read_description", "read_worker", "worker_record", "worker_statuses"]
 
 _ESSENTIAL = frozenset({"entity", "key", "delivery", "schema"})
-_POLICY: dict[str, Any] = {"attempts": int, "on_poison": str, "timeout": int | float}
+_POLICY: dict[str, Any] = {"attempts": int, "on_poison": str, "attempt_timeout": int | float}
 
 
 def read_description(name: str, record: bytes, workers: tuple[str, ...]) -> CommandInfo | None:

@@ -22,6 +22,7 @@ from command_bus.errors import InvalidCommand
 from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable, UnsupportedVersion
 from command_bus.serialization.msgpack import reason_of
 from command_bus.serialization.native import Packer, Unpacker, unpackb
+from command_bus.serialization.overrides import ATTEMPT_TIMEOUT, RETRY, is_attempt_timeout, is_retry
 
 __all__ = [
     "AT_MOST_ONCE",
@@ -64,7 +65,7 @@ CRITICAL = 1 << 16
 OPTIONS = CRITICAL
 """Critical flag: the envelope has options. Packing sets it."""
 
-KNOWN_OPTIONS: dict[str, Callable[[Any], bool]] = {}
+KNOWN_OPTIONS: dict[str, Callable[[Any], bool]] = {RETRY: is_retry, ATTEMPT_TIMEOUT: is_attempt_timeout}
 """Tells by an option's key whether a value is one of it. A reader that meets another key treats the envelope as one of a later version."""
 
 Sign = Callable[[bytes], bytes]

@@ -13,8 +13,9 @@ from uuid import UUID
 from command_bus.admin.info import Stats
 from command_bus.bus import BusArguments, CommandBus
 from command_bus.messages.message import Message
-from command_bus.messages.options import DispatchOptions
+from command_bus.messages.options import CallOptions, DispatchOptions
 from command_bus.messages.outgoing import Envelope
+from command_bus.messages.policies import RetryPolicy
 from command_bus.messages.receipts import BatchResult, SyncReceipt
 from command_bus.sync.parts import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFleet, SyncLimits
 from command_bus.sync.thread import ThreadedBus, warn_of_event_loop
@@ -88,9 +89,14 @@ class SyncCommandBus:
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
+        retry: RetryPolicy | None = None,
+        attempt_timeout: float | None = None,
     ) -> SyncReceipt[R]:
         """See `CommandBus.dispatch`."""
-        options = DispatchOptions(command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result)
+        options = DispatchOptions(
+            command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result,
+            retry=retry, attempt_timeout=attempt_timeout,
+        )  # fmt: skip
         return self._bus.receive(lambda bus: bus.dispatch(command, **options))
 
     def dispatch_raw(
@@ -105,9 +111,14 @@ class SyncCommandBus:
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
+        retry: RetryPolicy | None = None,
+        attempt_timeout: float | None = None,
     ) -> SyncReceipt[Any]:
         """See `CommandBus.dispatch_raw`."""
-        options = DispatchOptions(command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result)
+        options = DispatchOptions(
+            command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result,
+            retry=retry, attempt_timeout=attempt_timeout,
+        )  # fmt: skip
         return self._bus.receive(lambda bus: bus.dispatch_raw(entity_type, entity_id, name, payload, **options))
 
     def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
@@ -121,9 +132,14 @@ class SyncCommandBus:
         timeout: float | None = None,
         command_id: str | UUID | None = None,
         headers: Mapping[str, str] | None = None,
+        retry: RetryPolicy | None = None,
+        attempt_timeout: float | None = None,
     ) -> R:
         """See `CommandBus.call`."""
-        return self._bus.do(lambda bus: bus.call(command, timeout=timeout, command_id=command_id, headers=headers))
+        options = CallOptions(
+            timeout=timeout, command_id=command_id, headers=headers, retry=retry, attempt_timeout=attempt_timeout
+        )
+        return self._bus.do(lambda bus: bus.call(command, **options))
 
     def call_raw(
         self,
@@ -135,13 +151,14 @@ class SyncCommandBus:
         timeout: float | None = None,
         command_id: str | UUID | None = None,
         headers: Mapping[str, str] | None = None,
+        retry: RetryPolicy | None = None,
+        attempt_timeout: float | None = None,
     ) -> Any:
         """See `CommandBus.call_raw`."""
-        return self._bus.do(
-            lambda bus: bus.call_raw(
-                entity_type, entity_id, name, payload, timeout=timeout, command_id=command_id, headers=headers
-            )
+        options = CallOptions(
+            timeout=timeout, command_id=command_id, headers=headers, retry=retry, attempt_timeout=attempt_timeout
         )
+        return self._bus.do(lambda bus: bus.call_raw(entity_type, entity_id, name, payload, **options))
 
     @overload
     def result(self, command_id: str | UUID, command_type: type[Message[R]], *, timeout: float = ...) -> R: ...

@@ -121,6 +121,10 @@ class SyncEntities(_Part[Entities]):
         """See `Entities.purge`."""
         return self._do(lambda entities: entities.purge())
 
+    def obliterate(self, *, confirm: str, force: bool = False) -> int:
+        """See `Entities.obliterate`."""
+        return self._do(lambda entities: entities.obliterate(confirm=confirm, force=force))
+
     def holds(self) -> list[HoldInfo]:
         """See `Entities.holds`."""
         return self._do(lambda entities: entities.holds())

@@ -26,6 +26,7 @@ from typing import Any, Literal
 from command_bus.errors import CommandRejected, MissingExtra, Reject
 from command_bus.messages.context import CommandContext, running_command
 from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.messages.put_off import Snooze
 from command_bus.messages.receipts import BatchResult
 from command_bus.middleware import Middleware, Sending
 from command_bus.sending.admission import refusal
@@ -141,6 +142,10 @@ class Tracing(Middleware):
                 span.set_attribute("command_bus.outcome", "rejected")
                 if refused.code:
                     span.set_attribute("command_bus.rejection_code", refused.code)
+                raise
+            except Snooze as snooze:  # nor is work that is put off
+                span.set_attribute("command_bus.outcome", "snoozed")
+                span.set_attribute("command_bus.snooze_seconds", snooze.seconds)
                 raise
             except BaseException as error:
                 _fail(span, error)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from command_bus.errors import Reject
 from command_bus.messages.message import Message
+from command_bus.messages.put_off import Snooze
 from command_bus.testing.records import Handled, Recorder, Sent
 
 __all__ = ["Noted"]
@@ -152,6 +153,8 @@ def _outcome(note: Handled) -> str:
         return "lost in a crash"
     if isinstance(note.error, Reject):
         return f"rejected with {note.error.code!r}: {note.error.message}"
+    if isinstance(note.error, Snooze):
+        return f"put off {note.error}"
     return f"replied {note.value!r}" if note.error is None else f"raised {note.error!r}"
 
 

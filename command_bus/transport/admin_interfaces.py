@@ -28,6 +28,7 @@ __all__ = [
     "Holds",
     "Interrupts",
     "Mailboxes",
+    "Obliteration",
     "StatisticsReader",
     "TypeRecords",
 ]
@@ -254,4 +255,20 @@ class Interrupts(Protocol):
 
     async def withdraw(self, mailbox: str) -> None:
         """Take back a request."""
+        ...
+
+
+class Obliteration(Protocol):
+    """Deletes a namespace that is drained, shard by shard: `begin` of all, `go_on` of all, `end` of all. Each says how many keys it deleted."""
+
+    async def begin(self, shard: int) -> int:
+        """Delete what the rest hangs on, at once: from then on nothing of the shard runs, waits or becomes due."""
+        ...
+
+    async def go_on(self, shard: int) -> int:
+        """Delete what else is stored, in steps, but what is agreed on and drained."""
+        ...
+
+    async def end(self, shard: int) -> int:
+        """Delete that."""
         ...

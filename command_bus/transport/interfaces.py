@@ -23,6 +23,7 @@ from command_bus.transport.admin_interfaces import (
     Holds,
     Interrupts,
     Mailboxes,
+    Obliteration,
     StatisticsReader,
     TypeRecords,
 )
@@ -104,6 +105,11 @@ class Transport(Protocol):
     @property
     def types(self) -> TypeRecords:
         """Reads entity types."""
+        ...
+
+    @property
+    def obliteration(self) -> Obliteration:
+        """Deletes the namespace."""
         ...
 
     @property

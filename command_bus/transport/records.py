@@ -56,7 +56,7 @@ class Waiting:
         return "" if self.delayed else self.id
 
 
-EntityState = Literal["waiting", "running", "retrying", "limited", "paused", "parked", "draining"]
+EntityState = Literal["waiting", "running", "retrying", "snoozed", "limited", "paused", "parked", "draining"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,7 @@ class StoredEntity:
         letter: Of the dead letter by which it is parked, in its shard; empty if it is not.
         hold: By whom it is paused or drained: itself, its type or the bus, the narrowest; None by none.
         oldest_id: Id of the first of its commands; empty if they are all delayed.
+        snoozes: How often the command at its head was put off by its handler.
     """
 
     mailbox: str
@@ -88,6 +89,7 @@ class StoredEntity:
     letter: str = ""
     hold: Hold | None = None
     oldest_id: str = ""
+    snoozes: int = 0
 
     @property
     def is_delayed(self) -> bool:
@@ -141,7 +143,7 @@ class CommandLocation:
     Attributes:
         entity: Its mailbox.
         mark: The command's mark; None if it has none.
-        retry_ms: When the retry of the mailbox's head is due, by the server's clock; None if it waits for none.
+        retry_ms: When the retry of the mailbox's head is due, or its snooze over, by the server's clock; None if it waits for none.
         delayed_ms: When the command takes its place in line; None if it is not delayed.
         workers: What the workers say of themselves; None if that may not be read.
         now_ms: The server's time.
@@ -183,6 +185,7 @@ class ShardCounters:
         buried: Settled commands that became dead letters, without their entity being parked.
         dead: Dead letters, those of parked entities included.
         retried: Attempts that were followed by another after a delay.
+        snoozed: Starts whose handler put its command off.
         handed_back: Starts that did not count as an attempt.
     """
 
@@ -194,6 +197,7 @@ class ShardCounters:
     buried: int = 0
     dead: int = 0
     retried: int = 0
+    snoozed: int = 0
     handed_back: int = 0
 
     @classmethod

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from command_bus.transport.attempts import began_ms
 from command_bus.transport.entry_text import pack_entry
 
 __all__ = [
     "NO_SETTLEMENT",
+    "NO_SNOOZES",
     "WORKER_LOST",
     "Answer",
     "Asked",
@@ -24,10 +25,12 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "Park",
+    "PutOff",
     "Refused",
     "Released",
     "Retry",
     "Settlement",
+    "Snoozes",
     "Started",
     "Step",
     "StepFailed",
@@ -104,6 +107,23 @@ class Lease:
     is_limited: bool = False
 
 
+class Snoozes(NamedTuple):
+    """How often the handler of a command has put it off.
+
+    Attributes:
+        times: How often.
+        first_ms: When the command was first started; 0 if it was never put off.
+        waits: Whether its entity waits for the end of one, if it waits.
+    """
+
+    times: int = 0
+    first_ms: int = 0
+    waits: bool = False
+
+
+NO_SNOOZES = Snoozes()
+
+
 @dataclass(slots=True)
 class Started:
     """The head of a mailbox, started under its lease.
@@ -112,11 +132,12 @@ class Started:
         fence: Decimal text; `attempts.py` says what it is.
         message: Its id in the mailbox; the part before the dash is the time of acceptance in ms.
         attempt: 1 for the first start.
-        first: The server's time of the first start in ms; below zero if an operator replayed it where it was parked.
+        first: The server's time of the first start in ms; below zero: of the wake after a snooze, or of an operator's replay where it was parked.
         now_ms: The server's time of this start.
         envelope: None if the entry has no envelope at all.
         raw: The entry's fields as they are, where there are others than an envelope.
         confirmed: Whether the replicas that must know of the start do.
+        snoozes: How often its handler has put it off, and when it was truly first started.
     """
 
     fence: str
@@ -127,10 +148,16 @@ class Started:
     envelope: bytes | None
     raw: Sequence[bytes] = ()
     confirmed: bool = True
+    snoozes: Snoozes = NO_SNOOZES
 
     @property
     def first_ms(self) -> int:
         """The server's time of the first start."""
+        return self.snoozes.first_ms or abs(self.first)
+
+    @property
+    def woken_ms(self) -> int:
+        """The server's time of the first start, or of that after the last snooze or an operator's replay."""
         return abs(self.first)
 
     @property
@@ -147,7 +174,7 @@ class Started:
 
     @property
     def replayed(self) -> bool:
-        """Whether an operator replayed it where it was parked."""
+        """Whether its deadline no longer counts: an operator replayed it where it was parked, or its handler put it off."""
         return self.first < 0
 
 
@@ -272,10 +299,17 @@ class Retry:
 
 
 @dataclass(slots=True, frozen=True)
+class PutOff:
+    """Start the command again after a delay, because its handler said so. No attempt was used; it is counted as a snooze."""
+
+    delay_ms: int
+
+
+@dataclass(slots=True, frozen=True)
 class GiveBack:
     """Let another worker start the command again at once. `counts` says whether this was an attempt."""
 
     counts: bool
 
 
-Step = Take | Refused | Done | DeadLetterStep | Park | Retry | GiveBack
+Step = Take | Refused | Done | DeadLetterStep | Park | Retry | PutOff | GiveBack

@@ -8,6 +8,7 @@ workers (unknown); what its handler did (returned, refused, raised, was interrup
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -15,14 +16,17 @@ from typing import Any
 from command_bus.clock import wall_ms
 from command_bus.errors import BadResult, InvalidCommand, Reject
 from command_bus.handlers.handler import Handler
+from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.messages.limits import check_costs
 from command_bus.messages.message import MessageSpec
-from command_bus.messages.policies import MailboxPolicy
+from command_bus.messages.policies import MailboxPolicy, RetryPolicy
+from command_bus.messages.put_off import GiveUp, Snooze
 from command_bus.randomness import JITTER
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import AT_MOST_ONCE, ENCRYPTED, GIVEN_ID, KEEP_OUTCOME, WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import Undecodable, UnsupportedVersion, reading_limits
 from command_bus.serialization.models import codec_for, reply_codec_for
+from command_bus.serialization.overrides import attempt_timeout_in, retry_in
 from command_bus.serialization.protection import Protection, Signatures
 from command_bus.serialization.reply import (
     BadReply,
@@ -48,6 +52,7 @@ from command_bus.transport.steps import (
     Done,
     GiveBack,
     Park,
+    PutOff,
     Retry,
     Settlement,
     Started,
@@ -101,6 +106,7 @@ class Decisions:
         self._random = random or JITTER
         self._limits = reading_limits(settings)
         self._retention = Retention.of(settings, worker)
+        self._policies: dict[str, tuple[MessageSpec, HandlingPolicy]] = {}
         self._unknown_grace_ms = int(settings.unknown_grace * 1000)
 
     def read(self, started: Started, mailbox: str = "") -> Runnable | Step | Offer:
@@ -129,7 +135,7 @@ class Decisions:
             check_costs(handler.spec.limits, message)
         except InvalidCommand as error:
             return self._invalid(started, envelope, handler.spec, error)
-        return Runnable(envelope, started, handler, message)
+        return Runnable(envelope, started, handler, message, self._policy(handler.spec, envelope))
 
     def completed(self, run: Runnable, value: Any) -> Step:
         """Settle a command whose handler returned, whether or not its result can be sent."""
@@ -150,13 +156,31 @@ class Decisions:
 
     def failed(self, run: Runnable, error: BaseException) -> Step:
         """Retry a command whose handler raised, by its policy, or treat it as poisoned."""
-        policy = run.handler.spec.retry
-        if run.started.attempt < policy.attempts and policy.retries(error):
-            return Retry(int(policy.delay_after(run.started.attempt, self._random.uniform) * 1000))
+        policy = run.policy.retry
+        if run.started.attempt < policy.attempts and not isinstance(error, GiveUp) and policy.retries(error):
+            return Retry(int(self._delay_after(policy, run, error) * 1000))
         error_type, text = named(error), text_of(error)
         outcome = Failed(error_type, text, run.started.attempt)
         record = self._record(run.started, run.envelope, "failed", error_type, text, trace_of(error))
         return self._poisoned(run.handler.spec, run.started, run.envelope, outcome, record)
+
+    def snoozed(self, run: Runnable, snooze: Snooze) -> Step:
+        """Put a command off whose handler cannot do its work now. Once more than it may is a failure."""
+        if run.started.snoozes.times < snooze.most:
+            facts = {"command": run.envelope.name, "command_id": run.envelope.command_id, "worker": self._worker}
+            text = printable(str(snooze))
+            _log.info("%s %s is put off %s", printable(run.envelope.name), printable(run.envelope.command_id), text, extra=facts)
+            return PutOff(math.ceil(snooze.seconds * 1000))
+        return self.failed(run, snooze.too_often())
+
+    def _delay_after(self, policy: RetryPolicy, run: Runnable, error: BaseException) -> float:
+        """Return the seconds until the next attempt; by the policy's numbers if its function fails."""
+        attempt = run.started.attempt
+        try:
+            return policy.delay_after(attempt, self._random.uniform, error)
+        except Exception:  # noqa: BLE001 - it is the application's, and the command must not wait for the end of its lease
+            _log.exception("the function of backoff of %s failed: the delay is the exponential one", printable(run.envelope.name))
+            return policy.delay_after(attempt, self._random.uniform)
 
     def interrupted(self, started: Started, why: str = WORKER_LOST.text) -> Step:
         """Run a started command again whose worker is gone or stopping, or dead-letter it, by its contract.
@@ -170,8 +194,9 @@ class Decisions:
         if self._signatures is not None and (fault := self._signatures.fault(started.envelope or b"", envelope.signature)):
             return self._forged(started, envelope, fault)
         handler = self._lookup(envelope.name)
-        at_most_once = handler.spec.delivery == "at_most_once" if handler else bool(envelope.flags & AT_MOST_ONCE)
-        if not at_most_once and (handler is None or started.attempt < handler.spec.retry.attempts):
+        policy = None if handler is None else self._policy(handler.spec, envelope)
+        at_most_once = bool(envelope.flags & AT_MOST_ONCE) if policy is None else policy.delivery == "at_most_once"
+        if not at_most_once and (policy is None or started.attempt < policy.retry.attempts):
             return GiveBack(counts=True)
         text = f"{why}; it may have run not at all, partly or fully"
         record = self._record(started, envelope, "interrupted", "Interrupted", text)
@@ -197,6 +222,14 @@ class Decisions:
         except Undecodable:
             pass
         return self.interrupted(started, why)
+
+    def _policy(self, spec: MessageSpec, envelope: WireEnvelope) -> HandlingPolicy:
+        """Return what applies to a command: what its dispatch says, else its class, its entity type, the settings."""
+        known = self._policies.get(spec.name)
+        if known is None or known[0] is not spec:
+            known = self._policies[spec.name] = (spec, self._settings.handling(spec))
+        options = envelope.options
+        return known[1].with_overrides(retry_in(options), attempt_timeout_in(options)) if options else known[1]
 
     # What cannot run.
 
@@ -249,7 +282,7 @@ class Decisions:
 
     def _unknown(self, started: Started, envelope: WireEnvelope, reason: str, text: str) -> Step | Offer:
         """Leave it to a newer worker for a while: a rolling deploy must not lose it."""
-        left_ms = self._unknown_grace_ms - (started.now_ms - started.first_ms)
+        left_ms = self._unknown_grace_ms - (started.now_ms - started.woken_ms)
         if left_ms > 0:
             return Offer(left_ms, envelope.name, envelope.command_id, text)
         outcome = Unhandled(text)

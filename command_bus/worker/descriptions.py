@@ -9,12 +9,14 @@ from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError
 
 from command_bus.handlers.registry import HandlerRegistry
+from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.messages.message import Message, MessageSpec, Query
+from command_bus.settings import BusSettings
 
 __all__ = ["describe_command", "describe_commands"]
 
 
-def describe_commands(registry: HandlerRegistry) -> dict[str, bytes]:
+def describe_commands(registry: HandlerRegistry, settings: BusSettings) -> dict[str, bytes]:
     """Return the JSON descriptions of a worker's commands by wire name: enough to send them without their classes."""
     found: dict[str, bytes] = {}
     for handler in registry:
@@ -23,25 +25,27 @@ def describe_commands(registry: HandlerRegistry) -> dict[str, bytes]:
             schema = handler.message_type.model_json_schema(by_alias=False)
         except PydanticInvalidForJsonSchema:  # a field of a type that JSON Schema lacks: the class is needed then
             continue
-        facts = {"entity": spec.entity, "key": spec.key, "delivery": spec.delivery, "schema": schema}
-        facts |= describe_command(handler.message_type, spec)
+        policy = settings.handling(spec)
+        facts = {"entity": spec.entity, "key": spec.key, "delivery": policy.delivery, "schema": schema}
+        facts |= describe_command(handler.message_type, spec, policy)
         found[spec.name] = json.dumps(facts, sort_keys=True, default=str).encode()
     return found
 
 
-def describe_command(kind: type[Message[Any]], spec: MessageSpec) -> dict[str, Any]:
+def describe_command(kind: type[Message[Any]], spec: MessageSpec, policy: HandlingPolicy) -> dict[str, Any]:
     """Return kind, policies and the schema of the reply."""
-    retry = spec.retry
+    retry = policy.retry
     return {
         "kind": "query" if issubclass(kind, Query) else "command",
         "reply": _reply_schema(spec.reply),
         "policy": {
             "attempts": retry.attempts,
             "delay": retry.delay,
-            "backoff": retry.backoff,
+            "delays": retry.delays,
+            "backoff": "function" if callable(retry.backoff) else retry.backoff,
             "max_delay": retry.max_delay,
             "on_poison": spec.on_poison,
-            "timeout": spec.timeout,
+            "attempt_timeout": policy.attempt_timeout,
         },
     }
 

@@ -19,6 +19,7 @@ from command_bus.clock import mono
 from command_bus.errors import CommandBusError, Reject
 from command_bus.handlers.handler import Invoke
 from command_bus.messages.context import CommandContext, HandlerBus, Running, current_command
+from command_bus.messages.put_off import Snooze
 from command_bus.middleware import Handling
 from command_bus.randomness import JITTER
 from command_bus.serialization.text import printable
@@ -161,34 +162,27 @@ class Executor:
         if run.interrupted is not None and run.interrupted.by_operator:  # however its handler ended
             return self._decisions.interrupted(run.started, run.interrupted.text)
         if kind is _Raised:
-            error = result.error
-            if isinstance(error, Reject):
-                return self._decisions.rejected(run, error)
-            self._log_failure(lease, run, error)
-            return self._decisions.failed(run, error)
+            return self._decide_on_error(lease, run, result.error)
         if kind is not _Interrupted:
             return self._decisions.completed(run, result)
         if result.why.cause is Cause.LOST:
             return None
         return self._decisions.interrupted(run.started, result.why.text)
 
+    def _decide_on_error(self, lease: Lease, run: Runnable, error: BaseException) -> Step:
+        if isinstance(error, Reject):
+            return self._decisions.rejected(run, error)
+        if isinstance(error, Snooze):
+            return self._decisions.snoozed(run, error)
+        self._log_failure(lease, run, error)
+        return self._decisions.failed(run, error)
+
     def _log_failure(self, lease: Lease, run: Runnable, error: BaseException) -> None:
-        name, attempt = run.envelope.name, run.started.attempt
-        _log.info(
-            "%s %s failed (attempt %d): %s: %s",
-            printable(name),
-            printable(run.envelope.command_id),
-            attempt,
-            type(error).__name__,
-            printable(text_of(error)),
-            extra={
-                "command": name,
-                "command_id": run.envelope.command_id,
-                "entity": mailbox_label(lease.mailbox),
-                "attempt": attempt,
-                "worker": self._worker,
-            },
-        )
+        name, command_id, attempt = run.envelope.name, run.envelope.command_id, run.started.attempt
+        facts = {"command": name, "command_id": command_id, "entity": mailbox_label(lease.mailbox), "attempt": attempt}
+        text = printable(f"{type(error).__name__}: {text_of(error)}")
+        facts["worker"] = self._worker
+        _log.info("%s %s failed (attempt %d): %s", printable(name), printable(command_id), attempt, text, extra=facts)
 
     async def _run(self, lease: Lease, run: Runnable, task: asyncio.Task[Any] | None) -> Any:
         """Return the handler's result, or `_Raised`, or `_Interrupted`."""
@@ -205,8 +199,8 @@ class Executor:
 
         running = self._running(lease, run)
         current_command.set(running)
-        if run.handler.spec.timeout is not None and run.handler.is_async:
-            lease.renew_until = mono() + run.handler.spec.timeout + self._grace
+        if run.policy.attempt_timeout is not None and run.handler.is_async:
+            lease.renew_until = mono() + run.policy.attempt_timeout + self._grace
         lease.in_thread = not run.handler.is_async
         lease.cancel = interrupt
         try:
@@ -228,7 +222,7 @@ class Executor:
 
     async def _invoke(self, run: Runnable, context: CommandContext | None) -> Any:
         handler = run.handler
-        timeout = handler.spec.timeout
+        timeout = run.policy.attempt_timeout
         if not handler.is_async:
             if handler.scope is None:
                 return await self._in_thread(run, handler.invoke, context)
@@ -265,7 +259,7 @@ class Executor:
 
     async def _until_done(self, job: ThreadJob, run: Runnable, context: CommandContext | None) -> bool:
         """Wait until a thread is done with a job; return whether that took longer than the handler's timeout."""
-        timeout = run.handler.spec.timeout
+        timeout = run.policy.attempt_timeout
         ends_at: float | None = None
         timed_out = lost = False
         while not job.done.done():
@@ -376,7 +370,9 @@ class Executor:
 
 
 def _timed_out(run: Runnable) -> TimeoutError:
-    return TimeoutError(f"the handler of {run.envelope.name} took longer than its timeout of {run.handler.spec.timeout} s")
+    return TimeoutError(
+        f"the handler of {run.envelope.name} took longer than its attempt_timeout of {run.policy.attempt_timeout} s"
+    )
 
 
 def _explained(error: BaseException, interrupted: Cancellation | None) -> _Interrupted | _Raised:

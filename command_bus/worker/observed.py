@@ -11,11 +11,12 @@ from typing import Any
 
 from command_bus.clock import mono
 from command_bus.errors import Reject
+from command_bus.messages.put_off import Snooze
 from command_bus.observer import Observer
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.limits import Undecodable
-from command_bus.transport.steps import WORKER_LOST, DeadLetterStep, Done, GiveBack, Park, Retry, Started, Step
+from command_bus.transport.steps import WORKER_LOST, DeadLetterStep, Done, GiveBack, Park, PutOff, Retry, Started, Step
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.offers import Offer
 from command_bus.worker.runnable import Runnable
@@ -53,7 +54,7 @@ class ObservedDecisions(Decisions):
             return read
         if started.attempt == 1 and not started.replayed:
             self._observer.waited(read.handler.spec.name, max(started.now_ms - read.accepted_ms, 0) / 1000)
-        return _Clocked(read.envelope, read.started, read.handler, read.message, began=mono())
+        return _Clocked(read.envelope, read.started, read.handler, read.message, read.policy, began=mono())
 
     def completed(self, run: Runnable, value: Any) -> Step:
         """See `Decisions`."""
@@ -66,6 +67,11 @@ class ObservedDecisions(Decisions):
     def failed(self, run: Runnable, error: BaseException) -> Step:
         """See `Decisions`."""
         return self._reported(run, "failed", super().failed(run, error))
+
+    def snoozed(self, run: Runnable, snooze: Snooze) -> Step:
+        """See `Decisions`. One too many is reported as the failure that it is."""
+        step = super().snoozed(run, snooze)
+        return self._reported(run, "snoozed", step) if type(step) is PutOff else step
 
     def interrupted(self, started: Started, why: str = WORKER_LOST.text) -> Step:
         """See `Decisions`."""

@@ -65,7 +65,7 @@ class Offers:
         """Return how a command is offered next that this worker does not know. Warn once of each name."""
         if offer.name not in self._warned_of and len(self._warned_of) < _UNKNOWN_NAMES:
             self._warned_of.add(offer.name)
-            grace = (started.now_ms - started.first_ms + offer.left_ms) / 1000
+            grace = (started.now_ms - started.woken_ms + offer.left_ms) / 1000
             _log.warning(
                 "%s: its entity waits for a worker that has one, and it becomes a dead letter %g s after it was first offered",
                 offer.why, grace, extra={"command": offer.name, "command_id": offer.command_id, "worker": self._worker},

@@ -7,6 +7,7 @@ from typing import Any
 
 from command_bus.clock import mono
 from command_bus.handlers.handler import Handler
+from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.serialization.envelope import (
     WireEnvelope,
 )
@@ -28,6 +29,8 @@ class Runnable:
     started: Started
     handler: Handler
     message: Any
+    policy: HandlingPolicy
+    """What applies to it."""
     interrupted: Cancellation | None = None
     """What interrupted it from outside, once it was."""
     lease: Lease | None = None

@@ -226,7 +226,7 @@ class Worker:
     async def _describe(self) -> None:
         """Publish the commands' schemas for clients without the classes. If the server is out of memory, log it and go on."""
         try:
-            await self._bus.session.transport.announcements.describe(describe_commands(self.registry))
+            await self._bus.session.transport.announcements.describe(describe_commands(self.registry, self.settings))
         except QueueFull as error:
             _log.warning("what commands look like could not be published, only Spark writers by wire name miss it: %s", error)
 

@@ -56,7 +56,7 @@ class Free(Command[int]):
     number: int
 
 
-class Slow(Command[None], entity="line", retry=RetryPolicy(attempts=2, delay=0.0), timeout=0.05):
+class Slow(Command[None], entity="line", retry=RetryPolicy(attempts=2, delay=0.0), attempt_timeout=0.05):
     line: EntityId
 
 

@@ -40,7 +40,7 @@ class Bad(Command[None], entity="box", retry=RetryPolicy(attempts=3, delay=0.01,
     box: EntityId
 
 
-class Slow(Command[None], entity="box", retry=RetryPolicy(attempts=2, delay=0.0), timeout=0.1):
+class Slow(Command[None], entity="box", retry=RetryPolicy(attempts=2, delay=0.0), attempt_timeout=0.1):
     box: EntityId
 
 

@@ -24,7 +24,7 @@ class Again(Command[int], entity="line"):
     line: EntityId
 
 
-class Impatient(Command[None], entity="order", timeout=0.2, retry=RetryPolicy(attempts=1)):
+class Impatient(Command[None], entity="order", attempt_timeout=0.2, retry=RetryPolicy(attempts=1)):
     order: EntityId
 
 

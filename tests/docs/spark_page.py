@@ -134,7 +134,7 @@ _MEANING: dict[View, dict[str, str]] = {
         "entity_type": "its type; NULL for a lane without one, and for commands without an entity",
         "entity": "its id; NULL for a lane, and for an id so long that the mailbox has a digest of it",
         "mailbox": "the mailbox's name",
-        "state": "`waiting`, `running`, `retrying`, `paused`, `parked`, `draining`",
+        "state": "`waiting`, `running`, `retrying`, `snoozed`, `paused`, `parked`, `draining`",
         "depth": "its commands, including running and delayed ones",
         "oldest_accepted_at": "when the first of them was accepted; NULL if all are delayed",
         "attempt": "how often its first command was started",

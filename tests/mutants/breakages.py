@@ -335,20 +335,8 @@ MUTANTS = (
     Mutant(
         "what was interrupted runs again, whatever its contract",
         "worker/decisions.py",
-        "        if not at_most_once and (handler is None or",
-        "        if at_most_once or (handler is None or",
-    ),
-    Mutant(
-        "retried once at most",
-        "worker/decisions.py",
-        "        if run.started.attempt < policy.attempts and policy.retries(error):",
-        "        if run.started.attempt < 2 and run.started.attempt < policy.attempts and policy.retries(error):",
-    ),
-    Mutant(
-        "retried without end",
-        "worker/decisions.py",
-        "        if run.started.attempt < policy.attempts and policy.retries(error):",
-        "        if run.started.attempt < policy.attempts + 2 and policy.retries(error):",
+        "        if not at_most_once and (policy is None or",
+        "        if at_most_once or (policy is None or",
     ),
     Mutant(
         "a failure is settled as done",

@@ -98,14 +98,14 @@ RESERVED = (
     Mutant(
         "an entity that becomes ready loses the parts of its record",
         f"{_LUA}/hold.lua",
-        "queue(ready, name, attempt, first, parts)",
+        "queue(ready, name, attempt, woken(first, parts), parts)",
         "queue(ready, name, attempt, first)",
         f"{_KEPT}::test_parts_stay_where_an_entity_is_paused",
     ),
     Mutant(
         "a parked entity loses the parts of its record",
         f"{_LUA}/settle_dead_letter.lua",
-        "local parts = select(8, parse_record(record or ''))",
+        "local parts = without_snooze(select(8, parse_record(record or '')))",
         "local parts = nil",
         f"{_KEPT}::test_parts_stay_where_an_entity_is_parked",
     ),

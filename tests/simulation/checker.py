@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from tests.simulation.history import Execution, History, Sent, of_commands
+from tests.simulation.put_off_rules import given_up, put_off
 from tests.simulation.time_rules import standstill, starved
 
 __all__ = ["RULES", "check"]
@@ -256,9 +257,9 @@ def once(history: History) -> Broken:
     """Find at-most-once commands that started more than once (plus once for each replay by an operator)."""
     for name, runs in of_commands(history).items():
         sent = history.sent[name]
-        most = ATTEMPTS[sent.kind] * (1 + sent.replays)
-        if len(runs) > most:
-            yield runs[0].entity, f"{name} ({sent.kind}) started {len(runs)} times, allowed are {most}"
+        most, counted = ATTEMPTS[sent.kind] * (1 + sent.replays), [run for run in runs if run.how != "put off"]
+        if len(counted) > most or any(run.attempt > ATTEMPTS[sent.kind] for run in runs):
+            yield runs[0].entity, f"{name} ({sent.kind}) started {len(counted)} times, allowed are {most}"
 
 
 @rule
@@ -266,7 +267,7 @@ def twice(history: History) -> Broken:
     """Find commands that started again although they had not failed, their lease was not over and their worker was not stopping."""
     for name, runs in of_commands(history).items():
         for one, other in pairwise(runs):
-            if one.how in ("failed", "cancelled", "shot", "") or one.ended is None or history.sent[name].replays:
+            if one.how in ("failed", "cancelled", "shot", "put off", "") or one.ended is None or history.sent[name].replays:
                 continue
             if not _taken_over(history, one, other.began):
                 yield one.entity, f"{name} {one.how} (attempt {one.attempt}), and was started again while its lease was held"
@@ -286,7 +287,7 @@ def attempts(history: History) -> Broken:
             taken = sum(claim.entity == f"item:{run.entity}" and claim.at <= run.began for claim in history.claims)
             if missing > taken:
                 yield run.entity, f"{name} started with attempt {run.attempt} after {known}, and {taken} leases were taken over"
-            known = run.attempt
+            known = run.attempt - (run.how == "put off")
 
 
 @rule
@@ -308,9 +309,10 @@ def letters(history: History) -> Broken:
         counted = letter.reason in ("failed", "interrupted") and not sent.replays
         if counted and letter.attempts > len(runs) + taken:
             yield sent.entity, f"{tag} was given up after {letter.attempts} attempts, but only {len(runs)} started"
-        if letter.reason == "failed" and not any(run.how == "failed" for run in runs):
+        if letter.reason == "failed" and not any(run.how in ("failed", "gave up") for run in runs):
             yield sent.entity, f"{tag} was given up as failed, and never failed"
-        if letter.reason == "failed" and letter.attempts < ATTEMPTS[sent.kind]:
+        too_soon = letter.attempts < ATTEMPTS[sent.kind] and not any(run.how == "gave up" for run in runs)
+        if letter.reason == "failed" and too_soon:
             yield sent.entity, f"{tag} was given up after {letter.attempts} of {ATTEMPTS[sent.kind]} attempts"
         if letter.reason == "interrupted" and not taken and not any(run.how in ("cancelled", "shot", "") for run in runs):
             yield sent.entity, f"{tag} was given up as interrupted, and nothing interrupted it"
@@ -434,6 +436,7 @@ LIFE = {
     ("runs", "dead_lettered"): "dead",
     ("runs", "parked"): "parked",
     ("runs", "retried"): "waits",
+    ("runs", "snoozed"): "waits",
     ("runs", "handed_back"): "waits",
     ("waits", "limited"): "waits",
     ("lost", "limited"): "lost",
@@ -491,5 +494,7 @@ def drained(history: History) -> Broken:
         yield "", f"left on the server: {name}"
 
 
+rule(put_off)
+rule(given_up)
 rule(starved)
 rule(standstill)

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from random import Random
 from typing import Any
 
@@ -55,7 +54,11 @@ def deterministic(seed: int, loop: SimLoop) -> Iterator[None]:
 _describe = describe_commands
 
 
-@lru_cache
-def _descriptions(registry: Any) -> dict[str, bytes]:
+_known: dict[int, dict[str, bytes]] = {}
+
+
+def _descriptions(registry: Any, settings: Any) -> dict[str, bytes]:
     """Return the worker's descriptions from a cache: they are the same for every start."""
-    return _describe(registry)
+    if id(registry) not in _known:
+        _known[id(registry)] = _describe(registry, settings)
+    return _known[id(registry)]

@@ -67,7 +67,9 @@ class Execution:
     began: float
     ended: float | None = None
     how: str = ""
-    """returned, failed, rejected, cancelled, shot (cancelled by plan, not by the bus); empty if its process was killed first"""
+    """returned, failed, rejected, cancelled, shot (cancelled by plan, not by the bus), put off, gave up; empty if its process was killed first"""
+    puts_off: float | None = None
+    """Seconds for which it puts its command off; None: it does not."""
 
 
 @dataclass(slots=True)

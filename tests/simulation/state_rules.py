@@ -31,6 +31,8 @@ def broken_states(store: Store, prefix: bytes) -> Iterator[tuple[str, str]]:
                 yield name.decode(), "the envelope of its only command is gone"
         elif stream is not None:
             waiting += len(stream.entries) - _settled(record, stream)
+        if (found := _strange_snoozes(record, stream)) is not None:
+            yield name.decode(), found
     for name in lone:
         if name not in table:
             yield name.decode(), "it is idle, and an envelope is left"
@@ -38,6 +40,19 @@ def broken_states(store: Store, prefix: bytes) -> Iterator[tuple[str, str]]:
     depth = int(counters.get(b"depth", b"0"))
     if depth != waiting:
         yield "", f"{depth} commands are not settled, but {waiting} stand in mailboxes, behind what is settled, or are delayed"
+
+
+def _strange_snoozes(record: MailboxRecord, stream: Stream | None) -> str | None:
+    """Return what is wrong with the count of snoozes in a record: it is of the oldest command that is not settled."""
+    part = record.parts.get("z")
+    if part is None:
+        return None
+    heads = [] if stream is None else sorted(stream.entries)
+    oldest = record.message if record.is_held else "-".join(map(str, heads[0])) if heads else ""
+    count, of, first, waits = part.split(":")
+    if of != oldest:
+        return f"its oldest command is {oldest or 'none'}, and {count} snoozes of {of} are counted"
+    return "a count of snoozes without a first start" if int(first) <= 0 or int(count) <= 0 or waits not in "01" else None
 
 
 def _settled(record: MailboxRecord, stream: Stream) -> int:

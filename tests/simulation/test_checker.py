@@ -31,7 +31,7 @@ def sent(history: History, name: str, at: float, **more: Any) -> Sent:
 def ran(history: History, name: str, began: float, ended: float | None, how: str = "returned", **more: Any) -> Execution:
     one = Execution(
         name, "e1", more.pop("attempt", 1), more.pop("fence", fence(began)), more.pop("worker", "aaaa"),
-        more.pop("process", process()), began, ended, how,
+        more.pop("process", process()), began, ended, how, more.pop("puts_off", None),
     )  # fmt: skip
     history.executions.append(one)
     return one
@@ -227,6 +227,38 @@ def told_rightly(history: History) -> None:
         history.told.append(Told("completed" if run.how == "returned" else "retried", run.entity, run.id, run.attempt, run.fence))
 
 
+def put_off_rightly(history: History) -> None:
+    sent(history, "p1.4", 1003.0)
+    ran(history, "p1.4", 1003.1, 1003.2, "put off", puts_off=0.5)
+    ran(history, "p1.4", 1003.8, 1003.9)
+
+
+def woken_too_early(history: History) -> None:
+    put_off_rightly(history)
+    history.executions[-1].began = 1003.3
+
+
+def counted_as_an_attempt(history: History) -> None:
+    put_off_rightly(history)
+    history.executions[-1].attempt = 2
+
+
+def overtaken(history: History) -> None:
+    put_off_rightly(history)
+    sent(history, "p1.5", 1003.05)
+    ran(history, "p1.5", 1003.3, 1003.4)
+
+
+def expired_after_a_snooze(history: History) -> None:
+    put_off_rightly(history)
+    history.executions.pop()
+    history.sent["p1.4"].how, history.sent["p1.4"].outcome = "call", "expired"
+
+
+def started_after_it_was_given_up(history: History) -> None:
+    history.executions[2].how = "gave up"
+
+
 BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "order": [out_of_order],
     "due": [too_soon],
@@ -251,13 +283,18 @@ BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "starved": [kept_waiting, never_had_its_turn],
     "standstill": [started_again_after_a_lease],
     "paused": [started_while_paused],
+    "put_off": [woken_too_early, counted_as_an_attempt, overtaken, expired_after_a_snooze],
+    "given_up": [started_after_it_was_given_up],
     "told": [told_of_nothing, told_out_of_order, told_twice, not_told_of_the_end],
     "drained": [stuck, left_behind, wrong_depth],
 }
 
 
 def test_a_right_history_breaks_nothing() -> None:
-    assert check(right()) == []
+    history = right()
+    assert check(history) == []
+    put_off_rightly(history)
+    assert check(history) == []
     history = right()
     told_rightly(history)
     assert check(history) == []

@@ -15,9 +15,11 @@ from command_bus import (
     CommandRejected,
     EntityId,
     Envelope,
+    GiveUp,
     HandlerRegistry,
     Reject,
     RetryPolicy,
+    Snooze,
     TransportUnavailable,
 )
 from tests.simulation.history import Execution, Sent
@@ -85,7 +87,17 @@ def plan_of(seed: int, tag: str, attempt: int) -> Plan:
     return Plan(seconds, random.choice(ends))
 
 
-_HOW = {"return": "returned", "fail": "failed", "reject": "rejected", "shoot": ""}
+def _put_off(simulation: Simulation, run: Execution) -> float | None:
+    """Return for how long this start puts its command off, drawn from the seed as plans are; None: it does its work."""
+    random = Random(f"{simulation.seed} {run.id} {run.attempt} put off")
+    times = random.choice((1, 1, 2, 3)) if random.random() < _PUTS_OFF else 0
+    before = sum(one.id == run.id and one.attempt == run.attempt for one in simulation.history.executions) - 1
+    return random.choice((0.0, 0.02, 0.3, 0.8, 2.5)) if before < times else None
+
+
+_PUTS_OFF, _GIVES_UP = 0.15, 0.3
+"""How many attempts put their command off; how many of those that are to fail give it up."""
+_HOW = {"return": "returned", "fail": "failed", "reject": "rejected", "shoot": "", "give up": "gave up", "put off": "put off"}
 
 
 def _begin(command: Any, context: CommandContext) -> tuple[Simulation, Execution, Plan]:
@@ -97,14 +109,23 @@ def _begin(command: Any, context: CommandContext) -> tuple[Simulation, Execution
     run = Execution(command.tag, context.entity_id, context.attempt, context.fence, context.worker, lane.process, began)
     simulation.history.executions.append(run)
     plans = simulation.history.sent[command.tag].plan
-    return (
-        simulation,
-        run,
-        plans[min(context.attempt, len(plans)) - 1] if plans else plan_of(simulation.seed, command.tag, context.attempt),
-    )
+    if plans:
+        return simulation, run, plans[min(context.attempt, len(plans)) - 1]
+    run.puts_off = _put_off(simulation, run)
+    if run.puts_off is not None:
+        return simulation, run, Plan(0.001, "put off")
+    plan = plan_of(simulation.seed, command.tag, context.attempt)
+    if plan.end == "fail" and Random(f"{simulation.seed} {command.tag} gives up").random() < _GIVES_UP:
+        plan = Plan(plan.seconds, "give up")
+    return simulation, run, plan
 
 
-def _end(plan: Plan, context: CommandContext) -> int:
+def _end(run: Execution, plan: Plan, context: CommandContext) -> int:
+    if plan.end == "put off":
+        assert run.puts_off is not None
+        raise Snooze(run.puts_off, most=1000)
+    if plan.end == "give up":
+        raise GiveUp("as planned")
     if plan.end == "fail":
         raise RuntimeError("as planned")
     if plan.end == "reject":
@@ -118,13 +139,13 @@ async def _handle(command: Any, context: CommandContext) -> int:
     try:
         if plan.seconds:
             await asyncio.sleep(plan.seconds)
-        if isinstance(command, Order):
+        if isinstance(command, Order) and run.puts_off is None:
             run.how = "failed"
             await _call_inside(simulation, run.process, simulation.history.sent[run.id], context)
         run.how = _HOW[plan.end]
         if plan.end == "shoot":
             await _shot(run)
-        return _end(plan, context)
+        return _end(run, plan, context)
     except asyncio.CancelledError:
         run.how = run.how if run.how == "shot" else "cancelled"
         raise
@@ -180,7 +201,7 @@ def threaded(command: Threaded, context: CommandContext) -> int:
     if plan.end == "shoot":  # a thread has no task
         plan = Plan(plan.seconds, "fail")
     busy_for(run, plan.seconds, _HOW[plan.end])
-    return _end(plan, context)
+    return _end(run, plan, context)
 
 
 @REGISTRY.handles(Parking)

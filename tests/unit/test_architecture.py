@@ -96,9 +96,13 @@ EXCEPTIONS = {
     # What may be larger: the class or function, its limit, and why.
     "CommandBus": (20, "the public facade: each method hands on to one part"),
     "SyncCommandBus": (14, "the same for blocking code"),
-    "Transport": (20, "a property for each part of a transport"),
+    "Transport": (21, "a property for each part of a transport"),
     "LeaseKeeper": (13, "what the event loop and the renewing thread each need of it"),
     "_read": (45, "reads every envelope: a call costs more than it says (measured)"),
+}
+LONG_MODULES = {
+    # What may have more lines, and why.
+    "command_bus.errors": (450, "one tree of errors in one place, each a few lines"),
 }
 PARAMETERS = 7  # without self and keyword-only ones, which name themselves at the call
 
@@ -276,9 +280,10 @@ def limit_of(name: str, usual: int) -> int:
     return EXCEPTIONS[name][0] if name in EXCEPTIONS else usual
 
 
-def oversized(tree: ast.Module, lines: int) -> list[str]:
+def oversized(tree: ast.Module, lines: int, module: str = "") -> list[str]:
     """Return what has outgrown the limits at the top of this file."""
-    found = [f"{lines} lines: split the module (at most {MODULE_LINES})"] if lines > MODULE_LINES else []
+    most = LONG_MODULES[module][0] if module in LONG_MODULES else MODULE_LINES
+    found = [f"{lines} lines: split the module (at most {most})"] if lines > most else []
     for function in functions(tree):
         if code_lines(function) > limit_of(function.name, FUNCTION_LINES):
             found.append(f"line {function.lineno}: {function.name} has {code_lines(function)} lines (at most {FUNCTION_LINES})")
@@ -295,7 +300,7 @@ def oversized(tree: ast.Module, lines: int) -> list[str]:
 @every_module
 def test_nothing_outgrows_its_limit(module: str) -> None:
     lines = len(FILES[module].read_text(encoding="utf-8").splitlines())
-    assert not oversized(TREES[module], lines - docstring_lines(TREES[module]))
+    assert not oversized(TREES[module], lines - docstring_lines(TREES[module]), module)
 
 
 def bound_names(nodes: list[ast.stmt]) -> Iterator[str]:

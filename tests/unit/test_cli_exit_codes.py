@@ -23,6 +23,7 @@ WORDS = {
     "call": ("Deposit", "{}"),
     "top": ("--once",),
     "entity": ("account:a-1",),
+    "obliterate": ("shop",),
     "pause": ("--all",),
     "drain": ("--all",),
     "resume": ("--all",),

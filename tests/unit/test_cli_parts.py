@@ -44,7 +44,7 @@ from command_bus.cli.process.reload import changed_files, snapshot
 from command_bus.cli.terminal import format_value
 from command_bus.cli.times import parse_time
 from command_bus.serialization.announcements import CommandInfo, WorkerStatus, read_description
-from command_bus.settings import unknown_variables
+from command_bus.settings import BusSettings, unknown_variables
 from command_bus.transport.redis.admin.examination import Examination
 from command_bus.worker.descriptions import describe_commands
 
@@ -96,7 +96,7 @@ def _commands(*kinds: type[Any]) -> list[CommandInfo]:
 
         handle.__annotations__["command"] = kind
         registry.handles(kind)(handle)
-    found = [read_description(name, record, ()) for name, record in describe_commands(registry).items()]
+    found = [read_description(name, record, ()) for name, record in describe_commands(registry, BusSettings()).items()]
     return [each for each in found if each is not None]
 
 

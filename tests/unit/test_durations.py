@@ -30,7 +30,7 @@ class Move(Command[None], entity="box"):
 
 
 def _declared(timeout: float) -> object:
-    class Timed(Command[None], entity="box", timeout=timeout):
+    class Timed(Command[None], entity="box", attempt_timeout=timeout):
         box: EntityId
 
     return Timed

@@ -24,7 +24,6 @@ from command_bus.messages.message import (
     check_entity_type,
     check_wire_name,
 )
-from command_bus.messages.policies import RetryPolicy
 
 
 class Deposit(Command[int], entity="account"):
@@ -36,7 +35,9 @@ class Receipt(BaseModel):
     number: int
 
 
-class Pay(Command[Receipt | None], entity="account", name="account.pay", delivery="at_most_once", on_poison="park", timeout=2):
+class Pay(
+    Command[Receipt | None], entity="account", name="account.pay", delivery="at_most_once", on_poison="park", attempt_timeout=2
+):
     account_id: EntityId
     amount: Decimal
     at: datetime | None = None
@@ -54,11 +55,11 @@ class TestSpec:
     def test_missing_options_have_defaults(self) -> None:
         spec = Deposit.spec()
         assert (spec.name, spec.entity, spec.key, spec.reply) == ("Deposit", "account", "account_id", int)
-        assert (spec.delivery, spec.retry, spec.on_poison, spec.timeout) == ("at_least_once", RetryPolicy(), None, None)
+        assert (spec.delivery, spec.retry, spec.on_poison, spec.attempt_timeout) == (None, None, None, None)
 
     def test_given_options_are_used(self) -> None:
         spec = Pay.spec()
-        assert (spec.name, spec.delivery, spec.on_poison, spec.timeout) == ("account.pay", "at_most_once", "park", 2)
+        assert (spec.name, spec.delivery, spec.on_poison, spec.attempt_timeout) == ("account.pay", "at_most_once", "park", 2)
         assert spec.reply == Receipt | None
 
     def test_a_message_without_entity_runs_freely(self) -> None:
@@ -74,12 +75,12 @@ class TestSpec:
         assert Balance(account_id=7).entity_id() == "7"
 
     def test_a_subclass_inherits_all_but_the_name(self) -> None:
-        class PayAll(Pay, timeout=5):
+        class PayAll(Pay, attempt_timeout=5):
             note: str = ""
 
         spec = PayAll.spec()
         assert (spec.name, spec.entity, spec.key, spec.reply) == ("PayAll", "account", "account_id", Receipt | None)
-        assert (spec.delivery, spec.on_poison, spec.timeout) == ("at_most_once", "park", 5)
+        assert (spec.delivery, spec.on_poison, spec.attempt_timeout) == ("at_most_once", "park", 5)
 
     def test_the_marker_is_seen_through_annotated(self) -> None:
         class Close(Command[None], entity="account"):
@@ -109,9 +110,9 @@ DECLARATIONS = {
     "delivery is": 'class X(Command[int], delivery="exactly_once"): ...',
     "on_poison is": 'class X(Command[int], on_poison="explode"): ...',
     "retry is a RetryPolicy": "class X(Command[int], retry=3): ...",
-    "timeout is a positive": "class X(Command[int], timeout=0): ...",
-    "seconds, not inf": 'class X(Command[int], timeout=float("inf")): ...',
-    "seconds, not 'soon'": 'class X(Command[int], timeout="soon"): ...',
+    "attempt_timeout is a positive": "class X(Command[int], attempt_timeout=0): ...",
+    "seconds, not inf": 'class X(Command[int], attempt_timeout=float("inf")): ...',
+    "seconds, not 'soon'": 'class X(Command[int], attempt_timeout="soon"): ...',
 }
 
 

@@ -67,7 +67,7 @@ def _detail_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
         yield "waits for", str(entity.limit)
     yield from _head_lines(found)
     if entity.retry_at_ms is not None:
-        yield "retry", format_time_and_age(entity.retry_at_ms)
+        yield "snoozed until" if entity.state == "snoozed" else "retry", format_time_and_age(entity.retry_at_ms)
     yield from _worker_lines(found)
     yield from _letter_lines(found)
 
@@ -82,6 +82,8 @@ def _head_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
     yield "accepted", format_time_and_age(head.accepted_ms)
     first = f"{entity.attempt}, first started {format_time_and_age(found.first_started_ms)}"
     yield "attempt", first if entity.attempt else "not started yet"
+    if entity.snoozes:
+        yield "snoozes", f"{entity.snoozes:,}"
     if not found.handlers:
         yield "handled by", "no live worker: start one that knows it"
 

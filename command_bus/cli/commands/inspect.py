@@ -30,6 +30,7 @@ class State(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     RETRYING = "retrying"
+    SNOOZED = "snoozed"
     LIMITED = "limited"
     PAUSED = "paused"
     PARKED = "parked"
@@ -79,7 +80,7 @@ def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
         ("workers", f"{len(found.workers)} live, running {sum(worker.running for worker in found.workers):,}"),
         ("since the start", (f"{found.accepted:,} accepted, {found.settled:,} settled: {found.completed:,} completed, "
          f"{found.rejected:,} rejected, {found.expired:,} expired, {found.dead_lettered:,} dead-lettered; {found.retried:,} retries, "
-         f"{found.handed_back:,} handed back")),
+         f"{found.snoozed:,} snoozes, {found.handed_back:,} handed back")),
     ]  # fmt: skip
     for hold in holds:
         spread = "" if hold.everywhere else " (not on every shard: ask again)"
@@ -166,7 +167,8 @@ def entity_table(page: EntityPage) -> SafeText:
         if entity.hold is not None:
             facts.append(f"{entity.hold.what} {entity.hold.mode}{': ' if entity.hold.reason else ''}{entity.hold.reason}")
         elif entity.retry_at_ms is not None:
-            reason = "" if entity.attempt else "no worker knows the command, asked "
+            is_known = entity.attempt or entity.state == "snoozed"
+            reason = "" if is_known else "no worker knows the command, asked "
             facts.append(f"{reason}again in {format_duration(max(entity.retry_at_ms / 1000 - time.time(), 0.0))}")
         if entity.limit is not None:
             facts.append(str(entity.limit))
@@ -285,6 +287,6 @@ def _policy(command: CommandInfo) -> str:
     words = [
         f"{policy.get('attempts', '?')} attempts",
         policy.get("on_poison"),
-        policy.get("timeout") and f"{policy['timeout']:g} s",
+        policy.get("attempt_timeout") and f"{policy['attempt_timeout']:g} s",
     ]
     return ", ".join(word for word in words if word)

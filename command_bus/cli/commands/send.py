@@ -15,6 +15,8 @@ from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Target, with_target
 from command_bus.cli.terminal import echo, print_error
+from command_bus.messages.options import CallOptions, DispatchOptions
+from command_bus.messages.policies import RetryPolicy
 from command_bus.spelling import did_you_mean, some_of
 
 if TYPE_CHECKING:
@@ -40,6 +42,10 @@ CommandId = Annotated[
 Headers = Annotated[
     list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", show_default=False, help="May be repeated.")
 ]
+Attempts = Annotated[int | None, typer.Option(min=1, show_default=False, help="Starts in all, rather than as its class says.")]
+AttemptTimeout = Annotated[
+    float | None, typer.Option(show_default=False, help="Seconds that one attempt may take, rather than as its class says.")
+]
 
 
 @with_target
@@ -53,6 +59,8 @@ def send(
     expires: Annotated[
         float | None, typer.Option(show_default=False, help="Seconds after which it is no longer started.")
     ] = None,
+    attempts: Attempts = None,
+    attempt_timeout: AttemptTimeout = None,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -62,16 +70,22 @@ def send(
     Exit codes: 0 accepted (or was before), 1 refused, 2 wrong usage or fields, 3 unknown whether it was accepted, 4 no server.
     """  # noqa: D301  # fmt: skip
     values, headers = _fields(fields), _headers(header)
+    options = DispatchOptions(
+        command_id=command_id,
+        delay=delay,
+        headers=headers,
+        expires=expires,
+        retry=_retry(attempts),
+        attempt_timeout=attempt_timeout,
+    )
 
     async def work() -> Any:
         async with open_bus(target) as bus:
             message = _message_from_class(bus, command, values)
             if message is not None:
-                return await bus.dispatch(message, command_id=command_id, delay=delay, headers=headers, expires=expires)
+                return await bus.dispatch(message, **options)
             kind, entity_id = await _address_from_announcement(bus, command, values)
-            return await bus.dispatch_raw(
-                kind, entity_id, command, values, command_id=command_id, delay=delay, headers=headers, expires=expires
-            )
+            return await bus.dispatch_raw(kind, entity_id, command, values, **options)
 
     receipt = run_command(work, sends=True)
     echo(to_json(receipt) if as_json else f"{receipt.command_id}: {receipt.status}")
@@ -87,6 +101,8 @@ def call(
     timeout: Annotated[
         float, typer.Option(min=0.01, help="Seconds to wait; a command that has not started by then never starts.")
     ] = 30.0,
+    attempts: Attempts = None,
+    attempt_timeout: AttemptTimeout = None,
     target: Target,
 ) -> None:
     """Send a command or query, wait for it to be settled, and print its reply as JSON.
@@ -95,14 +111,17 @@ def call(
     Exit codes: 0 replied, 1 refused, rejected, failed or expired, 2 wrong usage or fields, 3 no outcome in time, 4 no server.
     """  # noqa: D301  # fmt: skip
     values, headers = _fields(fields), _headers(header)
+    options = CallOptions(
+        timeout=timeout, command_id=command_id, headers=headers, retry=_retry(attempts), attempt_timeout=attempt_timeout
+    )
 
     async def work() -> Any:
         async with open_bus(target) as bus:
             message = _message_from_class(bus, command, values)
             if message is not None:
-                return _reply_data(message, await bus.call(message, timeout=timeout, command_id=command_id, headers=headers))
+                return _reply_data(message, await bus.call(message, **options))
             kind, entity_id = await _address_from_announcement(bus, command, values)
-            return await bus.call_raw(kind, entity_id, command, values, timeout=timeout, command_id=command_id, headers=headers)
+            return await bus.call_raw(kind, entity_id, command, values, **options)
 
     echo(to_json(run_command(work, sends=True)))
 
@@ -141,6 +160,10 @@ def _headers(given: list[str] | None) -> dict[str, str] | None:
         print_error(f"--header {wrong[0]!r}: write NAME=VALUE")
         raise typer.Exit(ExitCode.USAGE)
     return {name: value for name, _, value in pairs} or None
+
+
+def _retry(attempts: int | None) -> RetryPolicy | None:
+    return None if attempts is None else RetryPolicy(attempts=attempts)
 
 
 def _message_from_class(bus: CommandBus, name: str, values: dict[str, Any]) -> Message[Any] | None:

@@ -108,7 +108,7 @@ def _refuse_unsafe(bus: CommandBus) -> None:
     Raises:
         UnsuitableServer: The bus has such handlers, and the server no such file.
     """
-    names = [handler.spec.name for handler in bus.registry if handler.spec.delivery == "at_most_once"]
+    names = [handler.spec.name for handler in bus.registry if bus.settings.handling(handler.spec).delivery == "at_most_once"]
     transport = bus.session.redis
     if names and transport.facts.append_only is False:
         raise UnsuitableServer(

@@ -165,7 +165,8 @@ class _CommandEncoder:
         connection = dispatcher.connection
         if spec.entity is not None:
             connection.agree(spec.entity)
-        flags = envelope_flags(dispatcher.opening, at_most_once=spec.delivery == "at_most_once")
+        at_most_once = connection.settings.handling(spec).delivery == "at_most_once"
+        flags = envelope_flags(dispatcher.opening, at_most_once=at_most_once)
         kept = dispatcher.version.dispatch_id if flags & KEEP_OUTCOME else None
         entity_id = None if spec.entity is None else "-"
         envelope = WireEnvelope("-", spec.name, spec.entity, entity_id, b"", flags, correlation_id=kept)

@@ -16,7 +16,7 @@ commands and one of keys for each user: there a role may do with any of its keys
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
 from command_bus.errors import InvalidSettings
@@ -24,9 +24,9 @@ from command_bus.transport.redis.keys import ShardKeys
 
 __all__ = ["Role", "acl_lines"]
 
-Role = Literal["producer", "worker", "operator", "pipeline"]
+Role = Literal["producer", "worker", "operator", "pipeline", "owner"]
 """A producer dispatches and calls; a worker runs commands; an operator reads, pauses, replays and cancels; a pipeline is a producer that
-also loads dispatches from Spark and reads their outcomes."""
+also loads dispatches from Spark and reads their outcomes; an owner is an operator who may delete the namespace."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _NO_PASSWORD: Final = re.compile(r"[\s\x00-\x1f\x7f]")
@@ -69,7 +69,7 @@ _FIGURES: Final = (  # `stats`: an operator's, a worker's `/metrics`, and what S
     ("zcard", "due"),
     ("zlexcount", "places"),
 )
-_GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
+_GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
     "producer": _SENDING,
     "pipeline": (
         *_SENDING,
@@ -137,6 +137,19 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("xadd pexpire", "bulk*"),
     ),
 }
+
+
+def _every_key() -> str:
+    """Return the names of all keys, as in `_GRANTS`."""
+    keys = ShardKeys("-", 0)
+    return " ".join(name + ("*" if getattr(keys, name).endswith(":") else "") for name in ShardKeys.__slots__ if name != "prefix")
+
+
+_GRANTS["owner"] = (
+    *_GRANTS["operator"],
+    ("scan", ""),  # it names the keys of other namespaces, too
+    ("unlink", _every_key()),
+)
 
 
 def acl_lines(

@@ -6,19 +6,21 @@ message are an attempt's id (`transport/attempts.py`), and advance.lua answers a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from command_bus.errors import NewerState
 from command_bus.transport.attempts import attempt_id
 from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.steps import NO_SNOOZES, Snoozes
 
-__all__ = ["MailboxRecord", "parse_record", "parse_started", "refuse_newer"]
+__all__ = ["MailboxRecord", "parse_record", "parse_started", "refuse_newer", "snoozes_of"]
 
 _FIELDS = 7
 _STATES = frozenset({"", "r", "h", "H", "w", "s", "o", "O", "l"})
 _NEWER = b"newer"
+_SNOOZES = "z"
 _NO_PARTS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -32,9 +34,9 @@ class MailboxRecord(NamedTuple):
         fence: Of the command that runs; empty if none does.
         message: Id of the command that runs; empty if none does.
         attempt: How often the oldest command was started.
-        first_ms: When it was first started; 0 if it never was, below zero if it was replayed while parked.
+        first_ms: When it was first started; 0 if it never was, below zero: when it was replayed while parked, or woken after a snooze.
         holder: The lease under which the command runs: a worker's name, `#` and what tells its leases apart; empty if none does.
-        parts: What later releases write behind it, by key.
+        parts: What stands behind it, by key: `z` for snoozes, others of later releases.
     """
 
     state: str
@@ -71,6 +73,14 @@ class MailboxRecord(NamedTuple):
         """Whether its only command has no entry in the mailbox's stream."""
         return self.state in ("o", "O")
 
+    def snoozes_of(self, message: str) -> Snoozes:
+        """Return how often its oldest command was put off by its handler: nothing if that is another one than the part is of.
+
+        Args:
+            message: The oldest command; empty if it is not known.
+        """
+        return _snoozes(self.parts.get(_SNOOZES, ""), message)
+
     @property
     def started_us(self) -> int:
         """The server's time in microseconds when the attempt started, apart from jumps of its clock: fences are made of it."""
@@ -104,8 +114,21 @@ def refuse_newer(answer: Any, mailbox: str) -> None:
 
 
 def parse_started(state: bytes) -> list[str]:
-    """Return fence, message, attempt and first start of a command that was started."""
+    """Return fence, message, attempt and first start of a command that was started, then the parts of its record."""
     return state.decode().split("|")
+
+
+def snoozes_of(parts: Iterable[str], message: str) -> Snoozes:
+    """Return how often a command was put off, by the parts of the record of its start."""
+    return next((_snoozes(part[2:], message) for part in parts if part.startswith(f"{_SNOOZES}=")), NO_SNOOZES)
+
+
+def _snoozes(text: str, message: str) -> Snoozes:
+    """Read the part that counts snoozes (see `lua/shared/snooze.lua`); it may be of another command."""
+    count, of, first, waits, *_ = [*text.split(":"), "", "", ""]
+    if not _number(count) or (message and of != message):
+        return NO_SNOOZES
+    return Snoozes(_number(count), _number(first), waits == "1")
 
 
 def _number(text: str) -> int:

@@ -13,6 +13,7 @@ from command_bus.transport.redis.admin.events import RedisEventStreams
 from command_bus.transport.redis.admin.holds import RedisHolds
 from command_bus.transport.redis.admin.interrupts import RedisInterrupts
 from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
+from command_bus.transport.redis.admin.obliteration import RedisObliteration
 from command_bus.transport.redis.admin.statistics import RedisStatistics
 from command_bus.transport.redis.admin.type_records import RedisTypeRecords
 from command_bus.transport.redis.bulk.dispatches import RedisBulkDispatches
@@ -76,6 +77,7 @@ class RedisTransport:
         self.holds = RedisHolds(connections, keys, patience=patience)
         self.limits = RedisLimits(connections, keys, patience=patience)
         self.types = RedisTypeRecords(connections, keys, patience=patience)
+        self.obliteration = RedisObliteration(connections, keys, patience=patience)
         self.events = RedisEventStreams(connections, keys, patience=patience)
         self.interrupts = RedisInterrupts(connections, keys, patience=patience)
 

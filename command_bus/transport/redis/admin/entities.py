@@ -184,7 +184,8 @@ def surveyed(
         head: The id of the oldest of them, or empty.
     """
     fields = parse_record(record)
-    shown = _STATES.get(fields.state, "waiting")
+    snoozes = fields.snoozes_of(head.decode(errors="replace"))
+    shown = "snoozed" if fields.state == "w" and snoozes.waits else _STATES.get(fields.state, "waiting")
     found = [holds[scope] for scope in (mailbox, scope_of(mailbox), EVERYTHING) if scope in holds]
     paused = next((hold for hold in found if hold.mode == "paused"), None)
     if shown != "running" and parked is not None:
@@ -200,11 +201,12 @@ def surveyed(
         int(head.partition(b"-")[0] or 0),
         fields.attempt,
         fields.holder,
-        abs(fields.first_ms),
+        snoozes.first_ms or abs(fields.first_ms),
         fields.started_us // 1000,
         (parked or b"").decode(errors="replace"),
         paused or next(iter(found), None),
         head.decode(),
+        snoozes.times,
     )
 
 

@@ -1,6 +1,6 @@
 -- hold: pause, drain or resume a scope (one mailbox, an entity type or all), and wake mailboxes that are no longer held.
 --
--- uses: memory_limit, record, newer, lone, holds, events
+-- uses: memory_limit, record, newer, lone, snooze, holds, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -35,7 +35,7 @@ local function wake(name, box)
   elseif redis.call('ZSCORE', due, 'r:' .. name) then
     redis.call('HSET', active, name, pack_record('w', '', attempt, first, parts))
   else
-    redis.call('HSET', active, name, queue(ready, name, attempt, first, parts))
+    redis.call('HSET', active, name, queue(ready, name, attempt, woken(first, parts), parts))
   end
   return 1
 end

@@ -1,6 +1,6 @@
 -- promote: move what has become due: delayed commands enter their mailbox, retries become ready.
 --
--- uses: memory_limit, record, newer, lone, entry_text, holds, delayed
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, delayed
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -37,7 +37,7 @@ local function retry(name, member)
   if is_newer(record) then return false end
   redis.call('ZREM', due, member)
   local state, _, _, _, attempt, first, _, parts = parse_record(record or '')
-  if state == 'w' then wake(name, attempt, first, parts) end
+  if state == 'w' then wake(name, attempt, woken(first, parts), parts) end
   return true
 end
 

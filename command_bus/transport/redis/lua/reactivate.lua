@@ -1,7 +1,7 @@
 -- reactivate: give mailboxes a new entry in the ready stream if they should have one and have none. Somebody deleted the stream or its
 -- entries, or the process that resumed the mailboxes died before it woke them all.
 --
--- uses: memory_limit, record, lone, holds
+-- uses: memory_limit, record, lone, snooze, holds
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -33,7 +33,7 @@ local function reactivate(name, box)
     local running = fence .. '|' .. message .. '|' .. attempt .. '|' .. first
     redis.call('HSET', active, name, (state == 'O' and 'h' or state) .. '|' .. id .. '|' .. running .. '|' .. parts)
   else
-    redis.call('HSET', active, name, pack_record('r', id, attempt, first, parts))
+    redis.call('HSET', active, name, pack_record('r', id, attempt, woken(first, parts), parts))
   end
   return true
 end

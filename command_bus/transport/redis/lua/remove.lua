@@ -1,6 +1,6 @@
 -- remove: remove waiting commands from one mailbox (cancel, purge). A command that runs is left alone.
 --
--- uses: memory_limit, record, newer, lone, entry_text, outcomes, delayed, events
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, outcomes, delayed, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -69,6 +69,7 @@ local function take_out(id)
       redis.call('XDEL', dead, letter)
     end
     if state == 'w' or state == 'l' or (state == 's' and letter) then state = 'free' end
+    parts = without_snooze(parts)
     if state == 'r' or state == 's' then
       redis.call('HSET', active, name, pack_record(state, activation, '0', '0', parts))
     end

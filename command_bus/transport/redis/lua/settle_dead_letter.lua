@@ -1,6 +1,6 @@
 -- settle_dead_letter: replay or discard one dead letter.
 --
--- uses: memory_limit, record, newer, lone, entry_text, holds, outcomes, events
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, outcomes, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -42,7 +42,7 @@ local fields = {}
 for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
 
 local record = redis.call('HGET', active, name)
-local parts = select(8, parse_record(record or ''))
+local parts = without_snooze(select(8, parse_record(record or '')))
 local function wake(first)
   local held = holds_of(paused, name)
   redis.call('HSET', active, name, held and pack_record('s', '', '0', first, parts) or queue(ready, name, '0', first, parts))

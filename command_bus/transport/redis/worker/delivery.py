@@ -50,7 +50,7 @@ def parse_fetched(answer: list[Any], worker: str, first: int) -> list[Delivery]:
         activation, name, running, envelope = answer[at : at + 4]
         delivery = Delivery(activation.decode(), None if name is None else mailbox_of({b"e": name}))
         if running is not None:
-            fence, message, attempt, first_ms = parse_started(running)
+            fence, message, attempt, first_ms, *_ = parse_started(running)
             delivery.holder, delivery.attempt_id = f"{worker}#f{number}", f"{fence}|{message}"
             delivery.started = Started(fence, message, int(attempt), int(first_ms), now_ms, envelope)
         found.append(delivery)

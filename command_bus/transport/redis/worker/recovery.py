@@ -303,7 +303,16 @@ class _ShardRecovery:
         """Return the command that runs in a mailbox."""
         content = await read_entry(self._connections.run, self.keys, mailbox, record.message)
         raw = [part for pair in content.items() for part in pair]
-        return Started(record.fence, record.message, record.attempt, record.first_ms, now_ms, content.get(b"e"), raw)
+        return Started(
+            record.fence,
+            record.message,
+            record.attempt,
+            record.first_ms,
+            now_ms,
+            content.get(b"e"),
+            raw,
+            snoozes=record.snoozes_of(record.message),
+        )
 
     async def _record_of(self, client: Redis, mailbox: str) -> tuple[MailboxRecord, int]:
         """Return a mailbox's record, and the server's time in microseconds."""

@@ -23,10 +23,11 @@ from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.mailbox_record import parse_started
+from command_bus.transport.redis.mailbox_record import parse_started, snoozes_of
 from command_bus.transport.redis.scripts import ADVANCE, Script
 from command_bus.transport.steps import (
     NO_SETTLEMENT,
+    NO_SNOOZES,
     Answer,
     Asked,
     DeadLetterStep,
@@ -35,6 +36,7 @@ from command_bus.transport.steps import (
     Lease,
     LeaseLost,
     Park,
+    PutOff,
     Refused,
     Released,
     Retry,
@@ -249,6 +251,8 @@ def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: l
             args += ("ll", lease.activation, lease.holder, lease.attempt_id)
         case Retry(delay_ms, counts):
             args += ("wl", lease.activation, lease.holder, lease.attempt_id, delay_ms, int(counts))
+        case PutOff(delay_ms):
+            args += ("wl", lease.activation, lease.holder, lease.attempt_id, delay_ms, "s")
         case GiveBack(counts):
             args += ("gl", lease.activation, lease.holder, lease.attempt_id, int(counts))
         case DeadLetterStep(left, record, raw, follow):
@@ -312,7 +316,7 @@ def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool)
         return StepFailed(body.decode(errors="replace"))
     if state == b"ask":
         return _asked(lease, body)
-    fence, message, attempt, first = parse_started(state)
+    fence, message, attempt, first, *parts = parse_started(state)
     lease.attempt_id = attempt_id(fence, message)
     fields = _NO_FIELDS
     if body is None:
@@ -329,7 +333,8 @@ def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool)
                 ]
             else:
                 body, fields = _envelope_in(body), body
-    return Started(fence, message, int(attempt), int(first), now_ms, body, fields, confirmed)
+    snoozes = snoozes_of(parts, message) if parts else NO_SNOOZES
+    return Started(fence, message, int(attempt), int(first), now_ms, body, fields, confirmed, snoozes)
 
 
 def _asked(lease: Lease, body: list[Any]) -> Asked:

@@ -25,15 +25,17 @@
 -- ARGV[6]   ahead     how many commands of a mailbox are read at a time: the one that is started, and those behind it
 -- ARGV[7…]  for each step: operation, activation, holder, running ('fence|message', or empty if none of its commands was started; then
 --           '>next' if the worker has read the next command ahead; of a take '+|message' if limits let this message start); then, if the operation has m: mark ttl in ms, mark; e: ttl; i: reply;
---           o: outcome; and by its verb b, p: record, raw envelope; w: delay in ms, '1' if the attempt counts; g: '1' if the attempt counts
+--           o: outcome; and by its verb b, p: record, raw envelope; w: delay in ms, '1' if the attempt counts, 's' if its handler
+--           put it off; g: '1' if the attempt counts
 --
 -- An operation is a few letters. The first is the verb: t take, d done, n done but denied, x done but expired, b write a dead letter,
--- p park, w wait for a retry, g give back, l wait for the limit that refused it. The second says what follows: s stay (start the next), y yield (only if no other mailbox
+-- p park, w wait for a retry or a snooze, g give back, l wait for the limit that refused it. The second says what follows: s stay (start the next), y yield (only if no other mailbox
 -- waits), l leave (start none). The others say what is left: a mark (m), a reply (i), an outcome (o), or the end of a wait (e): if the mark
 -- says that a command waits in this mailbox, the mark gets a time to live; any other mark stays as it is.
 --
 -- returns now in ms, then for each step two values:
---         'fence|message|attempt|first start in ms' of the command that now runs under this lease, and one of these: its envelope; all
+--         'fence|message|attempt|first start in ms' of the command that now runs under this lease, with the parts of its record (see
+--         shared/record.lua), and one of these: its envelope; all
 --         fields of its entry, if it has others; its envelope and a list of the ids and envelopes behind it; nil if it was read ahead
 --         'idle', 'yield', 'wait' or 'stop', and nil     the lease is given up
 --         'ask', and the id and fields of the next one   the lease is kept: limits of the first shard, or by a key, have to be asked

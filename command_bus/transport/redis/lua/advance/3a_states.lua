@@ -1,7 +1,7 @@
 -- 3. Perform the steps one by one.
 
 local started, settled = 0, 0
-local counts = {rejected = 0, expired = 0, buried = 0, dead = 0, retried = 0, handed_back = 0}
+local counts = {rejected = 0, expired = 0, buried = 0, dead = 0, retried = 0, snoozed = 0, handed_back = 0}
 local changed, released, emptied, taken, touched = {}, {}, {}, {}, {}
 local bodies, events, letter_id = {}, {}, nil
 local others_wait = nil
@@ -118,5 +118,5 @@ local function start(step, name, activation, holder, head, attempt, first, follo
   become(name, (head[3] or 'h') .. '|' .. activation .. '|' .. running .. '|' .. holder .. parts)  -- a record, packed in place: this runs for each command
   bodies[step] = body_of(box, head[2])
   if publish then note_event('started', name, envelope_in(head[2]), attempt + 1, string.match(running, '^%d+'), owner, '') end
-  return running
+  return running .. parts
 end

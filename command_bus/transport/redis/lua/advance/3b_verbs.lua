@@ -42,6 +42,7 @@ local function settle(step, verb, name, activation, holder, follow, left, parts)
     push_reply(left)
     if left.outcomes then keep_outcome(left.record, left.outcomes, left.outcome) end
   end
+  if parts ~= '' then parts = string.gsub(parts, '|z=[^|]*', '') end  -- the snoozes of the command that is settled: shared/snooze.lua
   return start(step, name, activation, holder, head, 0, '0', follow, parts)
 end
 
@@ -55,16 +56,31 @@ local function park(step, name, left, attempt, first, parts)
   return 'stop'
 end
 
-local function wait(step, name, delay, counts_as_attempt, attempt, first, parts)
+-- Return the parts of a record whose command is to wait: with one more snooze of it if its handler put it off, else with those that it had.
+local function with_snooze(parts, message, first, more)
+  if parts == '' and not more then return parts end
+  local count, of, truly = string.match(parts, '|z=(%d+):([%d-]+):(%d+)')
+  parts = string.gsub(parts, '|z=[^|]*', '')
+  if of ~= message then
+    if not more then return parts end
+    count, truly = 0, string.match(first, '%d+') or '0'
+  end
+  return parts .. format('|z=%.0f:%s:%s:%d', count + (more and 1 or 0), message, truly, more and 1 or 0)
+end
+
+local waits = {['1'] = 'retried', ['0'] = 'handed_back', s = 'snoozed'}
+
+local function wait(step, name, delay, why, attempt, first, parts)
   trim(step, messages[step])
-  local tried = counts_as_attempt == '0' and format('%d', attempt - 1) or attempt
+  local tried = why == '1' and attempt or format('%d', math.max(attempt - 1, 0))
   local at = now + tonumber(delay)
+  parts = with_snooze(parts, messages[step], first, why == 's')
+  if why == 's' then first = '-' .. format('%.0f', at) end  -- as whoever wakes it writes; one of another release may not
   local head = call('ZRANGE', due, 0, 0, 'WITHSCORES')
   call('ZADD', due, at, 'r:' .. name)
   rest(step, 'w', tried, first, parts)
   if not head[2] or at < tonumber(head[2]) or tonumber(head[2]) <= now then try('XADD', ready, '*', 'tick', '1') end
-  local kind = counts_as_attempt == '0' and 'handed_back' or 'retried'
-  counts[kind] = counts[kind] + 1
+  counts[waits[why]] = counts[waits[why]] + 1
   return 'wait'
 end
 
@@ -86,7 +102,7 @@ local function note_end(step, verb, name, left, record, at)
   local attempt, worker = string.match(record, '^(%d+)|[^|]*|([^#|]*)', at)
   if holders[step] == '' and verb ~= 'g' then note_event('interrupted', name, envelope, attempt, fence_then, worker, '') end
   if verb == 'w' then
-    note_event(left[2] == '1' and 'retried' or 'handed_back', name, envelope, attempt, fence_then, worker, left[1])
+    note_event(waits[left[2]], name, envelope, attempt, fence_then, worker, left[1])
   elseif verb == 'g' then
     note_event(left[1] == '1' and 'interrupted' or 'handed_back', name, envelope, attempt, fence_then, worker, '')
   else

@@ -1,0 +1,78 @@
+"""`HandlingPolicy`: what applies to a command, out of what its dispatch, its class, its entity type and the bus say, in this order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from command_bus.messages.policies import Delivery, RetryPolicy
+
+__all__ = ["HandlingPolicy", "PolicyLevel", "handling_policy"]
+
+_ONE_START = RetryPolicy(attempts=1)
+_USUAL = RetryPolicy()
+
+
+class PolicyLevel(Protocol):
+    """One who may say something: a class, an entity type or the bus. None says nothing."""
+
+    @property
+    def delivery(self) -> Delivery | None:
+        """What an interruption means."""
+        ...
+
+    @property
+    def retry(self) -> RetryPolicy | None:
+        """How failures are retried."""
+        ...
+
+    @property
+    def attempt_timeout(self) -> float | None:
+        """Seconds that one attempt may take."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HandlingPolicy:
+    """The policy of one command.
+
+    Attributes:
+        delivery: What an interruption means.
+        retry: How failures are retried.
+        attempt_timeout: Seconds that one attempt may take, or None.
+    """
+
+    delivery: Delivery = "at_least_once"
+    retry: RetryPolicy = _USUAL
+    attempt_timeout: float | None = None
+
+    def with_overrides(self, retry: RetryPolicy | None, attempt_timeout: float | None) -> HandlingPolicy:
+        """Return the policy of a command whose dispatch says something of its own.
+
+        Which exceptions are retried stays with the class: types do not travel.
+        """
+        policy = self
+        if retry is not None:
+            kept = replace(retry, retry_on=self.retry.retry_on, give_up_on=self.retry.give_up_on)
+            policy = replace(policy, retry=kept)
+        return policy if attempt_timeout is None else replace(policy, attempt_timeout=attempt_timeout)
+
+
+def handling_policy(*levels: PolicyLevel) -> HandlingPolicy:
+    """Return what applies of several levels, the most specific one first.
+
+    A command that is delivered at most once is started once, unless the level that says so, or one above it, has a policy of retries: retries that
+    a wider level has for all are not meant for it.
+    """
+    delivery: Delivery | None = None
+    retry: RetryPolicy | None = None
+    timeout: float | None = None
+    for level in levels:
+        retry = retry or level.retry
+        if delivery is None and level.delivery is not None:
+            delivery = level.delivery
+            if delivery == "at_most_once":
+                retry = retry or _ONE_START
+        if timeout is None:
+            timeout = level.attempt_timeout
+    return HandlingPolicy(delivery or "at_least_once", retry or _USUAL, timeout)

@@ -1,0 +1,69 @@
+"""`Snooze` and `GiveUp`: how a handler says when it can do its work, or that it never can."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from command_bus.errors import InvalidSettings
+
+__all__ = ["GiveUp", "Snooze"]
+
+_LONGEST = 365 * 86_400
+
+
+class GiveUp(Exception):
+    """Raised *by a handler* that knows that no retry will help: the command fails at once, whatever attempts are left.
+
+    It is dead-lettered, or parks its entity, as after its last attempt, and its caller gets `CommandFailed`.
+
+    Args:
+        reason: For the dead letter and the caller.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Snooze(Exception):
+    """Raised *by a handler* that cannot do its work now and knows when it can: the command starts again after that time.
+
+    It is no failure and uses no attempt. The command keeps its place and its entity waits, so that no command of it is overtaken. Raise it only
+    before the work has begun: an `at_most_once` command starts again as well, since its handler says that it did nothing.
+
+    Args:
+        seconds: How long to wait, at most a year.
+        most: How often this command may do so. Once more is a failure, which its retry policy decides about.
+        reason: For logs, and for the dead letter if it was too often.
+
+    Raises:
+        InvalidSettings: Such a time or number there is not. In a handler that is a failure like any other.
+    """
+
+    def __init__(self, seconds: float, *, most: int = 10, reason: str = "") -> None:
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool) and not math.isnan(seconds)
+        if not is_number or not 0 <= seconds <= _LONGEST:
+            raise InvalidSettings(f"Snooze({seconds!r}): a number of seconds from 0 to {_LONGEST:,}, a year")
+        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+            raise InvalidSettings(f"Snooze(most={most!r}): a number, at least 1")
+        super().__init__(f"for {seconds:g} s{': ' if reason else ''}{reason}")
+        self.seconds = float(seconds)
+        self.most = most
+        self.reason = reason
+
+    def too_often(self) -> Snooze:
+        """Return the failure of a command that was put off once more than it may be."""
+        error = Snooze(self.seconds, most=self.most, reason=self.reason)
+        error.args = (f"put off {self.most} times, which is the most; then again {self}",)
+        return error.with_traceback(self.__traceback__)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.seconds, self.most, self.reason, self.args)
+
+
+def _again(seconds: float, most: int, reason: str, args: tuple[str, ...]) -> Snooze:
+    """Make one that was pickled."""
+    error = Snooze(seconds, most=most, reason=reason)
+    error.args = args
+    return error

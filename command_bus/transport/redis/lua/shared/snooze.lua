@@ -1,0 +1,19 @@
+-- snooze: the part `z` of a mailbox's record: |z=<count>:<message>:<first start in ms>:<1 or 0>. It says how often this message, the mailbox's
+-- oldest, was put off by its handler, when it truly was first started, and whether that is what its entity waits for (state w). Of another
+-- message it says nothing: a script of another release may have left it.
+--
+-- A command that is put off has run. So the record's first start becomes the time of its wake, below zero: its deadline no longer counts, and
+-- a worker that does not know it waits for a newer one from then on.
+
+-- Return parts without the snoozes of the message that was settled or removed.
+local function without_snooze(parts)
+  if not parts or parts == '' then return parts end
+  return (string.gsub(parts, '|z=[^|]*', ''))
+end
+
+-- Return the first start of a mailbox's oldest command that is woken.
+local function woken(first, parts)
+  if first == '0' or not parts or not string.find(parts, '|z=%d+:[%d-]+:%d+:1') then return first end
+  local time = redis.call('TIME')
+  return '-' .. string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+end

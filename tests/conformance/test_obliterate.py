@@ -1,0 +1,152 @@
+"""Deletion of a whole namespace: all of it, nothing else, and not under the hands of workers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from command_bus import (
+    BusClosed,
+    Command,
+    CommandBus,
+    Draining,
+    EntityId,
+    HandlerRegistry,
+    InvalidSettings,
+    RetryPolicy,
+    Snooze,
+    WorkersLive,
+)
+from tests.conformance.conftest import Sandbox
+
+
+class Do(Command[int], entity="box", retry=RetryPolicy(attempts=1)):
+    box: EntityId
+    what: str = ""
+
+
+@pytest.fixture
+def gate(sandbox: Sandbox) -> asyncio.Event:
+    """Opens for handlers that wait."""
+    gate = asyncio.Event()
+
+    @sandbox.registry.handles(Do)
+    async def do(command: Do) -> int:
+        if command.what == "wait":
+            await gate.wait()
+        if command.what == "fail":
+            raise ValueError("no")
+        if command.what == "later":
+            raise Snooze(600)
+        return 1
+
+    return gate
+
+
+async def fill(bus: CommandBus) -> None:
+    """Leave something under every kind of key that a namespace has."""
+    async with bus.worker():
+        await bus.events.watch("box")
+        await bus.dispatch(Do(box="f", what="fail"))
+        await bus.dispatch(Do(box="s", what="later"))
+        await bus.call(Do(box="a"), timeout=10)
+        await bus.entities.of("other").pause("why")
+        async with asyncio.timeout(10):
+            while not (await bus.stats()).snoozed or not (await bus.stats()).dead_letters:
+                await asyncio.sleep(0.01)
+    await bus.dispatch_batch([Do(box=f"b-{number % 40}") for number in range(200)])
+    for number in range(30):
+        await bus.dispatch(Do(box="ids"), command_id=f"id-{number}")
+    await bus.dispatch(Do(box="d"), delay=600)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_every_key_of_the_namespace_goes_and_no_other(sandbox: Sandbox, gate: asyncio.Event, shards: int) -> None:
+    other = Sandbox(sandbox.name, sandbox.clients, namespace=f"{sandbox.namespace}x")
+    async with sandbox.bus(shards=shards) as bus, other.bus(shards=shards) as neighbour:
+        await neighbour.dispatch_raw("box", "a", "Do", {"box": "a"})
+        theirs = await other.keys()
+        await fill(bus)
+        keys = [key for key in await sandbox.keys() if not key.startswith(f"{{{other.namespace}:")]
+        assert len(keys) > 50
+        assert await bus.entities.obliterate(confirm=sandbox.namespace) >= len(keys)
+        assert not bus.is_open
+        assert [key for key in await sandbox.keys() if not key.startswith(f"{{{other.namespace}:")] == []
+        assert await other.keys() == theirs
+        with pytest.raises(BusClosed):
+            await bus.dispatch(Do(box="a"))
+    await other.clean()
+    async with sandbox.bus(shards=1) as bus, bus.worker():  # a new namespace, and it may have other shards
+        assert await bus.call(Do(box="a"), timeout=10) == 1
+        assert (await bus.stats()).accepted == 1
+
+
+@pytest.mark.parametrize("confirm", ["", "shop", "*", None, True])
+async def test_64_another_name_deletes_nothing(sandbox: Sandbox, gate: asyncio.Event, confirm: Any) -> None:
+    async with sandbox.bus() as bus:
+        await bus.dispatch(Do(box="a"))
+        before = await sandbox.keys()
+        with pytest.raises(InvalidSettings, match=f"is not the name of this namespace, which is '{sandbox.namespace}'"):
+            await bus.entities.obliterate(confirm=confirm, force=True)
+        with pytest.raises(InvalidSettings, match=r"purge\(\) empties a type"):
+            await bus.entities.of("box").obliterate(confirm=sandbox.namespace)
+        assert await sandbox.keys() == before
+        assert (await bus.dispatch(Do(box="a"))).status == "accepted"
+
+
+async def test_64_it_is_refused_while_workers_live(sandbox: Sandbox, gate: asyncio.Event) -> None:
+    async with sandbox.bus() as bus:
+        async with bus.worker() as worker:
+            assert await bus.call(Do(box="a"), timeout=10) == 1
+            with pytest.raises(WorkersLive, match="stop them, and what sends to it") as caught:
+                await bus.entities.obliterate(confirm=sandbox.namespace)
+            assert caught.value.workers == (worker.name,)
+            assert await bus.call(Do(box="a"), timeout=10) == 1, "it is not drained either"
+        await bus.entities.obliterate(confirm=sandbox.namespace)
+    assert await sandbox.keys() == []
+
+
+async def test_by_force_what_runs_can_settle_nothing_and_nothing_comes_to_life_again(
+    sandbox: Sandbox, gate: asyncio.Event
+) -> None:
+    standing = {f"{{{sandbox.namespace}:0}}:{name}" for name in ("meta", "ready", "workers")}
+    async with sandbox.bus() as working, working.worker(), sandbox.bus() as bus:
+        await bus.dispatch(Do(box="a", what="wait"), command_id="runs")
+        for _ in range(5):
+            await bus.dispatch(Do(box="a"))
+        async with asyncio.timeout(10):
+            while not (await bus.stats()).in_flight:
+                await asyncio.sleep(0.01)
+        assert await bus.entities.obliterate(confirm=sandbox.namespace, force=True) > 0
+        gate.set()
+        await asyncio.sleep(0.5)
+        assert set(await sandbox.keys()) <= standing, "what the worker writes of itself"
+    async with sandbox.bus(registry=HandlerRegistry()) as bus:
+        assert (await bus.stats()).depth == 0
+        await bus.entities.obliterate(confirm=sandbox.namespace)
+    assert await sandbox.keys() == []
+
+
+async def test_one_that_broke_off_leaves_a_drained_namespace_and_is_repeated(
+    sandbox: Sandbox, gate: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sandbox.bus() as bus:
+        await fill(bus)
+
+        async def breaks_off(shard: int) -> int:
+            raise ConnectionError("as planned")
+
+        monkeypatch.setattr(bus.transport.obliteration, "go_on", breaks_off)
+        with pytest.raises(ConnectionError):
+            await bus.entities.obliterate(confirm=sandbox.namespace)
+        with pytest.raises(Draining):
+            await bus.dispatch(Do(box="b-1"))
+        assert (await bus.stats()).in_flight == 0
+        async with bus.worker():  # what is left of the mailboxes is no work
+            await asyncio.sleep(0.3)
+            assert (await bus.stats()).entities == 0
+        monkeypatch.undo()
+        await bus.entities.obliterate(confirm=sandbox.namespace)
+    assert await sandbox.keys() == []
