@@ -69,6 +69,10 @@ class ListTransport:
         raise UnsuitableServer("this transport cannot end attempts")
 
     @property
+    def limits(self) -> NoReturn:
+        raise UnsuitableServer("this transport has no limits")
+
+    @property
     def obliteration(self) -> NoReturn:
         raise UnsuitableServer("this transport cannot delete a namespace")
 

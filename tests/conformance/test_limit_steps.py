@@ -348,7 +348,7 @@ async def test_a_clock_that_went_back_costs_a_burst_at_most(bench: LimitBench, h
     await bench.wake_until(1, 1.0)
 
 
-async def test_a_cost_above_the_burst_waits_for_a_full_bucket(bench: LimitBench, harness: TransportHarness) -> None:
+async def test_68_a_cost_above_the_burst_waits_for_a_full_bucket(bench: LimitBench, harness: TransportHarness) -> None:
     await bench.put("shopify", Rate(50, burst=5))
     worker = bench.worker()
     for lease in await _leases(bench, worker, A):

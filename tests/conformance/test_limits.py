@@ -210,7 +210,7 @@ async def test_defaults_of_code_are_compared_by_revision(sandbox: Sandbox, ran: 
     assert "a higher revision than 1" in caplog.text
 
 
-async def test_a_name_without_a_rule_runs_and_is_told(sandbox: Sandbox, ran: Ran, caplog: pytest.LogCaptureFixture) -> None:
+async def test_69_a_name_without_a_rule_runs_and_is_told(sandbox: Sandbox, ran: Ran, caplog: pytest.LogCaptureFixture) -> None:
     async with sandbox.bus() as bus, bus.worker():
         assert "limit partner is named by a class" in caplog.text
         await bus.dispatch(Fetch(page="p", partner="x"))
@@ -261,13 +261,13 @@ BAD_LIMITS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_LIMITS)
-def test_a_wrong_limit_is_refused_where_it_is_written(name: str) -> None:
+def test_65_a_wrong_limit_is_refused_where_it_is_written(name: str) -> None:
     make, text = BAD_LIMITS[name]
     with pytest.raises(InvalidSettings, match=text):
         make()
 
 
-def test_a_class_with_a_wrong_limit_is_refused() -> None:
+def test_66_a_class_with_a_wrong_limit_is_refused() -> None:
     with pytest.raises(RegistrationError, match="names the field 'partner', which the class lacks"):
 
         class NoSuchField(Command[None], entity="shop", limits=(Limit("x", key="partner"),)):
@@ -279,7 +279,7 @@ def test_a_class_with_a_wrong_limit_is_refused() -> None:
             shop: EntityId
 
 
-async def test_wrong_requests_are_refused(sandbox: Sandbox, ran: Ran) -> None:
+async def test_67_wrong_requests_are_refused(sandbox: Sandbox, ran: Ran) -> None:
     async with sandbox.bus() as bus:
         for name in ("", "my shop", "type:", "what:shop", "type:a:b"):
             with pytest.raises(InvalidSettings, match="is no limit"):
