@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Stats,
         WaitingCommand,
     )
+    from command_bus.admin.limits import LimitInfo
     from command_bus.bus import CommandBus
     from command_bus.errors import (
         BadResult,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         UniqueKeyTaken,
         UnknownCommand,
         UnknownDeadLetter,
+        UnknownLimit,
         UnknownSchedule,
         UnsuitableServer,
         WorkersLive,
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
     )
     from command_bus.handlers.registry import HandlerRegistry, handles
     from command_bus.messages.context import CommandContext
+    from command_bus.messages.limits import Limit, Rate
     from command_bus.messages.message import Command, EntityId, Message, Query
     from command_bus.messages.outgoing import Envelope, Outbound, OutgoingMessage
     from command_bus.messages.policies import EntityPolicy, Lanes, PerEntity, lanes, per_entity
@@ -149,6 +152,8 @@ __all__ = [
     "InvalidRows",
     "InvalidSettings",
     "Lanes",
+    "Limit",
+    "LimitInfo",
     "MayNotReplace",
     "Message",
     "Middleware",
@@ -165,6 +170,7 @@ __all__ = [
     "Proceed",
     "Query",
     "QueueFull",
+    "Rate",
     "Receipt",
     "Recount",
     "RegistrationError",
@@ -186,6 +192,7 @@ __all__ = [
     "UniqueKeyTaken",
     "UnknownCommand",
     "UnknownDeadLetter",
+    "UnknownLimit",
     "UnknownSchedule",
     "UnsuitableServer",
     "WaitingCommand",
@@ -213,6 +220,8 @@ _HOMES = {
     "admin.info": "AbortReport DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo Stats WaitingCommand",
     "transport.records": "Recount",
     "serialization.announcements": "CommandInfo WorkerInfo WorkerStatus",
+    "admin.limits": "LimitInfo",
+    "messages.limits": "Limit Rate",
     "messages.message": "Command EntityId Message Query",
     "middleware": "Middleware Proceed Sending",
     "observer": "Observer",

@@ -18,6 +18,7 @@ from command_bus.admin.entity import EntityScope
 from command_bus.admin.events import Events
 from command_bus.admin.fleet import Fleet
 from command_bus.admin.info import Stats
+from command_bus.admin.limits import Limits
 from command_bus.admin.statistics import Statistics
 from command_bus.admin.waiting import WaitingCommands
 from command_bus.clock import checked_seconds, mono
@@ -89,6 +90,7 @@ class CommandBus:
         entities: All entities, for operators: list, pause, resume, drain, purge them; `entities.of("account")` is one type.
         fleet: Who works here, and the commands that the workers announce.
         server: Whether the server is there, as the bus's own requests found out.
+        limits: How often, and how many at a time, commands may start: put, take back, list.
         events: What happens to commands of watched entity types: `async for event in bus.events()`.
         commands: Single commands that wait: list and reschedule delayed ones.
         schedules: Commands that come at times: put, list, pause, trigger, remove their schedules.
@@ -129,6 +131,7 @@ class CommandBus:
         self.server = ServerState(self.session)
         self.commands = Commands(self.session)
         self.schedules = Schedules(self.session, self._sender)
+        self.limits = Limits(self.session)
 
     @classmethod
     def in_memory(cls, **arguments: Unpack[BusArguments]) -> Self:

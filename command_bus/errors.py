@@ -49,6 +49,7 @@ __all__ = [
     "UniqueKeyTaken",
     "UnknownCommand",
     "UnknownDeadLetter",
+    "UnknownLimit",
     "UnknownSchedule",
     "UnsuitableServer",
     "WorkersLive",
@@ -116,6 +117,12 @@ class RegistrationError(CommandBusError, TypeError):
     """A message class or handler is declared wrongly: found when it is defined, not when the first command arrives."""
 
     code = "registration_error"
+
+
+class UnknownLimit(CommandBusError, LookupError):
+    """There is no limit of this name: neither does code declare it, nor did an operator put it."""
+
+    code = "unknown_limit"
 
 
 class MissingExtra(CommandBusError, ImportError):

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 from command_bus.clock import LONGEST
 from command_bus.errors import InvalidSettings
 from command_bus.messages.handling_policy import HandlingPolicy, handling_policy
+from command_bus.messages.limits import Limit, checked_bus_limits
 from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import Delivery, EntityPolicy, RetryPolicy
 from command_bus.server_urls import redacted, unverified, url_fault, weakened
@@ -55,6 +56,7 @@ class SettingOverrides(TypedDict, total=False):
     delivery: Delivery | None
     retry: RetryPolicy | None
     attempt_timeout: float | None
+    limits: Iterable[Limit]
     concurrency: int
     threads: int
     max_waiting: int
@@ -137,6 +139,7 @@ class BusSettings(BaseSettings):
     attempt_timeout: Seconds | None = Field(
         default=None, description="Seconds that one attempt may take of commands whose class and entity type do not say."
     )
+    limits: tuple[Limit, ...] = Field(default=(), description="Limits of the whole bus (`scope = bus`), and named ones.")
 
     concurrency: Annotated[int, Field(ge=1, le=100_000)] = Field(
         default=100, description="Entities that one worker runs at a time."
@@ -240,6 +243,11 @@ class BusSettings(BaseSettings):
         if not _NAMESPACE.fullmatch(value):
             raise ValueError("1 to 100 of letters, digits, '_', '.' and '-'")
         return value
+
+    @field_validator("limits")
+    @classmethod
+    def _limits_are_of_the_bus(cls, value: tuple[Limit, ...]) -> tuple[Limit, ...]:
+        return checked_bus_limits(value)
 
     @field_validator("signing_keys", mode="before")
     @classmethod

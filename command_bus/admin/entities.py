@@ -17,12 +17,14 @@ from typing import Any
 
 from command_bus.admin.entity_types import forget_type, types_of
 from command_bus.admin.holding import pause_end
-from command_bus.admin.info import EntityInfo, EntityOrder, EntityPage, EntityState, EntityTypeInfo, HoldInfo
+from command_bus.admin.info import EntityInfo, EntityOrder, EntityPage, EntityState, EntityTypeInfo, HoldInfo, LimitWaitInfo
+from command_bus.admin.limits import limit_label
 from command_bus.admin.obliterate import obliterate
 from command_bus.admin.waiting import WaitingCommands
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import check_entity_type
 from command_bus.session import Session
+from command_bus.transport.limits import LimitWait
 from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, mailbox_parts, scope_label, scope_of, type_scope
 from command_bus.transport.records import Hold, Recount, StoredEntity
 
@@ -225,10 +227,17 @@ class Entities:
         reader = transport.entities
         due = await reader.retry_times([entity.mailbox for entity in entities if entity.state in ("retrying", "snoozed")])
         delayed = await reader.first_delayed(entity.mailbox for entity in entities if entity.is_delayed)
+        limited = [each.mailbox for each in entities if each.state == "limited"]
+        waits = await transport.limits.waits(limited) if limited else {}
         now = await reader.now_ms()
         return tuple(
             entity_info(
-                each, transport.shard_of(each.mailbox), now, retry_at_ms=due.get(each.mailbox), due_ms=delayed.get(each.mailbox)
+                each,
+                transport.shard_of(each.mailbox),
+                now,
+                retry_at_ms=due.get(each.mailbox),
+                due_ms=delayed.get(each.mailbox),
+                wait=waits.get(each.mailbox),
             )
             for each in entities
         )
@@ -237,7 +246,9 @@ class Entities:
         return self._scope in (EVERYTHING, scope_of(mailbox))
 
 
-def entity_info(entity: StoredEntity, shard: int, now_ms: int, *, retry_at_ms: int | None, due_ms: int | None) -> EntityInfo:
+def entity_info(
+    entity: StoredEntity, shard: int, now_ms: int, *, retry_at_ms: int | None, due_ms: int | None, wait: LimitWait | None = None
+) -> EntityInfo:
     """Return the public form of an entity."""
     kind, entity_id = mailbox_parts(entity.mailbox)
     return EntityInfo(
@@ -255,6 +266,7 @@ def entity_info(entity: StoredEntity, shard: int, now_ms: int, *, retry_at_ms: i
         letter_id=f"{shard}-{entity.letter}" if entity.letter else None,
         due_ms=due_ms,
         snoozes=entity.snoozes,
+        limit=None if wait is None else LimitWaitInfo(limit_label(wait.scope), wait.since_ms, wait.before, wait.free_in),
     )
 
 

@@ -23,6 +23,7 @@ async def details_of(session: Session, mailbox: str, count: int) -> EntityDetail
     stored = await reader.look(mailbox)
     found = await reader.head(mailbox, count + 1)
     due = await reader.retry_times([mailbox] if stored.state in ("retrying", "snoozed", "paused") else [])
+    waits = await session.transport.limits.waits([mailbox]) if stored.state == "limited" else {}
     limits = reading_limits(session.settings)
     line = [_waiting(message, envelope, limits) for message, envelope in found.entries]
     wanted = count - len(line[1:])
@@ -34,6 +35,7 @@ async def details_of(session: Session, mailbox: str, count: int) -> EntityDetail
         await reader.now_ms(),
         retry_at_ms=due.get(mailbox),
         due_ms=delayed[0].due_ms if delayed and not line else None,
+        wait=waits.get(mailbox),
     )
     head = line[0] if line else None
     workers = await Fleet(session).workers()

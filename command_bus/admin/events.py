@@ -30,6 +30,7 @@ EventKind = Literal[
     "snoozed",
     "interrupted",
     "handed_back",
+    "limited",
     "dead_lettered",
     "parked",
     "replayed",

@@ -20,6 +20,7 @@ __all__ = [
     "EntityState",
     "EntityTypeInfo",
     "HoldInfo",
+    "LimitWaitInfo",
     "Stats",
     "WaitingCommand",
 ]
@@ -52,6 +53,27 @@ class HoldInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitWaitInfo:
+    """Where an entity stands that waits for a limit.
+
+    Attributes:
+        limit: For people: `bus`, `type:shop`, `entity:shop[7]`, `shopify[acme]`.
+        since_ms: When it was refused first, by the server's clock.
+        before: Entities that stand before it.
+        free_in: Seconds until the first of them may start; None if that depends on what runs.
+    """
+
+    limit: str
+    since_ms: int
+    before: int
+    free_in: float | None
+
+    def __str__(self) -> str:
+        when = "free when one ends" if self.free_in is None else f"free in {self.free_in:.1f} s"
+        return f"limit {self.limit}: {when} ({self.before:,} before it)"
+
+
+@dataclass(frozen=True, slots=True)
 class EntityInfo:
     """One entity that has work, or is paused or drained itself.
 
@@ -60,7 +82,7 @@ class EntityInfo:
         entity_type: None if it has no entity.
         entity_id: None if it has no entity, is a lane, or its id is too long for its name.
         state: `waiting` (for a worker, or all that it has is delayed), `running`, `retrying`, `snoozed`, `paused`, `parked` by a dead letter,
-            or `draining` (waiting, and refusing what is new).
+            `limited` (waits for a limit), or `draining` (waiting, and refusing what is new).
         depth: Commands that it holds, running and delayed ones included.
         age: Seconds since the command at its head was accepted; 0.0 if all are delayed.
         attempt: How often that was started.
@@ -72,6 +94,7 @@ class EntityInfo:
         due_ms: When the first of its commands takes its place, by the server's clock, if all that it has is delayed; else None. A listing
             leaves it out for what comes far behind others: 100,000 in its shard.
         snoozes: How often the command at its head was put off by its handler.
+        limit: For what it waits, if it is limited; None otherwise.
     """
 
     name: str
@@ -88,6 +111,7 @@ class EntityInfo:
     letter_id: str | None
     due_ms: int | None = None
     snoozes: int = 0
+    limit: LimitWaitInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +310,7 @@ class Stats:
         fired: Firings of schedules since the namespace was made.
         fired_late: Those more than a second behind their time.
         schedule_overdue: Seconds for which the schedule has been due that is latest, 0.0 if none is.
+        limited: Entities that wait for a limit; see `bus.limits.list()`.
     """
 
     depth: int
@@ -315,3 +340,4 @@ class Stats:
     fired: int = 0
     fired_late: int = 0
     schedule_overdue: float = 0.0
+    limited: int = 0

@@ -32,6 +32,7 @@ COMMANDS = (
     LazyCommand("delayed", "commands.delayed", "Delayed commands: list, promote."),
     LazyCommand("dlq", "commands.dlq", "Dead letters: list, replay, discard, purge."),
     LazyCommand("recount", "commands.recount", "Set wrong counters right."),
+    LazyCommand("limits", "commands.limits", "Limits of starts: list, put, remove."),
     LazyCommand("types", "commands.types", "Entity types: list them, remove one."),
     LazyCommand("events", "commands.events", "What happens to commands, as it happens."),
     LazyCommand("workers", "commands.inspect", "Live workers, and workers that were lost."),

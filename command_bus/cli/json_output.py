@@ -22,6 +22,7 @@ _DURATIONS = frozenset(
     (
         "age",
         "delay",
+        "free_in",
         "lease",
         "lease_age",
         "longest",

@@ -11,6 +11,7 @@ the class is defined, into a frozen `MessageSpec`; a mistake is an error there a
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar, cast, get_args, get_origin
 
@@ -19,6 +20,7 @@ from typing_extensions import Unpack
 
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidCommand, RegistrationError
+from command_bus.messages.limits import Limit, checked_limits
 from command_bus.messages.policies import Delivery, OnPoison, RetryPolicy
 from command_bus.messages.unique import Unique
 
@@ -40,7 +42,7 @@ Reply_co = TypeVar("Reply_co", covariant=True)
 MAX_COMMAND_ID_BYTES = 512
 MAX_ENTITY_ID_BYTES = 4096
 _ENTITY_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_CLASS_ARGUMENTS = frozenset({"entity", "delivery", "retry", "on_poison", "attempt_timeout", "unique"})
+_CLASS_ARGUMENTS = frozenset({"entity", "delivery", "retry", "on_poison", "attempt_timeout", "unique", "limits"})
 _WIRE_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
 
 
@@ -134,6 +136,7 @@ class MessageSpec:
         on_poison: What a poisoned command does to its entity.
         attempt_timeout: Seconds that one attempt of the handler may take.
         unique: How repeated triggers are folded, or None.
+        limits: The named limits that its starts are held to.
     """
 
     name: str
@@ -145,6 +148,7 @@ class MessageSpec:
     on_poison: OnPoison | None = None
     attempt_timeout: float | None = None
     unique: Unique | None = None
+    limits: tuple[Limit, ...] = ()
 
 
 class Message(BaseModel, Generic[Reply_co]):
@@ -164,6 +168,7 @@ class Message(BaseModel, Generic[Reply_co]):
         on_poison: OnPoison | None = None,
         attempt_timeout: float | None = None,
         unique: Unique | None = None,
+        limits: Sequence[Limit] | None = None,
         **config: Unpack[ConfigDict],
     ) -> None:
         """Name the class arguments for type checkers; pydantic passes the same ones to the hook below, once fields are known."""
@@ -211,6 +216,7 @@ class Command(Message[Reply_co]):
         on_poison: `"skip"` or `"park"`.
         attempt_timeout: Seconds that one attempt of the handler may take.
         unique: A `Unique`: repeated triggers are folded into one.
+        limits: Named limits, as in `limits=(Limit("shopify", key="partner", cost="points"),)`.
 
     What a class does not say, the policy of its entity type says, and then that of the bus.
 
@@ -227,7 +233,8 @@ def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any]
     values: dict[str, Any] = {}
     if inherited is not None:
         values = {
-            slot: getattr(inherited, slot) for slot in ("entity", "delivery", "retry", "on_poison", "attempt_timeout", "unique")
+            slot: getattr(inherited, slot)
+            for slot in ("entity", "delivery", "retry", "on_poison", "attempt_timeout", "unique", "limits")
         }
         if given.get("delivery") == "at_most_once" and inherited.delivery != "at_most_once":
             values["retry"] = None  # at most one start, unless the class itself asks for retries of what it raised
@@ -239,6 +246,7 @@ def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any]
     except InvalidCommand as error:
         raise RegistrationError(f"{cls.__qualname__}: {error}") from error
     _check_choices(cls, values)
+    values["limits"] = checked_limits(cls.__qualname__, values.get("limits", ()), cls.model_fields)
     values["key"] = _entity_field(cls, values.get("entity"))
     values["reply"] = _reply_type(cls)
     return MessageSpec(**values)

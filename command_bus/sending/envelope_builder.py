@@ -17,6 +17,7 @@ from uuid import UUID
 from command_bus.clock import checked_seconds, mono, wall_ms
 from command_bus.errors import CallCycle, InvalidCommand, InvalidSettings, RegistrationError
 from command_bus.messages.context import Running, running_command
+from command_bus.messages.limits import check_costs
 from command_bus.messages.message import (
     MAX_COMMAND_ID_BYTES,
     Message,
@@ -125,6 +126,8 @@ class EnvelopeBuilder:
         """
         route = self._routes.get(type(message)) or self._bind(message)
         spec = route.spec
+        if spec.limits:
+            check_costs(spec.limits, message)
         entity_id = None if spec.key is None else canonical_entity_id(getattr(message, spec.key, None))
         out = OutgoingMessage(
             spec.name,
@@ -236,6 +239,8 @@ class EnvelopeBuilder:
         """
         route = self._routes.get(type(message)) or self._bind(message)
         spec = route.spec
+        if spec.limits:
+            check_costs(spec.limits, message)
         command_id = new_command_id()
         payload = route.codec.encode(message, self._limits)
         if spec.entity is None or spec.key is None:
@@ -251,7 +256,7 @@ class EnvelopeBuilder:
         route = self._routes.get(type(messages[0])) or self._bind(messages[0])
         key, encode, limits, depth, name = route.spec.key, route.codec.encode, self._limits, route.max_depth, route.spec.name
         start = f"{route.spec.entity}:"
-        pack = None if key is None or isinstance(route.mailbox, Lanes) else route.stamp.packer()
+        pack = None if key is None or isinstance(route.mailbox, Lanes) or route.spec.limits else route.stamp.packer()
         built: list[Submission | InvalidCommand] = []
         for message in messages:
             try:

@@ -19,7 +19,15 @@ from command_bus.messages.outgoing import Envelope
 from command_bus.messages.policies import RetryPolicy
 from command_bus.messages.receipts import BatchResult, SyncReceipt
 from command_bus.messages.unique import Unique
-from command_bus.sync.parts import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFleet, SyncServerState
+from command_bus.sync.parts import (
+    SyncDeadLetters,
+    SyncEntities,
+    SyncEntityScope,
+    SyncEvents,
+    SyncFleet,
+    SyncLimits,
+    SyncServerState,
+)
 from command_bus.sync.scheduling import SyncCommands, SyncSchedules
 from command_bus.sync.thread import ThreadedBus, warn_of_event_loop
 
@@ -64,6 +72,7 @@ class SyncCommandBus:
         self.server = SyncServerState(self._bus, lambda bus: bus.server)
         self.commands = SyncCommands(self._bus, lambda bus: bus.commands)
         self.schedules = SyncSchedules(self._bus, lambda bus: bus.schedules)
+        self.limits = SyncLimits(self._bus, lambda bus: bus.limits)
 
     def __enter__(self) -> Self:
         self.open()

@@ -15,6 +15,7 @@ from command_bus.admin.entities import Entities
 from command_bus.admin.entity import EntityScope
 from command_bus.admin.events import Event, EventKind, Events
 from command_bus.admin.fleet import Fleet
+from command_bus.admin.limits import LimitInfos, Limits
 from command_bus.errors import BusClosed
 from command_bus.messages.message import Message, canonical_entity_id, check_entity_type
 from command_bus.sending.server_state import ServerState
@@ -33,13 +34,23 @@ if TYPE_CHECKING:
         HoldInfo,
     )
     from command_bus.bus import CommandBus
+    from command_bus.messages.limits import Rate
     from command_bus.messages.options import CallOptions, DispatchOptions
     from command_bus.messages.receipts import SyncReceipt
     from command_bus.serialization.announcements import CommandInfo, WorkerStatus
     from command_bus.sync.thread import ThreadedBus
     from command_bus.transport.records import Recount
 
-__all__ = ["Part", "SyncDeadLetters", "SyncEntities", "SyncEntityScope", "SyncEvents", "SyncFleet", "SyncServerState"]
+__all__ = [
+    "Part",
+    "SyncDeadLetters",
+    "SyncEntities",
+    "SyncEntityScope",
+    "SyncEvents",
+    "SyncFleet",
+    "SyncLimits",
+    "SyncServerState",
+]
 
 R = TypeVar("R")
 P = TypeVar("P")
@@ -251,6 +262,26 @@ class SyncFleet(Part[Fleet]):
     def command(self, name: str) -> CommandInfo | None:
         """See `Fleet.command`."""
         return self._do(lambda fleet: fleet.command(name))
+
+
+class SyncLimits(Part[Limits]):
+    """See `Limits`; reached as `bus.limits`."""
+
+    def put(self, name: str, rate: Rate | None = None, *, concurrency: int | None = None) -> bool:
+        """See `Limits.put`."""
+        return self._do(lambda limits: limits.put(name, rate, concurrency=concurrency))
+
+    def remove(self, name: str) -> bool:
+        """See `Limits.remove`."""
+        return self._do(lambda limits: limits.remove(name))
+
+    def list(self, name: str | None = None) -> LimitInfos:
+        """See `Limits.list`."""
+        return self._do(lambda limits: limits.list(name))
+
+    def waiting(self) -> int:
+        """See `Limits.waiting`."""
+        return self._do(lambda limits: limits.waiting())
 
 
 def _until_closed(events: Generator[Event]) -> Generator[Event]:

@@ -41,6 +41,7 @@ _NAMESPACE: dict[str, tuple[str, Callable[[Stats], float]]] = {
     "in_flight_entities": ("Entities held by workers.", lambda stats: stats.in_flight),
     "ready_entities": ("Entities that wait for a worker.", lambda stats: stats.ready),
     "parked_entities": ("Entities held by a poisoned command until an operator decides.", lambda stats: stats.parked),
+    "limited": ("Entities that wait for a limit.", lambda stats: stats.limited),
     "paused": ("Entities, entity types and buses that are paused or drained.", lambda stats: stats.paused),
     "delayed": ("Commands and retries that wait for their time.", lambda stats: stats.delayed),
     "oldest_age_seconds": (

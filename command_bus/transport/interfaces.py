@@ -4,7 +4,7 @@
 `announcements`. A worker uses `worker_side` (`worker_interfaces.py`), `agreements` and `announcements`. An operator uses the parts of
 `admin_interfaces.py`. Bulk loads use `bulk` (`bulk.py`), schedules `schedules` (`schedule_interfaces.py`).
 The values that pass through are in `submissions.py`, `steps.py`, `records.py`, `interrupts.py` and `marks.py`. Envelopes and replies are
-opaque bytes here. A transport may lack `events`, `interrupts`, `schedules` or `bulk`: the property then raises `UnsuitableServer`.
+opaque bytes here. A transport may lack `events`, `interrupts`, `limits`, `schedules` or `bulk`: the property then raises `UnsuitableServer`.
 
 A *mailbox* is the name that `mailboxes.mailbox_name` gives an entity (or its lane); a *lease* is the right to run a mailbox's commands.
 An *activation* is the id under which a ready mailbox is offered to the workers: one that reads it holds the lease.
@@ -30,6 +30,7 @@ from command_bus.transport.admin_interfaces import (
 )
 from command_bus.transport.availability import Availability
 from command_bus.transport.bulk import BulkDispatches
+from command_bus.transport.limits import BusLimits
 from command_bus.transport.schedule_interfaces import ScheduleStore
 from command_bus.transport.sender_interfaces import Agreements, CommandLocator, Marks, Producer, Replies
 from command_bus.transport.worker_interfaces import WorkerSide, WorkerSideOptions
@@ -99,6 +100,11 @@ class Transport(Protocol):
     @property
     def holds(self) -> Holds:
         """Pauses and drains."""
+        ...
+
+    @property
+    def limits(self) -> BusLimits:
+        """Writes and reads limits."""
         ...
 
     @property

@@ -56,7 +56,7 @@ class Waiting:
         return "" if self.delayed else self.id
 
 
-EntityState = Literal["waiting", "running", "retrying", "snoozed", "paused", "parked", "draining"]
+EntityState = Literal["waiting", "running", "retrying", "snoozed", "limited", "paused", "parked", "draining"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +241,7 @@ class ShardSnapshot:
         now_ms: The server's time.
         schedule_ms: When the first schedule is due, if that is among the first of what is due; else None.
         ends: Pauses that end by themselves, of those that end first.
+        limited: Mailboxes of all shards that wait for a limit; 0 of all shards but the first.
     """
 
     counters: ShardCounters
@@ -256,6 +257,7 @@ class ShardSnapshot:
     now_ms: int
     schedule_ms: int | None = None
     ends: int = 0
+    limited: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from command_bus.transport.schedule_interfaces import DueSchedules
-from command_bus.transport.steps import Answer, Cancellation, Lease, Started, Step
+from command_bus.transport.steps import Answer, Asked, Cancellation, Lease, Started, Step
 
 __all__ = [
     "Consumer",
@@ -216,6 +216,21 @@ class WorkerSide(Protocol):
 
     async def start(self) -> None:
         """Begin to renew leases, to recover and to read."""
+        ...
+
+    async def admit(self, lease: Lease, asked: Asked, keyed: str, *, must_yield: bool) -> Answer:
+        """Ask limits for what `Asked` names, then start it, or let its entity wait. A transport that never answers `Asked` has no use for it.
+
+        Args:
+            lease: Of its mailbox.
+            asked: What would start.
+            keyed: Costs and scopes of its class's own limits: `cost scope`, with tabs between them.
+            must_yield: Whether it must give up a place that another entity waits for.
+        """
+        ...
+
+    def over(self, lease: Lease) -> None:
+        """Tell limits that a lease has ended under which they were asked."""
         ...
 
     def cancel_all(self, why: Cancellation) -> None:

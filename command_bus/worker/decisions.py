@@ -18,6 +18,7 @@ from command_bus.clock import wall_ms
 from command_bus.errors import BadResult, InvalidCommand, Reject
 from command_bus.handlers.handler import Handler
 from command_bus.messages.handling_policy import HandlingPolicy
+from command_bus.messages.limits import check_costs
 from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import MailboxPolicy, RetryPolicy
 from command_bus.messages.put_off import GiveUp, Snooze
@@ -133,6 +134,7 @@ class Decisions:
             payload = self._clear(envelope) if envelope.flags & ENCRYPTED else envelope.payload
             message = codec_for(handler.message_type).decode(payload, self._limits)
             self._check_entity(handler.spec, envelope, message)
+            check_costs(handler.spec.limits, message)
         except InvalidCommand as error:
             return self._invalid(started, envelope, handler.spec, error)
         return Runnable(envelope, started, handler, message, self._policy(handler.spec, envelope))

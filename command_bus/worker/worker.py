@@ -38,6 +38,8 @@ from command_bus.worker.decisions import Decisions
 from command_bus.worker.descriptions import describe_commands
 from command_bus.worker.entity_run import EntityRun
 from command_bus.worker.executor import STOPPING, Executor
+from command_bus.worker.limit_keys import LimitKeys
+from command_bus.worker.limit_rules import declare_limits
 from command_bus.worker.signals import on_signals
 from command_bus.worker.threads import HandlerThreads
 
@@ -224,6 +226,7 @@ class Worker:
             check_wired(self.registry)  # now, because a container is wired by the lifespan at the latest
             await self._describe()
             await self._bus.schedules.sync(self.registry)
+            await declare_limits(self._bus.session, self.settings, self.registry)
             self._parts = _Parts(self, self._bus.session, self._bus.middleware)
             await self._parts.side.start()
         except BaseException:
@@ -352,6 +355,7 @@ class _Parts:
             bus=worker.bus,
             policies=session.transport.agreements if protection is not None and protection.signatures is not None else None,
         )
+        keys = LimitKeys(worker.registry.lookup, settings, protection)
         runs = EntityRun(
             self.side.steps,
             executor,
@@ -360,6 +364,8 @@ class _Parts:
             quantum_time=settings.quantum_time,
             stopping=worker.stopping,
             leaving=lambda: worker.stopping() or worker.paused,
+            admit=lambda lease, asked, must_yield: self.side.admit(lease, asked, keys.keyed(asked), must_yield=must_yield),
+            over=self.side.over,
         )
         if worker.paused:
             self.side.slots.pause()

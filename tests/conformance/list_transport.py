@@ -79,6 +79,10 @@ class ListTransport:
         raise UnsuitableServer("this transport has no schedules")
 
     @property
+    def limits(self) -> NoReturn:
+        raise UnsuitableServer("this transport has no limits")
+
+    @property
     def obliteration(self) -> NoReturn:
         raise UnsuitableServer("this transport cannot delete a namespace")
 

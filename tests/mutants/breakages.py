@@ -6,15 +6,8 @@ a test of the conformance suite where the simulator cannot see the breakage, and
 
 from __future__ import annotations
 
-from tests.mutants.events import EVENTS
-from tests.mutants.lone import LONE
 from tests.mutants.mutant import Mutant
-from tests.mutants.policies import POLICIES
-from tests.mutants.reserved import RESERVED
-from tests.mutants.schedules import SCHEDULES
-from tests.mutants.slots import SLOTS
-from tests.mutants.small import SMALL
-from tests.mutants.unique import UNIQUE
+from tests.mutants.parts import PARTS
 
 __all__ = ["MUTANTS"]
 
@@ -474,12 +467,5 @@ MUTANTS = (
         "",
         "tests/unit/test_producer.py::test_an_answer_that_comes_late_is_nobody_s",
     ),
-    *EVENTS,
-    *LONE,
-    *POLICIES,
-    *RESERVED,
-    *SCHEDULES,
-    *SMALL,
-    *SLOTS,
-    *UNIQUE,
+    *PARTS,
 )

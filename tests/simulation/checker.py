@@ -440,6 +440,8 @@ LIFE = {
     ("runs", "retried"): "waits",
     ("runs", "snoozed"): "waits",
     ("runs", "handed_back"): "waits",
+    ("waits", "limited"): "waits",
+    ("lost", "limited"): "lost",
     ("runs", "interrupted"): "lost",
     ("lost", "started"): "runs",
     ("lost", "dead_lettered"): "dead",

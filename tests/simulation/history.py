@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from command_bus.testing.simulated.store import Store
+from tests.simulation.limit_rules import LimitWatch
 from tests.simulation.state_rules import broken_states
 from tests.simulation.unique_rules import broken_keys
 
@@ -134,6 +135,7 @@ class History:
         """The events in their order, if the entity type was watched."""
         self.states: list[tuple[float, str, str]] = []
         """What was wrong on the server after a script: when, whose mailbox, and what."""
+        self.limits: LimitWatch | None = None
         self.stuck = ""
         self.lease = 2.0
         self.processes: list[Any] = []
@@ -172,6 +174,8 @@ class History:
         if keys and len(self.states) < _MOST_STATES:
             prefix = keys[0].partition(b"}:")[0] + b"}:"
             broken = [*broken_states(store, prefix), *broken_keys(store, prefix)]
+            if self.limits is not None:
+                broken += self.limits.look(store, self._clock())
             self.states += [(self._clock(), entity, text) for entity, text in broken]
 
     # What it comes to.

@@ -21,6 +21,7 @@ from tests.simulation.checker import check
 from tests.simulation.client import SimClients
 from tests.simulation.determinism import deterministic
 from tests.simulation.history import History, Told
+from tests.simulation.limit_rules import LimitWatch, limits_of
 from tests.simulation.loop import Livelock, Process, SimLoop, SimTask
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
@@ -36,7 +37,7 @@ NAMESPACE = "sim"
 PATIENCE = 25.0
 """Seconds without faults in which something must move: less than the sweep takes that repairs lost activations."""
 _WATCHED = b"100000"
-_STANDING = ("watched", "events", "meta", "commands", "ready", "fence", "stats", "dead", "workers")
+_STANDING = ("watched", "events", "meta", "commands", "ready", "fence", "stats", "dead", "workers", "rules")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,9 @@ class Simulation:
         self.jumps = random.random() < 0.35
         if Random(f"watched {seed}").random() < 0.5:
             self._watch()
+        if limits := () if self.scripted_load else limits_of(seed):
+            self.history.limits = LimitWatch(limits, KeySpace(NAMESPACE, self.settings.shards))
+            self.history.limits.put(self.server.store)
         self.workers: list[Process] = []
         self.producers: list[Process] = []
         self.former: list[Process] = []
@@ -275,7 +279,7 @@ class Simulation:
             if ready is not None and (ready.entries or any(group.pending for group in ready.groups.values())):
                 states += "p"
             states += "d" * len([m for m in store.get(shard.due.encode(), ZSet) or () if m[:2] == b"d:"])
-        return states
+        return states + ("" if self.history.limits is None else self.history.limits.left(store))
 
     async def _free(self, bus: CommandBus, random: Random) -> None:
         async for letter in bus.dead_letters.list():
@@ -303,6 +307,8 @@ class Simulation:
             name = key.partition(b"}:")[2].decode()
             if name == "events" and self.history.told is not None:
                 self.history.told += [_told(fields) for fields in store.data[key].entries.values()]
+            if name == "limits" and all(field[:2] == b"b\n" for field in store.data[key]):
+                continue
             if name in _STANDING or (name[:2] in ("k:", "p:", "in") and key in store.expires):
                 continue
             self.history.leftovers.append(name)

@@ -84,6 +84,7 @@ async def _examine(target: Target) -> list[Finding]:
 
 async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine) -> list[Finding]:
     from command_bus.cli.commands.diagnosis import check_dead_letters, check_entities, check_mailboxes, check_work
+    from command_bus.cli.commands.limit_diagnosis import check_limits
     from command_bus.cli.commands.schedule_checks import examine_schedules
 
     workers, stats = await bus.fleet.workers(), await bus.stats()
@@ -97,6 +98,7 @@ async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine) -
         *check_dead_letters(stats, age, line),
         *await _examine_counters(bus, line),
         *await examine_schedules(bus, [each.name for each in commands if each.workers], line),
+        *check_limits(await bus.limits.list(), await bus.session.transport.limits.keyed(), line),
         *check_entities((await bus.entities.list(order="age", limit=1000, scan=20_000)).entities, line),
     ]
 

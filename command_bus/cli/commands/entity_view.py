@@ -69,6 +69,8 @@ def _detail_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
             hold.mode,
             f"{hold.what}, since {format_time_and_age(hold.since_ms)}{ends}{': ' if hold.reason else ''}{hold.reason}",
         )
+    if entity.limit is not None:
+        yield "waits for", str(entity.limit)
     yield from _head_lines(found)
     if entity.retry_at_ms is not None:
         yield "snoozed until" if entity.state == "snoozed" else "retry", format_time_and_age(entity.retry_at_ms)

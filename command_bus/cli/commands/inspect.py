@@ -31,6 +31,7 @@ class State(StrEnum):
     RUNNING = "running"
     RETRYING = "retrying"
     SNOOZED = "snoozed"
+    LIMITED = "limited"
     PAUSED = "paused"
     PARKED = "parked"
     DRAINING = "draining"
@@ -72,7 +73,8 @@ def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
 
     lines: list[tuple[str, Any]] = [
         ("commands", f"{found.depth:,} accepted and not settled, {found.delayed:,} of them delayed or waiting for a retry"),
-        ("entities", f"{found.entities:,} with work: {found.in_flight:,} held, {found.ready:,} ready; {found.parked:,} parked"),
+        ("entities", f"{found.entities:,} with work: {found.in_flight:,} held, {found.ready:,} ready; {found.parked:,} parked"
+         + (f"; {found.limited:,} wait for a limit" if found.limited else "")),
         ("longest", f"{format_duration(found.oldest_age)} waiting for a worker, {format_duration(found.longest_running)} running"),
         ("dead letters", found.dead_letters),
         ("workers", f"{len(found.workers)} live, running {sum(worker.running for worker in found.workers):,}"),
@@ -182,6 +184,8 @@ def entity_table(page: EntityPage) -> SafeText:
             is_known = entity.attempt or entity.state == "snoozed"
             reason = "" if is_known else "no worker knows the command, asked "
             facts.append(f"{reason}again in {format_duration(max(entity.retry_at_ms / 1000 - time.time(), 0.0))}")
+        if entity.limit is not None:
+            facts.append(str(entity.limit))
         if entity.due_ms is not None:
             facts.append(f"{'' if state(entity) == 'delayed' else 'delayed '}until {format_time_and_age(entity.due_ms)}")
         return "; ".join(facts)

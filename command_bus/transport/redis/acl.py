@@ -74,6 +74,7 @@ _FIGURES: Final = (  # `stats`: an operator's, a worker's `/metrics`, and what S
     ("xinfo|groups xpending xlen xrange", "ready"),
     ("xlen", "dead"),
     ("zcard", "due"),
+    ("zlexcount", "places"),
 )
 _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
     "producer": _SENDING,
@@ -104,6 +105,10 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hdel", "delayed_counts"),
         ("get set", "fence"),
         ("zrem", "due"),
+        ("exists hget hmget hgetall hset hdel", "rules"),
+        ("exists", "watched paused rules limits"),  # one request may name several
+        ("hget hmget hset hdel hscan", "limits"),
+        ("zadd zrem zrangebylex", "places"),
         ("xrange xread xtrim xdel del", "mailboxes*"),
         ("lpush pexpire", "inboxes*"),
         ("xadd", "dead"),
@@ -137,6 +142,9 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("zadd zrange zrem zscore", "due"),
         ("hget hmget hset hdel hscan hlen", "schedules"),
         ("hget hset hdel", "fired"),
+        ("hget hmget hgetall hset hdel", "rules"),
+        ("hget hscan", "limits"),
+        ("zrangebylex", "places"),
         ("xadd xlen xrange xdel del", "mailboxes*"),
         ("xrange xdel", "dead"),
         ("get set", "marks*"),

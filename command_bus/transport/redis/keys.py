@@ -42,6 +42,9 @@ class ShardKeys:
         workers: Hash of consumer name -> what the worker publishes of itself.
         interrupts: Hash of mailbox name -> request to end an attempt.
         unique: Hash of unique key -> the command that stands for it (see `lua/shared/unique.lua`).
+        rules: Hash of what limits apply.
+        limits: Hash of what limits have spent, and who waits for one; of the first shard only.
+        places: Sorted set of the queues and places of limits; of the first shard only.
         watched: Hash of entity type -> number of events to keep.
         events: Stream of events.
         schedules: Hash of schedule -> record, in the shard of its name.
@@ -70,14 +73,17 @@ class ShardKeys:
         "inboxes",
         "interrupts",
         "last_batches",
+        "limits",
         "lone",
         "mailboxes",
         "marks",
         "meta",
         "parked",
         "paused",
+        "places",
         "prefix",
         "ready",
+        "rules",
         "schedules",
         "stats",
         "unique",
@@ -102,6 +108,9 @@ class ShardKeys:
         self.workers = prefix + "workers"
         self.interrupts = prefix + "interrupts"
         self.unique = prefix + "unique"
+        self.rules = prefix + "rules"
+        self.limits = prefix + "limits"
+        self.places = prefix + "places"
         self.watched = prefix + "watched"
         self.events = prefix + "events"
         self.schedules = prefix + "schedules"

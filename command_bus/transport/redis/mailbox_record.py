@@ -18,7 +18,7 @@ from command_bus.transport.steps import NO_SNOOZES, Snoozes
 __all__ = ["MailboxRecord", "parse_record", "parse_started", "refuse_newer", "snoozes_of"]
 
 _FIELDS = 7
-_STATES = frozenset({"", "r", "h", "H", "w", "s", "o", "O"})
+_STATES = frozenset({"", "r", "h", "H", "w", "s", "o", "O", "l"})
 _NEWER = b"newer"
 _SNOOZES = "z"
 _NO_PARTS: Mapping[str, str] = MappingProxyType({})
@@ -28,9 +28,9 @@ class MailboxRecord(NamedTuple):
     """A mailbox's record.
 
     Attributes:
-        state: `r` or `o` ready, `h`, `H` or `O` held, `w` waits for a retry, `s` stopped; empty if the mailbox has no record; others are of a
-            later release.
-        activation: Id of its entry in the ready stream; empty in the states `w` and `s`.
+        state: `r` or `o` ready, `h`, `H` or `O` held, `w` waits for a retry, `l` waits for a limit, `s` stopped; empty if the mailbox has no record;
+            others are of a later release.
+        activation: Id of its entry in the ready stream; empty in the states `w`, `l` and `s`.
         fence: Of the command that runs; empty if none does.
         message: Id of the command that runs; empty if none does.
         attempt: How often the oldest command was started.

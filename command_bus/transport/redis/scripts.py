@@ -18,6 +18,8 @@ __all__ = [
     "ENQUEUE_UNIQUE",
     "FETCH",
     "HOLD",
+    "LIMITS",
+    "LIMIT_LOOK",
     "MAILBOX_HEADS",
     "OUTCOME_OFFSET",
     "PROMOTE",
@@ -28,12 +30,14 @@ __all__ = [
     "REMOVE",
     "REMOVE_WORKER",
     "RESCHEDULE",
+    "RULE",
     "SCHEDULE_BAR",
     "SCHEDULE_CHANGE",
     "SCHEDULE_FIRE",
     "SCRIPTS",
     "SETTLE_DEAD_LETTER",
     "SWEEP_UNIQUE",
+    "WAKE_LIMITED",
     "Script",
 ]
 
@@ -104,6 +108,10 @@ RESCHEDULE = _load("reschedule")
 SCHEDULE_CHANGE = _load("schedule_change")
 SCHEDULE_FIRE = _load("schedule_fire")
 SCHEDULE_BAR = _load("schedule_bar")
+LIMITS = _load("limits")
+RULE = _load("rule")
+LIMIT_LOOK = _load("limit_look")
+WAKE_LIMITED = _load("wake_limited")
 
 SCRIPTS = (
     ENQUEUE,
@@ -131,4 +139,8 @@ SCRIPTS = (
     SCHEDULE_CHANGE,
     SCHEDULE_FIRE,
     SCHEDULE_BAR,
+    LIMITS,
+    LIMIT_LOOK,
+    RULE,
+    WAKE_LIMITED,
 )

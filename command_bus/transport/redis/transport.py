@@ -24,6 +24,7 @@ from command_bus.transport.redis.connection.credentials import connection_option
 from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.connection.tls_probe import with_tls_hint
 from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.limits.rules import RedisLimits
 from command_bus.transport.redis.namespace import Namespace, open_namespace
 from command_bus.transport.redis.scheduling.store import RedisSchedules
 from command_bus.transport.redis.sending.locator import RedisLocator
@@ -77,6 +78,7 @@ class RedisTransport:
         )
         self.dead_letters = RedisDeadLetters(connections, keys, patience=patience)
         self.holds = RedisHolds(connections, keys, patience=patience)
+        self.limits = RedisLimits(connections, keys, patience=patience)
         self.types = RedisTypeRecords(connections, keys, patience=patience)
         self.obliteration = RedisObliteration(connections, keys, patience=patience)
         self.events = RedisEventStreams(connections, keys, patience=patience)

@@ -30,7 +30,14 @@ _DUE_PAGE = 1000
 _LAST_MS = 2.0**53  # up to here a score is exact
 _FARTHEST = 100_000  # members of `due` that are looked through for the first of a mailbox
 _BYTES = 4 << 20  # of delayed commands that one script looks at: a few milliseconds
-_STATES: dict[str, EntityState] = {"r": "waiting", "h": "running", "H": "running", "O": "running", "w": "retrying"}
+_STATES: dict[str, EntityState] = {
+    "r": "waiting",
+    "h": "running",
+    "H": "running",
+    "O": "running",
+    "w": "retrying",
+    "l": "limited",
+}
 
 
 class RedisEntities(RetryingRequests):

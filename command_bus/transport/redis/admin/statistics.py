@@ -39,6 +39,7 @@ class RedisStatistics(RetryingRequests):
             parked=found["parked"],
             dead=found["dead"],
             workers=tuple(found["workers"].values()),
+            limited=found["limited"],
             now_ms=int(seconds) * 1000 + int(micros) // 1000,
             schedule_ms=next((int(min(score, 2.0**53)) for name, score in found["first_due"] if name[:2] == b"s:"), None),
         )
@@ -62,7 +63,9 @@ class RedisStatistics(RetryingRequests):
 
 _FIRST = 10
 """Members of `due` among which a schedule that is late is looked for, and ends of pauses: what matters stands first."""
-_NAMES = ("counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "groups", "workers", "first_due", "time")
+_NAMES = (
+    "counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "groups", "workers", "first_due", "time", "limited",
+)  # fmt: skip
 
 
 async def _read(client: Redis, keys: ShardKeys) -> dict[str, Any]:
@@ -79,6 +82,7 @@ async def _read(client: Redis, keys: ShardKeys) -> dict[str, Any]:
     pipeline.hgetall(keys.workers)
     pipeline.zrange(keys.due, 0, _FIRST - 1, withscores=True)
     pipeline.time()
+    pipeline.zlexcount(keys.places, "[q\n", "(q\x0b")
     found: dict[str, Any] = dict(zip(_NAMES, await pipeline.execute(raise_on_error=False), strict=True))
     for name, nothing in (("pending", {}), ("groups", [])):
         if isinstance(found[name], ResponseError):

@@ -8,6 +8,7 @@
 -- KEYS[4]   fence     the shard's highest fence
 -- KEYS[5]   paused    hash: scope -> mode|since in ms|why
 -- KEYS[6]   watched   hash: entity type -> number of events to keep
+-- KEYS[7]   rules     hash: what limits apply
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     consumer name of the worker
 -- ARGV[3]   count     of activations at most
@@ -16,7 +17,7 @@
 -- returns now in ms, then for each activation four values: its id; the mailbox's name, nil if it names none; 'fence|message|1|first start
 --         in ms' and the envelope of the command that now runs under this lease, both nil if a take has to start it
 --
--- While anything is paused or watched it starts nothing: advance.lua does.
+-- While anything is paused, watched or limited it starts nothing: advance.lua does.
 
 local ready, active, lone = KEYS[1], KEYS[2], KEYS[3]
 local group, owner, number = ARGV[1], ARGV[2], tonumber(ARGV[4])
@@ -37,7 +38,7 @@ for i, entry in ipairs(found[1][2]) do
   answers[at], answers[at + 1], answers[at + 2], answers[at + 3] = entry[1], name, false, false
   if name then names[#names + 1], places[#places + 1] = name, at end
 end
-if #names == 0 or call('EXISTS', KEYS[5], KEYS[6]) > 0 then return answers end
+if #names == 0 or call('EXISTS', KEYS[5], KEYS[6], KEYS[7]) > 0 then return answers end
 
 local starting, at_of = {}, {}
 for i, record in ipairs(call('HMGET', active, unpack(names))) do

@@ -70,7 +70,7 @@ local function take_out(id)
       redis.call('HDEL', parked, name)
       redis.call('XDEL', dead, letter)
     end
-    if state == 'w' or (state == 's' and letter) then state = 'free' end
+    if state == 'w' or state == 'l' or (state == 's' and letter) then state = 'free' end
     parts = without_snooze(parts)
     if state == 'r' or state == 's' then
       redis.call('HSET', active, name, pack_record(state, activation, '0', '0', parts))

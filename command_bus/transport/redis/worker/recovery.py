@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from redis.asyncio import Redis
@@ -23,6 +23,7 @@ from command_bus.serialization.text import printable
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.limits.waking import LimitWork
 from command_bus.transport.redis.mailbox_entries import read_entry
 from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
 from command_bus.transport.redis.ready_stream import delete_entries, mailbox_of
@@ -36,7 +37,7 @@ from command_bus.transport.redis.worker.letter_pruning import LetterLimits
 from command_bus.transport.redis.worker.periodic import run_periodically
 from command_bus.transport.redis.worker.upkeep import Upkeep
 from command_bus.transport.schedule_interfaces import DueSchedules
-from command_bus.transport.steps import WORKER_LOST, Cancellation, Cause, DeadLetterStep, GiveBack, Lease, Started
+from command_bus.transport.steps import WORKER_LOST, Cancellation, Cause, DeadLetterStep, GiveBack, Lease, Started, Step
 from command_bus.transport.tasks import end_tasks
 from command_bus.transport.worker_interfaces import Decide, Steps
 
@@ -71,6 +72,8 @@ class PendingRecovery:
         leases: What this worker holds.
         letters: How long and how many dead letters are kept in a shard.
         schedules: Fires schedules; None: other workers do.
+        limits: Wakes what waits for limits; None leaves that to others.
+        ended: Called with a lease that was taken over, in case limits were asked under it.
     """
 
     def __init__(
@@ -85,17 +88,21 @@ class PendingRecovery:
         leases: LeaseKeeper,
         letters: LetterLimits | None = None,
         schedules: DueSchedules | None = None,
+        limits: LimitWork | None = None,
+        ended: Callable[[Lease], None] | None = None,
     ) -> None:
         places = [(shard, connections.at(shard.prefix)) for shard in keys.shards]
         every = _CHECK * max(1.0, len(places) / _LOOKS)
         often = min(every, lease / _CHECKS)
         self.watches = [
-            _ShardRecovery(place, shard, index, worker, lease, steps, decide, every=often, leases=leases)
+            _ShardRecovery(place, shard, index, worker, lease, steps, decide, every=often, leases=leases, ended=ended)
             for index, (shard, place) in enumerate(places)
         ]
         self._schedules = schedules
+        self._limits = limits
         self.due = [
-            DueWork(place, shard, every=every, jobs=_jobs(connections, keys, shard, schedules)) for shard, place in places
+            DueWork(place, shard, every=every, jobs=_jobs(connections, keys, shard, schedules, None if index else limits))
+            for index, (shard, place) in enumerate(places)
         ]
         self.sweeps = (
             [ScheduleSweep(connections, keys, shard, schedules) for shard in keys.shards] if schedules is not None else []
@@ -106,6 +113,8 @@ class PendingRecovery:
     def start(self) -> None:
         """Begin to watch; returns at once."""
         loop = asyncio.get_running_loop()
+        if self._limits is not None:
+            self._tasks.append(loop.create_task(self._limits.run(), name="command_bus.limits"))
         for watch, due, upkeep in zip(self.watches, self.due, self.upkeep, strict=True):
             work = {"recovery": watch.run(), "due": due.run(), "upkeep": upkeep.run()}
             self._tasks += [loop.create_task(each, name=f"command_bus.{name} {watch.keys.prefix}") for name, each in work.items()]
@@ -132,9 +141,15 @@ class PendingRecovery:
             await self._schedules.close()
 
 
-def _jobs(connections: Connections, keys: KeySpace, shard: ShardKeys, schedules: DueSchedules | None) -> dict[str, DueJob]:
+def _jobs(
+    connections: Connections, keys: KeySpace, shard: ShardKeys, schedules: DueSchedules | None, limits: LimitWork | None
+) -> dict[str, DueJob]:
     jobs: dict[str, DueJob] = {"p": PauseJob(connections, keys, shard)}
-    return jobs if schedules is None else jobs | {"s": ScheduleJob(schedules)}
+    if schedules is not None:
+        jobs["s"] = ScheduleJob(schedules)
+    if limits is not None:
+        jobs["l"] = limits
+    return jobs
 
 
 class _ShardRecovery:
@@ -152,8 +167,10 @@ class _ShardRecovery:
         *,
         every: float,
         leases: LeaseKeeper,
+        ended: Callable[[Lease], None] | None = None,
     ) -> None:
         self.keys = keys
+        self._ended = ended
         self._every = every
         self.recovered = 0
         self._connections = connections
@@ -273,7 +290,7 @@ class _ShardRecovery:
             return  # its next renewal takes it back, or its lease ends
         if record.is_ready:
             self.recovered += 1
-            await self._steps.advance(lease, GiveBack(counts=False))
+            await self._carry_out(lease, GiveBack(counts=False))
             return
         lease.attempt_id = record.attempt_id
         if attempt_id and lease.attempt_id != attempt_id:
@@ -284,7 +301,12 @@ class _ShardRecovery:
         self._log_end(record.worker, mailbox_label(mailbox), record.attempt, why)
         if isinstance(step, DeadLetterStep):
             step.follow = "leave"  # the worker that reads the new activation runs the next command: no task here would
+        await self._carry_out(lease, step)
+
+    async def _carry_out(self, lease: Lease, step: Step) -> None:
         await self._steps.advance(lease, step)
+        if self._ended is not None:
+            self._ended(lease)
 
     def _log_end(self, worker: str, entity: str, attempt: int, why: Cancellation) -> None:
         facts = {"entity": entity, "worker": worker, "attempt": attempt}

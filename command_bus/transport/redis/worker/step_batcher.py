@@ -29,6 +29,7 @@ from command_bus.transport.steps import (
     NO_SETTLEMENT,
     NO_SNOOZES,
     Answer,
+    Asked,
     DeadLetterStep,
     Done,
     GiveBack,
@@ -36,6 +37,7 @@ from command_bus.transport.steps import (
     LeaseLost,
     Park,
     PutOff,
+    Refused,
     Released,
     Retry,
     Settlement,
@@ -79,7 +81,8 @@ class StepBatcher:
         reads_ahead: Callable[[str], object] = bool,
     ) -> None:
         self._shards = [
-            _Shard(connections.at(shard.prefix), shard, worker, int(reply_ttl * 1000), reads_ahead) for shard in keys.shards
+            _Shard(connections.at(shard.prefix), shard, worker, int(reply_ttl * 1000), reads_ahead, is_first=not index)
+            for index, shard in enumerate(keys.shards)
         ]
 
     def advance(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
@@ -113,13 +116,21 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
     """The steps that wait for one shard."""
 
     def __init__(
-        self, connections: Connections, keys: ShardKeys, worker: str, reply_ttl_ms: int, reads_ahead: Callable[[str], object]
+        self,
+        connections: Connections,
+        keys: ShardKeys,
+        worker: str,
+        reply_ttl_ms: int,
+        reads_ahead: Callable[[str], object],
+        *,
+        is_first: bool = False,
     ) -> None:
         super().__init__(connections, f"command_bus.steps{keys.prefix}")
         self._backoff = LoggedBackoff(connections.outage, "cannot start or settle commands", _log)
         self._keys = keys
         self._head_keys = [keys.ready, keys.active, keys.fence, keys.stats, keys.due, keys.paused, keys.parked, keys.dead]
-        self._head_keys += [keys.watched, keys.events, keys.lone]
+        self._head_keys += [keys.watched, keys.events, keys.lone, keys.rules]
+        self._is_first, self._knows_limits = is_first, False
         self._head_args: list[Any] = [GROUP, worker, reply_ttl_ms]
         self._answers = PageSize(MAX_STEPS)
         self._ahead = PageSize(MAX_AHEAD, wanted=AHEAD_BYTES)
@@ -135,11 +146,19 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
 
     def _batch(self, items: list[_Waiting]) -> _Batch:
         prefix = self._keys.mailboxes
-        args = [*self._head_args, len(prefix), len(items), self._to_read([lease for lease, _, _ in items if not lease.ahead])]
+        head, sign = self._head_keys, 1
+        if self._knows_limits:
+            head, sign = [*head, self._keys.limits, self._keys.places], -1
+        args = [
+            *self._head_args,
+            sign * len(prefix),
+            len(items),
+            self._to_read([lease for lease, _, _ in items if not lease.ahead]),
+        ]
         names: list[str] = []
         for lease, step, _ in items:
             _encode(self._keys, lease, step, names, args)
-        keys = [*self._head_keys, *[prefix + lease.mailbox for lease, _, _ in items], *names]
+        keys = [*head, *[prefix + lease.mailbox for lease, _, _ in items], *names]
         return _Batch(ADVANCE, keys, args, items)
 
     def _to_read(self, leases: list[Lease]) -> int:
@@ -178,9 +197,11 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
                     continue
                 if lease.ahead and not self._reads_ahead(lease.mailbox):
                     lease.ahead = None
+                if type(result) is Asked:
+                    self._knows_limits = self._is_first
             if not waiting.done():
                 waiting.set_result(result)
-            elif type(result) is Started:
+            elif type(result) is Started or type(result) is Asked:
                 self._give_back(lease)
 
     def _give_back(self, lease: Lease) -> None:
@@ -225,8 +246,10 @@ def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: l
                 args += (_VERBS[status] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, running, *extra)
             else:
                 args += (_VERBS[status] + _FOLLOWS[follow], lease.activation, lease.holder, running)
-        case Take():
-            args += ("ts", lease.activation, lease.holder, lease.attempt_id)
+        case Take(granted):
+            args += ("ts", lease.activation, lease.holder, f"+|{granted}" if granted else lease.attempt_id)
+        case Refused():
+            args += ("ll", lease.activation, lease.holder, lease.attempt_id)
         case Retry(delay_ms, counts):
             args += ("wl", lease.activation, lease.holder, lease.attempt_id, delay_ms, int(counts))
         case PutOff(delay_ms):
@@ -296,6 +319,8 @@ def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool)
     """Return the answer of a step that kept its lease, or failed, from its two values. Keep what was read ahead of the next steps."""
     if state == b"error":
         return StepFailed(body.decode(errors="replace"))
+    if state == b"ask":
+        return _asked(lease, body)
     fence, message, attempt, first, *parts = parse_started(state)
     lease.attempt_id = attempt_id(fence, message)
     fields = _NO_FIELDS
@@ -315,6 +340,19 @@ def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool)
                 body, fields = _envelope_in(body), body
     snoozes = snoozes_of(parts, message) if parts else NO_SNOOZES
     return Started(fence, message, int(attempt), int(first), now_ms, body, fields, confirmed, snoozes)
+
+
+def _asked(lease: Lease, body: list[Any]) -> Asked:
+    """Return what has to be asked for before the next command starts. It may have been read ahead; it will be read again."""
+    message, entry = body[0].decode(), body[1]
+    if entry is None:
+        envelope = lease.ahead[-1][1] if lease.ahead and lease.ahead[-1][0] == message else None
+    elif type(entry) is bytes:
+        envelope = entry
+    else:
+        envelope = entry[0] if type(entry[-1]) is list else _envelope_in(entry)
+    lease.ahead, lease.attempt_id = None, ""
+    return Asked(message, envelope)
 
 
 def _envelope_in(fields: list[bytes]) -> bytes | None:

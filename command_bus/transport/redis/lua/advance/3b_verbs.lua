@@ -38,7 +38,7 @@ local counted = {n = 'rejected', x = 'expired', b = 'buried'}
 local function settle(step, verb, name, activation, holder, follow, left, parts)
   local message = messages[step]
   local head = not alone[name] and next_of(step, message)  -- before anything is written: this may raise, and so may the next line
-  if head and (head[2] or ends_lease(name, follow)) then trim(step, head[1]) end
+  if head and (head[2] or ends_lease(step, name, activation, follow)) then trim(step, head[1]) end
   if verb == 'b' then write_letter(name, left, '0') end
   local counter = counted[verb]
   if counter then counts[counter] = counts[counter] + 1 end
@@ -103,7 +103,7 @@ local event_of = {d = 'completed', n = 'rejected', x = 'expired', b = 'dead_lett
 
 -- Note the event of a verb. Recovery settles without a lease of its own (an empty holder), so the command was interrupted first.
 local function note_end(step, verb, name, left, record, at)
-  local entry = call('XRANGE', KEYS[11 + step], messages[step], messages[step])[1]
+  local entry = call('XRANGE', KEYS[before + step], messages[step], messages[step])[1]
   local envelope, fence_then = entry and envelope_in(fields_of(lone, name, entry[2])) or '', string.match(runs[step], '^%d+')
   local attempt, worker = string.match(record, '^(%d+)|[^|]*|([^#|]*)', at)
   if holders[step] == '' and verb ~= 'g' then note_event('interrupted', name, envelope, attempt, fence_then, worker, '') end

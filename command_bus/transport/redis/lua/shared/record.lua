@@ -1,7 +1,8 @@
 -- record: the value of a mailbox in the hash `active`: state|activation|fence|message|attempt|first|holder, and perhaps parts behind it.
 --
 -- state       r ready, h held (a command runs), H held, and something behind the command that runs was removed, w waits for a retry or snoozes,
---             s stopped (paused or parked), o and O as r and h, of a mailbox with one command, which is in `lone` (see shared/lone.lua)
+--             l waits for a limit, s stopped (paused or parked), o and O as r and h, of a mailbox with one command, which is in `lone`
+--             (see shared/lone.lua)
 -- activation  id of its entry in the ready stream (r, h, H, o, O), else empty; of a lone command also its message id
 -- fence       of the command that runs (h, H, O), else empty
 -- message     id of the command that runs (h, H, O), else empty; what stands before it in the mailbox is settled
