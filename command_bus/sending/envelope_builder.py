@@ -19,7 +19,6 @@ from command_bus.errors import CallCycle, InvalidCommand, InvalidSettings, Regis
 from command_bus.messages.context import Running, running_command
 from command_bus.messages.limits import check_costs
 from command_bus.messages.message import (
-    MAX_COMMAND_ID_BYTES,
     Message,
     MessageSpec,
     canonical_entity_id,
@@ -31,6 +30,7 @@ from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy, Re
 from command_bus.messages.unique import Unique
 from command_bus.randomness import token
 from command_bus.scheduling.specs import milliseconds_of
+from command_bus.sending.checked_options import checked_headers, checked_id
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
     GIVEN_ID,
@@ -134,7 +134,7 @@ class EnvelopeBuilder:
             spec.entity,
             entity_id,
             route.codec.encode(message, self._limits),
-            new_command_id() if command_id is None else _checked_id(command_id),
+            new_command_id() if command_id is None else checked_id(command_id),
             keep_result or command_id is not None,
             route.at_most_once,
             command=message,
@@ -142,7 +142,7 @@ class EnvelopeBuilder:
         if retry is not None or attempt_timeout is not None:
             override(out.options, retry, attempt_timeout)
         if headers:
-            out.headers = _checked_headers(headers)
+            out.headers = checked_headers(headers)
         if unique is not None or spec.unique is not None:
             delay = _fold(out, unique or spec.unique, delay, at)
         if delay or at is not None or expires is not None:
@@ -180,9 +180,9 @@ class EnvelopeBuilder:
             None if entity_type is None else check_entity_type(entity_type),
             None if entity_id is None else canonical_entity_id(entity_id),
             pack(dict(payload), self._limits),
-            new_command_id() if command_id is None else _checked_id(command_id),
+            new_command_id() if command_id is None else checked_id(command_id),
             keep_result or command_id is not None,
-            headers=_checked_headers(headers or {}),
+            headers=checked_headers(headers or {}),
         )
         _schedule(out, _fold(out, unique, delay, at), at, expires)
         override(out.options, retry, attempt_timeout)
@@ -405,23 +405,3 @@ def _until(at: datetime, delay: float) -> int:
 
 def _milliseconds(what: str, value: float, *, zero: bool = False) -> int:
     return max(int(checked_seconds(what, value, zero=zero) * 1000), 0 if zero else 1)
-
-
-def _checked_id(command_id: str | UUID) -> str:
-    text = str(command_id) if isinstance(command_id, UUID) else command_id
-    if not isinstance(text, str) or not text:
-        raise InvalidCommand(f"a command id is a non-empty string or a UUID, not {command_id!r}")
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidCommand("the command id has lone surrogates, which UTF-8 cannot carry") from error
-    if size > MAX_COMMAND_ID_BYTES:
-        raise InvalidCommand(f"a command id may have {MAX_COMMAND_ID_BYTES} bytes, this one has {size}: use a digest of it")
-    return text
-
-
-def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidCommand(f"headers are text: {name!r} has {type(value).__name__}")
-    return dict(headers)

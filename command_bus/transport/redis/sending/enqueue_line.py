@@ -13,7 +13,6 @@ import logging
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +24,7 @@ from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.scripts import ENQUEUE, ENQUEUE_ONE, ENQUEUE_UNIQUE, Script
-from command_bus.transport.redis.sending.enqueue_arguments import enqueue_arguments, enqueue_one_arguments
+from command_bus.transport.redis.sending.enqueue_arguments import enqueue_arguments, enqueue_one_arguments, renew
 from command_bus.transport.redis.sending.unique_batches import (
     ASK_AGAIN,
     admissions_of,
@@ -296,7 +295,9 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         if doubt is None and len(left) != len(batch.waiting):
             stale, batch = batch.stale, self._batch(left)
             batch.stale = stale
-        if (batch.stale and _renew(batch.waiting)) or (batch.script is ENQUEUE_ONE and mono() < self._in_general_until):
+        if (batch.stale and renew(_submissions(batch.waiting))) or (
+            batch.script is ENQUEUE_ONE and mono() < self._in_general_until
+        ):
             batch = self._numbered(batch.waiting, batch.number, mono(), stale=batch.stale)
         batch.args[_AGAIN] = int(doubt is not None and mono() < self._answer_kept_until - _ANSWER_KEPT / 2)
         return batch
@@ -376,18 +377,6 @@ def _first_deadline(items: list[Waiting]) -> float:
 def _in_doubt(refusal: CommandBusError) -> CommandBusError:
     """Return the error of a batch that was refused, but may have been applied before that."""
     return TransportUnavailable(f"it may have been accepted before this: {refusal.message}", outcome_unknown=True)
-
-
-def _renew(batch: list[Waiting]) -> bool:
-    """Pack again the envelopes that contain a deadline; return whether there are any. Only the envelopes change, so it is the same batch."""
-    found = False
-    for waiting in batch:
-        for submission in waiting.submissions:
-            if submission.renewed is not None:
-                found = True
-                with suppress(Exception):  # an application's cipher may raise anything: then the envelope stays
-                    submission.envelope = submission.renewed()
-    return found
 
 
 def unsent(error: CommandBusError) -> CommandBusError:
