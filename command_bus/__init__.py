@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from command_bus.admin.commands import DelayedCommand
     from command_bus.admin.entity import EntityScope
     from command_bus.admin.events import Event
     from command_bus.admin.info import (
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         Stats,
         WaitingCommand,
     )
+    from command_bus.admin.limits import LimitInfo
     from command_bus.bus import CommandBus
     from command_bus.errors import (
         BadResult,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
         InvalidCommand,
         InvalidRows,
         InvalidSettings,
+        MayNotReplace,
         MissingExtra,
         NewerState,
         NoHandler,
@@ -68,28 +71,36 @@ if TYPE_CHECKING:
         TooManyEntityTypes,
         TransportUnavailable,
         Unconfirmed,
+        UniqueKeyTaken,
         UnknownCommand,
         UnknownDeadLetter,
+        UnknownLimit,
+        UnknownSchedule,
         UnsuitableServer,
         WorkersLive,
         WrongEventLoop,
     )
     from command_bus.handlers.registry import HandlerRegistry, handles
     from command_bus.messages.context import CommandContext
+    from command_bus.messages.limits import Limit, Rate
     from command_bus.messages.message import Command, EntityId, Message, Query
     from command_bus.messages.outgoing import Envelope, Outbound, OutgoingMessage
     from command_bus.messages.policies import EntityPolicy, Lanes, PerEntity, lanes, per_entity
     from command_bus.messages.put_off import GiveUp, Snooze
     from command_bus.messages.receipts import BatchOutcome, BatchResult, Receipt, SyncReceipt
     from command_bus.messages.retry_policy import RetryPolicy
+    from command_bus.messages.unique import Unique
     from command_bus.middleware import Middleware, Proceed, Sending
     from command_bus.observer import Observer
+    from command_bus.scheduling.info import ScheduleInfo
+    from command_bus.scheduling.specs import Cron, Every, cron, every
     from command_bus.serialization.announcements import CommandInfo, WorkerInfo, WorkerStatus
     from command_bus.serialization.protection import PayloadCipher
     from command_bus.settings import BusSettings
     from command_bus.sync.bus import SyncCommandBus
     from command_bus.sync.parts import SyncEntityScope
     from command_bus.sync.thread import BlockingCallWarning
+    from command_bus.transport.records import Recount
     from command_bus.worker.worker import StopReport, Worker
 
 __all__ = [
@@ -113,7 +124,9 @@ __all__ = [
     "CommandInterrupted",
     "CommandRejected",
     "CommandTimeout",
+    "Cron",
     "DeadLetter",
+    "DelayedCommand",
     "DispatchConflict",
     "DispatchFenced",
     "DispatchStalled",
@@ -129,6 +142,7 @@ __all__ = [
     "EntityTypeInfo",
     "Envelope",
     "Event",
+    "Every",
     "GiveUp",
     "HandlerRegistry",
     "HoldInfo",
@@ -138,6 +152,9 @@ __all__ = [
     "InvalidRows",
     "InvalidSettings",
     "Lanes",
+    "Limit",
+    "LimitInfo",
+    "MayNotReplace",
     "Message",
     "Middleware",
     "MissingExtra",
@@ -153,11 +170,14 @@ __all__ = [
     "Proceed",
     "Query",
     "QueueFull",
+    "Rate",
     "Receipt",
+    "Recount",
     "RegistrationError",
     "Reject",
     "ResultNotKept",
     "RetryPolicy",
+    "ScheduleInfo",
     "Sending",
     "Snooze",
     "Stats",
@@ -168,8 +188,12 @@ __all__ = [
     "TooManyEntityTypes",
     "TransportUnavailable",
     "Unconfirmed",
+    "Unique",
+    "UniqueKeyTaken",
     "UnknownCommand",
     "UnknownDeadLetter",
+    "UnknownLimit",
+    "UnknownSchedule",
     "UnsuitableServer",
     "WaitingCommand",
     "Worker",
@@ -177,6 +201,8 @@ __all__ = [
     "WorkerStatus",
     "WorkersLive",
     "WrongEventLoop",
+    "cron",
+    "every",
     "handles",
     "lanes",
     "per_entity",
@@ -188,10 +214,14 @@ _HOMES = {
     "bus": "CommandBus",
     "sync.thread": "BlockingCallWarning",
     "messages.context": "CommandContext",
+    "admin.commands": "DelayedCommand",
     "admin.entity": "EntityScope",
     "admin.events": "Event",
     "admin.info": "AbortReport DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo Stats WaitingCommand",
+    "transport.records": "Recount",
     "serialization.announcements": "CommandInfo WorkerInfo WorkerStatus",
+    "admin.limits": "LimitInfo",
+    "messages.limits": "Limit Rate",
     "messages.message": "Command EntityId Message Query",
     "middleware": "Middleware Proceed Sending",
     "observer": "Observer",
@@ -200,7 +230,10 @@ _HOMES = {
     "messages.retry_policy": "RetryPolicy",
     "messages.receipts": "BatchOutcome BatchResult Receipt SyncReceipt",
     "messages.put_off": "GiveUp Snooze",
+    "messages.unique": "Unique",
     "handlers.registry": "HandlerRegistry handles",
+    "scheduling.info": "ScheduleInfo",
+    "scheduling.specs": "Cron Every cron every",
     "serialization.protection": "PayloadCipher",
     "settings": "BusSettings",
     "sync.bus": "SyncCommandBus",

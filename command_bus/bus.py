@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
+from command_bus.admin.commands import Commands
 from command_bus.admin.dead_letters import DeadLetters
 from command_bus.admin.entities import Entities
 from command_bus.admin.entity import EntityScope
@@ -17,6 +19,7 @@ from command_bus.admin.events import Events
 from command_bus.admin.fairness import Fairness
 from command_bus.admin.fleet import Fleet
 from command_bus.admin.info import Stats
+from command_bus.admin.limits import Limits
 from command_bus.admin.statistics import Statistics
 from command_bus.admin.waiting import WaitingCommands
 from command_bus.clock import checked_seconds, mono
@@ -26,9 +29,12 @@ from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope
 from command_bus.messages.policies import Priority, RetryPolicy
 from command_bus.messages.receipts import BatchResult, Receipt
+from command_bus.messages.unique import Unique
 from command_bus.middleware import Middleware
 from command_bus.observer import Observer
+from command_bus.scheduling.schedules import Schedules
 from command_bus.sending.sender import Sender
+from command_bus.sending.server_state import ServerState
 from command_bus.serialization.protection import PayloadCipher, Protection
 from command_bus.session import Clients, Session, TransportOpener
 from command_bus.settings import BusSettings, SettingOverrides, resolved
@@ -85,7 +91,11 @@ class CommandBus:
         entities: All entities, for operators: list, pause, resume, drain, purge them; `entities.of("account")` is one type.
         fairness: The shares of tenants: weights, and who waits.
         fleet: Who works here, and the commands that the workers announce.
+        server: Whether the server is there, as the bus's own requests found out.
+        limits: How often, and how many at a time, commands may start: put, take back, list.
         events: What happens to commands of watched entity types: `async for event in bus.events()`.
+        commands: Single commands that wait: list and reschedule delayed ones.
+        schedules: Commands that come at times: put, list, pause, trigger, remove their schedules.
         session: The connection, which workers and operators of this bus share.
 
     Raises:
@@ -121,6 +131,10 @@ class CommandBus:
         self.fairness = Fairness(self.session)
         self.fleet = Fleet(self.session)
         self.events = Events(self.session)
+        self.server = ServerState(self.session)
+        self.commands = Commands(self.session)
+        self.schedules = Schedules(self.session, self._sender)
+        self.limits = Limits(self.session)
 
     @classmethod
     def in_memory(cls, **arguments: Unpack[BusArguments]) -> Self:
@@ -211,12 +225,14 @@ class CommandBus:
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
+        at: datetime | None = None,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
         priority: Priority | None = None,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
+        unique: Unique | None = None,
     ) -> Receipt[R]:
         """Accept a command: when this returns, the server has it.
 
@@ -224,12 +240,14 @@ class CommandBus:
             command: What to do.
             command_id: Makes it idempotent: a repeat within the dedup window is not run twice.
             delay: Seconds until it takes its place in its entity's line.
+            at: The moment when it does, with a time zone, by this machine's clock; one that is past is now. Instead of `delay`.
             headers: Text that travels with it.
             expires: Seconds after which it is not started any more, but dead-lettered as expired.
             keep_result: Keep its result, for `await receipt.result()`, as that of a command with a given id is kept.
             priority: `"high"` lifts its entity before others that wait for a worker; what stands before it there still runs before it.
             retry: How its failures are retried, rather than as its class says. What errors are retried its class says.
             attempt_timeout: Seconds that one attempt of its handler may take, rather than as its class says.
+            unique: Folds it with others of its entity that have the same key; by default as its class says.
 
         Raises:
             InvalidCommand: It cannot be sent (also a ValueError).
@@ -239,8 +257,8 @@ class CommandBus:
             BusClosed: The bus is not open.
         """
         return await self._sender.dispatch(
-            command, command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result, priority=priority,
-            retry=retry, attempt_timeout=attempt_timeout,
+            command, command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
+            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority,
         )  # fmt: skip
 
     async def dispatch_raw(
@@ -252,17 +270,19 @@ class CommandBus:
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
+        at: datetime | None = None,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
         priority: Priority | None = None,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
+        unique: Unique | None = None,
     ) -> Receipt[Any]:
         """Dispatch without the command's class: the worker validates the payload. `None, None` names no entity."""
         options = DispatchOptions(
-            command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result, priority=priority,
-            retry=retry, attempt_timeout=attempt_timeout,
+            command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
+            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority,
         )  # fmt: skip
         return await self._sender.dispatch_raw(entity_type, entity_id, name, payload, **options)
 

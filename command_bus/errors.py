@@ -33,6 +33,7 @@ __all__ = [
     "InvalidCommand",
     "InvalidRows",
     "InvalidSettings",
+    "MayNotReplace",
     "MissingExtra",
     "NewerState",
     "NoHandler",
@@ -45,8 +46,11 @@ __all__ = [
     "TooManyEntityTypes",
     "TransportUnavailable",
     "Unconfirmed",
+    "UniqueKeyTaken",
     "UnknownCommand",
     "UnknownDeadLetter",
+    "UnknownLimit",
+    "UnknownSchedule",
     "UnsuitableServer",
     "WorkersLive",
     "WrongEventLoop",
@@ -115,6 +119,12 @@ class RegistrationError(CommandBusError, TypeError):
     code = "registration_error"
 
 
+class UnknownLimit(CommandBusError, LookupError):
+    """There is no limit of this name: neither does code declare it, nor did an operator put it."""
+
+    code = "unknown_limit"
+
+
 class MissingExtra(CommandBusError, ImportError):
     """An optional part is used whose packages are not installed; the message names the extra to install."""
 
@@ -175,8 +185,8 @@ class QueueFull(CommandBusError):
 
     Attributes:
         retry_after: Seconds after which a new try is sensible.
-        limit: Which limit: `"entity"`, `"total"`, `"memory"`, `"drain"` (see `Draining`), or `"predecessor"` when an earlier command of the same
-            entity in the same batch was refused and this one must not overtake it.
+        limit: Which limit: `"entity"`, `"total"`, `"entities"` (`max_entities`), `"memory"`, `"drain"` (see `Draining`), or `"predecessor"`
+            when an earlier command of the same entity in the same batch was refused and this one must not overtake it.
     """
 
     code = "queue_full"
@@ -205,6 +215,27 @@ class IdempotencyConflict(CommandBusError):
     def __init__(self, message: str = "", *, command_id: str = "") -> None:
         super().__init__(message)
         self.command_id = command_id
+
+
+class UniqueKeyTaken(CommandBusError):
+    """A call was not accepted: another command stands for its unique key, and its reply goes to another caller.
+
+    Attributes:
+        other: The id of that command.
+    """
+
+    code = "unique_key_taken"
+    retryable = True
+
+    def __init__(self, message: str = "", *, other: str = "") -> None:
+        super().__init__(message)
+        self.other = other
+
+
+class MayNotReplace(CommandBusError):
+    """This user of the server may not take commands out of line, as a unique key needs whose latest command wins; nothing was changed."""
+
+    code = "may_not_replace"
 
 
 class DispatchFenced(CommandBusError):
@@ -344,9 +375,16 @@ class CommandExpired(CommandOutcomeError):
 
 
 class CommandCancelled(CommandOutcomeError):
-    """The command was cancelled, purged or discarded before it ran to an end."""
+    """The command was cancelled, purged or discarded before it ran to an end.
+
+    Or, with the code `superseded`, a later one with its unique key took its place.
+    """
 
     code = "cancelled"
+
+    def __init__(self, message: str = "", *, code: str = "cancelled", command_id: str = "") -> None:
+        super().__init__(message, command_id=command_id)
+        self.code = code
 
 
 class NoHandler(CommandOutcomeError):
@@ -486,3 +524,17 @@ class UnknownDeadLetter(CommandBusError, LookupError):
     """No dead letter with this id: it was replayed, discarded or purged before."""
 
     code = "unknown_dead_letter"
+
+
+class UnknownSchedule(CommandBusError, LookupError):
+    """There is no schedule of this name: it was never put, or was removed.
+
+    Attributes:
+        name: Its name.
+    """
+
+    code = "unknown_schedule"
+
+    def __init__(self, message: str = "", *, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name

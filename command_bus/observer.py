@@ -78,6 +78,14 @@ class Observer(Protocol):
         """Receive that a command was dead-lettered."""
         ...
 
+    def server_away(self, server: str, reason: str) -> None:
+        """Receive that a server cannot be reached: a request failed, and so did a probe after it."""
+        ...
+
+    def server_back(self, server: str, seconds: float) -> None:
+        """Receive that a server that was away answers again, and for how long it was away."""
+        ...
+
     def connects(self, reconnects: Callable[[], int]) -> None:
         """Receive, as the bus opens, a function that returns how many requests were repeated for lack of an answer; any thread may call it."""
         ...
@@ -140,9 +148,9 @@ async def observed_call(observer: Observer, exchange: Callable[[OutgoingMessage]
 
 def _status(admission: Admission | CommandBusError) -> str:
     match admission:
-        case Admission.ACCEPTED:
+        case Admission.ACCEPTED | Admission.REPLACED:
             return "accepted"
-        case Admission.DUPLICATE:
+        case Admission.DUPLICATE | Admission.FOLDED:
             return "duplicate"
         case Admission():
             return "rejected"

@@ -212,6 +212,7 @@ class Session:
                 transport = await self._connect()
                 if self.observer is not None:
                     transport.producer = ObservedProducer(transport.producer, self.observer)
+                    transport.availability.listener = self.observer
                     self.observer.connects(lambda: transport.reconnects)
                 self._transport, self._guard = transport, LoopGuard()
                 OPEN_SESSIONS.add(self)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypedDict, Unpack
 from urllib.parse import urlsplit
@@ -19,19 +18,18 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 from command_bus.clock import LONGEST
 from command_bus.errors import InvalidSettings
 from command_bus.messages.handling_policy import HandlingPolicy, handling_policy
+from command_bus.messages.limits import Limit, checked_bus_limits
 from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import Delivery, EntityPolicy, RetryPolicy
 from command_bus.server_urls import redacted, unverified, url_fault, weakened
-from command_bus.spelling import did_you_mean, nearest
+from command_bus.spelling import did_you_mean
 
 __all__ = [
     "BusSettings",
     "SettingOverrides",
     "SettingValues",
-    "UnknownVariable",
     "redacted",
     "resolved",
-    "unknown_variables",
     "unverified",
 ]
 
@@ -58,6 +56,7 @@ class SettingOverrides(TypedDict, total=False):
     delivery: Delivery | None
     retry: RetryPolicy | None
     attempt_timeout: float | None
+    limits: Iterable[Limit]
     concurrency: int
     threads: int
     max_waiting: int
@@ -67,13 +66,17 @@ class SettingOverrides(TypedDict, total=False):
     quantum_time: float
     unknown_grace: float
     dispatch_timeout: float
+    fail_fast: bool
     call_timeout: float
     max_pending: int
     dedup_window: float
     reply_ttl: float
     max_depth: int
     max_total_depth: int
+    max_entities: int | None
     max_entity_types: int
+    dead_letter_ttl: float | None
+    max_dead_letters: int | None
     max_payload: int
     max_nesting: int
     durability: Durability
@@ -136,6 +139,7 @@ class BusSettings(BaseSettings):
     attempt_timeout: Seconds | None = Field(
         default=None, description="Seconds that one attempt may take of commands whose class and entity type do not say."
     )
+    limits: tuple[Limit, ...] = Field(default=(), description="Limits of the whole bus (`scope = bus`), and named ones.")
 
     concurrency: Annotated[int, Field(ge=1, le=100_000)] = Field(
         default=100, description="Entities that one worker runs at a time."
@@ -162,6 +166,10 @@ class BusSettings(BaseSettings):
     )
 
     dispatch_timeout: Seconds = Field(default=10.0, description="Seconds within which a dispatch is accepted, refused or fails.")
+    fail_fast: bool = Field(
+        default=False,
+        description="Refuse dispatches and calls at once while the server is known to be away; otherwise each waits for it up to `dispatch_timeout`.",
+    )
     call_timeout: Seconds = Field(
         default=60.0,
         description="Seconds that a call waits if it names no timeout; longer than a lease, so that it outlives the loss of a worker.",
@@ -173,8 +181,18 @@ class BusSettings(BaseSettings):
     reply_ttl: Seconds = Field(default=600.0, description="Seconds for which a reply can be read again.")
     max_depth: Count = Field(default=10_000, description="Commands that one entity may hold.")
     max_total_depth: Count = Field(default=1_000_000, description="Commands that the namespace may hold.")
+    max_entities: Count | None = Field(
+        default=None, description="Entities that may have work at a time, parked ones included; none: any number."
+    )
     max_entity_types: Count = Field(
         default=1000, description="Entity types that the namespace may have; a sender whose type would be one more is refused."
+    )
+    dead_letter_ttl: Seconds | None = Field(
+        default=None, description="Seconds after which workers delete a dead letter that parks no entity; none: never."
+    )
+    max_dead_letters: Count | None = Field(
+        default=None,
+        description="Dead letters that are kept; workers delete the oldest beyond that, but none that parks an entity.",
     )
     max_payload: Annotated[int, Field(ge=64, le=256 * 1024 * 1024)] = Field(
         default=1024 * 1024, description="Bytes of one encoded payload."
@@ -225,6 +243,11 @@ class BusSettings(BaseSettings):
         if not _NAMESPACE.fullmatch(value):
             raise ValueError("1 to 100 of letters, digits, '_', '.' and '-'")
         return value
+
+    @field_validator("limits")
+    @classmethod
+    def _limits_are_of_the_bus(cls, value: tuple[Limit, ...]) -> tuple[Limit, ...]:
+        return checked_bus_limits(value)
 
     @field_validator("signing_keys", mode="before")
     @classmethod
@@ -328,44 +351,3 @@ def resolved(settings: BusSettings | None, url: str | None, namespace: str | Non
     if not given:
         return settings
     return BusSettings(**{name: getattr(settings, name) for name in BusSettings.model_fields} | given)
-
-
-_PREFIX = "COMMAND_BUS_"
-
-
-_OTHERS = ("EMBEDDED_", "SPARK_", "TEST_")
-
-
-_SERVICE = re.compile(r"(.+_)?(SERVICE_(HOST|PORT(_.+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
-"""What Kubernetes sets for services."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownVariable:
-    """A variable that no setting is read from.
-
-    Attributes:
-        name: Its name.
-        meant: The variable that it may be a misspelling of, or None.
-    """
-
-    name: str
-    meant: str | None
-
-    def __str__(self) -> str:
-        return f"{self.name} is no setting and is not read{'' if self.meant is None else f'; did you mean {self.meant}?'}"
-
-
-def unknown_variables(names: Iterable[str]) -> list[UnknownVariable]:
-    """Return the variables that have the prefix of settings and are none, by name."""
-    known = {field.upper() for field in BusSettings.model_fields}
-    found: list[UnknownVariable] = []
-    for name in sorted(names):
-        word = name.upper().removeprefix(_PREFIX)  # settings are read in any case, upper or lower
-        if word == name.upper() or word.startswith(_OTHERS) or _SERVICE.fullmatch(word):
-            continue
-        head, nested, rest = word.partition("__")
-        if head not in known:
-            meant = nearest(head, known)
-            found.append(UnknownVariable(name, None if meant is None else f"{_PREFIX}{meant}{nested}{rest}"))
-    return found

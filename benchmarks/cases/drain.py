@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.case import Case
 from benchmarks.figures import Sample
 from benchmarks.ground import NAMESPACE, Ground, Spent
-from command_bus import SyncCommandBus
+from command_bus import Rate, SyncCommandBus
 from command_bus.transport.redis.keys import ShardKeys
 
 __all__ = ["ALL", "together"]
@@ -28,6 +28,7 @@ class Drain:
         workers: Processes.
         live: The commands come while they are handled, instead of before.
         watched: All steps are published as events.
+        limit: Starts a second that a limit of the entity type allows; 0: any number.
         full: Commands at scale 1; what is compared with BullMQ drains as many as it does.
     """
 
@@ -37,6 +38,7 @@ class Drain:
     workers: int = 1
     live: bool = False
     watched: bool = False
+    limit: int = 0
     full: int = _FULL
 
     def filling(self, count: int) -> dict[str, Any]:
@@ -48,6 +50,9 @@ def measured(ground: Ground, drain: Drain) -> Sample:
     count = ground.count(drain.full)
     if drain.watched:
         ground.client.hset(ShardKeys(NAMESPACE, 0).watched, "*", "10000")
+    if drain.limit:
+        with SyncCommandBus(ground.url, namespace=NAMESPACE) as bus:
+            bus.limits.put("type:bench", Rate(drain.limit, burst=1))
     if drain.workers > 1:
         return _by_several(ground, drain, count)
     if not drain.live:
@@ -118,4 +123,5 @@ ALL = [
     _case("1,000 entities, handler awaits 1 ms", Drain(handler="await")),
     _case("1,000 entities, sync handler", Drain(handler="sync")),
     _case("1,000 entities, watched", Drain(watched=True)),
+    _case("10,000 entities behind a limit of 1,000/s", Drain(entities=10_000, limit=1000, full=10_000)),
 ]

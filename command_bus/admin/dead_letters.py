@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypedDict, Unpack
 
+from command_bus.admin.edited_letters import edited_envelope
 from command_bus.admin.info import DeadLetter
 from command_bus.errors import InvalidCommand, InvalidSettings, UnknownDeadLetter
+from command_bus.messages.message import Message
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
@@ -24,6 +26,7 @@ from command_bus.transport.marks import digest_of, is_marked, waiting_mark
 from command_bus.transport.records import StoredDeadLetter
 from command_bus.transport.retention import Retention
 from command_bus.transport.steps import NO_SETTLEMENT, Settlement
+from command_bus.transport.unique_keys import stander_of, unique_key
 
 __all__ = ["DeadLetters", "LetterFilters"]
 
@@ -104,19 +107,31 @@ class DeadLetters:
         """
         return self._read(await self._stored(letter_id))
 
-    async def replay(self, letter_id: str) -> str:
+    async def replay(self, letter_id: str, *, payload: Mapping[str, Any] | Message[Any] | None = None) -> str:
         """Run the command again under its old id; gives that id (empty if it cannot be read).
 
-        A parked command runs before its followers; any other joins the end of its entity's line.
+        A parked command runs before its followers; any other joins the end of its entity's line. Such a one stands for its unique key
+        again unless another command does; then it waits beside that.
+
+        Args:
+            letter_id: Which.
+            payload: Other fields to run it with, all of them: an instance of its class, or a mapping, which is checked by the schema that
+                workers announce. The id, the entity and the rest stay. The header `edited_letter` has the letter's id.
+                To the sender of the original it is another command now: its repeat raises `IdempotencyConflict`.
 
         Raises:
+            InvalidCommand: The payload is not one of this command and its entity, or the command cannot be edited.
+            InvalidSettings: This bus cannot sign or encrypt as the command was.
             UnknownDeadLetter: There is none with this id (any more).
         """
         stored = await self._stored(letter_id)
         envelope = self._envelope(stored)
+        edited = b"" if payload is None else await self._edited(stored, envelope, payload)
         marked = is_marked(envelope) and not _nobody_vouches(stored)
-        mark = waiting_mark(digest_of(envelope), stored.mailbox) if marked else b""
-        if not await self._store.settle(stored, "replay", Settlement(envelope.command_id, mark, 1), envelope_flow(envelope)):
+        now = unpack_envelope(edited, self._limits) if edited else envelope
+        mark = waiting_mark(digest_of(now), stored.mailbox) if marked else b""
+        left = Settlement(envelope.command_id, mark, 1, unique=unique_key(now), stander=stander_of(now))
+        if not await self._store.settle(stored, "replay", left, edited, envelope_flow(now)):
             raise _unknown(letter_id)
         return envelope.command_id
 
@@ -152,6 +167,21 @@ class DeadLetters:
     @property
     def _store(self) -> DeadLetterStore:
         return self._session.transport.dead_letters
+
+    async def _edited(self, stored: StoredDeadLetter, envelope: WireEnvelope, payload: Mapping[str, Any] | Message[Any]) -> bytes:
+        """Return the envelope with another payload. An operator vouches for the payload alone, so the rest must be sound."""
+        if _nobody_vouches(stored) or not envelope.command_id:
+            raise InvalidCommand(
+                f"letter {stored.id} cannot be edited: {_record(stored).reason}. Discard it, and dispatch a new command if it was meant well"
+            )
+        protection = self._session.protection
+        if envelope.signature is not None and (protection is None or protection.sign is None):
+            raise InvalidSettings("the command was signed: edit it with a bus that has the signing_keys")
+        try:
+            unpack_envelope(stored.raw, self._limits)
+        except Undecodable as error:
+            raise InvalidCommand(f"letter {stored.id} cannot be edited: {error.reason}") from None
+        return await edited_envelope(self._session, stored.id, envelope, payload)
 
     async def _discard(self, stored: StoredDeadLetter) -> bool:
         envelope = self._envelope(stored)

@@ -12,17 +12,21 @@ import heapq
 import json
 import math
 from collections.abc import AsyncIterator, Collection, Sequence
+from datetime import datetime
 from typing import Any
 
 from command_bus.admin.entity_types import forget_type, types_of
-from command_bus.admin.info import EntityInfo, EntityOrder, EntityPage, EntityState, EntityTypeInfo, HoldInfo
+from command_bus.admin.holding import pause_end
+from command_bus.admin.info import EntityInfo, EntityOrder, EntityPage, EntityState, EntityTypeInfo, HoldInfo, LimitWaitInfo
+from command_bus.admin.limits import limit_label
 from command_bus.admin.obliterate import obliterate
 from command_bus.admin.waiting import WaitingCommands
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import check_entity_type
 from command_bus.session import Session
+from command_bus.transport.limits import LimitWait
 from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, mailbox_parts, scope_label, scope_of, type_scope
-from command_bus.transport.records import Hold, StoredEntity
+from command_bus.transport.records import Hold, Recount, StoredEntity
 
 __all__ = ["Entities", "entity_info", "hold_info"]
 
@@ -53,15 +57,20 @@ class Entities:
         """
         return Entities(self._session, type_scope(None if entity_type is None else check_entity_type(entity_type)))
 
-    async def pause(self, reason: str = "") -> bool:
+    async def pause(self, reason: str = "", *, until: datetime | float | None = None) -> bool:
         """Start none of their commands until `resume`, across restarts; what runs is not touched. False if they were paused.
 
         That holds for entities that have no work yet, too, and with the next command that would start.
 
+        Args:
+            reason: Why, for views.
+            until: When the pause ends by itself: a moment with a time zone, or seconds from now. A later `pause` or `drain` replaces it.
+
         Raises:
+            InvalidSettings: `until` is neither, or past.
             TransportUnavailable: The server cannot be reached; with several shards some may be paused. Asking again is safe.
         """
-        return await self._session.transport.holds.pause(self._scope, reason)
+        return await self._session.transport.holds.pause(self._scope, reason, await pause_end(self._session, until))
 
     async def drain(self, reason: str = "") -> bool:
         """Refuse their new commands (`Draining`) and work off what was accepted, until `resume`. False if they were drained.
@@ -121,6 +130,21 @@ class Entities:
         """Return what is paused or drained as a type or as a whole. `list(states={"paused"})` lists single entities."""
         found = [hold_info(hold) for hold in await self._session.transport.holds.wide()]
         return [hold for hold in found if self._scope in (EVERYTHING, type_scope(hold.entity_type)) or hold.what == "everything"]
+
+    async def recount(self, *, correct: bool = True) -> Recount:
+        """Compare the counters `depth` and those of delayed commands with what is there, of the whole bus, and set them right.
+
+        Each shard is one step, so it is exact while commands come and go. Counters are wrong if somebody has deleted keys by hand, or the
+        server has lost a part of its data.
+
+        Args:
+            correct: False to compare only.
+
+        Raises:
+            NewerState: An entity is in a state that only a later release knows.
+            TransportUnavailable: The server cannot be reached, or entities came and went too quickly.
+        """
+        return await self._session.transport.recounts.recount(correct=correct)
 
     async def types(self) -> list[EntityTypeInfo]:
         """Return all entity types that the namespace knows, by name.
@@ -203,10 +227,17 @@ class Entities:
         reader = transport.entities
         due = await reader.retry_times([entity.mailbox for entity in entities if entity.state in ("retrying", "snoozed")])
         delayed = await reader.first_delayed(entity.mailbox for entity in entities if entity.is_delayed)
+        limited = [each.mailbox for each in entities if each.state == "limited"]
+        waits = await transport.limits.waits(limited) if limited else {}
         now = await reader.now_ms()
         return tuple(
             entity_info(
-                each, transport.shard_of(each.mailbox), now, retry_at_ms=due.get(each.mailbox), due_ms=delayed.get(each.mailbox)
+                each,
+                transport.shard_of(each.mailbox),
+                now,
+                retry_at_ms=due.get(each.mailbox),
+                due_ms=delayed.get(each.mailbox),
+                wait=waits.get(each.mailbox),
             )
             for each in entities
         )
@@ -215,7 +246,9 @@ class Entities:
         return self._scope in (EVERYTHING, scope_of(mailbox))
 
 
-def entity_info(entity: StoredEntity, shard: int, now_ms: int, *, retry_at_ms: int | None, due_ms: int | None) -> EntityInfo:
+def entity_info(
+    entity: StoredEntity, shard: int, now_ms: int, *, retry_at_ms: int | None, due_ms: int | None, wait: LimitWait | None = None
+) -> EntityInfo:
     """Return the public form of an entity."""
     kind, entity_id = mailbox_parts(entity.mailbox)
     return EntityInfo(
@@ -235,13 +268,15 @@ def entity_info(entity: StoredEntity, shard: int, now_ms: int, *, retry_at_ms: i
         priority=entity.flow.priority,
         tenant=entity.flow.tenant or None,
         snoozes=entity.snoozes,
+        limit=None if wait is None else LimitWaitInfo(limit_label(wait.scope), wait.since_ms, wait.before, wait.free_in),
     )
 
 
 def hold_info(hold: Hold) -> HoldInfo:
     """Return the public form of a hold."""
     entity_type = None if hold.scope == EVERYTHING else mailbox_parts(hold.scope)[0]
-    return HoldInfo(scope_label(hold.scope), entity_type, hold.mode, hold.since_ms, hold.reason, hold.everywhere)
+    label = scope_label(hold.scope)
+    return HoldInfo(label, entity_type, hold.mode, hold.since_ms, hold.reason, hold.everywhere, hold.until_ms)
 
 
 def _sort_key(entity: StoredEntity, order: EntityOrder) -> SortKey:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar, Unpack
 from uuid import UUID
 
 from command_bus.admin.abort import Aborting
 from command_bus.admin.entity_details import details_of
+from command_bus.admin.holding import pause_end
 from command_bus.admin.waiting import WaitingCommands
 from command_bus.errors import InvalidCommand
 from command_bus.messages.message import Message, canonical_entity_id, check_entity_type
 from command_bus.messages.options import CallOptions, DispatchOptions
+from command_bus.messages.unique import Unique
 from command_bus.sending.sender import Sender
 from command_bus.session import Session
+from command_bus.transport.mailboxes import encoded
 
 if TYPE_CHECKING:
     from command_bus.admin.info import AbortReport, EntityDetails
@@ -60,9 +64,17 @@ class EntityScope:
         """Return how many commands wait or run, delayed ones included."""
         return await self._session.transport.mailboxes.depth(self._mailbox)
 
-    async def pause(self, reason: str = "") -> bool:
-        """Start none of its commands until `resume`, across restarts; what runs is not touched. False if it was paused already."""
-        return await self._session.transport.holds.pause(self._mailbox, reason)
+    async def pause(self, reason: str = "", *, until: datetime | float | None = None) -> bool:
+        """Start none of its commands until `resume`, across restarts; what runs is not touched. False if it was paused already.
+
+        Args:
+            reason: Why, for views.
+            until: When the pause ends by itself: a moment with a time zone, or seconds from now. A later `pause` or `drain` replaces it.
+
+        Raises:
+            InvalidSettings: `until` is neither, or past.
+        """
+        return await self._session.transport.holds.pause(self._mailbox, reason, await pause_end(self._session, until))
 
     async def drain(self, reason: str = "") -> bool:
         """Refuse new commands for it (`Draining`) and work off what is there, until `resume`. False if it was drained already."""
@@ -110,6 +122,18 @@ class EntityScope:
     async def purge(self) -> int:
         """Remove all its waiting commands, not the one that runs; how many. Their callers get `CommandCancelled`."""
         return await WaitingCommands(self._session).purge(self._mailbox, self.type, self.id)
+
+    async def forget(self, key: str) -> bool:
+        """Release a unique key; False if no command held it. The next command with this key is accepted, whatever waits or runs.
+
+        The command that held it stays in line. Its key is what `Unique(key)` says, by default the wire name.
+
+        Raises:
+            InvalidCommand: It is no unique key.
+        """
+        if Unique(key).key is None:
+            raise InvalidCommand("name the unique key: what Unique(key) said, else the wire name of the command")
+        return await self._session.transport.mailboxes.release_key(self._mailbox, f"{encoded(self.id)}:{key}")
 
     def _own(self, command: Message[R]) -> Message[R]:
         if type(command).spec().entity != self.type or command.entity_id() != self.id:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from command_bus.admin.dead_letters import DeadLetters
 from command_bus.admin.entities import entity_info
 from command_bus.admin.fleet import Fleet
@@ -21,6 +23,7 @@ async def details_of(session: Session, mailbox: str, count: int) -> EntityDetail
     stored = await reader.look(mailbox)
     found = await reader.head(mailbox, count + 1)
     due = await reader.retry_times([mailbox] if stored.state in ("retrying", "snoozed", "paused") else [])
+    waits = await session.transport.limits.waits([mailbox]) if stored.state == "limited" else {}
     limits = reading_limits(session.settings)
     line = [_waiting(message, envelope, limits) for message, envelope in found.entries]
     wanted = count - len(line[1:])
@@ -32,6 +35,7 @@ async def details_of(session: Session, mailbox: str, count: int) -> EntityDetail
         await reader.now_ms(),
         retry_at_ms=due.get(mailbox),
         due_ms=delayed[0].due_ms if delayed and not line else None,
+        wait=waits.get(mailbox),
     )
     head = line[0] if line else None
     workers = await Fleet(session).workers()
@@ -57,7 +61,7 @@ async def _delayed(session: Session, mailbox: str) -> list[WaitingCommand]:
             if home == mailbox:
                 ids[command.id] = _waiting("0", command.envelope, limits)
     due = await transport.entities.delayed_times(mailbox, list(ids))
-    found = [WaitingCommand(each.command_id, each.name, 0, due.get(key)) for key, each in ids.items()]
+    found = [replace(each, accepted_ms=0, due_ms=due.get(key)) for key, each in ids.items()]
     return sorted(found, key=lambda each: (each.due_ms or 0, each.command_id))
 
 
@@ -67,7 +71,7 @@ def _waiting(message: str, raw: bytes, limits: Limits) -> WaitingCommand:
         envelope = unpack_envelope(raw, limits)
     except Undecodable:
         return WaitingCommand("", "", accepted, None)
-    return WaitingCommand(envelope.command_id, envelope.name, accepted, None)
+    return WaitingCommand(envelope.command_id, envelope.name, accepted, None, (envelope.options or {}).get("u"))
 
 
 def _holder(entity: EntityInfo, workers: list[WorkerStatus]) -> WorkerStatus | None:

@@ -21,6 +21,7 @@ __all__ = [
     "EntityState",
     "EntityTypeInfo",
     "HoldInfo",
+    "LimitWaitInfo",
     "PriorityInfo",
     "ShareInfo",
     "Stats",
@@ -42,6 +43,7 @@ class HoldInfo:
         since_ms: Since when, by the server's clock; 0 if that is not known.
         reason: What the operator said.
         everywhere: Whether all shards have it. If not, the request broke off: ask again.
+        until_ms: When a pause ends by itself, by the server's clock; None: never.
     """
 
     what: str
@@ -50,6 +52,28 @@ class HoldInfo:
     since_ms: int
     reason: str
     everywhere: bool = True
+    until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitWaitInfo:
+    """Where an entity stands that waits for a limit.
+
+    Attributes:
+        limit: For people: `bus`, `type:shop`, `entity:shop[7]`, `shopify[acme]`.
+        since_ms: When it was refused first, by the server's clock.
+        before: Entities that stand before it.
+        free_in: Seconds until the first of them may start; None if that depends on what runs.
+    """
+
+    limit: str
+    since_ms: int
+    before: int
+    free_in: float | None
+
+    def __str__(self) -> str:
+        when = "free when one ends" if self.free_in is None else f"free in {self.free_in:.1f} s"
+        return f"limit {self.limit}: {when} ({self.before:,} before it)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +85,7 @@ class EntityInfo:
         entity_type: None if it has no entity.
         entity_id: None if it has no entity, is a lane, or its id is too long for its name.
         state: `waiting` (for a worker, or all that it has is delayed), `running`, `retrying`, `snoozed`, `paused`, `parked` by a dead letter,
-            or `draining` (waiting, and refusing what is new).
+            `limited` (waits for a limit), or `draining` (waiting, and refusing what is new).
         depth: Commands that it holds, running and delayed ones included.
         age: Seconds since the command at its head was accepted; 0.0 if all are delayed.
         attempt: How often that was started.
@@ -75,6 +99,7 @@ class EntityInfo:
         priority: The highest of the commands that wait in it.
         tenant: Whose share it takes; None if its commands name none.
         snoozes: How often the command at its head was put off by its handler.
+        limit: For what it waits, if it is limited; None otherwise.
     """
 
     name: str
@@ -93,6 +118,7 @@ class EntityInfo:
     snoozes: int = 0
     priority: Priority = "normal"
     tenant: str | None = None
+    limit: LimitWaitInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +193,14 @@ class WaitingCommand:
         name: The wire name; empty if the envelope could not be read.
         accepted_ms: When it was accepted; for a delayed one 0.
         due_ms: For a delayed one when it takes its place, else None.
+        unique: Its unique key, or None.
     """
 
     command_id: str
     name: str
     accepted_ms: int
     due_ms: int | None
+    unique: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +343,14 @@ class Stats:
         workers: The live workers.
         priorities: High, normal and low, once priorities or shares are used; else empty.
         snoozed: Starts since then whose handler put its command off.
+        pruned: Dead letters deleted since the namespace was made, because they were too old or too many.
+        superseded: Commands since then that another of their unique key replaced.
+        folded: Commands since then that were dropped, because another stood for their unique key.
+        schedules: Schedules that have a tick to come.
+        fired: Firings of schedules since the namespace was made.
+        fired_late: Those more than a second behind their time.
+        schedule_overdue: Seconds for which the schedule has been due that is latest, 0.0 if none is.
+        limited: Entities that wait for a limit; see `bus.limits.list()`.
     """
 
     depth: int
@@ -338,3 +374,11 @@ class Stats:
     workers: tuple[WorkerInfo, ...]
     priorities: tuple[PriorityInfo, ...] = ()
     snoozed: int = 0
+    pruned: int = 0
+    superseded: int = 0
+    folded: int = 0
+    schedules: int = 0
+    fired: int = 0
+    fired_late: int = 0
+    schedule_overdue: float = 0.0
+    limited: int = 0

@@ -57,9 +57,17 @@ class Statistics:
             dead_lettered=counters.dead,
             retried=counters.retried,
             handed_back=counters.handed_back,
+            pruned=counters.pruned,
+            superseded=counters.superseded,
+            folded=counters.folded,
             workers=workers,
             priorities=_priorities(shots),
             snoozed=counters.snoozed,
+            schedules=max(counters.scheduled, 0),
+            fired=counters.fired,
+            fired_late=counters.late,
+            schedule_overdue=max((_overdue(shot) for shot in shots), default=0.0),
+            limited=sum(shot.limited for shot in shots),
         )
 
     async def until_idle(self, timeout: float | None) -> None:
@@ -104,7 +112,7 @@ class Statistics:
                 continue
             left += max(shot.counters.depth, 1)
             names = None
-            if (shot.paused or shot.parked) and not shot.due:
+            if (shot.paused or shot.parked) and not shot.due and not shot.ends:
                 names = await transport.statistics.stopped(shard, _NAMED)
             if names:
                 stopped += names
@@ -140,3 +148,8 @@ def _priorities(shots: Sequence[ShardSnapshot]) -> tuple[PriorityInfo, ...]:
 
 def _age(shot: ShardSnapshot) -> float:
     return 0.0 if shot.oldest_ready_ms is None else max(0, shot.now_ms - shot.oldest_ready_ms) / 1000
+
+
+def _overdue(shot: ShardSnapshot) -> float:
+    """Return for how many seconds the first schedule of a shard has been due."""
+    return 0.0 if shot.schedule_ms is None else max(shot.now_ms - shot.schedule_ms, 0) / 1000

@@ -43,6 +43,11 @@ def letter_ids(ctx: typer.Context, incomplete: str) -> list[str]:
     return _ask_server(ctx, incomplete, _letters)
 
 
+def schedule_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of schedules that begin like this."""
+    return _ask_server(ctx, incomplete, _schedules)
+
+
 def entity_words(ctx: typer.Context, args: list[str], incomplete: str) -> list[str]:
     """Return the words that may follow `entity`: `TYPE:`, an entity that has work, an action.
 
@@ -83,6 +88,10 @@ async def _types(bus: CommandBus) -> list[str]:
 
 async def _commands(bus: CommandBus) -> list[str]:
     return [each.name for each in await bus.fleet.commands()]
+
+
+async def _schedules(bus: CommandBus) -> list[str]:
+    return [each.name async for each in bus.schedules.list()]
 
 
 async def _letters(bus: CommandBus) -> list[str]:

@@ -19,7 +19,20 @@ from command_bus.cli.terminal import SafeText, escape_json
 __all__ = ["to_json", "to_jsonable", "utc_time"]
 
 _DURATIONS = frozenset(
-    ("age", "delay", "lease", "lease_age", "longest", "longest_running", "lost_for", "oldest_age", "running_for", "silent_for")
+    (
+        "age",
+        "delay",
+        "free_in",
+        "lease",
+        "lease_age",
+        "longest",
+        "longest_running",
+        "lost_for",
+        "oldest_age",
+        "running_for",
+        "schedule_overdue",
+        "silent_for",
+    )
 )
 _TIME = "_ms"
 _ARE_TIMES = ("at", "since")  # names that need no `_at`

@@ -21,6 +21,8 @@ __all__ = [
     "DryRun",
     "Json",
     "Namespace",
+    "PauseFor",
+    "PauseUntil",
     "Target",
     "Url",
     "Yes",
@@ -44,6 +46,12 @@ App = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+PauseUntil = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", show_default=False, help="End the pause then: 2026-12-01T09:00.")
+]
+PauseFor = Annotated[
+    str | None, typer.Option("--for", metavar="TIME", show_default=False, help="End the pause after 90s, 30m, 2h.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 
 

@@ -10,7 +10,7 @@ import typer
 from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.terminal import print_error
 
-__all__ = ["parse_time"]
+__all__ = ["parse_duration", "parse_end", "parse_moment", "parse_time"]
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 _LONGEST = 50 * 365 * 86400  # seconds; older than any dead letter
@@ -35,3 +35,44 @@ def parse_time(text: str | None) -> datetime | None:
         print_error(f"{text!r} is no age such as 30m, 2h or 7d, and no time such as 2026-11-21T10:00")
         raise typer.Exit(ExitCode.USAGE) from None
     return found
+
+
+def parse_duration(text: str) -> float:
+    """Parse a duration (`90s`, `2h`) into seconds.
+
+    Raises:
+        typer.Exit: The text is none.
+    """
+    found = _AGE.fullmatch(text.strip())
+    if found is None or not 0 < float(found[1]) * _UNITS[found[2]] < _LONGEST:
+        print_error(f"{text!r} is no duration such as 90s, 30m, 2h or 7d")
+        raise typer.Exit(ExitCode.USAGE)
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def parse_moment(text: str) -> datetime:
+    """Parse a time in ISO format, which is local if it has no zone.
+
+    Raises:
+        typer.Exit: The text is none.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+        return found if found.tzinfo is not None else found.astimezone()
+    except (ValueError, OverflowError, OSError):
+        print_error(f"{text!r} is no time such as 2026-12-01T09:00 or 2026-12-01T09:00+01:00")
+        raise typer.Exit(ExitCode.USAGE) from None
+
+
+def parse_end(until: str | None, duration: str | None) -> datetime | float | None:
+    """Parse the options `--until` and `--for`; None if neither was given.
+
+    Raises:
+        typer.Exit: Both were given, or one is wrong.
+    """
+    if until is not None and duration is not None:
+        print_error("give --until or --for, not both")
+        raise typer.Exit(ExitCode.USAGE)
+    if until is not None:
+        return parse_moment(until)
+    return None if duration is None else parse_duration(duration)

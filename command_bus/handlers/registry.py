@@ -15,13 +15,15 @@ import sys
 from asyncio import Future
 from collections.abc import Callable, Coroutine, Iterator
 from types import ModuleType
-from typing import Any, Generic, ParamSpec, TypeGuard, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeGuard, TypeVar, Unpack, overload
 
-from command_bus.errors import RegistrationError
+from command_bus.errors import InvalidSettings, RegistrationError
 from command_bus.handlers.handler import Handler, function_handler
 from command_bus.handlers.objects import handlers_of, in_class_body, mark
 from command_bus.handlers.signatures import qualified_name
 from command_bus.messages.message import Message
+from command_bus.scheduling.declarations import DeclaredSchedule, ScheduleOptions
+from command_bus.scheduling.specs import Cron, Every, SchedulePolicy
 
 __all__ = ["HandlerRegistry", "Registration", "default_registry", "handles"]
 
@@ -66,6 +68,7 @@ class HandlerRegistry:
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
         self._messages: dict[str, type[Message[Any]]] = {}
+        self._schedules: dict[str, DeclaredSchedule] = {}
 
     def handles(self, message_type: type[Message[R]], /) -> Registration[R]:
         """Return the decorator that registers a function as the handler of a message.
@@ -108,6 +111,8 @@ class HandlerRegistry:
             self.declare(*source.messages())
             for handler in source:
                 self.add(handler)
+            for declared in source.schedules():
+                self._add_schedule(declared)
         elif isinstance(source, str | ModuleType):
             self._include_module(importlib.import_module(source) if isinstance(source, str) else source)
         else:
@@ -123,6 +128,30 @@ class HandlerRegistry:
         for message_type in message_types:
             self._admit(message_type)
             self._messages[message_type.spec().name] = message_type
+
+    def schedule(
+        self, name: str, command: Message[Any], spec: Cron | Every, *, revision: int = 1, **options: Unpack[ScheduleOptions]
+    ) -> None:
+        """Declare a schedule, which a worker puts when it starts: `registry.schedule("close-books", CloseBooks(…), cron("0 2 * * *"))`.
+
+        Args:
+            name: Unique in the namespace.
+            command: What each tick dispatches.
+            spec: `cron(…)` or `every(seconds)`.
+            revision: Raise it with each change: a lower one never replaces a higher.
+            **options: See `SchedulePolicy`.
+
+        Raises:
+            RegistrationError: Another schedule of this name is declared.
+            InvalidSettings: A name, time or option is not what it may be.
+        """
+        if not revision:
+            raise InvalidSettings("revision: a whole number, at least 1")
+        self._add_schedule(DeclaredSchedule(name, command, spec, SchedulePolicy(**options), revision))
+
+    def schedules(self) -> tuple[DeclaredSchedule, ...]:
+        """Return the declared schedules, in their order."""
+        return tuple(self._schedules.values())
 
     def lookup(self, name: str) -> Handler | None:
         """Return the handler of a wire name, or None."""
@@ -144,6 +173,7 @@ class HandlerRegistry:
         """Forget everything: for notebooks and for tests of the default registry."""
         self._handlers.clear()
         self._messages.clear()
+        self._schedules.clear()
 
     def __iter__(self) -> Iterator[Handler]:
         return iter(tuple(self._handlers.values()))
@@ -162,6 +192,12 @@ class HandlerRegistry:
 
     def __repr__(self) -> str:
         return f"HandlerRegistry({', '.join(self._handlers)})"
+
+    def _add_schedule(self, declared: DeclaredSchedule) -> None:
+        if declared.command is not None:
+            self.declare(type(declared.command))
+        if self._schedules.setdefault(declared.name, declared) != declared:
+            raise RegistrationError(f"two schedules are named {declared.name!r}: give one of them another name")
 
     def _admit(self, message_type: type[Message[Any]]) -> None:
         if not _is_message_class(message_type):

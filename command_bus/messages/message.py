@@ -11,6 +11,7 @@ the class is defined, into a frozen `MessageSpec`; a mistake is an error there a
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar, cast, get_args, get_origin
 
@@ -19,7 +20,9 @@ from typing_extensions import Unpack
 
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidCommand, RegistrationError
+from command_bus.messages.limits import Limit, checked_limits
 from command_bus.messages.policies import PRIORITIES, Delivery, OnPoison, Priority, RetryPolicy
+from command_bus.messages.unique import Unique
 
 __all__ = [
     "Command",
@@ -39,7 +42,9 @@ Reply_co = TypeVar("Reply_co", covariant=True)
 MAX_COMMAND_ID_BYTES = 512
 MAX_ENTITY_ID_BYTES = 4096
 _ENTITY_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_CLASS_ARGUMENTS = frozenset({"entity", "delivery", "retry", "on_poison", "attempt_timeout", "priority", "fair_by"})
+_CLASS_ARGUMENTS = frozenset(
+    {"entity", "delivery", "retry", "on_poison", "attempt_timeout", "unique", "limits", "priority", "fair_by"}
+)
 _WIRE_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
 
 
@@ -132,6 +137,8 @@ class MessageSpec:
         retry: How failures are retried.
         on_poison: What a poisoned command does to its entity.
         attempt_timeout: Seconds that one attempt of the handler may take.
+        unique: How repeated triggers are folded, or None.
+        limits: The named limits that its starts are held to.
         priority: The priority of its commands.
         fair_by: The field that holds the tenant, or None: workers are shared fairly between tenants.
     """
@@ -144,6 +151,8 @@ class MessageSpec:
     retry: RetryPolicy | None = None
     on_poison: OnPoison | None = None
     attempt_timeout: float | None = None
+    unique: Unique | None = None
+    limits: tuple[Limit, ...] = ()
     priority: Priority | None = None
     fair_by: str | None = None
 
@@ -164,6 +173,8 @@ class Message(BaseModel, Generic[Reply_co]):
         retry: RetryPolicy | None = None,
         on_poison: OnPoison | None = None,
         attempt_timeout: float | None = None,
+        unique: Unique | None = None,
+        limits: Sequence[Limit] | None = None,
         priority: Priority | None = None,
         fair_by: str | None = None,
         **config: Unpack[ConfigDict],
@@ -212,6 +223,8 @@ class Command(Message[Reply_co]):
         retry: A `RetryPolicy` for handlers that raise; three attempts, but one for `"at_most_once"`.
         on_poison: `"skip"` or `"park"`.
         attempt_timeout: Seconds that one attempt of the handler may take.
+        unique: A `Unique`: repeated triggers are folded into one.
+        limits: Named limits, as in `limits=(Limit("shopify", key="partner", cost="points"),)`.
         priority: `"high"`, `"normal"` or `"low"`: which entities come first where several wait for a worker.
         fair_by: Name of the field that holds the tenant: workers are shared fairly between tenants.
 
@@ -229,8 +242,10 @@ def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any]
     """Build the spec of a class from its class arguments, its fields and its base."""
     values: dict[str, Any] = {}
     if inherited is not None:
-        slots = ("entity", "delivery", "retry", "on_poison", "attempt_timeout", "priority", "fair_by")
-        values = {slot: getattr(inherited, slot) for slot in slots}
+        values = {
+            slot: getattr(inherited, slot)
+            for slot in ("entity", "delivery", "retry", "on_poison", "attempt_timeout", "unique", "limits", "priority", "fair_by")
+        }
         if given.get("delivery") == "at_most_once" and inherited.delivery != "at_most_once":
             values["retry"] = None  # at most one start, unless the class itself asks for retries of what it raised
     values |= given
@@ -241,6 +256,7 @@ def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any]
     except InvalidCommand as error:
         raise RegistrationError(f"{cls.__qualname__}: {error}") from error
     _check_choices(cls, values)
+    values["limits"] = checked_limits(cls.__qualname__, values.get("limits", ()), cls.model_fields)
     values["key"] = _entity_field(cls, values.get("entity"))
     values["reply"] = _reply_type(cls)
     return MessageSpec(**values)
@@ -260,6 +276,10 @@ def _check_choices(cls: type[Message[Any]], values: dict[str, Any]) -> None:
         )
     if not isinstance(values.get("retry"), RetryPolicy | None):
         raise RegistrationError(f"{cls.__qualname__}: retry is a RetryPolicy, not {values['retry']!r}")
+    if not isinstance(values.get("unique"), Unique | None):
+        raise RegistrationError(f"{cls.__qualname__}: unique is a Unique, not {values['unique']!r}")
+    if values.get("unique") is not None and values.get("entity") is None:
+        raise RegistrationError(f'{cls.__qualname__}: a unique key is one within an entity: add entity="…"')
     timeout = values.get("attempt_timeout")
     if timeout is not None and (fault := duration_fault(timeout)) is not None:
         raise RegistrationError(f"{cls.__qualname__}: attempt_timeout {fault}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TypedDict
 from uuid import UUID
 
 from command_bus.messages.policies import Priority, RetryPolicy
+from command_bus.messages.unique import Unique
 
 __all__ = ["CallOptions", "DispatchOptions"]
 
@@ -16,12 +18,14 @@ class DispatchOptions(TypedDict, total=False):
 
     command_id: str | UUID | None
     delay: float
+    at: datetime | None
     headers: Mapping[str, str] | None
     expires: float | None
     keep_result: bool
     priority: Priority | None
     retry: RetryPolicy | None
     attempt_timeout: float | None
+    unique: Unique | None
 
 
 class CallOptions(TypedDict, total=False):

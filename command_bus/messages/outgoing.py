@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from command_bus.messages.message import Message
 from command_bus.messages.policies import Priority, RetryPolicy
+from command_bus.messages.unique import Unique
 
 __all__ = ["Envelope", "Outbound", "OutgoingMessage"]
 
@@ -24,12 +26,14 @@ class Envelope(Generic[M_co]):
         command: The message.
         command_id: As for `dispatch`.
         delay: Seconds until it takes its place.
+        at: The moment when it does; instead of `delay`.
         headers: As for `dispatch`.
         expires: Seconds after which it is not started any more.
         keep_result: Whether its result can be read later, by `bus.result(outcome.command_id, …)`; that of a given id can be anyway.
         priority: As for `dispatch`.
         retry: As for `dispatch`.
         attempt_timeout: As for `dispatch`.
+        unique: As for `dispatch`.
     """
 
     command: M_co
@@ -41,6 +45,8 @@ class Envelope(Generic[M_co]):
     priority: Priority | None = None
     retry: RetryPolicy | None = None
     attempt_timeout: float | None = None
+    unique: Unique | None = None
+    at: datetime | None = None
 
 
 @dataclass(slots=True)
@@ -60,6 +66,8 @@ class OutgoingMessage:
         priority: What its dispatch or class says; None leaves it to the entity type's policy.
         tenant: Who it is for, by the class's `fair_by`; empty if none is named.
         options: What is asked for this command alone, as the envelope has it (see `docs/wire-format.md`).
+        unique: How it is folded with others, or None.
+        other: Once it is answered: the command that it was folded into, or that it replaced.
     """
 
     name: str
@@ -78,6 +86,8 @@ class OutgoingMessage:
     priority: Priority | None = None
     tenant: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+    unique: Unique | None = None
+    other: str | None = None
 
 
 Outbound = OutgoingMessage

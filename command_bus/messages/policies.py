@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings
+from command_bus.messages.limits import Limit
 from command_bus.messages.retry_policy import RetryPolicy, require
 
 __all__ = [
@@ -104,6 +105,7 @@ class EntityPolicy:
         retry: How failures of commands are retried whose class does not say; None takes the bus's `retry`.
         attempt_timeout: Seconds that one attempt may take of commands whose class does not say; None takes the bus's `attempt_timeout`.
         call_timeout: Seconds that a call waits if it names no timeout; None takes the bus's `call_timeout`.
+        limits: Of each entity (`scope="entity"`), and of all of them together (`scope="type"`); at most one of each.
     """
 
     mailbox: MailboxPolicy = field(default_factory=PerEntity)
@@ -114,6 +116,7 @@ class EntityPolicy:
     retry: RetryPolicy | None = None
     attempt_timeout: float | None = None
     call_timeout: float | None = None
+    limits: tuple[Limit, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.max_depth is None or self.max_depth >= 1, f"EntityPolicy(max_depth={self.max_depth!r}): at least 1")
@@ -127,3 +130,17 @@ class EntityPolicy:
         for name, value in (("attempt_timeout", self.attempt_timeout), ("call_timeout", self.call_timeout)):
             fault = None if value is None else duration_fault(value)
             require(fault is None, f"EntityPolicy({name}={value!r}): {name} {fault}")
+        for limit in self.limits:
+            require(
+                limit.scope in ("entity", "type") and limit.limits_anything,
+                "EntityPolicy(limits=…): each has scope='entity' or 'type', and a rate or a concurrency",
+            )
+        scopes = [limit.scope for limit in self.limits]
+        require(
+            len(set(scopes)) == len(scopes),
+            "EntityPolicy(limits=…): two limits have one scope; put rate and concurrency into one",
+        )
+        require(
+            "entity" not in scopes or not isinstance(self.mailbox, Lanes),
+            "EntityPolicy(limits=…): entities that share lanes have no limit of their own; take scope='type'",
+        )

@@ -20,11 +20,14 @@ class Receipt(NamedTuple, Generic[R]):
 
     Attributes:
         command_id: Given or generated.
-        status: `"accepted"`, or `"duplicate"` if the id was accepted before within the dedup window: it is not run twice.
+        status: `"accepted"`, or `"duplicate"` if the id was accepted before within the dedup window: it is not run twice. With a unique key
+            also `"duplicate"` if another command stands for the key, and `"replaced"` if this one was accepted in the place of another.
+        other: The id of that other command; None where there is none.
     """
 
     command_id: str
-    status: Literal["accepted", "duplicate"]
+    status: Literal["accepted", "duplicate", "replaced"]
+    other: str | None = None
 
     async def result(self, *, timeout: float | None = None) -> R:
         """Return the result of the command as `call` would return it; it was dispatched with `keep_result=True`.
@@ -60,7 +63,7 @@ class KeptReceipt(Receipt[R]):
 
     async def result(self, *, timeout: float | None = None) -> R:
         """See `Receipt.result`."""
-        return await self.ask(self.command_id, timeout)
+        return await self.ask(_asked(self), timeout)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Receipt, tuple(self)
@@ -77,7 +80,7 @@ class KeptSyncReceipt(SyncReceipt[R]):
 
     def result(self, *, timeout: float | None = None) -> R:  # type: ignore[override]  # as above; pyright: ignore[reportIncompatibleMethodOverride]
         """See `Receipt.result`."""
-        return self.ask(self.command_id, timeout)
+        return self.ask(_asked(self), timeout)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SyncReceipt, tuple(self)
@@ -97,6 +100,11 @@ def kept_blocking(receipt: Receipt[Any], ask: Callable[..., R]) -> SyncReceipt[R
     return keeping
 
 
+def _asked(receipt: Receipt[Any]) -> str:
+    """Return the id of the command that runs: of a duplicate by a unique key that is the other one."""
+    return receipt.other or receipt.command_id if receipt.status == "duplicate" else receipt.command_id
+
+
 def _not_kept(command_id: str) -> ResultNotKept:
     return ResultNotKept(
         f"the result of command {command_id!r} cannot be asked for by this receipt: dispatch with keep_result=True; where the id was given "
@@ -111,11 +119,13 @@ class BatchOutcome(NamedTuple):
         command_id: Given or generated; empty if the item was no command at all.
         status: As in `Receipt`, or `"rejected"`.
         error: Why it was rejected, else None.
+        other: As in `Receipt`.
     """
 
     command_id: str
-    status: Literal["accepted", "duplicate", "rejected"]
+    status: Literal["accepted", "duplicate", "replaced", "rejected"]
     error: CommandBusError | None = None
+    other: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +134,17 @@ class BatchResult:
 
     Attributes:
         outcomes: One per command.
-        accepted: How many were accepted.
-        duplicates: How many were accepted before.
+        accepted: How many were accepted, those that replaced another with them.
+        duplicates: How many were accepted before, or dropped because another command stands for their unique key.
         rejected: How many were not accepted; nothing of their entity that came later in the batch was accepted either.
+        replaced: How many of those accepted replaced another.
     """
 
     outcomes: tuple[BatchOutcome, ...]
     accepted: int
     duplicates: int
     rejected: int
+    replaced: int = 0
 
     def __len__(self) -> int:
         return len(self.outcomes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
-from command_bus.errors import CommandBusError, Draining, IdempotencyConflict, InvalidCommand, QueueFull
+from command_bus.errors import CommandBusError, Draining, IdempotencyConflict, InvalidCommand, MayNotReplace, QueueFull
 from command_bus.messages.receipts import Receipt, kept
 from command_bus.transport.submissions import Admission
 
@@ -20,6 +20,10 @@ _RETRY_AFTER_DRAIN = 5.0
 _FULL: dict[Admission, tuple[str, str]] = {
     Admission.ENTITY_FULL: ("entity", "the entity holds as many commands as max_depth allows"),
     Admission.TOTAL_FULL: ("total", "the namespace holds as many commands as max_total_depth allows"),
+    Admission.TOO_MANY_ENTITIES: (
+        "entities",
+        "as many entities have work as max_entities allows, and this one has none: a parked one counts until its dead letter is settled",
+    ),
     Admission.PREDECESSOR_REFUSED: (
         "predecessor",
         "an earlier command of this entity in the same batch was refused, and must not be overtaken",
@@ -27,9 +31,17 @@ _FULL: dict[Admission, tuple[str, str]] = {
 }
 
 
+_STATUS: dict[Admission, Literal["accepted", "duplicate", "replaced"]] = {
+    Admission.ACCEPTED: "accepted",
+    Admission.DUPLICATE: "duplicate",
+    Admission.FOLDED: "duplicate",
+    Admission.REPLACED: "replaced",
+}
+
+
 def refusal(admission: Admission, command_id: str) -> CommandBusError | None:
     """Return why a command was not accepted, or None if it was (now or before)."""
-    if admission in (Admission.ACCEPTED, Admission.DUPLICATE):
+    if admission in _STATUS:
         return None
     if admission is Admission.CONFLICT:
         return IdempotencyConflict(f"command id {command_id!r} was used before for another command", command_id=command_id)
@@ -43,18 +55,23 @@ def refusal(admission: Admission, command_id: str) -> CommandBusError | None:
             "an operator drains this entity, its type or the whole bus: nothing new is accepted until it is resumed",
             retry_after=_RETRY_AFTER_DRAIN,
         )
+    if admission is Admission.MAY_NOT_REPLACE:
+        return MayNotReplace(
+            "Unique(wins='latest') takes the command that waits out of line, and this user of the server may not delete from mailboxes: make "
+            'it a producer that replaces, acl_lines("producer", …, replaces=True), or let the first win. Nothing was accepted'
+        )
     limit, text = _FULL[admission]
     return QueueFull(text, retry_after=_RETRY_AFTER, limit=limit)
 
 
-def status_of(admission: Admission) -> Literal["accepted", "duplicate", "rejected"]:
-    """Return `accepted`, `duplicate` or `rejected`."""
-    if admission is Admission.ACCEPTED:
-        return "accepted"
-    return "duplicate" if admission is Admission.DUPLICATE else "rejected"
+def status_of(admission: Admission) -> Literal["accepted", "duplicate", "replaced", "rejected"]:
+    """Return `accepted`, `duplicate`, `replaced` or `rejected`."""
+    return _STATUS.get(admission, "rejected")
 
 
-def receipt(command_id: str, admission: Admission, ask: Callable[..., Awaitable[Any]] | None = None) -> Receipt[Any]:
+def receipt(
+    command_id: str, admission: Admission, ask: Callable[..., Awaitable[Any]] | None = None, other: str | None = None
+) -> Receipt[Any]:
     """Return the receipt of an accepted command, with a result if `ask` is given.
 
     Raises:
@@ -63,5 +80,5 @@ def receipt(command_id: str, admission: Admission, ask: Callable[..., Awaitable[
     error = refusal(admission, command_id)
     if error is not None:
         raise error
-    plain: Receipt[Any] = Receipt(command_id, "accepted" if admission is Admission.ACCEPTED else "duplicate")
+    plain: Receipt[Any] = Receipt(command_id, _STATUS[admission], other)
     return plain if ask is None else kept(plain, ask)

@@ -88,7 +88,14 @@ class BatchSender:
                 await asyncio.gather(under_way, return_exceptions=True)
             raise
         statuses = [outcome.status for outcome in outcomes]
-        return BatchResult(tuple(outcomes), statuses.count("accepted"), statuses.count("duplicate"), statuses.count("rejected"))
+        replaced = statuses.count("replaced")
+        return BatchResult(
+            tuple(outcomes),
+            statuses.count("accepted") + replaced,
+            statuses.count("duplicate"),
+            statuses.count("rejected"),
+            replaced,
+        )
 
     async def _build_window(self, source: Iterator[_Item]) -> list[_Built]:
         """Build as many commands as leave together, fewer at the end."""
@@ -165,4 +172,5 @@ class BatchSender:
         error = refusal(admission, submission.command_id)
         if error is not None and admission is not Admission.CONFLICT:
             self._refused.add(submission.mailbox)
-        return BatchOutcome(submission.command_id, status_of(admission), error)
+        other = None if submission.unique is None else submission.unique.other
+        return BatchOutcome(submission.command_id, status_of(admission), error, other)

@@ -9,15 +9,16 @@ import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-from command_bus.clock import checked_seconds, mono
-from command_bus.errors import CallCycle, InvalidCommand, RegistrationError
+from command_bus.clock import checked_seconds, mono, wall_ms
+from command_bus.errors import CallCycle, InvalidCommand, InvalidSettings, RegistrationError
 from command_bus.messages.context import Running, running_command
+from command_bus.messages.limits import check_costs
 from command_bus.messages.message import (
-    MAX_COMMAND_ID_BYTES,
     Message,
     MessageSpec,
     canonical_entity_id,
@@ -26,7 +27,10 @@ from command_bus.messages.message import (
 )
 from command_bus.messages.outgoing import Envelope, OutgoingMessage
 from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy, Priority, RetryPolicy
+from command_bus.messages.unique import Unique
 from command_bus.randomness import token
+from command_bus.scheduling.specs import milliseconds_of
+from command_bus.sending.checked_options import checked_headers, checked_id
 from command_bus.sending.priorities import checked_priority, options_of
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
@@ -46,6 +50,7 @@ from command_bus.settings import BusSettings
 from command_bus.transport.flows import flow_of, tenant_of
 from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_label, mailbox_name
 from command_bus.transport.submissions import NO_DIGEST, Submission
+from command_bus.transport.unique_keys import UniqueSubmission
 
 __all__ = ["EnvelopeBuilder", "new_command_id"]
 
@@ -115,12 +120,14 @@ class EnvelopeBuilder:
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
+        at: datetime | None = None,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
         priority: Priority | None = None,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
+        unique: Unique | None = None,
     ) -> OutgoingMessage:
         """Return a message with its options, checked and encoded.
 
@@ -129,13 +136,15 @@ class EnvelopeBuilder:
         """
         route = self._routes.get(type(message)) or self._bind(message)
         spec = route.spec
+        if spec.limits:
+            check_costs(spec.limits, message)
         entity_id = None if spec.key is None else canonical_entity_id(getattr(message, spec.key, None))
         out = OutgoingMessage(
             spec.name,
             spec.entity,
             entity_id,
             route.codec.encode(message, self._limits),
-            new_command_id() if command_id is None else _checked_id(command_id),
+            new_command_id() if command_id is None else checked_id(command_id),
             keep_result or command_id is not None,
             route.at_most_once,
             command=message,
@@ -145,9 +154,11 @@ class EnvelopeBuilder:
         if retry is not None or attempt_timeout is not None:
             override(out.options, retry, attempt_timeout)
         if headers:
-            out.headers = _checked_headers(headers)
-        if delay or expires is not None:
-            _schedule(out, delay, expires)
+            out.headers = checked_headers(headers)
+        if unique is not None or spec.unique is not None:
+            delay = _fold(out, unique or spec.unique, delay, at)
+        if delay or at is not None or expires is not None:
+            _schedule(out, delay, at, expires)
         return out
 
     def raw(
@@ -159,12 +170,14 @@ class EnvelopeBuilder:
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
+        at: datetime | None = None,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
         priority: Priority | None = None,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
+        unique: Unique | None = None,
     ) -> OutgoingMessage:
         """Return a message made without its class, checked and encoded.
 
@@ -180,12 +193,12 @@ class EnvelopeBuilder:
             None if entity_type is None else check_entity_type(entity_type),
             None if entity_id is None else canonical_entity_id(entity_id),
             pack(dict(payload), self._limits),
-            new_command_id() if command_id is None else _checked_id(command_id),
+            new_command_id() if command_id is None else checked_id(command_id),
             keep_result or command_id is not None,
-            headers=_checked_headers(headers or {}),
+            headers=checked_headers(headers or {}),
             priority=None if priority is None else checked_priority(priority),
         )
-        _schedule(out, delay, expires)
+        _schedule(out, _fold(out, unique, delay, at), at, expires)
         override(out.options, retry, attempt_timeout)
         return out
 
@@ -222,6 +235,7 @@ class EnvelopeBuilder:
             out.name,
             None if out.deadline is None else partial(self._renewed, envelope, out.deadline),
             flow_of(priority, out.tenant),
+            None if out.unique is None else UniqueSubmission.of(out.unique, envelope, mailbox),
         )
 
     def _renewed(self, envelope: WireEnvelope, deadline: float) -> bytes:
@@ -241,6 +255,8 @@ class EnvelopeBuilder:
         """
         route = self._routes.get(type(message)) or self._bind(message)
         spec = route.spec
+        if spec.limits:
+            check_costs(spec.limits, message)
         command_id = new_command_id()
         payload = route.codec.encode(message, self._limits)
         if spec.entity is None or spec.key is None:
@@ -258,7 +274,7 @@ class EnvelopeBuilder:
         route = self._routes.get(type(messages[0])) or self._bind(messages[0])
         key, encode, limits, depth, name = route.spec.key, route.codec.encode, self._limits, route.max_depth, route.spec.name
         start = f"{route.spec.entity}:"
-        pack = None if key is None or isinstance(route.mailbox, Lanes) else route.stamp.packer()
+        pack = None if key is None or isinstance(route.mailbox, Lanes) or route.spec.limits else route.stamp.packer()
         built: list[Submission | InvalidCommand] = []
         for message in messages:
             try:
@@ -275,6 +291,14 @@ class EnvelopeBuilder:
             except InvalidCommand as error:
                 built.append(error)
         return built
+
+    def is_plain(self, message: Message[Any]) -> bool:
+        """Return whether `build_fast` can build a message: its class asks for no more than a place in line.
+
+        Raises:
+            InvalidCommand: It is no message.
+        """
+        return (self._routes.get(type(message)) or self._bind(message)).spec.unique is None
 
     def entity_of(self, message: Message[Any]) -> str | None:
         """Return the entity type of a message.
@@ -295,12 +319,14 @@ class EnvelopeBuilder:
                 item.command,
                 command_id=item.command_id,
                 delay=item.delay,
+                at=item.at,
                 headers=item.headers,
                 expires=item.expires,
                 keep_result=item.keep_result,
                 priority=item.priority,
                 retry=item.retry,
                 attempt_timeout=item.attempt_timeout,
+                unique=item.unique,
             )
         return self.outgoing(item)
 
@@ -366,33 +392,42 @@ def _cycle(out: OutgoingMessage, running: Running) -> CallCycle:
     )
 
 
-def _schedule(out: OutgoingMessage, delay: float, expires: float | None) -> None:
-    out.delay_ms = _milliseconds("delay", delay, zero=True)
+def _fold(out: OutgoingMessage, unique: Unique | None, delay: float, at: datetime | None) -> float:
+    """Give a message its unique key; return the seconds until it takes its place."""
+    if unique is None:
+        return delay
+    if not isinstance(unique, Unique):
+        raise InvalidCommand(f"unique is a Unique, not {unique!r}: from command_bus import Unique")
+    if out.entity_type is None:
+        raise InvalidCommand(f"a unique key is one within an entity, and {out.name!r} names none")
+    if unique.debounce is not None and (delay or at is not None):
+        given = f"delay={delay!r}" if at is None else f"at={at!r}"
+        raise InvalidCommand(
+            f"{given} and Unique(debounce={unique.debounce!r}): each says when it takes its place, give one of them"
+        )
+    out.unique = unique
+    out.options["u"] = unique.key or out.name
+    return delay if unique.debounce is None else unique.debounce
+
+
+def _schedule(out: OutgoingMessage, delay: float, at: datetime | None, expires: float | None) -> None:
+    out.delay_ms = _milliseconds("delay", delay, zero=True) if at is None else _until(at, delay)
     if expires is not None:
         out.ttl_ms = _milliseconds("expires", expires) - out.delay_ms
         if out.ttl_ms <= 0:
             raise InvalidCommand(f"expires={expires!r} is over before delay={delay!r}: the command would never start")
 
 
+def _until(at: datetime, delay: float) -> int:
+    """Return the milliseconds until a moment, by this machine's clock; 0 if it is past."""
+    if delay:
+        raise InvalidCommand(f"delay={delay!r} and at={at!r}: give one of them")
+    try:
+        ms = milliseconds_of("at", at) - wall_ms()
+    except InvalidSettings as error:
+        raise InvalidCommand(error.message) from None
+    return max(ms, 0) and _milliseconds("at, from now,", ms / 1000)
+
+
 def _milliseconds(what: str, value: float, *, zero: bool = False) -> int:
     return max(int(checked_seconds(what, value, zero=zero) * 1000), 0 if zero else 1)
-
-
-def _checked_id(command_id: str | UUID) -> str:
-    text = str(command_id) if isinstance(command_id, UUID) else command_id
-    if not isinstance(text, str) or not text:
-        raise InvalidCommand(f"a command id is a non-empty string or a UUID, not {command_id!r}")
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidCommand("the command id has lone surrogates, which UTF-8 cannot carry") from error
-    if size > MAX_COMMAND_ID_BYTES:
-        raise InvalidCommand(f"a command id may have {MAX_COMMAND_ID_BYTES} bytes, this one has {size}: use a digest of it")
-    return text
-
-
-def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidCommand(f"headers are text: {name!r} has {type(value).__name__}")
-    return dict(headers)

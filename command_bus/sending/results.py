@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from command_bus.clock import mono
-from command_bus.errors import BadResult, CommandTimeout, TransportUnavailable, UnknownCommand
+from command_bus.errors import BadResult, CommandTimeout, TransportUnavailable, UniqueKeyTaken, UnknownCommand
 from command_bus.messages.context import while_lent
 from command_bus.sending.admission import receipt
 from command_bus.sending.overdue_calls import OverdueCalls
@@ -85,6 +85,8 @@ class ResultReader:
             if record is None:
                 admission = await sent
                 receipt(out.command_id, admission)
+                if admission is Admission.FOLDED:
+                    raise _taken(out)
                 duplicate = admission is Admission.DUPLICATE
                 record = await while_lent(self.polled(out.command_id, deadline) if duplicate else reply.within(deadline))
         finally:
@@ -138,7 +140,19 @@ class ResultReader:
         )
 
 
+def _taken(out: OutgoingMessage) -> UniqueKeyTaken:
+    return UniqueKeyTaken(
+        f"{out.name} {out.command_id} was dropped: {out.other} stands for its unique key, and its reply goes to another caller. Dispatch "
+        "instead of calling, or call again when that one is settled",
+        other=out.other or "",
+    )
+
+
 def _end_unless_accepted(reply: Reply, accepted: asyncio.Future[Admission]) -> None:
     """End the wait for a reply that will not come to this process: the command was refused, is a duplicate, or met an error."""
-    if accepted.cancelled() or accepted.exception() is not None or accepted.result() is not Admission.ACCEPTED:
+    if (
+        accepted.cancelled()
+        or accepted.exception() is not None
+        or accepted.result() not in (Admission.ACCEPTED, Admission.REPLACED)
+    ):
         reply.end()

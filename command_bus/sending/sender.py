@@ -7,6 +7,7 @@ call:     the same, with an inbox → Replies (wait for the reply) → the typed
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, Unpack
 from uuid import UUID
@@ -19,6 +20,7 @@ from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope, OutgoingMessage
 from command_bus.messages.policies import Priority, RetryPolicy
 from command_bus.messages.receipts import BatchResult, Receipt
+from command_bus.messages.unique import Unique
 from command_bus.middleware import Middleware, Sending, around_batch, around_call, around_dispatch
 from command_bus.observer import observed_call
 from command_bus.sending.admission import receipt
@@ -68,26 +70,28 @@ class Sender:
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
+        at: datetime | None = None,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
         priority: Priority | None = None,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
+        unique: Unique | None = None,
     ) -> Receipt[R]:
         """See `CommandBus.dispatch`."""
-        plain = command_id is None and not delay and not headers and expires is None and not keep_result
-        plain = plain and retry is None and attempt_timeout is None and priority is None
+        plain = command_id is None and not delay and at is None and not headers and expires is None and not keep_result
+        plain = plain and retry is None and attempt_timeout is None and unique is None and priority is None
         if plain and self._builder.can_build_fast and self._agreed(command):
             submission = self._builder.build_fast(command)
             producer = self._session.transport.producer
             return receipt(submission.command_id, await producer.enqueue(submission, self._settings.dispatch_timeout))
         out = self._builder.outgoing(
-            command, command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result, priority=priority,
-            retry=retry, attempt_timeout=attempt_timeout,
+            command, command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
+            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority,
         )  # fmt: skip
         ask = partial(self._ask_later, type(command)) if keep_result else None
-        return receipt(out.command_id, await self._send(out), ask)
+        return receipt(out.command_id, await self._send(out), ask, out.other)
 
     async def dispatch_raw(
         self,
@@ -100,7 +104,12 @@ class Sender:
         """See `CommandBus.dispatch_raw`."""
         out = self._builder.raw(entity_type, entity_id, name, payload, **options)
         ask = partial(self._ask_later, None) if options.get("keep_result") else None
-        return receipt(out.command_id, await self._send(out), ask)
+        return receipt(out.command_id, await self._send(out), ask, out.other)
+
+    async def template(self, out: OutgoingMessage) -> bytes:
+        """Return the envelope of a command that is stored, to be sent later under other ids; its entity type is agreed on."""
+        submission: Submission = await self._prepare(out)
+        return submission.envelope
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
         """See `CommandBus.dispatch_batch`."""
@@ -160,12 +169,15 @@ class Sender:
     async def _transmit(self, out: OutgoingMessage) -> Admission:
         """Build and enqueue: the innermost of the middleware around a dispatch."""
         submission = await self._build(out)
-        return await self._session.transport.producer.enqueue(submission, self._patience(out))
+        admission = await self._session.transport.producer.enqueue(submission, self._patience(out))
+        if submission.unique is not None:
+            out.other = submission.unique.other
+        return admission
 
     def _enqueue(self, out: OutgoingMessage) -> Awaitable[Admission]:
         """Transmit without a task if nothing has to be asked first."""
         agreements = self._session.transport.agreements
-        if out.entity_type is not None and agreements.agreed(out.entity_type) is None:
+        if out.unique is not None or (out.entity_type is not None and agreements.agreed(out.entity_type) is None):
             return self._transmit(out)
         return self._session.transport.producer.enqueue(self._builder.build(out), self._patience(out))
 
@@ -176,7 +188,7 @@ class Sender:
 
     def _agreed(self, message: Message[Any]) -> bool:
         """Return whether a message can be built at once: it passes no middleware, and its entity type is agreed on."""
-        if self.middleware:
+        if self.middleware or not self._builder.is_plain(message):
             return False
         entity_type = self._builder.entity_of(message)
         return entity_type is None or self._session.transport.agreements.agreed(entity_type) is not None

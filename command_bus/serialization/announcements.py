@@ -71,6 +71,7 @@ class WorkerInfo:
         threads: How many synchronous handlers it runs at a time.
         awaiting_thread: Entities among `running` whose next command waited for one of its threads.
         awaiting_reply: Entities among `running` whose handler waited for a reply of the bus; they do not count against `concurrency`.
+        paused: Whether it takes no work for now.
     """
 
     name: str
@@ -86,6 +87,7 @@ class WorkerInfo:
     threads: int = 0
     awaiting_thread: int = 0
     awaiting_reply: int = 0
+    paused: bool = False
 
     @property
     def patience_ms(self) -> int:
@@ -152,6 +154,7 @@ def _fits(info: WorkerInfo) -> bool:
     return (
         all(isinstance(each, str) for each in texts)
         and all(isinstance(each, int) for each in counts)
+        and isinstance(info.paused, bool)
         and all(isinstance(each, int | float) and math.isfinite(each) for each in seconds)
     )
 
@@ -174,6 +177,7 @@ class WorkerStatus:
         lost_for: Seconds that it has not been alive; 0.0 while it is.
         awaiting_thread: Entities among `running` whose next command waited for a thread.
         awaiting_reply: Entities among `running` whose handler waited for a reply; they do not count against `concurrency`.
+        paused: Whether it takes no work for now (`Worker.pause`).
     """
 
     name: str
@@ -188,6 +192,7 @@ class WorkerStatus:
     lost_for: float = 0.0
     awaiting_thread: int = 0
     awaiting_reply: int = 0
+    paused: bool = False
 
 
 def worker_statuses(records: Iterable[tuple[int, bytes]]) -> list[WorkerStatus]:
@@ -202,6 +207,6 @@ def worker_statuses(records: Iterable[tuple[int, bytes]]) -> list[WorkerStatus]:
         if known is None or silent / 1000 < known.silent_for:
             found[info.name] = WorkerStatus(
                 info.name, info.host, info.pid, info.started_ms, silent / 1000, silent <= info.patience_ms, info.concurrency, info.running,
-                info.commands, max(silent - info.patience_ms, 0) / 1000, info.awaiting_thread, info.awaiting_reply,
+                info.commands, max(silent - info.patience_ms, 0) / 1000, info.awaiting_thread, info.awaiting_reply, info.paused,
             )  # fmt: skip
     return sorted(found.values(), key=lambda worker: (not worker.alive, worker.host, worker.started_ms, worker.name))

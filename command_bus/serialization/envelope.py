@@ -66,7 +66,12 @@ CRITICAL = 1 << 16
 OPTIONS = CRITICAL
 """Critical flag: the envelope has options. Packing sets it."""
 
-KNOWN_OPTIONS: dict[str, Callable[[Any], bool]] = {RETRY: is_retry, ATTEMPT_TIMEOUT: is_attempt_timeout, PRIORITY: is_priority}
+KNOWN_OPTIONS: dict[str, Callable[[Any], bool]] = {
+    RETRY: is_retry,
+    ATTEMPT_TIMEOUT: is_attempt_timeout,
+    PRIORITY: is_priority,
+    "u": lambda key: type(key) is str and key != "",  # see `transport/unique_keys.py`
+}
 """Tells by an option's key whether a value is one of it. A reader that meets another key treats the envelope as one of a later version."""
 
 Sign = Callable[[bytes], bytes]

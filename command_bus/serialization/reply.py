@@ -121,9 +121,10 @@ class BadReply:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """It was taken out of line before it ran to an end."""
+    """It was taken out of line before it ran to an end; `superseded`, if another one took its place."""
 
     message: str
+    code: str = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class Forged:
 
 Outcome: TypeAlias = Completed | Rejected | Failed | Interrupted | Expired | Unhandled | Invalid | BadReply | Cancelled | Forged
 
-_COMPLETED, _REJECTED, _FAILED = 0, 1, 2
+_COMPLETED, _REJECTED, _FAILED, _CANCELLED = 0, 1, 2, 8
 _WITH_MESSAGE: dict[int, type[Interrupted | Expired | Unhandled | Invalid | BadReply | Cancelled | Forged]] = {
     3: Interrupted,
     4: Expired,
@@ -150,7 +151,6 @@ _ERRORS: dict[type[Any], type[CommandOutcomeError]] = {
     Expired: CommandExpired,
     Unhandled: NoHandler,
     BadReply: BadResult,
-    Cancelled: CommandCancelled,
     Forged: BadSignature,
 }
 _KINDS = {kind: number for number, kind in _WITH_MESSAGE.items()}
@@ -165,6 +165,8 @@ def pack_reply(command_id: str, outcome: Outcome) -> bytes:
             body = (_REJECTED, *_rejection(outcome))
         case Failed():
             body = (_FAILED, capped(outcome.error_type, MAX_TEXT), capped(outcome.error_message, MAX_TEXT), outcome.attempts)
+        case Cancelled() if outcome.code != "cancelled":
+            body = (_CANCELLED, capped(outcome.message, MAX_TEXT), capped(outcome.code, MAX_TEXT))
         case _:
             body = (_KINDS[type(outcome)], capped(outcome.message, MAX_TEXT))
     data: bytes = Packer(buf_size=512).pack((REPLY_VERSION, command_id, *body))
@@ -237,6 +239,8 @@ def _error_of(outcome: Outcome, command_id: str) -> CommandBusError:
             return CommandFailed(message, error_type=error_type, error_message=text, attempts=attempts, command_id=command_id)
         case Invalid(message):
             return InvalidCommand(message)
+        case Cancelled(message, code):
+            return CommandCancelled(message, code=code, command_id=command_id)
         case Completed():
             return BadResult("a completed command has a value, not an error", command_id=command_id)
         case _:
@@ -264,6 +268,8 @@ def _outcome(kind: int, body: list[Any], limits: Limits) -> Outcome | None:
             return Rejected(message, code, details) if type(details) is dict else None
         case 2, [str(error_type), str(text), int(attempts), *_]:
             return Failed(error_type, text, attempts)
+        case 8, [str(message), str(code), *_]:
+            return Cancelled(message, code)
         case _, [str(message), *_] if kind in _WITH_MESSAGE:
             return _WITH_MESSAGE[kind](message)
         case _:

@@ -43,7 +43,8 @@ PLANNING_PATIENCE = 10.0
 
 _ACCESS = ("username", "password", "tls_ca", "tls_cert", "tls_key", "insecure", "signing_keys")
 _LIMITS = (
-    "max_depth", "max_total_depth", "max_payload", "max_nesting", "durability", "wait_replicas", "wait_timeout", "allow_eviction",
+    "max_depth", "max_total_depth", "max_entities", "max_payload", "max_nesting", "durability", "wait_replicas", "wait_timeout",
+    "allow_eviction",
 )  # fmt: skip
 """Limits and durability settings of the driver, which executors take over: their environment differs."""
 

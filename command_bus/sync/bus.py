@@ -7,6 +7,7 @@ leave together. After a fork the child starts a loop and connections of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
@@ -17,7 +18,18 @@ from command_bus.messages.options import CallOptions, DispatchOptions
 from command_bus.messages.outgoing import Envelope
 from command_bus.messages.policies import Priority, RetryPolicy
 from command_bus.messages.receipts import BatchResult, SyncReceipt
-from command_bus.sync.parts import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFairness, SyncFleet
+from command_bus.messages.unique import Unique
+from command_bus.sync.parts import (
+    SyncDeadLetters,
+    SyncEntities,
+    SyncEntityScope,
+    SyncEvents,
+    SyncFairness,
+    SyncFleet,
+    SyncLimits,
+    SyncServerState,
+)
+from command_bus.sync.scheduling import SyncCommands, SyncSchedules
 from command_bus.sync.thread import ThreadedBus, warn_of_event_loop
 
 __all__ = ["SyncCommandBus"]
@@ -41,7 +53,10 @@ class SyncCommandBus:
         entities: All entities, for operators: list, pause, resume, drain, purge them; `entities.of("account")` is one type.
         fairness: The shares of tenants: weights, and who waits.
         fleet: Who works here, and the commands that the workers announce.
+        server: Whether the server is there, as the bus's own requests found out.
         events: What happens to commands of watched entity types: `for event in bus.events()`.
+        commands: Single commands that wait: list and reschedule delayed ones.
+        schedules: Commands that come at times: put, list, pause, trigger, remove their schedules.
 
     Raises:
         InvalidSettings: A setting is out of range.
@@ -57,6 +72,10 @@ class SyncCommandBus:
         self.fairness = SyncFairness(self._bus, lambda bus: bus.fairness)
         self.fleet = SyncFleet(self._bus, lambda bus: bus.fleet)
         self.events = SyncEvents(self._bus, lambda bus: bus.events)
+        self.server = SyncServerState(self._bus, lambda bus: bus.server)
+        self.commands = SyncCommands(self._bus, lambda bus: bus.commands)
+        self.schedules = SyncSchedules(self._bus, lambda bus: bus.schedules)
+        self.limits = SyncLimits(self._bus, lambda bus: bus.limits)
 
     def __enter__(self) -> Self:
         self.open()
@@ -87,17 +106,19 @@ class SyncCommandBus:
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
+        at: datetime | None = None,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
         priority: Priority | None = None,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
+        unique: Unique | None = None,
     ) -> SyncReceipt[R]:
         """See `CommandBus.dispatch`."""
         options = DispatchOptions(
-            command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result, priority=priority,
-            retry=retry, attempt_timeout=attempt_timeout,
+            command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
+            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority,
         )  # fmt: skip
         return self._bus.receive(lambda bus: bus.dispatch(command, **options))
 
@@ -110,17 +131,19 @@ class SyncCommandBus:
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
+        at: datetime | None = None,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
         priority: Priority | None = None,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
+        unique: Unique | None = None,
     ) -> SyncReceipt[Any]:
         """See `CommandBus.dispatch_raw`."""
         options = DispatchOptions(
-            command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result, priority=priority,
-            retry=retry, attempt_timeout=attempt_timeout,
+            command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
+            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority,
         )  # fmt: skip
         return self._bus.receive(lambda bus: bus.dispatch_raw(entity_type, entity_id, name, payload, **options))
 

@@ -6,7 +6,7 @@ Async iterators become generators. A test compares the signatures of both sides,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Generator
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 from uuid import UUID
 
@@ -16,8 +16,10 @@ from command_bus.admin.entity import EntityScope
 from command_bus.admin.events import Event, EventKind, Events
 from command_bus.admin.fairness import Fairness
 from command_bus.admin.fleet import Fleet
+from command_bus.admin.limits import LimitInfos, Limits
 from command_bus.errors import BusClosed
 from command_bus.messages.message import Message, canonical_entity_id, check_entity_type
+from command_bus.sending.server_state import ServerState
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -34,18 +36,30 @@ if TYPE_CHECKING:
         ShareInfo,
     )
     from command_bus.bus import CommandBus
+    from command_bus.messages.limits import Rate
     from command_bus.messages.options import CallOptions, DispatchOptions
     from command_bus.messages.receipts import SyncReceipt
     from command_bus.serialization.announcements import CommandInfo, WorkerStatus
     from command_bus.sync.thread import ThreadedBus
+    from command_bus.transport.records import Recount
 
-__all__ = ["SyncDeadLetters", "SyncEntities", "SyncEntityScope", "SyncEvents", "SyncFairness", "SyncFleet"]
+__all__ = [
+    "Part",
+    "SyncDeadLetters",
+    "SyncEntities",
+    "SyncEntityScope",
+    "SyncEvents",
+    "SyncFairness",
+    "SyncFleet",
+    "SyncLimits",
+    "SyncServerState",
+]
 
 R = TypeVar("R")
 P = TypeVar("P")
 
 
-class _Part(Generic[P]):
+class Part(Generic[P]):
     """A part of a bus that runs in a thread.
 
     Args:
@@ -61,7 +75,7 @@ class _Part(Generic[P]):
         return self._bus.do(lambda bus: work(self._part(bus)))
 
 
-class SyncDeadLetters(_Part[DeadLetters]):
+class SyncDeadLetters(Part[DeadLetters]):
     """See `DeadLetters`; reached as `bus.dead_letters`."""
 
     def list(self, *, limit: int | None = None, **filters: Unpack[LetterFilters]) -> Generator[DeadLetter]:
@@ -80,9 +94,9 @@ class SyncDeadLetters(_Part[DeadLetters]):
         """See `DeadLetters.get`."""
         return self._do(lambda letters: letters.get(letter_id))
 
-    def replay(self, letter_id: str) -> str:
+    def replay(self, letter_id: str, *, payload: Mapping[str, Any] | Message[Any] | None = None) -> str:
         """See `DeadLetters.replay`."""
-        return self._do(lambda letters: letters.replay(letter_id))
+        return self._do(lambda letters: letters.replay(letter_id, payload=payload))
 
     def replay_all(self, **filters: Unpack[LetterFilters]) -> int:
         """See `DeadLetters.replay_all`."""
@@ -97,7 +111,7 @@ class SyncDeadLetters(_Part[DeadLetters]):
         return self._do(lambda letters: letters.purge(**filters))
 
 
-class SyncEntities(_Part[Entities]):
+class SyncEntities(Part[Entities]):
     """See `Entities`; reached as `bus.entities`."""
 
     def of(self, entity_type: str | None) -> SyncEntities:
@@ -105,9 +119,9 @@ class SyncEntities(_Part[Entities]):
         checked = None if entity_type is None else check_entity_type(entity_type)
         return SyncEntities(self._bus, lambda bus: bus.entities.of(checked))
 
-    def pause(self, reason: str = "") -> bool:
+    def pause(self, reason: str = "", *, until: datetime | float | None = None) -> bool:
         """See `Entities.pause`."""
-        return self._do(lambda entities: entities.pause(reason))
+        return self._do(lambda entities: entities.pause(reason, until=until))
 
     def drain(self, reason: str = "") -> bool:
         """See `Entities.drain`."""
@@ -128,6 +142,10 @@ class SyncEntities(_Part[Entities]):
     def holds(self) -> list[HoldInfo]:
         """See `Entities.holds`."""
         return self._do(lambda entities: entities.holds())
+
+    def recount(self, *, correct: bool = True) -> Recount:
+        """See `Entities.recount`."""
+        return self._do(lambda entities: entities.recount(correct=correct))
 
     def types(self) -> list[EntityTypeInfo]:
         """See `Entities.types`."""
@@ -150,7 +168,7 @@ class SyncEntities(_Part[Entities]):
         return self._do(lambda entities: entities.list(states=states, order=order, limit=limit, cursor=cursor, scan=scan))
 
 
-class SyncEntityScope(_Part[EntityScope]):
+class SyncEntityScope(Part[EntityScope]):
     """See `EntityScope`; reached as `bus.entity("account", "a-17")`.
 
     Raises:
@@ -177,9 +195,9 @@ class SyncEntityScope(_Part[EntityScope]):
         """See `EntityScope.depth`."""
         return self._do(lambda scope: scope.depth())
 
-    def pause(self, reason: str = "") -> bool:
+    def pause(self, reason: str = "", *, until: datetime | float | None = None) -> bool:
         """See `EntityScope.pause`."""
-        return self._do(lambda scope: scope.pause(reason))
+        return self._do(lambda scope: scope.pause(reason, until=until))
 
     def drain(self, reason: str = "") -> bool:
         """See `EntityScope.drain`."""
@@ -205,8 +223,12 @@ class SyncEntityScope(_Part[EntityScope]):
         """See `EntityScope.purge`."""
         return self._do(lambda scope: scope.purge())
 
+    def forget(self, key: str) -> bool:
+        """See `EntityScope.forget`."""
+        return self._do(lambda scope: scope.forget(key))
 
-class SyncEvents(_Part[Events]):
+
+class SyncEvents(Part[Events]):
     """See `Events`; reached as `bus.events`."""
 
     def __call__(
@@ -229,7 +251,7 @@ class SyncEvents(_Part[Events]):
         return self._do(lambda events: events.watched())
 
 
-class SyncFairness(_Part[Fairness]):
+class SyncFairness(Part[Fairness]):
     """See `Fairness`; reached as `bus.fairness`."""
 
     def put(self, tenant: str | int, *, weight: float) -> None:
@@ -245,7 +267,7 @@ class SyncFairness(_Part[Fairness]):
         return self._do(lambda fairness: fairness.list())
 
 
-class SyncFleet(_Part[Fleet]):
+class SyncFleet(Part[Fleet]):
     """See `Fleet`; reached as `bus.fleet`."""
 
     def workers(self) -> list[WorkerStatus]:
@@ -261,9 +283,51 @@ class SyncFleet(_Part[Fleet]):
         return self._do(lambda fleet: fleet.command(name))
 
 
+class SyncLimits(Part[Limits]):
+    """See `Limits`; reached as `bus.limits`."""
+
+    def put(self, name: str, rate: Rate | None = None, *, concurrency: int | None = None) -> bool:
+        """See `Limits.put`."""
+        return self._do(lambda limits: limits.put(name, rate, concurrency=concurrency))
+
+    def remove(self, name: str) -> bool:
+        """See `Limits.remove`."""
+        return self._do(lambda limits: limits.remove(name))
+
+    def list(self, name: str | None = None) -> LimitInfos:
+        """See `Limits.list`."""
+        return self._do(lambda limits: limits.list(name))
+
+    def waiting(self) -> int:
+        """See `Limits.waiting`."""
+        return self._do(lambda limits: limits.waiting())
+
+
 def _until_closed(events: Generator[Event]) -> Generator[Event]:
     """Iterate until the bus is closed, as on the asynchronous side."""
     try:
         yield from events
     except BusClosed:
         return
+
+
+class SyncServerState(Part[ServerState]):
+    """Whether the server is there: see `ServerState`."""
+
+    @property
+    def is_available(self) -> bool:
+        """See `ServerState.is_available`."""
+        return self._do(_is_available)
+
+    @property
+    def away_for(self) -> float:
+        """See `ServerState.away_for`."""
+        return self._do(_away_for)
+
+
+async def _is_available(state: ServerState) -> bool:
+    return state.is_available
+
+
+async def _away_for(state: ServerState) -> float:
+    return state.away_for

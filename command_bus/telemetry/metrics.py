@@ -16,7 +16,7 @@ from command_bus.clock import mono
 from command_bus.errors import CommandBusError, MissingExtra
 
 try:
-    from prometheus_client import CollectorRegistry, Counter, Histogram
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
     from prometheus_client.parser import text_string_to_metric_families
@@ -41,6 +41,7 @@ _NAMESPACE: dict[str, tuple[str, Callable[[Stats], float]]] = {
     "in_flight_entities": ("Entities held by workers.", lambda stats: stats.in_flight),
     "ready_entities": ("Entities that wait for a worker.", lambda stats: stats.ready),
     "parked_entities": ("Entities held by a poisoned command until an operator decides.", lambda stats: stats.parked),
+    "limited": ("Entities that wait for a limit.", lambda stats: stats.limited),
     "paused": ("Entities, entity types and buses that are paused or drained.", lambda stats: stats.paused),
     "delayed": ("Commands and retries that wait for their time.", lambda stats: stats.delayed),
     "oldest_age_seconds": (
@@ -53,6 +54,10 @@ _NAMESPACE: dict[str, tuple[str, Callable[[Stats], float]]] = {
     ),
     "dead_letters": ("Letters in the dead-letter queue.", lambda stats: stats.dead_letters),
     "workers": ("Live workers.", lambda stats: len(stats.workers)),
+    "schedules": ("Schedules that have a tick to come.", lambda stats: stats.schedules),
+    "schedules_fired": ("Firings of schedules since the namespace was made.", lambda stats: stats.fired),
+    "schedules_late": ("Firings more than a second behind their time.", lambda stats: stats.fired_late),
+    "schedule_overdue_seconds": ("For how long the latest schedule has been due.", lambda stats: stats.schedule_overdue),
 }
 
 
@@ -96,6 +101,8 @@ class PrometheusMetrics:
         self._wait = Histogram(
             "wait_seconds", "From acceptance to the first start.", ("command",), buckets=_WAIT_BUCKETS, **given
         )
+        self._away = Gauge("server_away", "Servers that this process cannot reach.", **given)
+        self._outages = Counter("server_outages", "How often a server could not be reached.", **given)
         self._children: dict[tuple[Any, ...], Any] = {}
         self.registry.register(self)
 
@@ -129,6 +136,15 @@ class PrometheusMetrics:
     def dead_lettered(self, command: str, reason: str) -> None:
         """Implement `Observer`."""
         self._child(self._dead, command, reason).inc()
+
+    def server_away(self, server: str, reason: str) -> None:
+        """Implement `Observer`."""
+        self._away.inc()
+        self._outages.inc()
+
+    def server_back(self, server: str, seconds: float) -> None:
+        """Implement `Observer`."""
+        self._away.dec()
 
     def connects(self, reconnects: Callable[[], int]) -> None:
         """Implement `Observer`."""

@@ -12,6 +12,7 @@ from command_bus.transport.records import (
     Contents,
     Hold,
     MailboxHead,
+    Recount,
     Resolution,
     ShardSnapshot,
     StoredDeadLetter,
@@ -31,6 +32,7 @@ __all__ = [
     "Interrupts",
     "Mailboxes",
     "Obliteration",
+    "Recounts",
     "Shares",
     "StatisticsReader",
     "TypeRecords",
@@ -132,8 +134,16 @@ class Mailboxes(Protocol):
         """Return the mailbox and the envelope of a delayed command; None if there is none (in this mailbox)."""
         ...
 
+    async def reschedule(self, mailbox: str, command_id: str, at_ms: int | None, delay_ms: int) -> bool:
+        """Give a delayed command another time, or (None) one so long from now; return False if it is not delayed any more."""
+        ...
+
     async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Settlement]]) -> int:
         """Take waiting commands out of a mailbox, answer their callers, and return how many were still there."""
+        ...
+
+    async def release_key(self, mailbox: str, key: str) -> bool:
+        """Release a unique key (see `unique_keys.py`), and return whether it was held. Its command stays where it is."""
         ...
 
 
@@ -163,16 +173,34 @@ class DeadLetterStore(Protocol):
         """
         ...
 
-    async def settle(self, letter: StoredDeadLetter, verb: Resolution, left: Settlement, flow: str = "") -> bool:
-        """Replay or discard a dead letter; return False if it is gone."""
+    async def settle(
+        self, letter: StoredDeadLetter, verb: Resolution, left: Settlement, edited: bytes = b"", flow: str = ""
+    ) -> bool:
+        """Replay or discard a dead letter; return False if it is gone. `edited` is the envelope to replay instead of its own."""
+        ...
+
+
+class Recounts(Protocol):
+    """Compares counters with what is there."""
+
+    async def recount(self, *, correct: bool) -> Recount:
+        """Count, exactly also while commands come and go; with `correct`, set the counters right in the same step."""
         ...
 
 
 class Holds(Protocol):
     """Pauses, drains and resumes a scope: one mailbox, all of an entity type, or everything."""
 
-    async def pause(self, scope: str, reason: str) -> bool:
-        """Start nothing of it any more; return False if it was paused."""
+    async def pause(self, scope: str, reason: str, until_ms: int | None = None) -> bool:
+        """Start nothing of it any more, until that time if one is given; return False if it was paused."""
+        ...
+
+    async def borrow(self, mailbox: str, reason: str, until_ms: int) -> bool:
+        """Pause one mailbox until that time at most; return False if it is held already, which is left as it is."""
+        ...
+
+    async def give_back(self, mailbox: str, until_ms: int) -> bool:
+        """End a borrowed pause; return False if it was changed meanwhile, which is left as it is."""
         ...
 
     async def drain(self, scope: str, reason: str) -> bool:

@@ -2,9 +2,9 @@
 
 `Transport` holds the parts. A sender uses those of `sender_interfaces.py`: `producer`, `replies`, `marks`, `agreements`, `locations`; also
 `announcements`. A worker uses `worker_side` (`worker_interfaces.py`), `agreements` and `announcements`. An operator uses the parts of
-`admin_interfaces.py`. Bulk loads use `bulk` (`bulk.py`).
+`admin_interfaces.py`. Bulk loads use `bulk` (`bulk.py`), schedules `schedules` (`schedule_interfaces.py`).
 The values that pass through are in `submissions.py`, `steps.py`, `records.py`, `interrupts.py` and `marks.py`. Envelopes and replies are
-opaque bytes here. A transport may lack `events`, `interrupts` or `bulk`: the property then raises `UnsuitableServer`.
+opaque bytes here. A transport may lack `events`, `interrupts`, `limits`, `schedules` or `bulk`: the property then raises `UnsuitableServer`.
 
 A *mailbox* is the name that `mailboxes.mailbox_name` gives an entity (or its lane); a *lease* is the right to run a mailbox's commands.
 An *activation* is the id under which a ready mailbox is offered to the workers: one that reads it holds the lease.
@@ -24,11 +24,15 @@ from command_bus.transport.admin_interfaces import (
     Interrupts,
     Mailboxes,
     Obliteration,
+    Recounts,
     Shares,
     StatisticsReader,
     TypeRecords,
 )
+from command_bus.transport.availability import Availability
 from command_bus.transport.bulk import BulkDispatches
+from command_bus.transport.limits import BusLimits
+from command_bus.transport.schedule_interfaces import ScheduleStore
 from command_bus.transport.sender_interfaces import Agreements, CommandLocator, Marks, Producer, Replies
 from command_bus.transport.worker_interfaces import WorkerSide, WorkerSideOptions
 
@@ -41,10 +45,12 @@ class Transport(Protocol):
     Attributes:
         label: Names the server for people, without a password.
         shards: How many shards the namespace has.
+        availability: Which of its servers are away.
     """
 
     label: str
     shards: int
+    availability: Availability
     producer: Producer  # an observer may stand before the transport's own
 
     @property
@@ -103,6 +109,11 @@ class Transport(Protocol):
         ...
 
     @property
+    def limits(self) -> BusLimits:
+        """Writes and reads limits."""
+        ...
+
+    @property
     def types(self) -> TypeRecords:
         """Reads entity types."""
         ...
@@ -118,8 +129,18 @@ class Transport(Protocol):
         ...
 
     @property
+    def recounts(self) -> Recounts:
+        """Compares counters with what is there."""
+        ...
+
+    @property
     def interrupts(self) -> Interrupts:
         """Ends attempts."""
+        ...
+
+    @property
+    def schedules(self) -> ScheduleStore:
+        """Keeps schedules, and fires them."""
         ...
 
     @property

@@ -58,7 +58,7 @@ class Waiting:
         return "" if self.delayed else self.id
 
 
-EntityState = Literal["waiting", "running", "retrying", "snoozed", "paused", "parked", "draining"]
+EntityState = Literal["waiting", "running", "retrying", "snoozed", "limited", "paused", "parked", "draining"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,7 @@ class Hold:
         since_ms: Since when, by the server's clock.
         reason: What the operator said.
         everywhere: Whether all shards have it; if not, a request broke off: ask again.
+        until_ms: When it ends by itself, by the server's clock; None: never.
     """
 
     scope: str
@@ -121,6 +122,7 @@ class Hold:
     since_ms: int
     reason: str
     everywhere: bool = True
+    until_ms: int | None = None
 
 
 BEFORE_ALL = "0-0"
@@ -191,6 +193,12 @@ class ShardCounters:
         retried: Attempts that were followed by another after a delay.
         snoozed: Starts whose handler put its command off.
         handed_back: Starts that did not count as an attempt.
+        pruned: Dead letters that were deleted because they were too old or too many.
+        superseded: Commands that another of their unique key replaced.
+        folded: Commands dropped because another stood for their unique key.
+        scheduled: Schedules that have a time to come.
+        fired: Firings of schedules.
+        late: Those more than a second behind their time.
     """
 
     depth: int = 0
@@ -203,6 +211,12 @@ class ShardCounters:
     retried: int = 0
     snoozed: int = 0
     handed_back: int = 0
+    pruned: int = 0
+    superseded: int = 0
+    folded: int = 0
+    scheduled: int = 0
+    fired: int = 0
+    late: int = 0
 
     @classmethod
     def of(cls, stored: Mapping[str, int]) -> Self:
@@ -231,6 +245,9 @@ class ShardSnapshot:
         now_ms: The server's time.
         line: Mailboxes that wait behind the ready stream, by priority; None if the line is not in use.
         starts: Starts by priority since then.
+        schedule_ms: When the first schedule is due, if that is among the first of what is due; else None.
+        ends: Pauses that end by themselves, of those that end first.
+        limited: Mailboxes of all shards that wait for a limit; 0 of all shards but the first.
     """
 
     counters: ShardCounters
@@ -246,6 +263,9 @@ class ShardSnapshot:
     now_ms: int
     line: tuple[int, ...] | None = None
     starts: tuple[int, ...] = (0, 0, 0)
+    schedule_ms: int | None = None
+    ends: int = 0
+    limited: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +286,29 @@ class TypeRecord:
     def mailboxes(self) -> str | None:
         """The text of the mailbox policy."""
         return None if self.policy is None else self.policy.decode(errors="backslashreplace")
+
+
+@dataclass(frozen=True, slots=True)
+class Recount:
+    """A comparison of counters with what is there.
+
+    Attributes:
+        stored: The depth as it was stored: commands that are accepted and not settled.
+        counted: The depth as it was counted.
+        delayed: Entities whose number of delayed commands was wrong.
+        complete: Whether everything was counted. Not if a shard has more than 20,000 entities with work or delayed commands, or more than
+            16 MiB of these.
+    """
+
+    stored: int
+    counted: int
+    delayed: int
+    complete: bool = True
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing was found to be wrong."""
+        return self.stored == self.counted and not self.delayed
 
 
 Resolution = Literal["replay", "discard"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from command_bus.serialization.envelope import GIVEN_ID, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
@@ -11,6 +11,7 @@ from command_bus.serialization.reply import Outcome, pack_reply
 from command_bus.settings import BusSettings
 from command_bus.transport.marks import accepted_ms, is_marked, settled_mark
 from command_bus.transport.steps import NO_SETTLEMENT, Settlement, Started
+from command_bus.transport.unique_keys import unique_key
 
 __all__ = ["Retention"]
 
@@ -45,14 +46,14 @@ class Retention:
             started: Its start; None if it never started,
             message: and then where it waited.
         """
+        if envelope.options and (key := unique_key(envelope)):
+            return replace(self.settlement(replace(envelope, options=None), outcome, status, started, message), unique=key)
         if envelope.flags & IN_DISPATCH and not envelope.inbox:
             return self._in_dispatch(envelope, outcome, status, started, message)
         if not is_marked(envelope):
             return NO_SETTLEMENT
         record = pack_reply(envelope.command_id, outcome)
-        kept = self.dedup if envelope.flags & GIVEN_ID else 0
-        if envelope.inbox and kept < self.reply:
-            kept = self.reply
+        kept = self.mark_ms(given_id=bool(envelope.flags & GIVEN_ID), called=bool(envelope.inbox))
         return Settlement(
             envelope.command_id,
             settled_mark(envelope, record),
@@ -60,6 +61,10 @@ class Retention:
             envelope.inbox or "",
             record if envelope.inbox else b"",
         )
+
+    def mark_ms(self, *, given_id: bool, called: bool) -> int:
+        """Return how long the mark of a settled command is kept, in ms; 0 for one that has none."""
+        return max(self.dedup if given_id else 0, self.reply if called else 0)
 
     def reply_only(self, envelope: WireEnvelope, outcome: Outcome) -> Settlement:
         """Return what is left of a command whose signature is wrong: a reply to the inbox that it names, and nothing else.

@@ -32,9 +32,15 @@ class Producer(Protocol):
     3. An earlier command of the mailbox in this batch was refused by rule 2 or 4: `PREDECESSOR_REFUSED`, so that it is not overtaken. A
        batch may hold commands of several callers: the earlier one may be another caller's.
     4. The mailbox holds `max_depth` commands, delayed ones included: `ENTITY_FULL`. The shard holds its share of `max_total_depth`:
-       `TOTAL_FULL`.
+       `TOTAL_FULL`. The mailbox has neither a command in line nor a parked one, and as many mailboxes as the shard's share of
+       `max_entities` have: `TOO_MANY_ENTITIES`.
     5. `ACCEPTED`: the command is in its mailbox, or waits for its delay. A marked one has a waiting mark (`marks.waiting_mark`) until it
        is settled. A command without a mark is accepted as often as it is sent.
+
+    A submission with `unique` comes between 3 and 4: while another command stands for its key it is `FOLDED` where the first wins. Where the
+    latest wins it takes the place in `max_depth` of one that waits and was never started, which is taken out and whose caller is told
+    (`Cancelled`, `superseded`); then it is `REPLACED`, or `MAY_NOT_REPLACE` if this user has no right to that. The other's id is noted in
+    `unique.other`. `docs/unique.md` says when a key is held.
 
     `WRONG_TYPE` answers the commands of a mailbox that can take none, because its key has another type, say. At the server's memory limit
     the whole batch fails with `QueueFull`, and nothing of it is accepted.

@@ -11,6 +11,8 @@ A single reader shares with no other: it always blocks, on slots that it has res
 A worker that had to turn work away, because its threads hang, does not block: the server would hand it activations that a worker which can
 run them waits for as well. It reads from time to time, for activations that no other worker takes.
 
+While the slots are paused no reader may read, and what a read that is under way brings is given back. Those that run are not concerned.
+
 A handler that waits for the bus lends its slot, so that the command that it waits for can run here. When it goes on it takes a slot
 before any reader does, even one that a read has reserved: activations of that read beyond the slots left are given back.
 """
@@ -59,6 +61,7 @@ class Slots:
 
     def __init__(self, total: int, readers: int = 1, max_lent: int = 0, *, is_stuck: Callable[[], bool] = lambda: False) -> None:
         self.total = total
+        self.paused = False
         self.running = 0
         self.lent = 0
         self._max_lent = max_lent
@@ -74,13 +77,30 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """Slots in which no entity runs and that no read has reserved; below zero if a handler took a reserved one."""
-        return self.total - self.running - self._reserved
+        """Slots in which no entity runs and that no read has reserved; below zero if a handler took a reserved one. 0 while paused."""
+        return 0 if self.paused else self.total - self.running - self._reserved
 
     @property
     def all_lent(self) -> bool:
         """Whether no more may be lent."""
         return self.lent >= self._max_lent
+
+    def pause(self) -> None:
+        """Let no reader read until `resume`."""
+        self.paused = True
+        self._wake()
+
+    def resume(self) -> None:
+        """Let readers read again."""
+        self.paused = False
+        self._wake()
+
+    def resize(self, total: int) -> None:
+        """Have another number of slots; those beyond it are free no more once what runs in them has ended."""
+        self.total = total
+        while self._returning and self.running < total:
+            self._give_turn()
+        self._wake()
 
     # For readers.
 
@@ -112,7 +132,7 @@ class Slots:
         else:
             self._busy.add(reader)
         self._reserved -= ask.reserved
-        room = min(ask.reserved, self.total - self.running) if ask.reserved else self.free
+        room = min(ask.reserved, self.total - self.running) if ask.reserved and not self.paused else self.free
         had = max(0, min(needed, room))
         self.running += had
         self._wake()
@@ -128,11 +148,14 @@ class Slots:
         """Give a slot back: to a handler that goes on, else to the readers."""
         self.running -= 1
         while self._returning and self.running < self.total:
-            turn = self._returning.popleft()
-            if not turn.done():  # else its handler was cancelled in this turn of the event loop, and takes a slot itself
-                self.take_back_now()
-                turn.set_result(None)
+            self._give_turn()
         self._wake()
+
+    def _give_turn(self) -> None:
+        turn = self._returning.popleft()
+        if not turn.done():  # else its handler was cancelled in this turn of the event loop, and takes a slot itself
+            self.take_back_now()
+            turn.set_result(None)
 
     def lend(self, *, beyond: bool = False) -> bool:
         """Lend the slot of a handler that waits; return False if no more may be lent. `beyond` lends it all the same."""

@@ -15,6 +15,7 @@ __all__ = [
     "NO_SNOOZES",
     "WORKER_LOST",
     "Answer",
+    "Asked",
     "Cancellation",
     "Cause",
     "DeadLetterStep",
@@ -25,6 +26,7 @@ __all__ = [
     "LeaseLost",
     "Park",
     "PutOff",
+    "Refused",
     "Released",
     "Retry",
     "Settlement",
@@ -87,6 +89,7 @@ class Lease:
         in_thread: Whether the handler that runs is in a thread, which nothing can stop.
         ahead: Ids and envelopes of commands that were read ahead, the next one last.
         begun: What was started together with the delivery: the first take answers it, without a request.
+        is_limited: Whether limits were asked under it: they are told when it ends.
     """
 
     shard: int
@@ -101,6 +104,7 @@ class Lease:
     in_thread: bool = False
     ahead: list[tuple[str, bytes]] | None = None
     begun: Started | None = None
+    is_limited: bool = False
 
 
 class Snoozes(NamedTuple):
@@ -193,7 +197,20 @@ class StepFailed:
     reason: str
 
 
-Answer = Started | Released | LeaseLost | StepFailed
+@dataclass(slots=True, frozen=True)
+class Asked:
+    """The next command needs leave of limits that were not asked: those of another shard, or by a key. The lease is kept.
+
+    Attributes:
+        message: Its id in the mailbox.
+        envelope: None if the entry has no envelope at all.
+    """
+
+    message: str
+    envelope: bytes | None
+
+
+Answer = Started | Released | LeaseLost | StepFailed | Asked
 
 
 Follow = Literal["stay", "yield", "leave"]
@@ -201,7 +218,18 @@ Follow = Literal["stay", "yield", "leave"]
 
 @dataclass(slots=True, frozen=True)
 class Take:
-    """Start the head of a mailbox whose activation was read."""
+    """Start the head of a mailbox whose activation was read.
+
+    Attributes:
+        granted: The message that limits let start, after `Asked`; empty if none was asked for.
+    """
+
+    granted: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class Refused:
+    """A limit refused the command that was `Asked` for: its entity waits."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -218,6 +246,8 @@ class Settlement:
         outcome: What it keeps; empty if none does.
         waits_ms: Of a command with a wrong signature: how long its mark is kept if it says that the command waits in this mailbox.
             Any other mark is left as it is, and `mark` is empty.
+        unique: Its unique key, which is released (see `unique_keys.py`); empty if it has none.
+        stander: Of a command that is replayed: what is stored of it if it stands for that key again.
     """
 
     command_id: str
@@ -228,6 +258,8 @@ class Settlement:
     dispatch: str = ""
     outcome: bytes = b""
     waits_ms: int = 0
+    unique: str = ""
+    stander: str = ""
 
 
 NO_SETTLEMENT = Settlement("", b"", 0)
@@ -284,4 +316,4 @@ class GiveBack:
     counts: bool
 
 
-Step = Take | Done | DeadLetterStep | Park | Retry | PutOff | GiveBack
+Step = Take | Refused | Done | DeadLetterStep | Park | Retry | PutOff | GiveBack

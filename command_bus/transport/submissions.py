@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from command_bus.errors import CommandBusError
+from command_bus.transport.unique_keys import UniqueSubmission
 
 __all__ = ["NO_DIGEST", "Admission", "Submission", "UnavailableShards"]
 
@@ -33,6 +34,7 @@ class Submission:
             it late or again.
         flow: What it waits in: the digit of its class, then its encoded tenant (see `transport.flows`); empty for the normal class without
             a tenant.
+        unique: Its unique key, or None.
     """
 
     mailbox: str
@@ -45,6 +47,7 @@ class Submission:
     name: str = ""
     renewed: Callable[[], bytes] | None = None
     flow: str = ""
+    unique: UniqueSubmission | None = None
 
 
 class Admission(Enum):
@@ -55,10 +58,16 @@ class Admission(Enum):
     CONFLICT = "!"
     ENTITY_FULL = "e"
     TOTAL_FULL = "t"
+    TOO_MANY_ENTITIES = "n"
     PREDECESSOR_REFUSED = "p"
     WRONG_TYPE = "w"
     OUT_OF_SEQUENCE = "s"
     DRAINING = "d"
+    FOLDED = "u"
+    """Dropped: another command stands for its unique key."""
+    REPLACED = "r"
+    """Accepted, and another command of its unique key taken out."""
+    MAY_NOT_REPLACE = "x"
 
 
 UnavailableShards = dict[int, CommandBusError]

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from command_bus.transport.steps import Answer, Cancellation, Lease, Started, Step
+from command_bus.transport.schedule_interfaces import DueSchedules
+from command_bus.transport.steps import Answer, Asked, Cancellation, Lease, Started, Step
 
 __all__ = [
     "Consumer",
@@ -81,6 +82,18 @@ class WorkerSlots(Protocol):
         """Return whether the reader of another shard waits for a slot."""
         ...
 
+    def pause(self) -> None:
+        """Let nothing more be read until `resume`; what a read under way brings is given back."""
+        ...
+
+    def resume(self) -> None:
+        """Let more be read."""
+        ...
+
+    def resize(self, total: int) -> None:
+        """Have another number of slots."""
+        ...
+
 
 class Leases(Protocol):
     """The leases that a worker holds, renewed in the background."""
@@ -145,6 +158,9 @@ class WorkerSideOptions:
         is_stuck: Whether some of the work cannot be run here for now.
         heartbeat: Called with the server's time in ms, with each renewal; returns the record that `announcements.workers` reads.
         max_depth: Returns how many commands a mailbox of an entity type may hold.
+        dead_letter_ttl: Seconds for which dead letters are kept; None: for ever.
+        max_dead_letters: How many are kept; None: any number.
+        schedules: Fires schedules; None: this worker leaves them to others.
     """
 
     name: str
@@ -155,6 +171,9 @@ class WorkerSideOptions:
     is_stuck: Callable[[], bool]
     heartbeat: Callable[[int], bytes]
     max_depth: Callable[[str | None], int]
+    dead_letter_ttl: float | None = None
+    max_dead_letters: int | None = None
+    schedules: DueSchedules | None = None
 
 
 class WorkerSide(Protocol):
@@ -197,6 +216,21 @@ class WorkerSide(Protocol):
 
     async def start(self) -> None:
         """Begin to renew leases, to recover and to read."""
+        ...
+
+    async def admit(self, lease: Lease, asked: Asked, keyed: str, *, must_yield: bool) -> Answer:
+        """Ask limits for what `Asked` names, then start it, or let its entity wait. A transport that never answers `Asked` has no use for it.
+
+        Args:
+            lease: Of its mailbox.
+            asked: What would start.
+            keyed: Costs and scopes of its class's own limits: `cost scope`, with tabs between them.
+            must_yield: Whether it must give up a place that another entity waits for.
+        """
+        ...
+
+    def over(self, lease: Lease) -> None:
+        """Tell limits that a lease has ended under which they were asked."""
         ...
 
     def cancel_all(self, why: Cancellation) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -17,6 +18,7 @@ from command_bus.clock import wall_ms
 from command_bus.errors import BadResult, InvalidCommand, Reject
 from command_bus.handlers.handler import Handler
 from command_bus.messages.handling_policy import HandlingPolicy
+from command_bus.messages.limits import check_costs
 from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import MailboxPolicy, RetryPolicy
 from command_bus.messages.put_off import GiveUp, Snooze
@@ -57,6 +59,7 @@ from command_bus.transport.steps import (
     Started,
     Step,
 )
+from command_bus.transport.unique_keys import unique_key
 from command_bus.worker.failure_text import named, text_of, trace_of
 from command_bus.worker.offers import Offer
 from command_bus.worker.runnable import Runnable
@@ -131,6 +134,7 @@ class Decisions:
             payload = self._clear(envelope) if envelope.flags & ENCRYPTED else envelope.payload
             message = codec_for(handler.message_type).decode(payload, self._limits)
             self._check_entity(handler.spec, envelope, message)
+            check_costs(handler.spec.limits, message)
         except InvalidCommand as error:
             return self._invalid(started, envelope, handler.spec, error)
         return Runnable(envelope, started, handler, message, self._policy(handler.spec, envelope))
@@ -139,7 +143,8 @@ class Decisions:
         """Settle a command whose handler returned, whether or not its result can be sent."""
         envelope = run.envelope
         if not (envelope.inbox or envelope.flags & (GIVEN_ID | KEEP_OUTCOME)):
-            return Done(NO_SETTLEMENT)
+            key = envelope.options and unique_key(envelope)
+            return Done(replace(NO_SETTLEMENT, unique=key) if key else NO_SETTLEMENT)
         try:
             packed = reply_codec_for(run.handler.spec.reply).encode(value, self._limits)
             outcome: Outcome = Completed(packed) if self._protection is None else self._protection.reply(envelope, packed)

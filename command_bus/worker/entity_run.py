@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from command_bus.clock import mono
 from command_bus.serialization.text import printable
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.steps import Answer, DeadLetterStep, Done, Follow, GiveBack, Lease, Started, Step, StepFailed, Take
+from command_bus.transport.steps import (
+    Answer,
+    Asked,
+    DeadLetterStep,
+    Done,
+    Follow,
+    GiveBack,
+    Lease,
+    Started,
+    Step,
+    StepFailed,
+    Take,
+)
 from command_bus.transport.worker_interfaces import Steps, WorkerSlots
 from command_bus.worker.executor import Executor
 
@@ -31,6 +43,9 @@ class EntityRun:
         quantum: Commands that an entity runs in a row while others wait for its slot.
         quantum_time: Seconds for which an entity runs in a row while others wait.
         stopping: Whether the worker is about to leave.
+        leaving: Whether an entity is given up after the command that runs: the worker is about to leave, or paused.
+        admit: Asks limits whether a command may start, and starts it or lets its entity wait; with whether it must give up its place.
+        over: Tells limits that a lease has ended under which they were asked.
     """
 
     def __init__(
@@ -42,6 +57,9 @@ class EntityRun:
         quantum: int,
         quantum_time: float,
         stopping: Callable[[], bool],
+        leaving: Callable[[], bool],
+        admit: Callable[[Lease, Asked, bool], Awaitable[Answer]],
+        over: Callable[[Lease], None],
     ) -> None:
         self._steps = steps
         self._executor = executor
@@ -49,32 +67,48 @@ class EntityRun:
         self._quantum = quantum
         self._quantum_time = quantum_time
         self._stopping = stopping
+        self._leaving = leaving
+        self._admit = admit
+        self._over = over
 
     async def run(self, lease: Lease) -> None:
         """Run the mailbox's commands in order."""
-        task = asyncio.current_task()
-        answer = await self._advance(lease, _TAKE)
-        began, commands = mono(), 0
-        while type(answer) is Started:
-            if self._stopping():
-                answer = await self._advance(lease, _UNTOUCHED)
-                break
-            step = await self._executor.execute(lease, answer, task)
-            if step is None:
-                return
-            commands += 1
-            if type(step) is Done or type(step) is DeadLetterStep:
-                step.follow = self._follow(lease.shard, commands, began)
-            answer = await self._steps.advance(lease, step)
-            if type(answer) is StepFailed:
-                answer = await self._repaired(lease, step, answer)
+        try:
+            task = asyncio.current_task()
+            answer = await self._advance(lease, _TAKE)
+            began, commands = mono(), 0
+            while True:
+                while type(answer) is Started:
+                    if self._leaving():
+                        await self._advance(lease, _UNTOUCHED)
+                        return
+                    step = await self._executor.execute(lease, answer, task)
+                    if step is None:
+                        return
+                    commands += 1
+                    if type(step) is Done or type(step) is DeadLetterStep:
+                        step.follow = self._follow(lease.shard, commands, began)
+                    answer = await self._steps.advance(lease, step)
+                    if type(answer) is StepFailed:
+                        answer = await self._repaired(lease, step, answer)
+                if type(answer) is not Asked:
+                    return
+                answer = await self._asked(lease, answer, must_yield=commands >= self._quantum)
+        finally:
+            if lease.is_limited:
+                self._over(lease)
+
+    async def _asked(self, lease: Lease, asked: Asked, *, must_yield: bool) -> Answer:
+        if self._leaving():
+            return await self._advance(lease, _UNTOUCHED)
+        return await self._admit(lease, asked, must_yield)
 
     def _follow(self, shard: int, commands: int, began: float) -> Follow:
         """Return whether the entity keeps its slot: a hot one must not starve the others.
 
         The server knows who else waits in this shard, and the worker which other shards wait for a slot.
         """
-        if self._stopping():
+        if self._leaving():
             return "leave"
         if commands < self._quantum and mono() - began <= self._quantum_time:
             return "stay"

@@ -29,17 +29,21 @@ from command_bus.randomness import token
 from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.session import Session
-from command_bus.settings import BusSettings, unknown_variables
+from command_bus.settings import BusSettings, resolved
+from command_bus.stray_variables import unknown_variables
 from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.schedule_interfaces import DueSchedules
 from command_bus.transport.worker_interfaces import WorkerSideOptions
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.descriptions import describe_commands
 from command_bus.worker.entity_run import EntityRun
 from command_bus.worker.executor import STOPPING, Executor
+from command_bus.worker.limit_keys import LimitKeys
+from command_bus.worker.limit_rules import declare_limits
 from command_bus.worker.signals import on_signals
 from command_bus.worker.threads import HandlerThreads
 
-__all__ = ["StopReport", "Worker", "WorkerBus"]
+__all__ = ["StopReport", "Worker", "WorkerBus", "WorkerSchedules"]
 
 _log = logging.getLogger("command_bus.worker")
 _LAST_WORDS = 5.0
@@ -59,12 +63,30 @@ class StopReport:
     cancelled: int
 
 
+class WorkerSchedules(Protocol):
+    """What a worker needs of a bus's schedules."""
+
+    @property
+    def firing(self) -> DueSchedules:
+        """Fires what is due."""
+        raise NotImplementedError
+
+    async def sync(self, registry: HandlerRegistry) -> Any:
+        """See `Schedules.sync`."""
+        raise NotImplementedError
+
+
 class WorkerBus(HandlerBus, Protocol):
     """The bus of a worker: a `CommandBus`."""
 
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
     session: Session
     settings: BusSettings
+
+    @property
+    def schedules(self) -> WorkerSchedules:
+        """The schedules that its workers fire."""
+        raise NotImplementedError
 
     @property
     def middleware(self) -> tuple[Middleware, ...]:
@@ -90,6 +112,8 @@ class Worker:
         self._stack = AsyncExitStack()
         self._parts: _Parts | None = None
         self._stopping = False
+        self._paused = False
+        self._concurrency = most_at_once(settings, registry)
         self._starting = asyncio.Lock()
         self._stopped: asyncio.Task[StopReport] | None = None
         self._started_ms = 0
@@ -134,6 +158,42 @@ class Worker:
         """
         return max(self._parts.side.consumer.silent_for, self._parts.side.leases.overdue) if self._parts else math.inf
 
+    @property
+    def paused(self) -> bool:
+        """Whether `pause` holds."""
+        return self._paused
+
+    @property
+    def concurrency(self) -> int:
+        """Entities that it runs at a time; may be set at any time.
+
+        Set lower, nothing that runs is ended: fewer are begun. If all its handlers are synchronous, its threads are the most.
+
+        Raises:
+            InvalidSettings: It is set to something else than 1 to 100,000.
+        """
+        return self._concurrency
+
+    @concurrency.setter
+    def concurrency(self, entities: int) -> None:
+        self._concurrency = most_at_once(resolved(self.settings, None, None, {"concurrency": entities}), self.registry)
+        if self._parts is not None:
+            self._parts.side.slots.resize(self._concurrency)
+
+    def pause(self) -> None:
+        """Take no more work until `resume`; also before the start. What runs goes on to its end, then its entity is left to other workers."""
+        self._paused = True
+        if self._parts is not None:
+            self._parts.side.slots.pause()
+        _log.info("worker %s is paused", self.name)
+
+    def resume(self) -> None:
+        """Take work again."""
+        self._paused = False
+        if self._parts is not None:
+            self._parts.side.slots.resume()
+        _log.info("worker %s goes on", self.name)
+
     async def start(self) -> None:
         """Begin to run commands; returns at once.
 
@@ -165,14 +225,14 @@ class Worker:
                 await self._stack.enter_async_context(self._bus.lifespan())
             check_wired(self.registry)  # now, because a container is wired by the lifespan at the latest
             await self._describe()
+            await self._bus.schedules.sync(self.registry)
+            await declare_limits(self._bus.session, self.settings, self.registry)
             self._parts = _Parts(self, self._bus.session, self._bus.middleware)
             await self._parts.side.start()
         except BaseException:
             await self._stack.aclose()
             raise
-        _log.info(
-            "worker %s runs %d commands, %d at a time", self.name, len(self.registry), most_at_once(self.settings, self.registry)
-        )
+        _log.info("worker %s runs %d commands, %d at a time", self.name, len(self.registry), self.concurrency)
 
     async def run(self, *, signals: bool = True) -> StopReport:
         """Run until SIGTERM or SIGINT (or `stop`), then stop within the grace time. A second signal ends the process at once.
@@ -243,7 +303,7 @@ class Worker:
             pid=os.getpid(),
             started_ms=self._started_ms,
             seen_ms=wall_ms() if now_ms is None else now_ms,
-            concurrency=most_at_once(self.settings, self.registry),
+            concurrency=self.concurrency,
             running=self.running,
             commands=self.registry.names(),
             lease=self.settings.lease,
@@ -251,6 +311,7 @@ class Worker:
             threads=self.settings.threads,
             awaiting_thread=self.figures.awaiting_thread,
             awaiting_reply=self.figures.awaiting_reply,
+            paused=self.paused,
         )
 
 
@@ -272,11 +333,14 @@ class _Parts:
                 name=worker.name,
                 lease=settings.lease,
                 reply_ttl=settings.reply_ttl,
-                slots=most_at_once(settings, worker.registry),
+                slots=worker.concurrency,
                 max_lent=settings.max_waiting,
                 is_stuck=lambda: self.threads.turns_away,
                 heartbeat=lambda now_ms: worker_record(worker.info(now_ms)),
+                dead_letter_ttl=settings.dead_letter_ttl,
+                max_dead_letters=settings.max_dead_letters,
                 max_depth=lambda entity_type: settings.entity(entity_type).max_depth or settings.max_depth,
+                schedules=worker.bus.schedules.firing,
             )
         )
         decisions = _decisions(worker, session)
@@ -291,6 +355,7 @@ class _Parts:
             bus=worker.bus,
             policies=session.transport.agreements if protection is not None and protection.signatures is not None else None,
         )
+        keys = LimitKeys(worker.registry.lookup, settings, protection)
         runs = EntityRun(
             self.side.steps,
             executor,
@@ -298,7 +363,12 @@ class _Parts:
             quantum=settings.quantum,
             quantum_time=settings.quantum_time,
             stopping=worker.stopping,
+            leaving=lambda: worker.stopping() or worker.paused,
+            admit=lambda lease, asked, must_yield: self.side.admit(lease, asked, keys.keyed(asked), must_yield=must_yield),
+            over=self.side.over,
         )
+        if worker.paused:
+            self.side.slots.pause()
         self.side.begin(runs.run, decisions.lost)
 
     async def stop(self, grace: float) -> StopReport:

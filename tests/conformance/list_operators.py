@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 from collections import Counter
@@ -185,9 +186,20 @@ class ListMailboxes:
         boxes = self._server.boxes
         yield [(stored_entity(self._server, name), [entry.envelope for entry in box.entries]) for name, box in boxes.items()]
 
+    async def reschedule(self, mailbox: str, command_id: str, at_ms: int | None, delay_ms: int) -> bool:
+        found = self._server.delayed.get(command_id)
+        if found is None or found.mailbox != mailbox:
+            return False
+        self._server.delayed[command_id] = replace(found, due_ms=wall_ms() + delay_ms if at_ms is None else at_ms)
+        self._server.work.set()
+        return True
+
     async def find_delayed(self, command_id: str, mailbox: str | None = None) -> tuple[str, bytes] | None:
         found = self._server.delayed.get(command_id)
         return (found.mailbox, found.envelope) if found is not None and mailbox in (None, found.mailbox) else None
+
+    async def release_key(self, mailbox: str, key: str) -> bool:
+        return False  # its producer takes none
 
     async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Settlement]]) -> int:
         return sum(self._remove(mailbox, command, left) for command, left in commands)
@@ -242,7 +254,9 @@ class ListDeadLetters:
         behind = _order(after or BEFORE_ALL)
         return [each for each in found if behind < _order(each[0]) <= _order(until)][:count]
 
-    async def settle(self, letter: StoredDeadLetter, verb: Resolution, left: Settlement, flow: str = "") -> bool:
+    async def settle(
+        self, letter: StoredDeadLetter, verb: Resolution, left: Settlement, edited: bytes = b"", flow: str = ""
+    ) -> bool:
         server = self._server
         if server.letters.pop(letter.id, None) is None:
             return False
@@ -251,6 +265,8 @@ class ListDeadLetters:
         if left.mark:
             server.marks[left.command_id] = left.mark
         if parked and box is not None:
+            if edited:
+                box.entries[0].envelope = edited
             box.letter, box.attempt, box.first = "", 0, -wall_ms() if verb == "replay" else 0
             if verb == "discard":
                 box.entries.popleft()
@@ -258,7 +274,7 @@ class ListDeadLetters:
             server.wake(letter.mailbox)
         elif verb == "replay":
             server.counters["settled"] -= 1
-            server.put(letter.mailbox, left.command_id, letter.raw)
+            server.put(letter.mailbox, left.command_id, edited or letter.raw)
         return True
 
 
@@ -273,8 +289,19 @@ class ListHolds:
     def __init__(self, server: ListServer) -> None:
         self._server = server
 
-    async def pause(self, scope: str, reason: str) -> bool:
-        return self._hold(scope, "paused", reason)
+    async def pause(self, scope: str, reason: str, until_ms: int | None = None) -> bool:
+        changed = self._hold(scope, "paused", reason, until_ms)
+        if until_ms is not None:
+            asyncio.get_running_loop().call_later((until_ms - wall_ms()) / 1000, self._over, scope, until_ms)
+        return changed
+
+    async def borrow(self, mailbox: str, reason: str, until_ms: int) -> bool:
+        return mailbox not in self._server.holds and await self.pause(mailbox, reason, until_ms)
+
+    async def give_back(self, mailbox: str, until_ms: int) -> bool:
+        hold = self._server.holds.get(mailbox)
+        self._over(mailbox, until_ms)
+        return hold is not None and hold.until_ms == until_ms
 
     async def drain(self, scope: str, reason: str) -> bool:
         changed = self._hold(scope, "draining", reason)
@@ -289,9 +316,15 @@ class ListHolds:
     async def wide(self) -> list[Hold]:
         return [hold for scope, hold in sorted(self._server.holds.items()) if is_wide(scope)]
 
-    def _hold(self, scope: str, mode: Literal["paused", "draining"], reason: str) -> bool:
+    def _over(self, scope: str, until_ms: int) -> None:
+        hold = self._server.holds.get(scope)
+        if hold is not None and hold.until_ms == until_ms:
+            del self._server.holds[scope]
+            self._wake()
+
+    def _hold(self, scope: str, mode: Literal["paused", "draining"], reason: str, until_ms: int | None = None) -> bool:
         before = self._server.holds.get(scope)
-        self._server.holds[scope] = Hold(scope, mode, wall_ms(), reason)
+        self._server.holds[scope] = Hold(scope, mode, wall_ms(), reason, until_ms=until_ms)
         return before is None or before.mode != mode
 
     def _wake(self) -> None:

@@ -11,10 +11,11 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import Any, NoReturn
 
-from command_bus.errors import BusClosed, CommandBusError, UnsuitableServer
+from command_bus.errors import BusClosed, CommandBusError, InvalidCommand, UnsuitableServer
 from command_bus.messages.policies import MailboxPolicy
 from command_bus.session import TransportOpener
 from command_bus.settings import BusSettings
+from command_bus.transport.availability import Availability
 from command_bus.transport.marks import digest_in, waiting_mark
 from command_bus.transport.records import (
     CommandLocation,
@@ -46,6 +47,7 @@ class ListTransport:
         self.settings = settings
         self.line = line
         self.label = "lists"
+        self.availability = Availability()
         self.shards = 1
         self.reconnects = 0
         self.producer: Any = ListProducer(server, settings)
@@ -67,8 +69,20 @@ class ListTransport:
         raise UnsuitableServer("this transport has no events")
 
     @property
+    def recounts(self) -> NoReturn:
+        raise UnsuitableServer("lists have no counters that could be wrong")
+
+    @property
     def interrupts(self) -> NoReturn:
         raise UnsuitableServer("this transport cannot end attempts")
+
+    @property
+    def schedules(self) -> NoReturn:
+        raise UnsuitableServer("this transport has no schedules")
+
+    @property
+    def limits(self) -> NoReturn:
+        raise UnsuitableServer("this transport has no limits")
 
     @property
     def obliteration(self) -> NoReturn:
@@ -99,6 +113,7 @@ class ListProducer:
     def __init__(self, server: ListServer, settings: BusSettings) -> None:
         self._server = server
         self._most = settings.max_total_depth
+        self._most_entities = settings.max_entities
 
     async def enqueue(self, submission: Submission, timeout: float) -> Admission:
         return self._accept(submission, set())
@@ -111,6 +126,8 @@ class ListProducer:
 
     def _accept(self, each: Submission, refused: set[str]) -> Admission:
         """Answer one command of a batch by the rules of `Producer`; `refused` has the mailboxes whose later commands are held back."""
+        if each.unique is not None:
+            raise InvalidCommand("this transport has no unique keys")
         mark = self._server.marks.get(each.command_id) if each.marked else None
         if mark is not None:
             return Admission.DUPLICATE if digest_in(mark) == each.digest else Admission.CONFLICT
@@ -131,6 +148,8 @@ class ListProducer:
             return Admission.ENTITY_FULL
         if server.counters["accepted"] - server.counters["settled"] >= self._most:
             return Admission.TOTAL_FULL
+        if self._most_entities is not None and each.mailbox not in server.boxes and len(server.boxes) >= self._most_entities:
+            return Admission.TOO_MANY_ENTITIES
         return None
 
     def _put(self, each: Submission) -> None:

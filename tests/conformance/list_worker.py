@@ -9,6 +9,7 @@ import time
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import (
     Answer,
+    Asked,
     Cancellation,
     DeadLetterStep,
     Done,
@@ -179,6 +180,12 @@ class ListWorkerSide:
     async def start(self) -> None:
         self._clock = asyncio.create_task(self._tick(), name="lists.clock")
         await self.consumer.start()
+
+    async def admit(self, lease: Lease, asked: Asked, keyed: str, *, must_yield: bool) -> Answer:
+        raise AssertionError("nothing is asked for here")
+
+    def over(self, lease: Lease) -> None:
+        pass
 
     def cancel_all(self, why: Cancellation) -> None:
         for lease in self.leases.held.values():

@@ -35,7 +35,7 @@ class Keep(Command[None], entity="sum"):
 async def fetch(harness: TransportHarness, count: int = 10, first: int = 7) -> list[Delivery]:
     """Run the script as the worker `w1`."""
     shard = harness.shard
-    names = [shard.ready, shard.active, shard.lone, shard.fence, shard.paused, shard.watched]
+    names = [shard.ready, shard.active, shard.lone, shard.fence, shard.paused, shard.watched, shard.rules]
     return parse_fetched(await harness.connections.run(FETCH, names, [GROUP, "w1", count, first]), "w1", first)
 
 

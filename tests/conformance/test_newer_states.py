@@ -22,7 +22,7 @@ from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury
 from tests.conformance.put_service import until
 
 BOX = "box:a"
-STATES = ("u", "l", "x", "P", "wait", "su", "hx", "rr")
+STATES = ("u", "x", "P", "wait", "su", "hx", "rr")
 
 pytestmark = pytest.mark.parametrize("state", STATES)
 Action = Callable[[TransportHarness], Awaitable[Any]]

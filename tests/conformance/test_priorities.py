@@ -155,7 +155,7 @@ async def test_switched_on_under_load_with_workers_that_die(sandbox: Sandbox) ->
     assert {("urgent", "a149"), ("bulk", "b99")} <= set(ran)
 
 
-async def test_65_a_priority_or_weight_that_is_none(sandbox: Sandbox) -> None:
+async def test_74_a_priority_or_weight_that_is_none(sandbox: Sandbox) -> None:
     async with sandbox.bus(registry=registry) as bus:
         with pytest.raises(InvalidCommand, match="priority='urgent': 'high', 'normal' or 'low'"):
             await bus.dispatch(Charge(account="a"), priority="urgent")  # type: ignore[arg-type]
@@ -172,7 +172,7 @@ async def test_65_a_priority_or_weight_that_is_none(sandbox: Sandbox) -> None:
         EntityPolicy(priority="urgent")  # type: ignore[arg-type]
 
 
-async def test_66_a_tenant_that_cannot_be_one(sandbox: Sandbox) -> None:
+async def test_75_a_tenant_that_cannot_be_one(sandbox: Sandbox) -> None:
     async with sandbox.bus(registry=registry) as bus:
         with pytest.raises(InvalidCommand, match="a tenant may have 200 bytes"):
             await bus.dispatch(Import(file="f", customer="x" * 201))

@@ -54,7 +54,7 @@ def registry() -> HandlerRegistry:
 async def test_a_receipt_gives_the_result_typed(sandbox: Sandbox, registry: HandlerRegistry) -> None:
     async with sandbox.bus(registry=registry) as bus:
         receipt = await bus.dispatch(Weigh(scale="a", grams=1500), keep_result=True)
-        assert (receipt.status, tuple(receipt)) == ("accepted", (receipt.command_id, "accepted"))
+        assert (receipt.status, tuple(receipt)) == ("accepted", (receipt.command_id, "accepted", None))
         refused = await bus.dispatch(Weigh(scale="a", grams=-1), keep_result=True)
         raw = await bus.dispatch_raw("scale", "a", "Weigh", {"scale": "a", "grams": 500}, keep_result=True)
         scoped = await bus.entity("scale", "a").dispatch(Weigh(scale="a", grams=250), keep_result=True)

@@ -23,7 +23,7 @@ LAST = "18446744073709551615-18446744073709551615"
 """The highest id that a stream can have: behind it there is none."""
 HIGHEST = 2**63 - 1
 ACCEPTED, SPOILED = Admission.ACCEPTED, Admission.WRONG_TYPE
-COUNTERS = ("depth", "accepted", "settled", "rejected", "expired", "buried", "dead", "retried", "handed_back")
+COUNTERS = ("depth", "accepted", "settled", "rejected", "expired", "buried", "dead", "retried", "handed_back", "pruned")
 VALUES = (HIGHEST, -HIGHEST - 1, "no number", "")
 
 

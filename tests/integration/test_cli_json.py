@@ -55,6 +55,7 @@ WORDS = {
     "top": ("top", "--once", "--json"),
     "entity": ("entity", "order:o-7", "--json"),
     "entity ID abort": ("entity", "order:o-7", "abort", "--yes", "--json"),
+    "entity ID forget": ("entity", "order:o-7", "forget", "--key", "Ship", "--json"),
     "dlq show": ("dlq", "show", "LETTER", "--json"),
     "introspect COMMAND": ("introspect", "Deposit"),
 }
@@ -107,7 +108,7 @@ def test_the_page_has_every_command_that_prints_json() -> None:
         command = top.commands[name]
         inner = {f"{name} {each}": command.commands[each] for each in getattr(command, "commands", {})} or {name: command}
         able |= {each for each, found in inner.items() if any("--json" in parameter.opts for parameter in found.params)}
-    assert able == {*COMMANDS} - {"introspect COMMAND", "entity ID abort"}
+    assert able == {*COMMANDS} - {"introspect COMMAND", "entity ID abort", "entity ID forget"}
 
 
 ELSEWHERE = {"events follow", "obliterate"}  # the latter would leave nothing to look at: see test_cli_policies.py

@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from command_bus import Command, CommandBus, EntityId, HandlerRegistry, InvalidSettings, Unconfirmed, UnsuitableServer
+from command_bus import (
+    Command,
+    CommandBus,
+    EntityId,
+    HandlerRegistry,
+    InvalidSettings,
+    TransportUnavailable,
+    Unconfirmed,
+    UnsuitableServer,
+)
 from command_bus.transport.redis.transport import RedisTransport
 from tests.topologies import ClusterServers, SentinelServers
 
@@ -119,6 +128,28 @@ async def test_sentinel_failovers_in_mid_run(sentinel: SentinelServers) -> None:
         sentinel.settled()
 
     await ContinuousLoad(sentinel.url, "mid-run", 1, replicas=2).survives(killed, frozen)  # all: a failover may choose either
+
+
+@pytest.mark.slow
+async def test_with_fail_fast_sends_go_on_after_a_failover(sentinel: SentinelServers) -> None:
+    refused = 0
+    async with CommandBus(
+        sentinel.url, namespace="fast", registry=HandlerRegistry(), dispatch_timeout=60.0, fail_fast=True
+    ) as bus:
+        await bus.dispatch(Add(line="a", number=0))
+        victim = await asyncio.to_thread(sentinel.kill_primary)
+        over = asyncio.create_task(asyncio.to_thread(sentinel.failed_over, victim))
+        async with asyncio.timeout(60):
+            while not over.done() or not refused or not bus.server.is_available:
+                try:
+                    await bus.dispatch(Add(line="b", number=1))
+                except TransportUnavailable:
+                    refused += 1
+                await asyncio.sleep(0.05)
+        await over
+        assert (await bus.dispatch(Add(line="a", number=2))).status == "accepted"
+    assert refused > 1
+    await asyncio.to_thread(sentinel.revive)
 
 
 async def test_a_frozen_sentinel_delays_nothing(sentinel: SentinelServers) -> None:

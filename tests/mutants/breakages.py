@@ -7,10 +7,7 @@ a test of the conformance suite where the simulator cannot see the breakage, and
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.policies import POLICIES
-from tests.mutants.reserved import RESERVED
-from tests.mutants.slots import SLOTS
-from tests.mutants.waiting import WAITING
+from tests.mutants.parts import PARTS
 
 __all__ = ["MUTANTS"]
 
@@ -45,19 +42,6 @@ MUTANTS = (
         "    return start(step, name, activation, holders[step], next_of(step), attempt, first, follow, parts)\n"
         "  end\n"
         "  if held_by ~= activation then return 'gone' end\n",
-    ),
-    Mutant(
-        "starts are not published",
-        f"{_LUA}/advance/3a_states.lua",
-        "  if publish then note_event('started'",
-        "  if publish and attempt == '1' then note_event('started'",
-    ),
-    Mutant(
-        "a step that fails is published",
-        f"{_LUA}/advance/3c_perform.lua",
-        "local function publish_events(done)\n  if done then\n",
-        "local function publish_events(done)\n  letter_id = letter_id or '0-0'\n  if true then\n",
-        "tests/conformance/test_events.py::test_a_failed_step_publishes_no_event",
     ),
     Mutant(
         "the end of a command is published for every holder of a lease",
@@ -110,8 +94,8 @@ MUTANTS = (
     Mutant(
         "no reply with the settling",
         f"{_LUA}/advance/3b_verbs.lua",
-        "    write_mark(left, false, name)\n    push_reply(left)\n    if left.outcomes then",
-        "    write_mark(left, false, name)\n    if left.outcomes then",
+        "    write_mark(left, false, name, message)\n    push_reply(left)\n    if left.outcomes then",
+        "    write_mark(left, false, name, message)\n    if left.outcomes then",
     ),
     Mutant(
         "the next activation is forgotten",
@@ -258,12 +242,12 @@ MUTANTS = (
     Mutant(
         "delayed commands come out of order",
         f"{_LUA}/promote.lua",
-        "for arg = 2, #ARGV, 3 do\n  local member, name = ARGV[arg], ARGV[arg + 1]\n  key = key + 1\n",
-        "key = #KEYS + 1\nfor arg = #ARGV - 2, 2, -3 do\n  local member, name = ARGV[arg], ARGV[arg + 1]\n  key = key - 1\n",
+        "for arg = 3, #ARGV, 3 do\n  local member, name = ARGV[arg], ARGV[arg + 1]\n  key = key + 1\n",
+        "key = #KEYS + 1\nfor arg = #ARGV - 2, 3, -3 do\n  local member, name = ARGV[arg], ARGV[arg + 1]\n  key = key - 1\n",
     ),
     Mutant(
         "delayed commands come too soon",
-        f"{_LUA}/enqueue.lua",
+        f"{_LUA}/shared/postpone.lua",
         "  local at = time[1] * 1000 + math.floor(time[2] / 1000) + delay\n",
         "  local at = time[1] * 1000 + math.floor(time[2] / 1000) + delay / 2\n",
     ),
@@ -483,8 +467,5 @@ MUTANTS = (
         "",
         "tests/unit/test_producer.py::test_an_answer_that_comes_late_is_nobody_s",
     ),
-    *WAITING,
-    *POLICIES,
-    *RESERVED,
-    *SLOTS,
+    *PARTS,
 )

@@ -93,7 +93,7 @@ LONE = (
     Mutant(
         "fetching starts what is paused",
         f"{_LUA}/fetch.lua",
-        "if #names == 0 or call('EXISTS', KEYS[5], KEYS[6]) > 0 then return answers end",
+        "if #names == 0 or call('EXISTS', KEYS[5], KEYS[6], KEYS[7]) > 0 then return answers end",
         "if #names == 0 then return answers end",
         f"{_FETCH}::test_while_anything_is_paused_or_watched_nothing_starts",
     ),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
-from command_bus import CommandBus, HandlerRegistry, InvalidSettings, QueueFull
+from command_bus import CommandBus, HandlerRegistry, InvalidSettings, QueueFull, Unique
 from command_bus.transport.redis.scripts import SCRIPTS
 from tests.conformance.put_service import until
 from tests.security.conftest import Starter
@@ -134,6 +134,8 @@ async def test_a_thief_repeats_ids_suppresses_ids_and_reads_replies(place: Place
         await until(lambda: began(handlers, 2))
         await thief.set("{shop:0}:k:order-2", (await place.admin.get("{shop:0}:k:order-1")) or b"")
         assert (await bus.dispatch(Work(line="a", number=1), command_id="order-2")).status == "duplicate"
+        await thief.hset("{shop:0}:unique", "line:b:k", f"0-0|{2**53}||||Work|none")  # type: ignore[misc]
+        assert (await bus.dispatch(Work(line="b", number=1), unique=Unique("k"))).other == "none"
     assert handlers.numbers == [1, 1]
     await thief.aclose()
 

@@ -11,12 +11,14 @@ from itertools import pairwise
 
 from tests.simulation.history import Execution, History, Sent, of_commands
 from tests.simulation.put_off_rules import given_up, put_off
+from tests.simulation.schedule_rules import firings, removed_schedules
 from tests.simulation.time_rules import standstill, starved
+from tests.simulation.unique_rules import after_the_last_trigger
 
 __all__ = ["RULES", "check"]
 
 Broken = Iterator[tuple[str, str]]
-ATTEMPTS = {"work": 3, "shared": 3, "once": 1, "park": 2, "order": 3, "sync": 3}
+ATTEMPTS = {"work": 3, "shared": 3, "once": 1, "park": 2, "order": 3, "sync": 3, "fold": 50}
 TOLERANCE = 2.0
 """Seconds after the end of its lease in which a handler must have been cancelled: the keeper looks every second, and waits for answers."""
 RULES: list[Callable[[History], Broken]] = []
@@ -438,11 +440,14 @@ LIFE = {
     ("runs", "retried"): "waits",
     ("runs", "snoozed"): "waits",
     ("runs", "handed_back"): "waits",
+    ("waits", "limited"): "waits",
+    ("lost", "limited"): "lost",
     ("runs", "interrupted"): "lost",
     ("lost", "started"): "runs",
     ("lost", "dead_lettered"): "dead",
     ("lost", "parked"): "parked",
     ("waits", "cancelled"): "",
+    ("waits", "superseded"): "",
     ("lost", "cancelled"): "",
     ("parked", "cancelled"): "",
     ("parked", "replayed"): "waits",
@@ -494,5 +499,6 @@ def drained(history: History) -> Broken:
 
 rule(put_off)
 rule(given_up)
-rule(starved)
-rule(standstill)
+RULES += [firings, removed_schedules]
+for each in (starved, standstill, after_the_last_trigger):
+    rule(each)

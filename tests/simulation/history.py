@@ -7,9 +7,11 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from command_bus.testing.simulated.store import Store
+from tests.simulation.limit_rules import LimitWatch
 from tests.simulation.state_rules import broken_states
+from tests.simulation.unique_rules import broken_keys
 
-__all__ = ["Claim", "Execution", "History", "Sent", "Told", "of_commands"]
+__all__ = ["Claim", "Execution", "History", "Sent", "Told", "Trigger", "of_commands"]
 
 _MOST_STATES = 20
 
@@ -21,9 +23,9 @@ class Sent:
     id: str
     entity: str
     kind: str
-    """work, once, park, order, sync"""
+    """work, once, park, order, sync, fold"""
     how: str
-    """dispatch, call, batch, delayed"""
+    """dispatch, call, batch, delayed, unique"""
     process: str
     invoked: float
     batch: int = 0
@@ -84,6 +86,17 @@ class Claim:
     """True seconds since its holder last renewed or read it."""
 
 
+@dataclass(slots=True)
+class Trigger:
+    """A dispatch with a unique key."""
+
+    entity: str
+    id: str
+    invoked: float
+    acked: float | None = None
+    """When its producer learned that it was accepted, or folded into one that waits; None if that is not known."""
+
+
 class Told(NamedTuple):
     """An event of the bus."""
 
@@ -106,6 +119,7 @@ class History:
         self.jumps: list[tuple[float, float]] = []
         self.letters: list[Any] = []
         self.claims: list[Claim] = []
+        self.triggers: list[Trigger] = []
         self.accepted: dict[str, list[tuple[float, bytes]]] = {}
         self.touches: dict[str, list[tuple[float, str]]] = {}
         self.homes: dict[str, str] = {}
@@ -113,9 +127,15 @@ class History:
         self.counters: dict[str, int] = {}
         self.leftovers: list[str] = []
         self.told: list[Told] | None = None
+        self.ticked: list[Any] = []
+        """Starts for firings of schedules."""
+        self.fired_then: int | None = None
+        """Firings when all schedules were removed; None: the seed has none."""
+        self.fired_in_the_end = 0
         """The events in their order, if the entity type was watched."""
         self.states: list[tuple[float, str, str]] = []
         """What was wrong on the server after a script: when, whose mailbox, and what."""
+        self.limits: LimitWatch | None = None
         self.stuck = ""
         self.lease = 2.0
         self.processes: list[Any] = []
@@ -153,7 +173,10 @@ class History:
         """Look at a shard after a script ran there."""
         if keys and len(self.states) < _MOST_STATES:
             prefix = keys[0].partition(b"}:")[0] + b"}:"
-            self.states += [(self._clock(), entity, text) for entity, text in broken_states(store, prefix)]
+            broken = [*broken_states(store, prefix), *broken_keys(store, prefix)]
+            if self.limits is not None:
+                broken += self.limits.look(store, self._clock())
+            self.states += [(self._clock(), entity, text) for entity, text in broken]
 
     # What it comes to.
 

@@ -21,11 +21,14 @@ from tests.simulation.checker import check
 from tests.simulation.client import SimClients
 from tests.simulation.determinism import deterministic
 from tests.simulation.history import History, Told
+from tests.simulation.limit_rules import LimitWatch, limits_of
 from tests.simulation.loop import Livelock, Process, SimLoop, SimTask
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
+from tests.simulation.scheduling import Scheduler
 from tests.simulation.scripted_loads import ScriptedLoads, scripted_load_of
 from tests.simulation.threads import SimThreads
+from tests.simulation.unique_load import UniqueStorm
 from tests.simulation.workload import REGISTRY, Operator, Producer, current
 
 __all__ = ["Run", "Shape", "Simulation", "run"]
@@ -36,7 +39,7 @@ PATIENCE = 25.0
 LINE_PATIENCE = 5.0
 """Seconds in which an entity leaves the line while a worker idles: workers look once a second."""
 _WATCHED = b"100000"
-_STANDING = ("watched", "events", "meta", "commands", "ready", "fence", "stats", "dead", "workers", "flows")
+_STANDING = ("watched", "events", "meta", "commands", "ready", "fence", "stats", "dead", "workers", "rules", "flows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,9 @@ class Simulation:
         self.jumps = random.random() < 0.35
         if Random(f"watched {seed}").random() < 0.5:
             self._watch()
+        if limits := () if self.scripted_load else limits_of(seed):
+            self.history.limits = LimitWatch(limits, KeySpace(NAMESPACE, self.settings.shards))
+            self.history.limits.put(self.server.store)
         self.line = Random(f"line {seed}").random() < 0.4
         if self.line:
             self._use_line()
@@ -182,10 +188,13 @@ class Simulation:
             sending.append((process, process.spawn(self._produce(process, shape.commands // shape.producers))))
         operating = self.process("op")
         operator = operating.spawn(self._operate(operating))
+        scheduler = operating.spawn(self._schedule(operating)) if self.seed % 3 == 0 else None
         faults = self.random.randint(shape.faults // 2, shape.faults * 3 // 2) if shape.faults else 0
         nemesis = Nemesis(self, Random(f"nemesis {self.seed}"))
         await nemesis.run(faults, shape.seconds)
         await operator
+        if scheduler is not None:
+            await scheduler
         while living := [task for process, task in sending if not process.dead and not task.done()]:
             await asyncio.wait(living, timeout=1.0)
         for _, task in sending:
@@ -193,6 +202,7 @@ class Simulation:
                 task.result()
         end = self.process("end")
         await end.spawn(self._drain(end))
+        self.history.fired_in_the_end = self.fired()
         self._look()
 
     async def _produce(self, process: Process, commands: int) -> None:
@@ -204,7 +214,8 @@ class Simulation:
             except CommandBusError:
                 await asyncio.sleep(0.1)
         producer = Producer(self, bus, process.name, Random(f"{process.name} {self.seed}"))
-        await producer.run(commands, self.shape.seconds)
+        storm = UniqueStorm(self, bus, process.name)
+        await asyncio.gather(producer.run(commands, self.shape.seconds), storm.run(self.shape.seconds))
         await bus.close()
 
     async def _operate(self, process: Process) -> None:
@@ -213,6 +224,18 @@ class Simulation:
         random = Random(f"operator {self.seed}")
         await Operator(self, bus, random).run(random.choice((0, 1, 2)), self.shape.seconds)
         await bus.close()
+
+    async def _schedule(self, process: Process) -> None:
+        bus = self.bus(process)
+        await Operator.retry_until(bus.open)
+        await Scheduler(self, bus, Random(f"scheduler {self.seed}")).run(self.shape.seconds)
+        await bus.close()
+
+    def fired(self) -> int:
+        """Return how many firings of schedules there were, read without a request."""
+        shards = KeySpace(NAMESPACE, self.settings.shards).shards
+        tables = [self.server.store.get(shard.stats.encode(), dict) or {} for shard in shards]
+        return sum(int(table.get(b"fired", b"0")) for table in tables)
 
     async def _drain(self, process: Process) -> None:
         """Drain all work; then run the scripted load, if the seed has one, and drain again."""
@@ -281,7 +304,7 @@ class Simulation:
             if ready is not None and (ready.entries or any(group.pending for group in ready.groups.values())):
                 states += "p"
             states += "d" * len([m for m in store.get(shard.due.encode(), ZSet) or () if m[:2] == b"d:"])
-        return states
+        return states + ("" if self.history.limits is None else self.history.limits.left(store))
 
     async def _free(self, bus: CommandBus, random: Random) -> None:
         async for letter in bus.dead_letters.list():
@@ -292,7 +315,7 @@ class Simulation:
                 self.history.note(letter.entity_id or "", f"operator: replay {letter.command_id}")
                 if sent is not None:
                     sent.replays += 1
-                await bus.dead_letters.replay(letter.id)
+                await bus.dead_letters.replay(letter.id, payload=letter.payload if random.random() < 0.5 else None)
             else:
                 self.history.note(letter.entity_id or "", f"operator: discard {letter.command_id}")
                 if sent is not None:
@@ -309,6 +332,8 @@ class Simulation:
             name = key.partition(b"}:")[2].decode()
             if name == "events" and self.history.told is not None:
                 self.history.told += [_told(fields) for fields in store.data[key].entries.values()]
+            if name == "limits" and all(field[:2] == b"b\n" for field in store.data[key]):
+                continue
             if name in _STANDING or (name[:2] in ("k:", "p:", "in") and key in store.expires):
                 continue
             self.history.leftovers.append(name)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.checker import check
-from tests.simulation.history import Claim, Execution, History, Sent, Told
+from tests.simulation.history import Claim, Execution, History, Sent, Told, Trigger
 
 
 def process(*troubles: tuple[str, float, float]) -> Any:
@@ -217,6 +217,11 @@ def not_told_of_the_end(history: History) -> None:
     history.told.pop()
 
 
+def triggered(history: History) -> None:
+    """Note two triggers, after the last of which a command ran."""
+    history.triggers += [Trigger("e1", "p1.1", 1000.0, 1000.01), Trigger("e1", "p1.3", 1002.3, 1002.31)]
+
+
 def told_rightly(history: History) -> None:
     """Events that are right for `right()`."""
     history.told = []
@@ -259,6 +264,10 @@ def started_after_it_was_given_up(history: History) -> None:
     history.executions[2].how = "gave up"
 
 
+def no_run_after_a_trigger(history: History) -> None:
+    history.triggers += [Trigger("e1", "p1.1", 1000.0, 1000.01), Trigger("e1", "p1.3", 1003.0, 1003.01)]
+
+
 BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "order": [out_of_order],
     "due": [too_soon],
@@ -286,6 +295,7 @@ BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "put_off": [woken_too_early, counted_as_an_attempt, overtaken, expired_after_a_snooze],
     "given_up": [started_after_it_was_given_up],
     "told": [told_of_nothing, told_out_of_order, told_twice, not_told_of_the_end],
+    "after_the_last_trigger": [no_run_after_a_trigger],
     "drained": [stuck, left_behind, wrong_depth],
 }
 
@@ -297,7 +307,10 @@ def test_a_right_history_breaks_nothing() -> None:
     assert check(history) == []
     history = right()
     told_rightly(history)
+    triggered(history)
     assert check(history) == []
+    history.triggers.append(Trigger("e1", "p1.3", 1003.0))
+    assert check(history) == [], "it may not have arrived"
 
 
 @pytest.mark.parametrize(("invariant", "breakage"), [(name, one) for name, several in BREAKAGES.items() for one in several])

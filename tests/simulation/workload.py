@@ -65,6 +65,13 @@ class Threaded(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RET
     tag: str
 
 
+class Folded(Command[int], entity="item", retry=RetryPolicy(attempts=50, **_RETRY)):
+    """A command that is sent with a unique key; it never becomes a dead letter, which an operator would replay beside another."""
+
+    item: EntityId
+    tag: str
+
+
 class Shared(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RETRY), fair_by="tag"):
     """A command with a tenant: sent where the line is in use."""
 
@@ -72,7 +79,9 @@ class Shared(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RETRY
     tag: str
 
 
-KINDS: dict[str, Any] = {"shared": Shared, "work": Work, "once": Once, "park": Parking, "order": Order, "sync": Threaded}
+KINDS: dict[str, Any] = {
+    "shared": Shared, "work": Work, "once": Once, "park": Parking, "order": Order, "sync": Threaded, "fold": Folded
+}  # fmt: skip
 _PATIENCE = 5.0
 """Seconds that an order waits for what it calls."""
 REGISTRY = HandlerRegistry()
@@ -190,6 +199,11 @@ async def _call_inside(simulation: Simulation, process: Process, order: Sent, co
 
 @REGISTRY.handles(Work)
 async def work(command: Work, context: CommandContext) -> int:
+    return await _handle(command, context)
+
+
+@REGISTRY.handles(Folded)
+async def folded(command: Folded, context: CommandContext) -> int:
     return await _handle(command, context)
 
 
@@ -395,6 +409,7 @@ class Operator:
     async def _pause(self, name: str, seconds: float) -> None:
         entity, now, history = self._bus.entity("item", name), self._simulation.loop.time, self._simulation.history
         try:
+            await self._bus.entities.recount()  # what it writes must be right: see `state_rules`
             await entity.pause()
             began = now()
             await asyncio.sleep(seconds)

@@ -44,7 +44,8 @@ from command_bus.cli.process.reload import changed_files, snapshot
 from command_bus.cli.terminal import format_value
 from command_bus.cli.times import parse_time
 from command_bus.serialization.announcements import CommandInfo, WorkerStatus, read_description
-from command_bus.settings import BusSettings, unknown_variables
+from command_bus.settings import BusSettings
+from command_bus.stray_variables import unknown_variables
 from command_bus.transport.redis.admin.examination import Examination
 from command_bus.worker.descriptions import describe_commands
 

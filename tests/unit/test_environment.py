@@ -6,7 +6,7 @@ import pytest
 
 from command_bus import CommandBus, HandlerRegistry
 from command_bus.embedded import URL_VARIABLE
-from command_bus.settings import unknown_variables
+from command_bus.stray_variables import unknown_variables
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,13 @@ import pytest
 
 from command_bus.clock import mono
 from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable, UnsuitableServer
+from command_bus.transport.availability import Availability
 from command_bus.transport.redis.connection.outage_log import OutageLog
+from command_bus.transport.redis.connection.server_watch import ServerWatch
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.scripts import ENQUEUE_ONE
 from command_bus.transport.redis.sending.producer import StreamProducer
+from command_bus.transport.retention import Retention
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 
 
@@ -23,6 +26,7 @@ class Server:
 
     label = "server"
     outage = OutageLog("server")
+    watch = ServerWatch("server", lambda: asyncio.sleep(0), Availability(), fails_fast=False)
     connected = True
 
     def __init__(self, *answers: bytes | Exception) -> None:
@@ -63,7 +67,9 @@ def _connected(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 def producer(server: Server) -> StreamProducer:
     connections: Any = server
-    return StreamProducer(connections, KeySpace("unit", 1), max_total_depth=100, max_pending=10)
+    return StreamProducer(
+        connections, KeySpace("unit", 1), max_total_depth=100, max_pending=10, retention=Retention(600_000, 60_000)
+    )
 
 
 def plain(name: str) -> Submission:

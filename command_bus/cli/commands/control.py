@@ -11,8 +11,9 @@ from command_bus.cli import PROGRAM
 from command_bus.cli.completion import entity_types
 from command_bus.cli.connection import open_bus, run_command
 from command_bus.cli.exit_codes import ExitCode
-from command_bus.cli.options import DryRun, Target, Yes, entity_type_named, with_target
+from command_bus.cli.options import DryRun, PauseFor, PauseUntil, Target, Yes, entity_type_named, with_target
 from command_bus.cli.terminal import confirm_or_exit, echo, print_error
+from command_bus.cli.times import parse_end
 from command_bus.cli.unknown_names import undo_hint, warn_if_unknown
 
 if TYPE_CHECKING:
@@ -40,17 +41,21 @@ def pause(
     *,
     everything: Everything = False,
     reason: Reason = "",
+    until: PauseUntil = None,
+    duration: PauseFor = None,
     target: Target,
 ) -> None:
     """Start no command of a type, or of the whole bus (--all), until `resume`. Running commands are not touched; new ones are accepted.
 
-    It takes effect at once in all workers, also for entities that have no work yet, and lasts across restarts.
+    It takes effect at once in all workers, also for entities that have no work yet, and lasts across restarts. With --until or --for it ends
+    by itself.
 
     \b
     Exit codes: 0 paused (or was), 2 wrong usage, 4 no server: with several shards some may be paused; repeat it.
     """  # noqa: D301  # fmt: skip
     name = _selection_name(entity_type, everything)
-    changed = _change_entities(target, entity_type, lambda chosen: chosen.pause(reason), done="paused")
+    end = parse_end(until, duration)
+    changed = _change_entities(target, entity_type, lambda chosen: chosen.pause(reason, until=end), done="paused")
     echo(f"{name}: {'paused' if changed else 'was paused already'}")
 
 

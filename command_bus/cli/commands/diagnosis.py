@@ -14,7 +14,7 @@ from command_bus.spelling import some_of
 if TYPE_CHECKING:
     from command_bus.admin.info import EntityInfo, HoldInfo, Stats
     from command_bus.serialization.announcements import WorkerStatus
-    from command_bus.settings import UnknownVariable
+    from command_bus.stray_variables import UnknownVariable
     from command_bus.transport.redis.admin.examination import Examination
 
 __all__ = [

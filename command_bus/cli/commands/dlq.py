@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from command_bus.cli.commands.letter_selection import LetterSelection, apply_to_letters, format_counts, warn_if_names_unknown
 from command_bus.cli.completion import command_names, entity_types, letter_ids
 from command_bus.cli.connection import open_bus, run_command
 from command_bus.cli.exit_codes import ExitCode
@@ -17,15 +18,11 @@ from command_bus.cli.json_output import to_json
 from command_bus.cli.options import DryRun, Json, Target, Yes, command_group, with_options, with_target
 from command_bus.cli.terminal import confirm_or_exit, echo, format_value, print_error
 from command_bus.cli.times import parse_time
-from command_bus.cli.unknown_names import warn_if_unknown
 
 if TYPE_CHECKING:
     from command_bus.admin.dead_letters import LetterFilters
     from command_bus.admin.info import DeadLetter
     from command_bus.bus import CommandBus
-
-    OnOne = Callable[[CommandBus, str], Awaitable[None]]
-    OnAll = Callable[[CommandBus], Awaitable[None]]
 else:
     LetterFilters = dict[str, Any]  # annotations of commands are evaluated, and `--help` must not import the bus
 
@@ -126,7 +123,7 @@ def list_letters(
         async with open_bus(target) as bus:
             listing = await _read_letters(bus, filters, limit, count=count)
             if not listing.letters:
-                await _warn_if_names_unknown(bus, filters)
+                await warn_if_names_unknown(bus, filters)
         return listing
 
     listing = run_command(read)
@@ -145,7 +142,7 @@ def list_letters(
     if listing.counts is None:
         echo(f"the first {len(listing.letters):,}; there are more: --count counts all that match")
     else:
-        echo(_format_counts(listing.counts))
+        echo(format_counts(listing.counts))
 
 
 @dlq.command()
@@ -185,6 +182,12 @@ def replay(
     *,
     everything: Everything = False,
     filters: LetterFilters,
+    payload: Annotated[
+        str | None,
+        typer.Option(
+            show_default=False, help="Run one letter with these fields instead of its own: a JSON object, or - to read it."
+        ),
+    ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     target: Target,
@@ -196,15 +199,29 @@ def replay(
     \b
     Exit codes: 0 replayed, 1 no such letter, or not confirmed, 2 wrong usage, or no terminal to ask on, 4 no server.
     """  # noqa: D301
+    fields = _payload(payload, letters)
 
     async def replay_one(bus: CommandBus, letter: str) -> None:
-        echo(f"{letter}: replayed {await bus.dead_letters.replay(letter)}")
+        edited = ", edited" if fields is not None else ""
+        echo(f"{letter}: replayed {await bus.dead_letters.replay(letter, payload=fields)}{edited}")
 
     async def replay_all(bus: CommandBus) -> None:
         echo(f"{await bus.dead_letters.replay_all(**filters):,} replayed")
 
-    selection = _Selection(letters or (), filters, everything, dry_run)
-    _apply_to_letters(target, selection, "Run them again?", replay_one, replay_all, yes=yes)
+    selection = LetterSelection(letters or (), filters, everything, dry_run)
+    apply_to_letters(target, selection, "Run them again?", replay_one, replay_all, yes=yes)
+
+
+def _payload(text: str | None, letters: Sequence[str] | None) -> dict[str, Any] | None:
+    """Return the fields of --payload; None if it was not given."""
+    if text is None:
+        return None
+    if len(letters or ()) != 1:
+        print_error("--payload goes with one letter")
+        raise typer.Exit(ExitCode.USAGE)
+    from command_bus.cli.commands.send import fields_from
+
+    return fields_from(text)
 
 
 @dlq.command()
@@ -258,8 +275,8 @@ def purge(
     async def purge_all(bus: CommandBus) -> None:
         echo(f"{await bus.dead_letters.purge(**filters):,} deleted")
 
-    selection = _Selection((), filters, everything, dry_run)
-    _apply_to_letters(target, selection, "Delete them? It cannot be undone.", None, purge_all, yes=yes)
+    selection = LetterSelection((), filters, everything, dry_run)
+    apply_to_letters(target, selection, "Delete them? It cannot be undone.", None, purge_all, yes=yes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,16 +310,6 @@ async def _read_letters(bus: CommandBus, filters: LetterFilters, limit: int, *, 
     return _Listing(letters, counts if count or counts.total() <= limit else None)
 
 
-def _format_counts(counts: Counter[tuple[str, str]]) -> str:
-    """Return in one line how many letters match."""
-    if not counts:
-        return "no letter matches"
-    from command_bus.cli.output import pluralize
-
-    parts = ", ".join(f"{count:,} {name or '(unreadable)'} {reason}" for (reason, name), count in counts.most_common())
-    return f"{pluralize(counts.total(), 'letter', 'letters')}: {parts}"
-
-
 def _letter_fields(found: DeadLetter) -> list[tuple[str, Any]]:
     from command_bus.cli.output import format_time_and_age
 
@@ -322,68 +329,3 @@ def _letter_fields(found: DeadLetter) -> list[tuple[str, Any]]:
         ("headers", to_json(found.headers) if found.headers else None),
         ("payload", "cannot be read" if found.payload is None else to_json(found.payload)),
     ]
-
-
-def _no_filters() -> LetterFilters:
-    return {}
-
-
-@dataclass(frozen=True, slots=True)
-class _Selection:
-    """Letters by id, or all that match, or all."""
-
-    letters: Sequence[str] = ()
-    filters: LetterFilters = field(default_factory=_no_filters)
-    everything: bool = False
-    dry_run: bool = False
-
-    def check(self) -> None:
-        """Check that exactly one of the three was given.
-
-        Raises:
-            typer.Exit: None was, or several.
-        """
-        filtered = any(value is not None for value in self.filters.values())
-        if sum((bool(self.letters), filtered, self.everything)) != 1:
-            print_error("name letters, or filters, or --all")
-            raise typer.Exit(ExitCode.USAGE)
-
-
-def _apply_to_letters(
-    target: Target, selection: _Selection, question: str, on_one: OnOne | None, on_all: OnAll, *, yes: bool
-) -> None:
-    """Act on letters by id, or count all that match, ask, and act on all of them."""
-    selection.check()
-
-    async def act_on_each() -> None:
-        async with open_bus(target) as bus:
-            for letter in selection.letters:
-                if selection.dry_run or on_one is None:
-                    found = await bus.dead_letters.get(letter)
-                    echo(f"{letter}: {found.reason} {found.name} {found.entity or ''}")
-                else:
-                    await on_one(bus, letter)
-
-    async def count() -> Counter[tuple[str, str]]:
-        async with open_bus(target) as bus:
-            found = await bus.dead_letters.count(**selection.filters)
-            if not found:
-                await _warn_if_names_unknown(bus, selection.filters)
-            return found
-
-    async def act_on_all() -> None:
-        async with open_bus(target) as bus:
-            await on_all(bus)
-
-    if selection.letters:
-        run_command(act_on_each)
-        return
-    counts = run_command(count)
-    echo(_format_counts(counts))
-    if counts and not selection.dry_run:
-        confirm_or_exit(question, yes=yes)
-        run_command(act_on_all)
-
-
-async def _warn_if_names_unknown(bus: CommandBus, filters: LetterFilters) -> None:
-    await warn_if_unknown(bus, entity_type=filters.get("entity_type"), command=filters.get("name"))

@@ -56,7 +56,7 @@ def doctor(
 async def _examine(target: Target) -> list[Finding]:
     from command_bus.cli.commands.diagnosis import Finding, check_environment, check_namespace, check_server, worst_grade
     from command_bus.errors import CommandBusError, TransportUnavailable
-    from command_bus.settings import unknown_variables
+    from command_bus.stray_variables import unknown_variables
     from command_bus.transport.redis.admin.examination import examine
     from command_bus.transport.redis.connection.credentials import connection_options
 
@@ -84,10 +84,13 @@ async def _examine(target: Target) -> list[Finding]:
 
 async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine) -> list[Finding]:
     from command_bus.cli.commands.diagnosis import check_dead_letters, check_entities, check_mailboxes, check_work
+    from command_bus.cli.commands.limit_diagnosis import check_limits
     from command_bus.cli.commands.priority_check import check_priorities
+    from command_bus.cli.commands.schedule_checks import examine_schedules
 
     workers, stats = await bus.fleet.workers(), await bus.stats()
-    unhandled = [each.name for each in await bus.fleet.commands() if not each.workers]
+    commands = await bus.fleet.commands()
+    unhandled = [each.name for each in commands if not each.workers]
     oldest = await bus.dead_letters.oldest() if stats.dead_letters else None
     age = None if oldest is None else (datetime.now(UTC) - oldest).total_seconds() + seen.skew
     return [
@@ -95,5 +98,23 @@ async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine) -
         *check_work(stats, workers, await bus.entities.holds(), unhandled, line),
         *check_priorities(stats),
         *check_dead_letters(stats, age, line),
+        *await _examine_counters(bus, line),
+        *await examine_schedules(bus, [each.name for each in commands if each.workers], line),
+        *check_limits(await bus.limits.list(), await bus.session.transport.limits.keyed(), line),
         *check_entities((await bus.entities.list(order="age", limit=1000, scan=20_000)).entities, line),
     ]
+
+
+async def _examine_counters(bus: CommandBus, line: CommandLine) -> list[Finding]:
+    """Compare the counters with what is there, as far as this user may."""
+    from command_bus.cli.commands.diagnosis import Finding
+    from command_bus.errors import CommandBusError
+
+    try:
+        found = await bus.entities.recount(correct=False)
+    except CommandBusError:
+        return []
+    if found.is_right:
+        return []
+    text = f"depth is {found.stored:,}, and {found.counted:,} were counted; of {found.delayed:,} entities the delayed commands"
+    return [Finding("counters", "warning", text, line("recount"))]

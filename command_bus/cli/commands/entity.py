@@ -11,12 +11,16 @@ from command_bus.cli.commands.entity_view import print_details
 from command_bus.cli.completion import entity_words
 from command_bus.cli.connection import open_bus, run_command
 from command_bus.cli.exit_codes import ExitCode
-from command_bus.cli.options import Json, Target, Yes, with_target
+from command_bus.cli.json_output import to_json
+from command_bus.cli.options import Json, PauseFor, PauseUntil, Target, Yes, with_target
 from command_bus.cli.terminal import confirm_or_exit, echo, print_error
+from command_bus.cli.times import parse_end
 from command_bus.cli.unknown_names import undo_hint, warn_if_unknown
 from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from command_bus.admin.entity import EntityScope
     from command_bus.admin.info import EntityDetails
 
@@ -34,6 +38,7 @@ class Action(StrEnum):
     DRAIN = "drain"
     PURGE = "purge"
     ABORT = "abort"
+    FORGET = "forget"
 
 
 @with_target
@@ -60,6 +65,9 @@ def entity(
             "--force", help="With abort: go on without a handler that cannot be ended; it may run beside its successor."
         ),
     ] = False,
+    key: Annotated[str, typer.Option(show_default=False, help="With forget: the unique key.")] = "",
+    until: PauseUntil = None,
+    duration: PauseFor = None,
     yes: Yes = False,
     target: Target,
     as_json: Json = False,
@@ -69,17 +77,18 @@ def entity(
     \b
     Actions:
     show    all of that
-    pause   start none of its commands until `resume`; what runs is not touched
+    pause   start none of its commands until `resume` (or --until, --for); what runs is not touched
     drain   refuse new commands and finish those it has, until `resume`
     resume  undo `pause` or `drain` of this entity
     purge   remove its waiting commands; asks first
     abort   end the attempt that runs: it counts as interrupted, so another follows, or a dead letter; asks first
+    forget  release the unique key --key: the next command that has it is accepted; what holds it stays in line
     \b
-    Exit codes: 0 done, 1 there was nothing to resume or abort, what runs cannot be ended, or not confirmed, 2 wrong usage, or no terminal
+    Exit codes: 0 done, 1 there was nothing to resume, abort or forget, what runs cannot be ended, or not confirmed, 2 wrong usage, or no terminal
     to ask on, 3 no answer to abort in time, 4 no server.
     """  # noqa: D301
     entity_type, entity_id, action = parse_entity_words(words)
-    _check_options(action, dry_run=dry_run, force=force)
+    _check_options(action, dry_run=dry_run, force=force, key=bool(key), ends=bool(until or duration))
     one = _OneEntity(target, entity_type, entity_id)
     match action:
         case Action.SHOW:
@@ -92,8 +101,10 @@ def entity(
             one.purge(dry_run=dry_run, yes=yes)
         case Action.RESUME:
             one.resume()
+        case Action.FORGET:
+            one.forget(key, as_json=as_json)
         case _:
-            one.hold(action, reason)
+            one.hold(action, reason, parse_end(until, duration))
 
 
 def parse_entity_words(words: list[str]) -> tuple[str, str, Action]:
@@ -116,8 +127,16 @@ def parse_entity_words(words: list[str]) -> tuple[str, str, Action]:
     return entity_type, entity_id, Action(action)
 
 
-def _check_options(action: Action, *, dry_run: bool, force: bool) -> None:
-    for given, option, fits in ((dry_run, "--dry-run", Action.PURGE), (force, "--force", Action.ABORT)):
+def _check_options(action: Action, *, dry_run: bool, force: bool, key: bool, ends: bool) -> None:
+    if action is Action.FORGET and not key:
+        print_error("name the unique key: --key, what Unique(key) said, else the wire name of the command")
+        raise typer.Exit(ExitCode.USAGE)
+    for given, option, fits in (
+        (dry_run, "--dry-run", Action.PURGE),
+        (force, "--force", Action.ABORT),
+        (key, "--key", Action.FORGET),
+        (ends, "--until or --for", Action.PAUSE),
+    ):
         if given and action is not fits:
             print_error(f"{option} goes with {fits}")
             raise typer.Exit(ExitCode.USAGE)
@@ -143,12 +162,12 @@ class _OneEntity:
 
         return run_command(read)
 
-    def hold(self, action: Action, reason: str) -> None:
+    def hold(self, action: Action, reason: str, until: datetime | float | None) -> None:
         """Pause or drain the entity."""
 
         async def act() -> str:
             async with open_bus(self._target) as bus:
-                result = await _hold(bus.entity(self._type, self._id), action, reason)
+                result = await _hold(bus.entity(self._type, self._id), action, reason, until)
                 state = "paused" if action is Action.PAUSE else "drained"
                 done = undo_hint(state, self._target.command("entity", self._name, "resume"))
                 await warn_if_unknown(bus, entity_type=self._type, done=done)
@@ -172,6 +191,27 @@ class _OneEntity:
             raise typer.Exit(ExitCode.FAILED)
         echo(f"{self._name}: resumed")
 
+    def forget(self, key: str, *, as_json: bool) -> None:
+        """Release a unique key.
+
+        Raises:
+            typer.Exit: No command held it.
+        """
+
+        async def act() -> bool:
+            async with open_bus(self._target) as bus:
+                return await bus.entity(self._type, self._id).forget(key)
+
+        released = run_command(act)
+        if as_json:
+            echo(to_json({"entity": self._name, "key": key, "released": released}))
+        elif released:
+            echo(f"{self._name}: the key {key!r} is free; what held it stays in line")
+        if not released:
+            if not as_json:
+                print_error(f"{self._name}: no command holds the key {key!r}")
+            raise typer.Exit(ExitCode.FAILED)
+
     def purge(self, *, dry_run: bool, yes: bool) -> None:
         """Count the waiting commands, ask, and remove them."""
         from command_bus.cli.output import pluralize
@@ -192,9 +232,9 @@ class _OneEntity:
         echo(f"{self._name}: {pluralize(removed, 'command', 'commands')} removed{_LEFT_RUNNING if runs else ''}")
 
 
-async def _hold(scope: EntityScope, action: Action, reason: str) -> str:
+async def _hold(scope: EntityScope, action: Action, reason: str, until: datetime | float | None) -> str:
     if action is Action.PAUSE:
-        return "paused" if await scope.pause(reason) else "was paused already"
+        return "paused" if await scope.pause(reason, until=until) else "was paused already"
     return "draining" if await scope.drain(reason) else "was draining already"
 
 

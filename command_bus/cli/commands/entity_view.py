@@ -28,7 +28,9 @@ def print_details(found: EntityDetails, target: Target, *, as_json: bool) -> Non
     echo(format_fields([*_detail_lines(found), *suggest_commands(found, target)]))
     if found.waiting:
         echo()
-        echo(format_table(["waiting", "command id", "accepted"], [_waiting_row(each) for each in found.waiting]))
+        keyed = any(each.unique for each in found.waiting)
+        head = ["waiting", "command id", "accepted", *(["unique key"] if keyed else [])]
+        echo(format_table(head, [_waiting_row(each, keyed=keyed) for each in found.waiting]))
         more = found.entity.depth - 1 - len(found.waiting)
         if found.head is not None and more > 0:
             echo(f"and {more:,} more")
@@ -66,7 +68,13 @@ def _detail_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
     if entity.due_ms is not None and entity.state != "waiting":
         yield "delayed", f"until {format_time_and_age(entity.due_ms)}"
     if hold is not None:
-        yield hold.mode, f"{hold.what}, since {format_time_and_age(hold.since_ms)}{': ' if hold.reason else ''}{hold.reason}"
+        ends = "" if hold.until_ms is None else f", until {format_time_and_age(hold.until_ms)}"
+        yield (
+            hold.mode,
+            f"{hold.what}, since {format_time_and_age(hold.since_ms)}{ends}{': ' if hold.reason else ''}{hold.reason}",
+        )
+    if entity.limit is not None:
+        yield "waits for", str(entity.limit)
     yield from _head_lines(found)
     if entity.retry_at_ms is not None:
         yield "snoozed until" if entity.state == "snoozed" else "retry", format_time_and_age(entity.retry_at_ms)
@@ -81,6 +89,8 @@ def _head_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
     if head is None:
         return
     yield "head", f"{head.name or _UNREADABLE} {head.command_id}"
+    if head.unique is not None:
+        yield "unique key", head.unique
     yield "accepted", format_time_and_age(head.accepted_ms)
     first = f"{entity.attempt}, first started {format_time_and_age(found.first_started_ms)}"
     yield "attempt", first if entity.attempt else "not started yet"
@@ -122,9 +132,10 @@ def _state(entity: EntityInfo) -> str:
     return f"delayed until {format_time_and_age(entity.due_ms)}" if delayed else entity.state
 
 
-def _waiting_row(command: WaitingCommand) -> tuple[str, str, str]:
+def _waiting_row(command: WaitingCommand, *, keyed: bool) -> tuple[str, ...]:
     from command_bus.cli.output import format_time_and_age
 
     due = command.due_ms
     when = f"due {format_time_and_age(due)}" if due is not None else format_time_and_age(command.accepted_ms)
-    return command.name or _UNREADABLE, command.command_id, when
+    row = (command.name or _UNREADABLE, command.command_id, when)
+    return (*row, command.unique or "") if keyed else row

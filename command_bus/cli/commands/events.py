@@ -26,7 +26,8 @@ events = command_group("What happens to commands: watch, unwatch, list, follow."
 
 EventKind = StrEnum(
     "EventKind",
-    "accepted started completed rejected expired retried snoozed interrupted handed_back dead_lettered parked replayed discarded cancelled"
+    "accepted started completed rejected expired retried snoozed interrupted handed_back limited dead_lettered parked replayed discarded"
+    " cancelled superseded"
     " paused draining resumed",
 )
 

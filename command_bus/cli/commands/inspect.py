@@ -31,6 +31,7 @@ class State(StrEnum):
     RUNNING = "running"
     RETRYING = "retrying"
     SNOOZED = "snoozed"
+    LIMITED = "limited"
     PAUSED = "paused"
     PARKED = "parked"
     DRAINING = "draining"
@@ -72,7 +73,8 @@ def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
 
     lines: list[tuple[str, Any]] = [
         ("commands", f"{found.depth:,} accepted and not settled, {found.delayed:,} of them delayed or waiting for a retry"),
-        ("entities", f"{found.entities:,} with work: {found.in_flight:,} held, {found.ready:,} ready; {found.parked:,} parked"),
+        ("entities", f"{found.entities:,} with work: {found.in_flight:,} held, {found.ready:,} ready; {found.parked:,} parked"
+         + (f"; {found.limited:,} wait for a limit" if found.limited else "")),
         ("longest", f"{format_duration(found.oldest_age)} waiting for a worker, {format_duration(found.longest_running)} running"),
         ("dead letters", found.dead_letters),
         ("workers", f"{len(found.workers)} live, running {sum(worker.running for worker in found.workers):,}"),
@@ -83,17 +85,29 @@ def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
     if found.priorities:
         told = ", ".join(f"{each.priority} {each.waiting:,} in line, {each.started:,} started" for each in found.priorities)
         lines.append(("priorities", told))
+    if found.schedules or found.fired:
+        overdue = f", the latest overdue for {format_duration(found.schedule_overdue)}" if found.schedule_overdue > 1 else ""
+        lines.append(
+            ("schedules", f"{found.schedules:,} to come, {found.fired:,} fired, {found.fired_late:,} of them late{overdue}")
+        )
     for hold in holds:
         spread = "" if hold.everywhere else " (not on every shard: ask again)"
         lines.append(
             (
                 hold.mode,
-                f"{hold.what}{spread}, since {format_time_and_age(hold.since_ms)}{': ' if hold.reason else ''}{hold.reason}",
+                f"{hold.what}{spread}, since {format_time_and_age(hold.since_ms)}{_until(hold)}{': ' if hold.reason else ''}{hold.reason}",
             )
         )
     if found.paused > len(holds):
         lines.append(("paused", "single entities: `command-bus entities --state paused` shows which, and why"))
     return lines
+
+
+def _until(hold: HoldInfo) -> str:
+    """Return until when a pause holds, if it ends by itself."""
+    from command_bus.cli.output import format_time
+
+    return "" if hold.until_ms is None else f", until {format_time(hold.until_ms)}"
 
 
 @with_target
@@ -166,11 +180,15 @@ def entity_table(page: EntityPage) -> SafeText:
         if entity.running_for is not None:
             facts.append(f"for {format_duration(entity.running_for)}")
         if entity.hold is not None:
-            facts.append(f"{entity.hold.what} {entity.hold.mode}{': ' if entity.hold.reason else ''}{entity.hold.reason}")
+            facts.append(
+                f"{entity.hold.what} {entity.hold.mode}{_until(entity.hold)}{': ' if entity.hold.reason else ''}{entity.hold.reason}"
+            )
         elif entity.retry_at_ms is not None:
             is_known = entity.attempt or entity.state == "snoozed"
             reason = "" if is_known else "no worker knows the command, asked "
             facts.append(f"{reason}again in {format_duration(max(entity.retry_at_ms / 1000 - time.time(), 0.0))}")
+        if entity.limit is not None:
+            facts.append(str(entity.limit))
         if entity.due_ms is not None:
             facts.append(f"{'' if state(entity) == 'delayed' else 'delayed '}until {format_time_and_age(entity.due_ms)}")
         if entity.priority != "normal" or entity.tenant is not None:
@@ -211,6 +229,8 @@ def workers(*, target: Target, as_json: Json = False) -> None:
 def _running(worker: WorkerStatus) -> str:
     """Return how many entities a worker runs, its limit, and what it waits for."""
     text = f"{worker.running - worker.awaiting_reply}/{worker.concurrency}"
+    if worker.paused:
+        text += ", paused"
     if worker.awaiting_reply:
         text += f" + {worker.awaiting_reply} in calls"
     return text + (f", {worker.awaiting_thread} wait for a thread" if worker.awaiting_thread else "")

@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.messages.message import Message
 
-__all__ = ["call", "send"]
+__all__ = [
+    "Fields",
+    "Headers",
+    "Name",
+    "address_from_announcement",
+    "call",
+    "fields_from",
+    "headers_from",
+    "message_from_class",
+    "send",
+]
 
 Name = Annotated[
     str,
@@ -81,7 +91,7 @@ def send(
     \b
     Exit codes: 0 accepted (or was before), 1 refused, 2 wrong usage or fields, 3 unknown whether it was accepted, 4 no server.
     """  # noqa: D301  # fmt: skip
-    values, headers = _fields(fields), _headers(header)
+    values, headers = fields_from(fields), headers_from(header)
     chosen: Any = None if priority is None else priority.value
     options = DispatchOptions(
         command_id=command_id,
@@ -95,10 +105,10 @@ def send(
 
     async def work() -> Any:
         async with open_bus(target) as bus:
-            message = _message_from_class(bus, command, values)
+            message = message_from_class(bus, command, values)
             if message is not None:
                 return await bus.dispatch(message, **options)
-            kind, entity_id = await _address_from_announcement(bus, command, values)
+            kind, entity_id = await address_from_announcement(bus, command, values)
             return await bus.dispatch_raw(kind, entity_id, command, values, **options)
 
     receipt = run_command(work, sends=True)
@@ -124,23 +134,23 @@ def call(
     \b
     Exit codes: 0 replied, 1 refused, rejected, failed or expired, 2 wrong usage or fields, 3 no outcome in time, 4 no server.
     """  # noqa: D301  # fmt: skip
-    values, headers = _fields(fields), _headers(header)
+    values, headers = fields_from(fields), headers_from(header)
     options = CallOptions(
         timeout=timeout, command_id=command_id, headers=headers, retry=_retry(attempts), attempt_timeout=attempt_timeout
     )
 
     async def work() -> Any:
         async with open_bus(target) as bus:
-            message = _message_from_class(bus, command, values)
+            message = message_from_class(bus, command, values)
             if message is not None:
                 return _reply_data(message, await bus.call(message, **options))
-            kind, entity_id = await _address_from_announcement(bus, command, values)
+            kind, entity_id = await address_from_announcement(bus, command, values)
             return await bus.call_raw(kind, entity_id, command, values, **options)
 
     echo(to_json(run_command(work, sends=True)))
 
 
-def _fields(given: str | None) -> dict[str, Any]:
+def fields_from(given: str | None) -> dict[str, Any]:
     """Read the fields of a command from JSON.
 
     Raises:
@@ -168,7 +178,12 @@ def _fields(given: str | None) -> dict[str, Any]:
     return values
 
 
-def _headers(given: list[str] | None) -> dict[str, str] | None:
+def headers_from(given: list[str] | None) -> dict[str, str] | None:
+    """Read headers from `NAME=VALUE`; None for none.
+
+    Raises:
+        typer.Exit: One has another form.
+    """
     pairs = [each.partition("=") for each in given or ()]
     if wrong := [name for name, equals, _ in pairs if not equals or not name]:
         print_error(f"--header {wrong[0]!r}: write NAME=VALUE")
@@ -180,7 +195,7 @@ def _retry(attempts: int | None) -> RetryPolicy | None:
     return None if attempts is None else RetryPolicy(attempts=attempts)
 
 
-def _message_from_class(bus: CommandBus, name: str, values: dict[str, Any]) -> Message[Any] | None:
+def message_from_class(bus: CommandBus, name: str, values: dict[str, Any]) -> Message[Any] | None:
     """Return the command as a message if the application has its class; else None.
 
     Raises:
@@ -208,7 +223,7 @@ def _reply_data(message: Message[Any], reply: Any) -> Any:
     return unpack(reply_codec_for(type(message).spec().reply).encode(reply))
 
 
-async def _address_from_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -> tuple[str | None, Any]:
+async def address_from_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -> tuple[str | None, Any]:
     """Check the fields against the announced schema, and return the entity type and id.
 
     Raises:

@@ -210,6 +210,10 @@ def _why(module: str, name: str) -> str:
 
 def _class_mapping(message_type: type[Message[Any]], options: WriteOptions, columns: Sequence[str]) -> CommandMapping:
     spec = message_type.spec()
+    if spec.unique is not None:
+        raise InvalidSettings(
+            f"{spec.name} has a unique key, and loads do not fold: fold the rows in the DataFrame, and dispatch a class without unique="
+        )
     codec = codec_for(message_type)
     codec.prepare()
     plans, vectorised = plans_of(message_type)

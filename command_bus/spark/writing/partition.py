@@ -163,6 +163,8 @@ class PartitionDispatcher:
             )
         connection = self.connection
         out = connection.builder.of_item(command)
+        if out.unique is not None:
+            raise InvalidCommand(f"{out.name} has a unique key, and loads do not fold: use CommandBus.dispatch_batch")
         if out.entity_type is not None:
             connection.agree(out.entity_type, self._max_wait)
         submission = connection.builder.build(out)

@@ -12,8 +12,8 @@ from command_bus.transport.submissions import Admission
 __all__ = ["LIMITS", "MAILBOX_LIMITS", "Refusal"]
 
 LIMITS = {
-    Admission.ENTITY_FULL: "entity", Admission.TOTAL_FULL: "total", Admission.PREDECESSOR_REFUSED: "predecessor",
-    Admission.DRAINING: "drain",
+    Admission.ENTITY_FULL: "entity", Admission.TOTAL_FULL: "total", Admission.TOO_MANY_ENTITIES: "entities",
+    Admission.PREDECESSOR_REFUSED: "predecessor", Admission.DRAINING: "drain",
 }  # fmt: skip
 MAILBOX_LIMITS = frozenset({"entity", "drain"})
 """Limits that may hold for one mailbox only: others are tried."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from redis import exceptions as redis_errors
 
+from command_bus.testing.simulated.lex import zlexcount, zrangebylex  # noqa: F401 - registers them
 from command_bus.testing.simulated.scripting import Scripts
 from command_bus.testing.simulated.store import COMMANDS, Args, ReplyError, Store, popped
 from command_bus.testing.simulated.streams import read_group

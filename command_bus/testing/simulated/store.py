@@ -239,6 +239,11 @@ def hlen(store: Store, args: Args) -> Any:
 
 
 @command
+def hstrlen(store: Store, args: Args) -> Any:
+    return len((store.get(args[0], dict) or {}).get(args[1], b""))
+
+
+@command
 def hexists(store: Store, args: Args) -> Any:
     return int(args[1] in (store.get(args[0], dict) or ()))
 

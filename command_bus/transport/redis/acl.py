@@ -44,7 +44,7 @@ _LOADING: Final = "script|load"
 _SENDING: Final = (
     ("hmget hsetnx hlen", "meta"),
     ("xgroup|create xinfo|groups xadd xlen xpending", "ready"),  # how many are not delivered: the line fills it up
-    ("hget hmget hset exists", "active"),
+    ("hget hmget hset exists hlen", "active"),
     ("hset hlen", "lone"),
     ("hget hincrby", "stats"),
     ("exists hmget", "paused"),
@@ -56,13 +56,20 @@ _SENDING: Final = (
     ("hgetall", "watched"),
     ("xadd", "events"),
     ("zadd zrange zscore", "due"),
-    ("hset", "delayed"),
+    ("hset hexists", "delayed"),
+    ("hget hset", "unique"),
     ("xadd xlen exists", "mailboxes*"),
     ("set get mget", "marks*"),
     ("get set", "last_batches*"),
     ("blmpop brpop rpop del", "inboxes*"),
     ("hget", "commands"),
     ("hgetall", "workers"),  # a call that timed out says why
+)
+_REPLACING: Final = (  # the one that waits is taken out of line, and its caller told
+    ("xdel", "mailboxes*"),
+    ("lpush pexpire", "inboxes*"),
+    ("hdel", "delayed delayed_counts"),
+    ("zrem", "due"),
 )
 _FIGURES: Final = (  # `stats`: an operator's, a worker's `/metrics`, and what Spark compares
     ("hgetall", "stats workers paused"),
@@ -73,6 +80,7 @@ _FIGURES: Final = (  # `stats`: an operator's, a worker's `/metrics`, and what S
     ("hmget", "flows"),
     ("zrange", "turns"),
     ("zlexcount zrangebylex", "line"),
+    ("zlexcount", "places"),
 )
 _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
     "producer": _SENDING,
@@ -100,16 +108,25 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hdel hexists hscan", "active"),
         ("hget hmget hdel", "lone"),
         ("hget hset hexists", "parked"),
+        ("hdel hscan hlen", "unique"),
         ("hget hdel", "delayed"),
         ("hdel", "delayed_counts"),
         ("get set", "fence"),
         ("zrem", "due"),
+        ("exists hget hmget hgetall hset hdel", "rules"),
+        ("exists", "watched paused rules limits"),  # one request may name several
+        ("hget hmget hset hdel hscan", "limits"),
+        ("zadd zrem zrangebylex", "places"),
         ("xrange xread xtrim xdel del", "mailboxes*"),
         ("lpush pexpire", "inboxes*"),
         ("xadd", "dead"),
         ("hset hdel", "workers"),
         ("hset", "commands"),
         ("hgetall hset pexpire", "interrupts"),
+        ("hget hmget hset hdel hscan hlen", "schedules"),
+        ("hget hset hdel", "fired"),
+        ("hget hdel", "paused"),  # pauses that end by themselves
+        ("hmget", "parked delayed_counts"),  # predecessors of firings
         ("hmget", "bulk*"),
         ("xadd xtrim pexpire", "bulk*"),
     ),
@@ -118,20 +135,27 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hmget hgetall hsetnx hlen hdel", "meta"),
         ("hget hgetall", "commands"),
         ("xgroup|create xinfo|groups xpending xack xadd xdel xrange", "ready"),
-        ("hget hmget hset hdel hexists hscan exists", "active"),
-        ("hget hdel", "lone"),
-        ("hincrby", "stats"),
+        ("hget hmget hset hdel hexists hscan exists hgetall hkeys", "active"),
+        ("hget hset hdel hlen", "lone"),
+        ("hincrby hget", "stats"),
         ("hget hmget hset hdel hscan", "paused"),
         ("hget hmget hdel hexists", "parked"),
-        ("hget hdel hscan", "delayed"),
-        ("hget hmget hdel hexists hincrby hscan", "delayed_counts"),
+        ("hget hdel hscan hlen hkeys hstrlen", "delayed"),
+        ("hget hmget hset hdel hexists hincrby hscan hgetall", "delayed_counts"),
+        ("hget hset hsetnx hdel", "unique"),
         ("hget hset hdel pexpire", "interrupts"),
         ("exists hget hmget hgetall hset hdel", "flows"),
         ("zadd zrem zscore zrange zrangebyscore del", "turns"),
         ("zadd zrem zscore zcard zrangebylex zlexcount", "line"),
+        ("hget hincrby", "stats"),  # who changes a schedule ends a firing that is under way
         ("exists hgetall hset hdel del", "watched"),
         ("xadd xread xrange xrevrange pexpire persist", "events"),
-        ("zrange zrem zscore", "due"),
+        ("zadd zrange zrem zscore", "due"),
+        ("hget hmget hset hdel hscan hlen", "schedules"),
+        ("hget hset hdel", "fired"),
+        ("hget hmget hgetall hset hdel", "rules"),
+        ("hget hscan", "limits"),
+        ("zrangebylex", "places"),
         ("xadd xlen xrange xdel del", "mailboxes*"),
         ("xrange xdel", "dead"),
         ("get set", "marks*"),
@@ -140,6 +164,8 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("xadd pexpire", "bulk*"),
     ),
 }
+
+_PRUNING: Final = (("xrange xdel", "dead"),)
 
 
 def _every_key() -> str:
@@ -163,6 +189,8 @@ def acl_lines(
     password: str | None = None,
     selectors: bool = True,
     load_scripts: bool = False,
+    prunes: bool = False,
+    replaces: bool = False,
 ) -> list[str]:
     """Return the `ACL SETUSER` command that makes a user of this role, as one line per user; an application has one user for each role.
 
@@ -179,6 +207,9 @@ def acl_lines(
             it can run only scripts that are loaded: every worker loads all scripts of its version, when it starts and within about a
             second after the server lost them. Until then a request is repeated, and fails with `TransportUnavailable` after
             `dispatch_timeout`. Workers and operators always have the right.
+        prunes: Whether a worker may delete dead letters, as `dead_letter_ttl` and `max_dead_letters` ask for.
+        replaces: Whether a producer or pipeline may take commands out of line, as `Unique(wins="latest")` does, and answer their callers.
+            Without this right such a dispatch fails with `MayNotReplace`. Workers always have the right, operators never dispatch.
 
     Raises:
         InvalidSettings: A name or password cannot be written in such a line.
@@ -191,7 +222,11 @@ def acl_lines(
     for what, text in (("user", name), ("password", password or "-")):
         if not text or _NO_PASSWORD.search(text):
             raise InvalidSettings(f"{what}: not empty, without spaces and control characters")
-    grants = _GRANTS[role]
+    if replaces and role == "operator":
+        raise InvalidSettings("replaces: of a producer or pipeline; an operator does not dispatch")
+    pruning = _PRUNING if prunes and role == "worker" else ()
+    replacing = _REPLACING if replaces and role != "worker" else ()
+    grants = (*_GRANTS[role], *pruning, *replacing)
     head = ["ACL", "SETUSER", name, "reset", *((f">{password}", "on") if password else ("off",)), "resetchannels", "-@all"]
     head += _allowed(f"{_EVERYONE} {_LOADING}" if load_scripts or role in ("worker", "operator") else _EVERYONE)
     # A request is checked as a whole, against one selector: a script names the keys of its whole role.

@@ -37,7 +37,7 @@ class ShardKeys:
         fair: These three, in the order in which scripts take them.
         fence: The highest fence.
         stats: Hash of counters.
-        due: Sorted set of retries and delayed commands, by the ms when they are due.
+        due: Sorted set of retries, delayed commands, schedules and ends of pauses, by the ms when they are due.
         delayed: Hash of command id -> mailbox name and envelope.
         delayed_counts: Hash of mailbox name -> number of delayed commands.
         paused: Hash of scope -> hold.
@@ -45,8 +45,14 @@ class ShardKeys:
         dead: Stream of dead letters.
         workers: Hash of consumer name -> what the worker publishes of itself.
         interrupts: Hash of mailbox name -> request to end an attempt.
+        unique: Hash of unique key -> the command that stands for it (see `lua/shared/unique.lua`).
+        rules: Hash of what limits apply.
+        limits: Hash of what limits have spent, and who waits for one; of the first shard only.
+        places: Sorted set of the queues and places of limits; of the first shard only.
         watched: Hash of entity type -> number of events to keep.
         events: Stream of events.
+        schedules: Hash of schedule -> record, in the shard of its name.
+        fired: Hash of schedule -> number of its last firing in this shard.
         commands: Hash of wire name -> description of a command; of the first shard only.
         dispatches: Sorted set of dispatch ids, by the ms when they expire.
         mailboxes: Prefix of the mailboxes' names.
@@ -68,10 +74,12 @@ class ShardKeys:
         "events",
         "fair",
         "fence",
+        "fired",
         "flows",
         "inboxes",
         "interrupts",
         "last_batches",
+        "limits",
         "line",
         "lone",
         "mailboxes",
@@ -79,10 +87,14 @@ class ShardKeys:
         "meta",
         "parked",
         "paused",
+        "places",
         "prefix",
         "ready",
+        "rules",
+        "schedules",
         "stats",
         "turns",
+        "unique",
         "watched",
         "workers",
     )
@@ -107,8 +119,14 @@ class ShardKeys:
         self.dead = prefix + "dead"
         self.workers = prefix + "workers"
         self.interrupts = prefix + "interrupts"
+        self.unique = prefix + "unique"
+        self.rules = prefix + "rules"
+        self.limits = prefix + "limits"
+        self.places = prefix + "places"
         self.watched = prefix + "watched"
         self.events = prefix + "events"
+        self.schedules = prefix + "schedules"
+        self.fired = prefix + "fired"
         self.commands = prefix + "commands"
         self.dispatches = prefix + "dispatches"
         self.mailboxes = prefix + "m:"
@@ -175,6 +193,11 @@ class KeySpace:
         self.namespace = namespace
         self.count = shards
         self.shards = tuple(ShardKeys(namespace, shard) for shard in range(shards))
+
+    def limits(self, commands: int, mailboxes: int | None) -> int | str:
+        """Return the limits of one shard as the scripts take them: its part of those of the namespace, rounded up."""
+        share = -(-commands // self.count)
+        return share if mailboxes is None else f"{share}:{-(-mailboxes // self.count)}"
 
     def shard_of(self, mailbox: str) -> int:
         """Return the shard of a mailbox: a stable hash of its name."""

@@ -18,7 +18,7 @@ from command_bus.transport.steps import NO_SNOOZES, Snoozes
 __all__ = ["MailboxRecord", "parse_record", "parse_started", "refuse_newer", "snoozes_of"]
 
 _FIELDS = 7
-_STATES = frozenset({"", "r", "h", "H", "w", "s", "o", "O", "q"})
+_STATES = frozenset({"", "r", "h", "H", "w", "s", "o", "O", "l", "q"})
 _NEWER = b"newer"
 _SNOOZES = "z"
 _NO_PARTS: Mapping[str, str] = MappingProxyType({})
@@ -28,9 +28,9 @@ class MailboxRecord(NamedTuple):
     """A mailbox's record.
 
     Attributes:
-        state: `r` or `o` ready, `h`, `H` or `O` held, `w` waits for a retry, `q` waits in the line, `s` stopped;
+        state: `r` or `o` ready, `h`, `H` or `O` held, `w` waits for a retry, `l` waits for a limit, `q` waits in the line, `s` stopped;
             empty if the mailbox has no record; others are of a later release.
-        activation: Id of its entry in the ready stream; empty in the states `w` and `s`.
+        activation: Id of its entry in the ready stream; empty in the states `w`, `l`, `q` and `s`.
         fence: Of the command that runs; empty if none does.
         message: Id of the command that runs, or of a lone one that was or is in the line; else empty.
         attempt: How often the oldest command was started.

@@ -100,7 +100,7 @@ class Namespace:
                     return agreed
                 if not deadline:
                     return await self._agree(entity_type)
-                return await self._connections.retry_until(lambda: self._agree(entity_type), deadline)
+                return await self._connections.retry_until(lambda: self._agree(entity_type), deadline, sends=True)
         except TimeoutError as error:
             raise TransportUnavailable(f"no answer from {self._connections.label} in time") from error
         finally:

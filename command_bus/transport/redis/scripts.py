@@ -15,18 +15,30 @@ __all__ = [
     "DELAYED_MAILBOXES",
     "ENQUEUE",
     "ENQUEUE_ONE",
+    "ENQUEUE_UNIQUE",
     "FETCH",
     "FILL_LINE",
     "HOLD",
+    "LIMITS",
+    "LIMIT_LOOK",
     "MAILBOX_HEADS",
     "OUTCOME_OFFSET",
     "PROMOTE",
+    "PRUNE_LETTERS",
     "REACTIVATE",
     "READ_MAILBOXES",
+    "RECOUNT",
     "REMOVE",
     "REMOVE_WORKER",
+    "RESCHEDULE",
+    "RULE",
+    "SCHEDULE_BAR",
+    "SCHEDULE_CHANGE",
+    "SCHEDULE_FIRE",
     "SCRIPTS",
     "SETTLE_DEAD_LETTER",
+    "SWEEP_UNIQUE",
+    "WAKE_LIMITED",
     "Script",
 ]
 
@@ -74,40 +86,64 @@ def _load(name: str) -> Script:
 
 ENQUEUE = _load("enqueue")
 ENQUEUE_ONE = _load("enqueue_one")
+ENQUEUE_UNIQUE = _load("enqueue_unique")
 FETCH = _load("fetch")
 ADVANCE = _load("advance")
 PROMOTE = _load("promote")
 FILL_LINE = _load("fill_line")
+PRUNE_LETTERS = _load("prune_letters")
 DELAYED_MAILBOXES = _load("delayed_mailboxes")
 CLAIM = _load("claim")
 HOLD = _load("hold")
 REMOVE = _load("remove")
 REACTIVATE = _load("reactivate")
+RECOUNT = _load("recount")
 SETTLE_DEAD_LETTER = _load("settle_dead_letter")
 REMOVE_WORKER = _load("remove_worker")
+SWEEP_UNIQUE = _load("sweep_unique")
 BULK_LOAD = _load("bulk_load")
 BULK_COMMIT = _load("bulk_commit")
 OUTCOME_OFFSET = _load("outcome_offset")
 MAILBOX_HEADS = _load("mailbox_heads")
 READ_MAILBOXES = _load("read_mailboxes")
+RESCHEDULE = _load("reschedule")
+SCHEDULE_CHANGE = _load("schedule_change")
+SCHEDULE_FIRE = _load("schedule_fire")
+SCHEDULE_BAR = _load("schedule_bar")
+LIMITS = _load("limits")
+RULE = _load("rule")
+LIMIT_LOOK = _load("limit_look")
+WAKE_LIMITED = _load("wake_limited")
 
 SCRIPTS = (
     ENQUEUE,
     ENQUEUE_ONE,
+    ENQUEUE_UNIQUE,
     FETCH,
     ADVANCE,
     PROMOTE,
     FILL_LINE,
+    PRUNE_LETTERS,
     DELAYED_MAILBOXES,
     CLAIM,
     HOLD,
     REMOVE,
     REACTIVATE,
+    RECOUNT,
     SETTLE_DEAD_LETTER,
     REMOVE_WORKER,
+    SWEEP_UNIQUE,
     BULK_LOAD,
     BULK_COMMIT,
     OUTCOME_OFFSET,
     MAILBOX_HEADS,
     READ_MAILBOXES,
+    RESCHEDULE,
+    SCHEDULE_CHANGE,
+    SCHEDULE_FIRE,
+    SCHEDULE_BAR,
+    LIMITS,
+    LIMIT_LOOK,
+    RULE,
+    WAKE_LIMITED,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 from command_bus.clock import mono
 from command_bus.settings import BusSettings
@@ -14,6 +14,7 @@ from command_bus.transport.redis.admin.holds import RedisHolds
 from command_bus.transport.redis.admin.interrupts import RedisInterrupts
 from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
 from command_bus.transport.redis.admin.obliteration import RedisObliteration
+from command_bus.transport.redis.admin.recounts import RedisRecounts
 from command_bus.transport.redis.admin.shares import RedisShares
 from command_bus.transport.redis.admin.statistics import RedisStatistics
 from command_bus.transport.redis.admin.type_records import RedisTypeRecords
@@ -24,12 +25,15 @@ from command_bus.transport.redis.connection.credentials import connection_option
 from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.connection.tls_probe import with_tls_hint
 from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.limits.rules import RedisLimits
 from command_bus.transport.redis.namespace import Namespace, open_namespace
+from command_bus.transport.redis.scheduling.store import RedisSchedules
 from command_bus.transport.redis.sending.locator import RedisLocator
 from command_bus.transport.redis.sending.marks import RedisMarks
 from command_bus.transport.redis.sending.producer import StreamProducer
 from command_bus.transport.redis.sending.rpc import RpcHandler
 from command_bus.transport.redis.server_check import ServerFacts
+from command_bus.transport.retention import Retention
 from command_bus.transport.sender_interfaces import Producer
 from command_bus.transport.tasks import all_of
 from command_bus.transport.worker_interfaces import WorkerSide, WorkerSideOptions
@@ -53,19 +57,19 @@ class RedisTransport:
         self.keys = keys
         self.facts = facts
         self.label = connections.label
+        self.availability = connections.availability
         self.shards = keys.count
         self.shard_of = keys.shard_of
         self.agreements = namespace
+        limits: dict[str, Any] = {"max_total_depth": settings.max_total_depth, "max_entities": settings.max_entities}
         self._stream = StreamProducer(
-            connections, keys, max_total_depth=settings.max_total_depth, max_pending=settings.max_pending
+            connections, keys, max_pending=settings.max_pending, retention=Retention.of(settings), **limits
         )
         self.producer: Producer = self._stream  # an observer may stand before it
         self.replies = RpcHandler(connections, keys, has_blmpop=facts.has_blmpop)
         self.locations = RedisLocator(connections, keys)
         patience = settings.dispatch_timeout
-        self.bulk = RedisBulkDispatches(
-            connections, keys, max_depth=settings.max_depth, max_total_depth=settings.max_total_depth, patience=patience
-        )
+        self.bulk = RedisBulkDispatches(connections, keys, max_depth=settings.max_depth, patience=patience, **limits)
         self.marks = RedisMarks(connections, keys, patience=patience)
         self.announcements = RedisAnnouncements(connections, keys, patience=patience)
         self.statistics = RedisStatistics(connections, keys, patience=patience)
@@ -76,10 +80,13 @@ class RedisTransport:
         self.dead_letters = RedisDeadLetters(connections, keys, patience=patience)
         self.holds = RedisHolds(connections, keys, patience=patience)
         self.shares = RedisShares(connections, keys, patience=patience)
+        self.limits = RedisLimits(connections, keys, patience=patience)
         self.types = RedisTypeRecords(connections, keys, patience=patience)
         self.obliteration = RedisObliteration(connections, keys, patience=patience)
         self.events = RedisEventStreams(connections, keys, patience=patience)
+        self.recounts = RedisRecounts(connections, keys, patience=patience)
         self.interrupts = RedisInterrupts(connections, keys, patience=patience)
+        self.schedules = RedisSchedules(connections, keys, patience=patience, max_total_depth=settings.max_total_depth)
 
     @classmethod
     async def open(cls, server: ClientFactory | str, settings: BusSettings) -> Self:
@@ -90,7 +97,9 @@ class RedisTransport:
         """
         replicas = Replicas(settings.wait_replicas, settings.wait_timeout) if settings.durability == "replicated" else None
         connections = Connections(
-            clients_of(server, connection_options(settings)) if isinstance(server, str) else server, replicas
+            clients_of(server, connection_options(settings)) if isinstance(server, str) else server,
+            replicas,
+            fail_fast=settings.fail_fast,
         )
         keys = KeySpace(settings.namespace, settings.shards)
         try:

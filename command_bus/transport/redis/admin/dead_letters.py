@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from command_bus.errors import InvalidCommand
 from command_bus.transport.entry_text import envelope_in
 from command_bus.transport.flows import NORMAL_FLOW
+from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.records import Resolution, StoredDeadLetter
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.mailbox_record import refuse_newer
 from command_bus.transport.redis.scripts import SETTLE_DEAD_LETTER
 from command_bus.transport.steps import Settlement
+from command_bus.transport.unique_keys import stored_key
 
 __all__ = ["RedisDeadLetters"]
 
@@ -47,8 +50,14 @@ class RedisDeadLetters(RetryingRequests):
         )
         return min((int(page[0][0].partition(b"-")[0]) for page in pages if page), default=None)
 
-    async def settle(self, letter: StoredDeadLetter, verb: Resolution, left: Settlement, flow: str = "") -> bool:
-        """Replay or discard a letter; False if it is gone already."""
+    async def settle(
+        self, letter: StoredDeadLetter, verb: Resolution, left: Settlement, edited: bytes = b"", flow: str = ""
+    ) -> bool:
+        """Replay or discard a letter; False if it is gone already.
+
+        Raises:
+            InvalidCommand: It is edited, and so much waits behind it that its mailbox cannot be written again.
+        """
         found_at = self._shard_and_entry(letter.id)
         if found_at is None:
             return False
@@ -63,11 +72,18 @@ class RedisDeadLetters(RetryingRequests):
             keys.watched,
             keys.events,
             keys.lone,
+            keys.unique,
             *keys.fair,
         ]
-        args = [GROUP, verb, entry, letter.mailbox, left.mark_ms, left.mark, left.outcome, flow or NORMAL_FLOW]
+        args = [GROUP, verb, entry, letter.mailbox, left.mark_ms, left.mark, left.outcome, edited]
+        args += [stored_key(letter.mailbox, left.unique), left.stander, flow or NORMAL_FLOW]
         answer = await self._run_once(keys, SETTLE_DEAD_LETTER, names, args)
         refuse_newer(answer, letter.mailbox)
+        if answer == b"large":
+            raise InvalidCommand(
+                f"more than 8 MiB wait in {mailbox_label(letter.mailbox)}, too much to put an edited command before: replay the letter as it "
+                "is, or discard it and dispatch a corrected command, which then runs behind the others"
+            )
         return bool(answer != b"gone")
 
     async def newest(self, shard: int, before_ms: int | None = None) -> str | None:

@@ -6,6 +6,7 @@ Nothing here is a snapshot. Entities are found by scans, so one that comes or go
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from redis.exceptions import ResponseError
 from command_bus.transport.flows import Flow, flow_of_record, parse_flow
 from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, is_wide, scope_of
 from command_bus.transport.records import EntityState, Hold, MailboxHead, StoredEntity
-from command_bus.transport.redis.admin.holds import parse_hold
+from command_bus.transport.redis.admin.holds import PAUSE_END, parse_hold
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
@@ -30,7 +31,14 @@ _DUE_PAGE = 1000
 _LAST_MS = 2.0**53  # up to here a score is exact
 _FARTHEST = 100_000  # members of `due` that are looked through for the first of a mailbox
 _BYTES = 4 << 20  # of delayed commands that one script looks at: a few milliseconds
-_STATES: dict[str, EntityState] = {"r": "waiting", "h": "running", "H": "running", "O": "running", "w": "retrying"}
+_STATES: dict[str, EntityState] = {
+    "r": "waiting",
+    "h": "running",
+    "H": "running",
+    "O": "running",
+    "w": "retrying",
+    "l": "limited",
+}
 
 
 class RedisEntities(RetryingRequests):
@@ -147,6 +155,13 @@ class RedisEntities(RetryingRequests):
 
         records, paused, parked, later, held = await self._ask(keys, read)
         holds = {scope: parse_hold(scope, value) for scope, value in zip([*texts, *wide], [*paused, *held], strict=True) if value}
+        if holds:
+            members = [f"{PAUSE_END}{scope}" for scope in holds]
+            ends = await self._ask(keys, _scores_of, keys.due, members)
+            holds = {
+                scope: hold if end is None else replace(hold, until_ms=_ms(end))
+                for (scope, hold), end in zip(holds.items(), ends, strict=True)
+            }
         lengths = await self._run(keys, MAILBOX_HEADS, [keys.active, *map(keys.mailbox, texts)], [len(keys.mailboxes)])
         return [
             surveyed(text, holds, *facts)

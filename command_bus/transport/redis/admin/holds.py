@@ -8,6 +8,8 @@ the mailboxes that were set aside, page by page; one script per mailbox checks a
 resumes dies before it is done, mailboxes stay set aside though nothing holds them: resuming again wakes them, and so does the workers'
 repair (`Upkeep`) within about five minutes.
 
+A pause may have an end: a member of `due`, in each shard that has the pause. There a worker ends it.
+
 A request is repeated when its answer is lost, and the repetition finds the state that was asked for. So the state before the first try
 decides whether something changed. If two operators ask for the same at the same moment, both may be answered that it changed.
 """
@@ -27,9 +29,13 @@ from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.mailbox_record import refuse_newer
 from command_bus.transport.redis.scripts import HOLD
 
-__all__ = ["RedisHolds", "parse_hold"]
+__all__ = ["PAUSE_END", "RedisHolds", "parse_hold"]
 
 Verb = Literal["pause", "drain", "resume"]
+Step = Verb | Literal["borrow", "over", "ended", "wake"]
+
+PAUSE_END = "p:"
+"""Begins the members of `due` that are ends of pauses; the scope follows."""
 
 _PAGE = 200
 _WANTED: dict[Verb, Mode | None] = {"pause": "paused", "drain": "draining", "resume": None}
@@ -47,9 +53,9 @@ def parse_hold(scope: str, value: bytes) -> Hold:
 class RedisHolds(RetryingRequests):
     """RedisHolds and lets go. Every step may be repeated, and is until the server answers."""
 
-    async def pause(self, scope: str, reason: str) -> bool:
+    async def pause(self, scope: str, reason: str, until_ms: int | None = None) -> bool:
         """Start nothing of it any more; whether it was not paused before this was asked."""
-        return await self._operate("pause", scope, reason)
+        return await self._operate("pause", scope, reason, until_ms)
 
     async def drain(self, scope: str, reason: str) -> bool:
         """Refuse new commands and work off what is there; whether it was not drained before this was asked."""
@@ -65,6 +71,7 @@ class RedisHolds(RetryingRequests):
         pages = await asyncio.gather(
             *(self._ask(shard, lambda client, key: client.hmget(key, scopes), shard.paused) for shard in self._keys.shards)
         )
+        ends = await self._ends([scope for scope, *values in zip(scopes, *pages, strict=True) if any(values)])
         found: list[Hold] = []
         for scope, *values in zip(scopes, *pages, strict=True):
             holds = [parse_hold(scope, value) for value in values if value is not None]
@@ -72,7 +79,48 @@ class RedisHolds(RetryingRequests):
                 modes = {hold.mode for hold in holds}
                 first = min(holds, key=lambda hold: hold.since_ms)
                 everywhere = len(holds) == len(values) and len(modes) == 1
-                found.append(Hold(scope, first.mode, first.since_ms, first.reason, everywhere))
+                found.append(Hold(scope, first.mode, first.since_ms, first.reason, everywhere, ends.get(scope)))
+        return found
+
+    async def borrow(self, mailbox: str, reason: str, until_ms: int) -> bool:
+        """Pause one mailbox for a moment; return False if it is held already, which is left as it is."""
+        shard = self._keys_of(mailbox)
+        return bool(await self._step(shard, "borrow", mailbox, reason, [], str(until_ms)) != b"held")
+
+    async def give_back(self, mailbox: str, until_ms: int) -> bool:
+        """End a pause that was borrowed until that time; return False if it was changed meanwhile, which is left as it is."""
+        return await self.over(self._keys_of(mailbox), mailbox, until_ms)
+
+    async def over(self, shard: ShardKeys, scope: str, at_ms: int) -> bool:
+        """End a pause whose time has come, in one shard, and wake what it held; return False if it was ended or changed meanwhile.
+
+        The end stays due until all are awake: a worker that dies in between leaves it to another.
+        """
+        end = str(at_ms)
+        names = [] if is_wide(scope) else [scope]
+        if await self._step(shard, "over", scope, "its time is over", names, end) == b"gone":
+            return False
+        if is_wide(scope):
+            await self._wake(shard, scope)
+        await self._step(shard, "ended", scope, "", [], end)
+        return True
+
+    async def _ends(self, scopes: list[str]) -> dict[str, int]:
+        """Return when pauses of many entities end by themselves: the last of the shards counts."""
+        if not scopes:
+            return {}
+
+        async def read(client: Any, shard: ShardKeys) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            for scope in scopes:
+                pipeline.zscore(shard.due, f"{PAUSE_END}{scope}")
+            return await pipeline.execute()
+
+        found: dict[str, int] = {}
+        for scores in await self._everywhere(read):
+            for scope, score in zip(scopes, scores, strict=True):
+                if score is not None:
+                    found[scope] = max(found.get(scope, 0), int(min(score, 2.0**53)))
         return found
 
     async def types(self) -> list[str]:
@@ -85,17 +133,18 @@ class RedisHolds(RetryingRequests):
     async def _known(self) -> list[str]:
         return [EVERYTHING, type_scope(None), *(type_scope(name) for name in await self.types())]
 
-    async def _operate(self, verb: Verb, scope: str, reason: str) -> bool:
+    async def _operate(self, verb: Verb, scope: str, reason: str, until_ms: int | None = None) -> bool:
         if not is_wide(scope):
             shard = self._keys.shards[self._keys.shard_of(scope)]
             before = await self._mode(shard, scope)
-            await self._step(shard, verb, scope, reason, [scope])
+            await self._step(shard, verb, scope, reason, [scope], "" if until_ms is None else str(until_ms))
             return before != _WANTED[verb]
         kind = scope.removesuffix(EVERYTHING).removesuffix(":")
         if kind and not kind.startswith("~"):
             await self._record(kind)
         modes = await asyncio.gather(*(self._mode(shard, scope) for shard in self._keys.shards))
-        await asyncio.gather(*(self._on_shard(shard, verb, scope, reason) for shard in self._keys.shards))
+        until = "" if until_ms is None else str(until_ms)
+        await asyncio.gather(*(self._on_shard(shard, verb, scope, reason, until) for shard in self._keys.shards))
         return any(before != _WANTED[verb] for before in modes)
 
     async def _mode(self, shard: ShardKeys, scope: str) -> Mode | None:
@@ -103,8 +152,8 @@ class RedisHolds(RetryingRequests):
         value: bytes | None = await self._ask(shard, lambda client: client.hget(shard.paused, scope))
         return None if value is None else parse_hold(scope, value).mode
 
-    async def _on_shard(self, shard: ShardKeys, verb: Verb, scope: str, reason: str) -> None:
-        await self._step(shard, verb, scope, reason, [])
+    async def _on_shard(self, shard: ShardKeys, verb: Verb, scope: str, reason: str, until: str) -> None:
+        await self._step(shard, verb, scope, reason, [], until)
         if verb != "pause":
             await self._wake(shard, scope)
 
@@ -127,12 +176,13 @@ class RedisHolds(RetryingRequests):
         await self._ask(first, lambda client, key: client.hsetnx(key, f"held:{entity_type}", "1"), first.meta)
 
     async def _step(
-        self, shard: ShardKeys, verb: Verb | Literal["wake"], scope: str, reason: str, mailboxes: Iterable[str]
-    ) -> None:
+        self, shard: ShardKeys, verb: Step, scope: str, reason: str, mailboxes: Iterable[str], until: str = ""
+    ) -> Any:
         names = list(mailboxes)
         keys = [shard.ready, shard.active, shard.paused, shard.parked, shard.due, shard.watched, shard.events, shard.lone]
         keys += shard.fair
         answer = await self._run(
-            shard, HOLD, keys + [shard.mailbox(name) for name in names], [GROUP, verb, scope, reason, *names]
+            shard, HOLD, keys + [shard.mailbox(name) for name in names], [GROUP, verb, scope, reason, until, *names]
         )
         refuse_newer(answer, scope)
+        return answer

@@ -18,8 +18,9 @@ from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
 from command_bus.transport.redis.mailbox_record import refuse_newer
-from command_bus.transport.redis.scripts import MAILBOX_HEADS, REMOVE
+from command_bus.transport.redis.scripts import MAILBOX_HEADS, REMOVE, RESCHEDULE
 from command_bus.transport.steps import Settlement
+from command_bus.transport.unique_keys import stored_key
 
 __all__ = ["RedisMailboxes"]
 
@@ -118,6 +119,7 @@ class RedisMailboxes(RetryingRequests):
             keys.watched,
             keys.events,
             keys.lone,
+            keys.unique,
             *keys.fair,
         ]
         args: list[Any] = [GROUP, mailbox, self._reply_ttl_ms]
@@ -129,9 +131,16 @@ class RedisMailboxes(RetryingRequests):
                 *keys.keeping(left.dispatch if left.outcome else None, mark),
             )
             args += (f"d:{command.id}" if command.delayed else command.id, left.mark_ms, left.mark, left.reply, left.outcome)
+            args.append(stored_key(mailbox, left.unique))
         answer = await self._run_once(keys, REMOVE, names, args)
         refuse_newer(answer, mailbox)
         return int(answer)
+
+    async def reschedule(self, mailbox: str, command_id: str, at_ms: int | None, delay_ms: int) -> bool:
+        """Give a delayed command another time; whether it is still delayed."""
+        keys = self._keys_of(mailbox)
+        at = f"+{delay_ms}" if at_ms is None else str(at_ms)
+        return bool(await self._run(keys, RESCHEDULE, [keys.ready, keys.due], [GROUP, command_id, at]))
 
     async def find_delayed(self, command_id: str, mailbox: str | None = None) -> tuple[str, bytes] | None:
         """Return the mailbox and the envelope of a delayed command. With `mailbox`, only if it is in that one."""
@@ -144,6 +153,11 @@ class RedisMailboxes(RetryingRequests):
             if name and is_mailbox(name) and mailbox in (None, name.decode()):
                 return name.decode(), envelope_in(entry)
         return None
+
+    async def release_key(self, mailbox: str, key: str) -> bool:
+        """Release a unique key; whether it was held. The command that stands for it stays where it is."""
+        keys = self._keys_of(mailbox)
+        return bool(await self._ask_once(keys, lambda client: client.hdel(keys.unique, stored_key(mailbox, key))))
 
     async def names(self) -> AsyncIterator[str]:
         """Yield every mailbox that has work, in no order, some perhaps twice."""

@@ -27,20 +27,24 @@ class RedisStatistics(RetryingRequests):
         seconds, micros = found["time"]
         counters = {name.decode(errors="replace"): _number(value) for name, value in found["counters"].items()}
         waiting = found["waiting"]
+        sums, ends = ShardCounters.of(counters), sum(name[:2] == b"p:" for name, _ in found["first_due"])
         return ShardSnapshot(
-            counters=ShardCounters.of(counters),
+            counters=sums,
             ready=found["ready"],
             in_flight=_pending(found),
             oldest_ready_ms=min([*found["oldest"], *(_number(entry.partition(b"-")[0]) for entry, _ in waiting)], default=None),
-            due=found["due"],
+            due=max(found["due"] - max(sums.scheduled, 0) - ends, 0),
+            ends=ends,
             active=found["active"],
             paused=frozenset(scope.decode(errors="backslashreplace") for scope in found["paused"]),
             parked=found["parked"],
             dead=found["dead"],
             workers=tuple(found["workers"].values()),
+            limited=found["limited"],
             now_ms=int(seconds) * 1000 + int(micros) // 1000,
             line=found["line"],
             starts=found["starts"],
+            schedule_ms=next((int(min(score, 2.0**53)) for name, score in found["first_due"] if name[:2] == b"s:"), None),
         )
 
     async def stopped(self, shard: int, limit: int) -> list[str] | None:
@@ -60,7 +64,12 @@ class RedisStatistics(RetryingRequests):
                 return names
 
 
-_NAMES = ("counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "groups", "workers", "time", "flows")
+_FIRST = 10
+"""Members of `due` among which a schedule that is late is looked for, and ends of pauses: what matters stands first."""
+_NAMES = (
+    "counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "groups", "workers", "first_due", "time", "limited",
+    "flows",
+)  # fmt: skip
 
 
 async def _read(client: Redis, keys: ShardKeys) -> dict[str, Any]:
@@ -75,7 +84,9 @@ async def _read(client: Redis, keys: ShardKeys) -> dict[str, Any]:
     pipeline.hlen(keys.parked)
     pipeline.xinfo_groups(keys.ready)
     pipeline.hgetall(keys.workers)
+    pipeline.zrange(keys.due, 0, _FIRST - 1, withscores=True)
     pipeline.time()
+    pipeline.zlexcount(keys.places, "[q\n", "(q\x0b")
     pipeline.hmget(keys.flows, "c0", "s0", "s1", "s2")
     found: dict[str, Any] = dict(zip(_NAMES, await pipeline.execute(raise_on_error=False), strict=True))
     for name, nothing in (("pending", {}), ("groups", [])):

@@ -42,14 +42,23 @@ class RedisBulkDispatches(RetryingRequests):
         max_depth: Commands that one mailbox may hold.
         max_total_depth: Commands that the namespace may hold.
         patience: Seconds for which a request is repeated before the server counts as unavailable.
+        max_entities: Mailboxes that may have work at a time; None: any number.
     """
 
     def __init__(
-        self, connections: Connections, keys: KeySpace, *, max_depth: int, max_total_depth: int, patience: float
+        self,
+        connections: Connections,
+        keys: KeySpace,
+        *,
+        max_depth: int,
+        max_total_depth: int,
+        patience: float,
+        max_entities: int | None = None,
     ) -> None:
         super().__init__(connections, keys, patience=patience)
         self._max_depth = max_depth
         self._max_total_depth = max_total_depth
+        self._max_entities = max_entities
         self._remember_ms: dict[str, int] = {}
         self.outcomes = RedisBulkOutcomes(connections, keys, patience=patience)
 
@@ -101,7 +110,7 @@ class RedisBulkDispatches(RetryingRequests):
             runs += (box, sum(1 for _ in run))
             entities.append(entity)
         args: list[Any] = [
-            version.number, -(-total // self._keys.count), self._max_depth, len(keys.mailboxes), self._remembered(dispatch_id),
+            version.number, self._keys.limits(total, self._max_entities), self._max_depth, len(keys.mailboxes), self._remembered(dispatch_id),
             int(sequenced), len(boxes) if suspects is None else len(suspects),
             pack(f">{len(runs)}H", *runs), b"".join([item[2] for item in items]),
             "" if entity_owner is None else f"{entity_owner.run}|{entity_owner.partition}", int(entity_owner is not None and entity_owner.strict),

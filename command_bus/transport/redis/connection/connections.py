@@ -14,6 +14,7 @@ from redis.exceptions import NoScriptError
 
 from command_bus.clock import mono
 from command_bus.errors import BusClosed, TransportUnavailable, Unconfirmed
+from command_bus.transport.availability import Availability
 from command_bus.transport.redis.connection.backoff import Backoff
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, NotPrimary, is_redirect, translated
 from command_bus.transport.redis.connection.factory import ClientFactory
@@ -21,6 +22,7 @@ from command_bus.transport.redis.connection.outage_log import OutageLog
 from command_bus.transport.redis.connection.pipe import Answered, Pipe, Requests
 from command_bus.transport.redis.connection.pipe_client import PipeRedis
 from command_bus.transport.redis.connection.script_cache import ScriptCache
+from command_bus.transport.redis.connection.server_watch import ServerWatch
 from command_bus.transport.redis.scripts import Script
 from command_bus.transport.tasks import all_of
 
@@ -45,18 +47,33 @@ class Connections:
         factory: Makes them.
         replicas: Which replicas must confirm what `run_confirmed` writes; None if none must.
         first: The bus's first connections, which count for all servers; None if these are the first.
+        fail_fast: Whether senders are refused while their server is away.
 
     Attributes:
         script_cache: Loads scripts.
         confirms: Whether replicas must have what is written before it counts.
+        availability: Which of the bus's servers are away.
+        watch: Finds out whether this one is.
         reconnects: Requests that were repeated because a server did not answer; of the first connections, those of all servers.
     """
 
-    def __init__(self, factory: ClientFactory, replicas: Replicas | None = None, first: Connections | None = None) -> None:
+    def __init__(
+        self,
+        factory: ClientFactory,
+        replicas: Replicas | None = None,
+        first: Connections | None = None,
+        *,
+        fail_fast: bool = False,
+    ) -> None:
         self._first = first or self
         self.factory = factory
         self.label = factory.label
-        self.outage = OutageLog(self.label)
+        self.availability: Availability = Availability() if first is None else first.availability
+        self.watch = ServerWatch(
+            self.label, lambda: self.ask(lambda client: client.ping()), self.availability, fails_fast=fail_fast
+        )
+        self.outage = OutageLog(self.label, self.watch.suspect)
+        self._fail_fast = fail_fast
         self._replicas = replicas
         self.confirms = replicas is not None
         self._commands: Redis | None = None
@@ -75,7 +92,9 @@ class Connections:
             return self
         if found is None:
             factory = self.factory.at(tag)
-            found = self._by_tag[tag] = self if factory is self.factory else Connections(factory, self._replicas, self._first)
+            found = self._by_tag[tag] = (
+                self if factory is self.factory else Connections(factory, self._replicas, self._first, fail_fast=self._fail_fast)
+            )
         return found
 
     def count_reconnect(self) -> None:
@@ -121,6 +140,7 @@ class Connections:
     async def close(self) -> None:
         """Close every client; idempotent. Later requests raise `BusClosed`."""
         self._closed = True
+        await self.watch.close()
         by_tag, self._by_tag = self._by_tag, {}
         pipes, self._pipes, self._scripts = self._pipes, [], None
         clients = [client for client in (self._commands, self._patient) if client is not None]
@@ -215,15 +235,23 @@ class Connections:
         except CONNECTION_ERRORS as error:
             raise translated(error, self.label) from error
 
-    async def retry_until(self, attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
+    async def retry_until(self, attempt: Callable[[], Awaitable[T]], deadline: float, *, sends: bool = False) -> T:
         """Repeat an idempotent request with backoff until it has an answer; `deadline` is monotonic.
 
+        Args:
+            attempt: Makes the request.
+            deadline: When to give up.
+            sends: Whether a sender waits for it, who may not want to wait for a server that is away.
+
         Raises:
-            TransportUnavailable: The deadline passed; `outcome_unknown` if any try may have been applied.
+            TransportUnavailable: The deadline passed, or the server is away and the sender does not wait; `outcome_unknown` if any try may
+                have been applied.
         """
         backoff = Backoff()
         unknown = False
         while True:
+            if sends and self.watch.refuses:
+                raise self.watch.refusal()
             try:
                 async with asyncio.timeout(max(deadline - mono(), 0.001)):
                     return await attempt()
@@ -235,6 +263,7 @@ class Connections:
                     raise
                 unknown = unknown or isinstance(error, Unconfirmed) or error.outcome_unknown
                 self.count_reconnect()
+                self.watch.suspect(error)
                 if mono() + pause >= deadline:
                     raise TransportUnavailable(error.message, outcome_unknown=unknown) from error
                 await asyncio.sleep(pause)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from command_bus.clock import mono
@@ -34,10 +35,12 @@ class OutageLog:
 
     Args:
         label: The server, for the log.
+        suspect: Called with each failure, in the thread of its loop: the server may be away.
     """
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, suspect: Callable[[Exception], None] = lambda _: None) -> None:
         self._label = label
+        self.suspect = suspect
         self._lock = threading.Lock()
         self._since: float | None = None
         self._last = 0.0
@@ -112,6 +115,7 @@ class LoggedBackoff:
         """
         pause = self._backoff.next()
         self._failing = True
+        self._outage.suspect(error)
         left_out = self._outage.failed(self, f"{type(error).__name__}: {error}")
         if left_out is not None:
             more = f" ({left_out:,} more failed so in between)" if left_out else ""

@@ -19,7 +19,7 @@
 -- KEYS[15]  line      sorted set of the places of entities that wait
 -- KEYS[16…] the mailboxes
 -- ARGV[1]   version   that is loaded
--- ARGV[2]   limit     of commands in this shard
+-- ARGV[2]   limit     of commands in this shard; perhaps a colon and the limit of mailboxes with work
 -- ARGV[3]   room      of commands in one mailbox
 -- ARGV[4]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
 -- ARGV[5]   ttl       ms for which ids are kept: as long as the record, which each task renews that opens it
@@ -34,7 +34,7 @@
 --
 -- returns 'done' if the version is committed, 'gone' if it is not open, 'split|', the partition, '|' and the entity that it has begun, if
 --         that is refused; else one character per command as enqueue.lua does (and behind them how many of the new entities others have begun):
---         + accepted, = duplicate, ! same id with another payload, e mailbox full, t shard full, p an earlier one was refused, d being drained,
+--         + accepted, = duplicate, ! same id with another payload, e mailbox full, t shard full, n too many mailboxes have work, p an earlier one was refused, d being drained,
 --         w the mailbox takes nothing,
 --         s not behind the entity's last sequence number
 --
@@ -42,7 +42,7 @@
 -- answered to its commands alone, and only commands that are in their mailbox are noted. After the first write nothing fails.
 
 local ready, active, stats, paused, delayed_counts, record, ids, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local version, limit, space, prefix = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local version, space, prefix = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4])
 local sequenced, suspects, runs, checks = ARGV[6] == '1', tonumber(ARGV[7]), ARGV[8], ARGV[9]
 local home, strict, homes = ARGV[10], ARGV[11] == '1', KEYS[11]
 local lone, flows, first_box, head = KEYS[12], KEYS[13], 15, 11
@@ -112,6 +112,7 @@ if call('EXISTS', paused) == 1 then
   for box = 1, boxes do held[box], drained[box] = holds_of(paused, names[box]) end
 end
 
+local limit, newcomers = limits_in(ARGV[2], active)
 local free = limit - (tonumber(call('HGET', stats, 'depth')) or 0)
 local admissions, noted, reached, seen, refused = {}, {}, {}, {}, {}
 local accepted, repeated, i = 0, 0, 0
@@ -145,17 +146,18 @@ for run = 1, #runs / 4 do
       admission = 'p'
     elseif sequenced and number <= numbers[entity] then
       admission = 's'
-    elseif room[box] < 1 or free < 1 then
-      admission = room[box] < 1 and 'e' or 't'
+    elseif room[box] < 1 or free < 1 or (newcomers and newcomers < 1 and not records[box]) then
+      admission = room[box] < 1 and 'e' or free < 1 and 't' or 'n'
       refused[box] = true
     else
-      local envelope = ARGV[head + i]
+      local envelope, idle = ARGV[head + i], not records[box]
       local fault = put(box, envelope, '1')  -- a dispatch's commands are of the normal class
       if not fault then
         admission = '+'
         accepted = accepted + 1
         room[box] = room[box] - 1
         free = free - 1
+        if newcomers and idle then newcomers = newcomers - 1 end
         seen[id] = check
         noted[2 * accepted - 1], noted[2 * accepted] = id, check
         if sequenced then

@@ -1,6 +1,6 @@
 -- enqueue: accept commands into their mailboxes, in order, and activate the entities that were idle.
 --
--- uses: record, newer, lone, holds, line, admission, events
+-- uses: record, newer, lone, holds, line, admission, postpone, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -20,7 +20,7 @@
 -- ARGV[1]   number    of this batch, growing per producer: asked again it is answered as the first time
 -- ARGV[2]   again     '1' if it may have been applied before, and an earlier answer of this producer cannot have expired yet
 -- ARGV[3]   ttl       ms for which the answer is kept
--- ARGV[4]   limit     of commands in this shard
+-- ARGV[4]   limit     of commands in this shard; perhaps a colon and the limit of mailboxes with work
 -- ARGV[5]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
 -- ARGV[6]   rooms     'commands that a mailbox may hold:number of mailboxes ' for each stretch of equal ones
 -- ARGV[7]   targets   two bytes for each command: the number of its mailbox
@@ -30,7 +30,7 @@
 --           and its id. Few arguments: each costs 0.2 us
 --
 -- returns 'gone' if it was asked before and its answer is not there any more; else one character per command: + accepted, = duplicate,
---         ! same id with another payload, e mailbox full, t shard full, p an earlier command of this mailbox was refused, d it is being
+--         ! same id with another payload, e mailbox full, t shard full, n too many mailboxes have work, p an earlier command of this mailbox was refused, d it is being
 --         drained, w the mailbox takes nothing: a key is of another type, or somebody has used up the ids of its stream
 --
 -- Nothing is written before the first SET or XADD, so that a server at its memory limit refuses the whole batch with nothing done. A fault of
@@ -38,7 +38,7 @@
 
 local ready, active, stats, due, delayed, delayed_counts, paused, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local lone, flows, first_box = KEYS[11], KEYS[12], 14
-local number, limit, prefix, targets, kinds = tonumber(ARGV[1]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
+local number, prefix, targets, kinds = tonumber(ARGV[1]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
 local head = 8
 local call, byte, sub = redis.call, string.byte, string.sub
 
@@ -71,6 +71,7 @@ local function flow_of_command(i)
   local high, low = byte(flow_numbers, 2 * i - 1, 2 * i)
   return flow_names[256 * high + low] or '1'
 end
+local limit, newcomers = limits_in(ARGV[4], active)
 local free = limit - (tonumber(call('HGET', stats, 'depth')) or 0)
 
 local names, room = {}, {}
@@ -94,29 +95,6 @@ for box = 1, boxes do
     room[box] = type(length) == 'number' and room[box] - length - (is_lone(records[box]) and 1 or 0)
   end
   if any and room[box] then room[box] = room[box] - (tonumber(call('HGET', delayed_counts, names[box])) or 0) end
-end
-
-local first_due = nil
--- Keep a delayed command until it is due; return the error if its mailbox is of another type.
-local function postpone(box, id, delay, envelope, flow)
-  local length, name = redis.pcall('XLEN', KEYS[first_box + box]), names[box]
-  if type(length) == 'table' then return length end
-  local time = call('TIME')
-  local at = time[1] * 1000 + math.floor(time[2] / 1000) + delay
-  if not first_due then
-    local head = redis.pcall('ZRANGE', due, 0, 0, 'WITHSCORES')
-    if head.err then return head end
-    first_due = tonumber(head[2] or '9007199254740991')
-  end
-  if flow ~= '1' then envelope = '\193e:' .. #envelope .. ':' .. envelope .. 'f:' .. #flow .. ':' .. flow end  -- see shared/entry_text.lua
-  local kept = redis.pcall('HSET', delayed, id, name .. '\n' .. envelope)
-  if type(kept) == 'table' then return kept end
-  if type(redis.pcall('HINCRBY', delayed_counts, name, 1)) == 'table' then redis.pcall('HSET', delayed_counts, name, '1') end
-  call('ZADD', due, at, 'd:' .. id)
-  if at < first_due or first_due <= at - delay then  -- what is overdue may be a member that no worker of this release takes
-    first_due = at
-    redis.pcall('XADD', ready, '*', 'tick', '1')
-  end
 end
 
 local function known(mark, digest)
@@ -154,24 +132,26 @@ for i = 1, count do
   end
   if not room[box] then
     admission = 'w'
-  elseif refused[box] or drained[box] or room[box] < 1 or free < 1 then
+  elseif refused[box] or drained[box] or room[box] < 1 or free < 1 or (newcomers and newcomers < 1 and not records[box]) then
     admission = mark and known(mark, digest)
     if not admission then
-      admission = drained[box] and 'd' or refused[box] and 'p' or (room[box] < 1 and 'e' or 't')
+      admission = drained[box] and 'd' or refused[box] and 'p' or room[box] < 1 and 'e' or free < 1 and 't' or 'n'
       refused[box] = true
     end
   elseif mark and not call('SET', mark, 'q' .. digest .. names[box], 'NX') then
     admission = known(mark, digest)
   else
-    local fault = nil
+    local fault, idle = nil, not records[box]
     if kind == 'd' or kind == 'b' then
-      fault = postpone(box, ARGV[delays], tonumber(ARGV[delays - 1]), ARGV[head + i], flow_of_command(i))
+      local id, delay, entry = ARGV[delays], tonumber(ARGV[delays - 1]), with_flow(ARGV[head + i], flow_of_command(i))
+      fault = postpone(ready, due, delayed, delayed_counts, KEYS[first_box + box], names[box], id, delay, entry)
     else
       fault = put(box, ARGV[head + i], queue_up and flow_of_command(i))
     end
     if not fault then
       room[box] = room[box] - 1
       free = free - 1
+      if newcomers and idle and records[box] then newcomers = newcomers - 1 end
       accepted = accepted + 1
       admission = '+'
       if publish then publish('accepted', names[box], ARGV[head + i], '', '', '', (kind == 'd' or kind == 'b') and ARGV[delays - 1] or '') end

@@ -17,7 +17,7 @@
 -- ARGV[1]  number    of this batch, growing per producer: asked again it is answered as the first time
 -- ARGV[2]  again     '1' if it may have been applied before, and an earlier answer of this producer cannot have expired yet
 -- ARGV[3]  ttl       ms for which the answer is kept
--- ARGV[4]  limit     of commands in this shard
+-- ARGV[4]  limit     of commands in this shard; perhaps a colon and the limit of mailboxes with work
 -- ARGV[5]  room      commands that the mailbox may hold
 -- ARGV[6]  envelope
 -- ARGV[7]  digest    of a command with a mark
@@ -36,7 +36,13 @@ if record then  -- an idle one is empty
   local length = pcall('XLEN', mailbox)
   if type(length) ~= 'number' or length + (is_lone(record) and 1 or 0) >= tonumber(room) then return '?' end
 end
-if (tonumber(call('HGET', stats, 'depth')) or 0) >= tonumber(ARGV[4]) or room == '0' then return '?' end
+local limit = tonumber(ARGV[4])
+if not limit then
+  local commands, mailboxes = string.match(ARGV[4], '^(%d+):(%d+)$')
+  limit = tonumber(commands)
+  if not record and call('HLEN', active) >= tonumber(mailboxes) then return '?' end
+end
+if (tonumber(call('HGET', stats, 'depth')) or 0) >= limit or room == '0' then return '?' end
 if ARGV[2] == '1' and number > 1 and call('EXISTS', last) == 0 then return 'gone' end
 
 local answered = pcall('SET', last, ARGV[1] .. ':+', 'GET', 'PX', ttl)  -- the first write

@@ -8,10 +8,11 @@
 -- KEYS[4]   fence     the shard's highest fence
 -- KEYS[5]   paused    hash: scope -> mode|since in ms|why
 -- KEYS[6]   watched   hash: entity type -> number of events to keep
--- KEYS[7]   flows     hash: what classes and shares have used (see shared/line.lua); this and the next two are missing where the worker
+-- KEYS[7]   rules     hash: what limits apply
+-- KEYS[8]   flows     hash: what classes and shares have used (see shared/line.lua); this and the next two are missing where the worker
 --                     knows of no line in use
--- KEYS[8]   turns     sorted set of flows, by their virtual time
--- KEYS[9]   line      sorted set of the places of entities that wait
+-- KEYS[9]   turns     sorted set of flows, by their virtual time
+-- KEYS[10]  line      sorted set of the places of entities that wait
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     consumer name of the worker
 -- ARGV[3]   count     of activations at most
@@ -20,7 +21,7 @@
 -- returns now in ms, then for each activation four values: its id; the mailbox's name, nil if it names none; 'fence|message|1|first start
 --         in ms' and the envelope of the command that now runs under this lease, both nil if a take has to start it
 --
--- While anything is paused or watched it starts nothing: advance.lua does.
+-- While anything is paused, watched or limited it starts nothing: advance.lua does.
 
 local ready, active, lone = KEYS[1], KEYS[2], KEYS[3]
 local group, owner, number = ARGV[1], ARGV[2], tonumber(ARGV[4])
@@ -30,7 +31,7 @@ pass_memory_limit(ready, group)
 local time = call('TIME')
 local now = format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 local found = call('XREADGROUP', 'GROUP', group, owner, 'COUNT', ARGV[3], 'STREAMS', ready, '>')
-local queue_up = KEYS[7] and call('EXISTS', KEYS[7]) == 1 and open_line(ready, active, KEYS[7], KEYS[8], KEYS[9])
+local queue_up = KEYS[8] and call('EXISTS', KEYS[8]) == 1 and open_line(ready, active, KEYS[8], KEYS[9], KEYS[10])
 if queue_up then queue_up.finish() end  -- before anything is started: it reads no record that this script changes
 if not found then return {now} end
 
@@ -43,7 +44,7 @@ for i, entry in ipairs(found[1][2]) do
   answers[at], answers[at + 1], answers[at + 2], answers[at + 3] = entry[1], name, false, false
   if name then names[#names + 1], places[#places + 1] = name, at end
 end
-if #names == 0 or call('EXISTS', KEYS[5], KEYS[6]) > 0 then return answers end
+if #names == 0 or call('EXISTS', KEYS[5], KEYS[6], KEYS[7]) > 0 then return answers end
 
 local starting, at_of, messages, parts_of = {}, {}, {}, {}
 for i, record in ipairs(call('HMGET', active, unpack(names))) do

@@ -1,6 +1,6 @@
 -- promote: move what has become due: delayed commands enter their mailbox, retries become ready.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, line, delayed
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, line, delayed, unique
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -8,10 +8,11 @@
 -- KEYS[4]   delayed   hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
 -- KEYS[5]   later     hash: mailbox name -> number of delayed commands
 -- KEYS[6]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
--- KEYS[7]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
--- KEYS[8]  turns     sorted set of flows, by their virtual time
--- KEYS[9]  line      sorted set of the places of entities that wait
--- KEYS[10…] the mailbox of each member
+-- KEYS[7]   unique    hash: key -> the command that stands for it (see shared/unique.lua)
+-- KEYS[8]   flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[9]   turns     sorted set of flows, by their virtual time
+-- KEYS[10]  line      sorted set of the places of entities that wait
+-- KEYS[11…] the mailbox of each member
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   known     first letters of the members of `due` that the worker knows
 -- ARGV[3…]  for each member: the member of `due` (r:<mailbox name> or d:<command id>), its mailbox name, its score as it was read
@@ -24,15 +25,15 @@
 --
 -- Members that only a later release knows are left, and so is the retry of a mailbox in a state that only that knows.
 
-local ready, active, due, delayed, delayed_counts, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local ready, active, due, delayed, delayed_counts, paused, unique = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 pass_memory_limit(ready, ARGV[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local any_paused, queue_up = redis.call('EXISTS', paused, KEYS[7]) > 0, nil
+local any_paused, queue_up = redis.call('EXISTS', paused, KEYS[8]) > 0, nil
 if any_paused then
   any_paused = redis.call('EXISTS', paused) == 1
-  queue_up = redis.call('EXISTS', KEYS[7]) == 1 and open_line(ready, active, KEYS[7], KEYS[8], KEYS[9])
+  queue_up = redis.call('EXISTS', KEYS[8]) == 1 and open_line(ready, active, KEYS[8], KEYS[9], KEYS[10])
 end
 local function wake(name, attempt, first, parts, box)
   local held = any_paused and holds_of(paused, name)
@@ -71,8 +72,10 @@ local function admit(id, name, box)
   local record = redis.call('HGET', active, name)
   local lined_up, fault = line_up(active, box, name, record)
   local fields, flow = entry_of(string.sub(value, cut + 1))
+  local _, key = without_key(fields)
   local added = fault or redis.pcall('XADD', box, '*', unpack(fields))
   if type(added) == 'string' then
+    if key then move_stander(unique, key, 'd:' .. id, added) end
     redis.call('HDEL', delayed, id)
     count_down_delayed(delayed_counts, name)
     if record and queue_up then redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added)) end
@@ -84,7 +87,7 @@ local function admit(id, name, box)
 end
 
 local promoted, left = 0, {}
-local key = 9
+local key = 10
 for arg = 3, #ARGV, 3 do
   local member, name = ARGV[arg], ARGV[arg + 1]
   key = key + 1

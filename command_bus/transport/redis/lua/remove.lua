@@ -1,6 +1,6 @@
 -- remove: remove waiting commands from one mailbox (cancel, purge). A command that runs is left alone.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, outcomes, delayed, line, events
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, outcomes, delayed, line, unique, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -14,15 +14,17 @@
 -- KEYS[10]  watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[11]  events    stream of what happened to commands of watched types
 -- KEYS[12]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
--- KEYS[13]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
--- KEYS[14]  turns     sorted set of flows, by their virtual time
--- KEYS[15]  line      sorted set of the places of entities that wait
--- KEYS[16…] for each command its mark, its inbox (the mark again if no call waits), its dispatch's record and stream of outcomes
+-- KEYS[13]  unique    hash: key -> the command that stands for it (see shared/unique.lua)
+-- KEYS[14]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[15]  turns     sorted set of flows, by their virtual time
+-- KEYS[16]  line      sorted set of the places of entities that wait
+-- KEYS[17…] for each command its mark, its inbox (the mark again if no call waits), its dispatch's record and stream of outcomes
 --           (the mark again if none keeps them)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   name      of the mailbox
 -- ARGV[3]   reply ttl in ms, of an inbox
--- ARGV[4…]  for each command: message id, or d:<command id> if delayed; mark ttl in ms, mark, reply, outcome
+-- ARGV[4…]  for each command: message id, or d:<command id> if delayed; mark ttl in ms, mark, reply, outcome, its unique key (empty if it
+--           has none)
 --
 -- returns how many were removed; 'newer' if the mailbox is in a state that only a later release knows: nothing was changed
 
@@ -71,7 +73,7 @@ local function take_out(id)
       redis.call('HDEL', parked, name)
       redis.call('XDEL', dead, letter)
     end
-    if state == 'w' or (state == 's' and letter) then state = 'free' end
+    if state == 'w' or state == 'l' or (state == 's' and letter) then state = 'free' end
     parts = without_snooze(parts)
     if state == 'r' or state == 's' then
       redis.call('HSET', active, name, pack_record(state, activation, '0', '0', parts))
@@ -83,9 +85,9 @@ local function take_out(id)
 end
 
 local removed = 0
-local queue_up = redis.call('EXISTS', KEYS[13]) == 1 and open_line(ready, active, KEYS[13], KEYS[14], KEYS[15])
-local key = 15
-for arg = 4, #ARGV, 5 do
+local queue_up = redis.call('EXISTS', KEYS[14]) == 1 and open_line(ready, active, KEYS[14], KEYS[15], KEYS[16])
+local key = 16
+for arg = 4, #ARGV, 6 do
   local envelope = envelope_of(ARGV[arg])
   if take_out(ARGV[arg]) then
     removed = removed + 1
@@ -96,6 +98,7 @@ for arg = 4, #ARGV, 5 do
       redis.pcall('PEXPIRE', KEYS[key + 2], reply_ttl)
     end
     if ARGV[arg + 4] ~= '' then keep_outcome(KEYS[key + 3], KEYS[key + 4], ARGV[arg + 4]) end
+    release_key(KEYS[13], ARGV[arg + 5], ARGV[arg])
   end
   key = key + 4
 end

@@ -1,6 +1,6 @@
 -- settle_dead_letter: replay or discard one dead letter.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, outcomes, line, events
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, outcomes, line, unique, events, rewrite
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -15,9 +15,10 @@
 -- KEYS[11]  watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[12]  events    stream of what happened to commands of watched types
 -- KEYS[13]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
--- KEYS[14]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
--- KEYS[15]  turns     sorted set of flows, by their virtual time
--- KEYS[16]  line      sorted set of the places of entities that wait
+-- KEYS[14]  unique    hash: key -> the command that stands for it (see shared/unique.lua)
+-- KEYS[15]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[16]  turns     sorted set of flows, by their virtual time
+-- KEYS[17]  line      sorted set of the places of entities that wait
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   verb      replay, discard
 -- ARGV[3]   letter    id of the entry in `dead`
@@ -25,17 +26,21 @@
 -- ARGV[5]   mark ttl in ms, of a command that is discarded while parked
 -- ARGV[6]   mark      of a command that waits (replay) or was discarded; empty if it has none
 -- ARGV[7]   outcome   of a command that is discarded, for its dispatch; empty if none keeps it
--- ARGV[8]   flow      of the command (see shared/line.lua); 1 if it has no class of its own
+-- ARGV[8]   edited    envelope with which a command is replayed; empty if it is its own
+-- ARGV[9]   key       unique key of the command; empty if it has none
+-- ARGV[10]  stander   what `unique` has of a command that is replayed, from the flags on
+-- ARGV[11]  flow      of the command (see shared/line.lua); 1 if it has no class of its own
 --
 -- returns 'replayed', 'discarded', 'gone' if there is no such letter, or 'newer' if it parks a mailbox in a state that only a later release
---         knows: nothing was changed
+--         knows, or 'large' if it parks one that is too large to be written again: nothing was changed
 --
 -- A parked command is still the head of its mailbox: replayed, it runs before the others. Any other is added at the mailbox's end. If the
 -- mailbox takes nothing, the error is the answer and nothing is changed. After the first write nothing fails.
+-- Replayed at the end, it stands for its unique key again if no other command does; else it waits beside that one.
 
 local ready, active, stats, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local parked, dead, box, mark = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local group, verb, id, name, flow = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[8]
+local group, verb, id, name, edited, flow = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[8], ARGV[11]
 
 pass_memory_limit(ready, group)
 local entry = redis.call('XRANGE', dead, id, id)[1]
@@ -47,7 +52,7 @@ for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
 
 local record = redis.call('HGET', active, name)
 local parts = without_snooze(select(8, parse_record(record or '')))
-local queue_up = redis.call('EXISTS', KEYS[14]) == 1 and open_line(ready, active, KEYS[14], KEYS[15], KEYS[16])
+local queue_up = redis.call('EXISTS', KEYS[15]) == 1 and open_line(ready, active, KEYS[15], KEYS[16], KEYS[17])
 local function wake(first)
   local held = holds_of(paused, name)
   redis.call('HSET', active, name, held and pack_record('s', '', '0', first, parts) or queue(ready, name, '0', first, parts, lined and lined.head_of(box)))
@@ -56,9 +61,13 @@ end
 
 local is_parked = redis.call('HGET', parked, name) == id
 if is_parked and is_newer(record) then return 'newer' end
+if is_parked and edited ~= '' and not rewrite_head(box, KEYS[13], name, edited) then return 'large' end
+local added = ''
 if verb == 'replay' and not is_parked then
+  local replayed = fields_in(fields['e'] or '')
+  if edited ~= '' then replayed = with_envelope(replayed, edited) end
   local lined_up, fault = line_up(active, box, name, record)
-  local added = fault or redis.pcall('XADD', box, '*', unpack(fields_in(fields['e'] or '')))
+  added = fault or redis.pcall('XADD', box, '*', unpack(replayed))
   if type(added) == 'table' then return added end
   if queue_up and record then redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added)) end
   if queue_up and not record then parts = queue_up.parts_of(flow, added) end
@@ -78,6 +87,7 @@ if is_parked then
     local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
     if head then
       redis.call('XDEL', box, head[1])
+      release_key(KEYS[14], ARGV[9], head[1])
       redis.pcall('HINCRBY', stats, 'depth', -1)
     end
     if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6], 'PX', ARGV[5]) end
@@ -93,6 +103,7 @@ end
 if verb == 'discard' then return 'discarded' end
 
 if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6]) end
+if ARGV[9] ~= '' then redis.pcall('HSETNX', KEYS[14], ARGV[9], added .. '|||' .. ARGV[10]) end
 redis.pcall('HINCRBY', stats, 'depth', 1)
 if not record then wake('0') end
 return 'replayed'

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from contextlib import suppress
 from struct import pack
 from typing import Any
 
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.submissions import Submission
 
-__all__ = ["enqueue_arguments", "enqueue_one_arguments"]
+__all__ = ["enqueue_arguments", "enqueue_one_arguments", "renew"]
 
 _KINDS = {(False, False): "p", (True, False): "m", (False, True): "d", (True, True): "b"}
 
@@ -83,3 +84,14 @@ def enqueue_one_arguments(
         names.append(keys.mark(submission.command_id))
         args.append(submission.digest)
     return names, args
+
+
+def renew(submissions: Iterable[Submission]) -> bool:
+    """Pack again the envelopes that contain a deadline; return whether there are any. Only the envelopes change, so it is the same batch."""
+    found = False
+    for submission in submissions:
+        if submission.renewed is not None:
+            found = True
+            with suppress(Exception):  # an application's cipher may raise anything: then the envelope stays
+                submission.envelope = submission.renewed()
+    return found

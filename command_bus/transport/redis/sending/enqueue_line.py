@@ -12,8 +12,7 @@ import itertools
 import logging
 import math
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +23,16 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
 from command_bus.transport.redis.keys import ShardKeys
-from command_bus.transport.redis.scripts import ENQUEUE, ENQUEUE_ONE, Script
-from command_bus.transport.redis.sending.enqueue_arguments import enqueue_arguments, enqueue_one_arguments
+from command_bus.transport.redis.scripts import ENQUEUE, ENQUEUE_ONE, ENQUEUE_UNIQUE, Script
+from command_bus.transport.redis.sending.enqueue_arguments import enqueue_arguments, enqueue_one_arguments, renew
+from command_bus.transport.redis.sending.unique_batches import (
+    ASK_AGAIN,
+    admissions_of,
+    enqueue_unique_arguments,
+    goes_with,
+    note_standers,
+)
+from command_bus.transport.retention import Retention
 from command_bus.transport.submissions import Admission, Submission
 
 __all__ = ["MAX_BYTES", "MAX_COMMANDS", "EnqueueLine", "Waiting", "unsent"]
@@ -44,7 +51,7 @@ When half of them are over, its absence says nothing any more: what is asked aga
 _ADMISSIONS = {ord(admission.value): admission for admission in Admission}
 _STALE = 0.1  # seconds in the queue after which envelopes with a deadline are packed again
 _AGAIN = 1  # where the arguments say that the batch may have been applied before, and that an answer must be there
-_ACCEPTED = b"+"
+_ACCEPTED, _REPLACED = b"+", b"r"
 _GONE = b"gone"
 _UNUSUAL = b"?"
 _GENERAL = 1.0  # seconds
@@ -82,15 +89,17 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
     Args:
         connections: To the shard's server.
         keys: Of the shard.
-        limit: Of commands in it.
+        limit: Of commands and mailboxes in it, as `KeySpace.limits` gives it.
+        retention: For callers whose commands are replaced.
 
     Attributes:
         pending: Commands that wait for an answer.
     """
 
-    def __init__(self, connections: Connections, keys: ShardKeys, limit: int) -> None:
+    def __init__(self, connections: Connections, keys: ShardKeys, limit: int | str, retention: Retention) -> None:
         super().__init__(connections, f"command_bus.producer{keys.prefix}")
         self._backoff = LoggedBackoff(connections.outage, "cannot send commands", _log, lasts=False)
+        self._watch = connections.watch
         self._keys = keys
         self._head_keys = [
             keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.delayed_counts, keys.paused, keys.last_batch(token(8).hex()),
@@ -100,6 +109,7 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
             keys.ready, keys.active, keys.stats, keys.delayed_counts, keys.paused, keys.watched, self._head_keys[7], keys.lone, keys.flows,
         ]  # fmt: skip
         self._limit = limit
+        self._retention = retention
         self._in_general_until = -math.inf
         """Monotonic time until which single commands go to the script for many: something is paused, watched, delayed or full, or a line in use."""
         self._numbers = itertools.count(1)
@@ -110,9 +120,16 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         self.pending = 0
 
     def submit(self, submissions: Sequence[Submission], timeout: float, *, alone: bool = False) -> asyncio.Future[Any]:
-        """Put commands into the line. Return their answers; with `alone`, that of the one command, not in a list."""
+        """Put commands into the line. Return their answers; with `alone`, that of the one command, not in a list.
+
+        Raises:
+            BusClosed: The line is closed.
+            TransportUnavailable: The server is away, and senders do not wait for it.
+        """
         if self._closed:
             raise BusClosed("the bus is closed")
+        if self._watch.refuses:
+            raise self._watch.refusal()
         answer = self._future()
         self._put(Waiting(submissions, answer, mono() + timeout, alone))
         self.pending += len(submissions)
@@ -130,8 +147,11 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
     def _take(self) -> list[Waiting]:
         items: list[Waiting] = []
         commands, size = 0, 0
+        unique: set[str] = set()
         while self._line:
             waiting = self._line[0]
+            if not goes_with(waiting.submissions, unique, first=not items):
+                break
             more = sum([len(submission.envelope) for submission in waiting.submissions])
             if items and (commands + len(waiting.submissions) > MAX_COMMANDS or size + more > MAX_BYTES):
                 break
@@ -150,14 +170,17 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
 
     def _numbered(self, items: list[Waiting], number: int, now: float, *, stale: bool) -> _Batch:
         """Return a batch with a number. A single command goes to the script for one, unless that said lately that it cannot take any."""
+        submissions = _submissions(items)
         last = items[0].deadline if len(items) == 1 else max([waiting.deadline for waiting in items])
         head = [number, 0, int((_ANSWER_KEPT + max(0.0, last - now)) * 1000), self._limit]
+        if items[0].submissions[0].unique is not None:
+            keys, args = enqueue_unique_arguments(self._keys, self._head_keys, head, submissions, self._retention)
+            return _Batch(ENQUEUE_UNIQUE, keys, args, number, items, stale)
         if len(items) == 1 and items[0].alone and now >= self._in_general_until:
             (submission,) = items[0].submissions
             if not submission.delay_ms and not submission.flow:
                 keys, args = enqueue_one_arguments(self._keys, self._head_keys_of_one, head, submission)
                 return _Batch(ENQUEUE_ONE, keys, args, number, items, stale)
-        submissions = itertools.chain.from_iterable([waiting.submissions for waiting in items])
         keys, args = enqueue_arguments(self._keys, self._head_keys, head, submissions)
         return _Batch(ENQUEUE, keys, args, number, items, stale)
 
@@ -196,7 +219,22 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
             self._give_up(self._no_answer())
 
     def _is_answer(self, answer: Any) -> bool:
-        return type(answer) is bytes and answer != _UNUSUAL
+        return type(answer) is bytes and answer != _UNUSUAL and answer[:1] != ASK_AGAIN
+
+    def _answered(self, batch: _Batch, answer: Any) -> None:
+        """See `StopAndWait`. A batch that replaces others is sent again as soon as it is told whom."""
+        if batch is self._posted and type(answer) is bytes and answer[:1] == ASK_AGAIN:
+            self._send(self._told(batch, answer))
+        else:
+            super()._answered(batch, answer)
+
+    def _told(self, batch: _Batch, answer: bytes) -> _Batch:
+        """Return the batch again, with those that the server told to stand for the keys."""
+        note_standers(_submissions(batch.waiting), answer)
+        again = batch.args[_AGAIN]
+        batch = self._numbered(batch.waiting, batch.number, mono(), stale=batch.stale)
+        batch.args[_AGAIN] = again
+        return batch
 
     def _error_in(self, answer: Any) -> CommandBusError | None:
         if answer == _UNUSUAL:
@@ -224,8 +262,8 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
             if error is None:
                 batch = self._again(batch, left, doubt)
                 answer = await self._ask(batch, _first_deadline(left))
-                if answer == _UNUSUAL:
-                    self._in_general_until = mono() + _GENERAL
+                if (asked := self._asked_again(batch, answer)) is not None:
+                    batch = asked
                     continue
                 if not isinstance(answer, CommandBusError):
                     self._backoff.worked()
@@ -236,6 +274,8 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
             if isinstance(error, Unconfirmed) or (doubt is None and error.outcome_unknown):
                 doubt = error
             pause = self._backoff.failed(error)
+            if self._watch.refuses:
+                pause = math.inf  # no caller waits for a next try
             left = self._expire(left, doubt or error, pause)
             self._line = deque(self._expire(list(self._line), unsent(error), pause))
             batch.stale, error = True, None
@@ -243,12 +283,21 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
                 await asyncio.sleep(pause)
         return None
 
+    def _asked_again(self, batch: _Batch, answer: bytes | CommandBusError) -> _Batch | None:
+        """Return the batch to ask with if the answer is to ask in another way; else None."""
+        if answer == _UNUSUAL:
+            self._in_general_until = mono() + _GENERAL
+            return batch
+        return self._told(batch, answer) if type(answer) is bytes and answer[:1] == ASK_AGAIN else None
+
     def _again(self, batch: _Batch, left: list[Waiting], doubt: CommandBusError | None) -> _Batch:
         """Return the batch for its next try: the same, or a new one without callers that gave up before it can have been applied."""
         if doubt is None and len(left) != len(batch.waiting):
             stale, batch = batch.stale, self._batch(left)
             batch.stale = stale
-        if (batch.stale and _renew(batch.waiting)) or (batch.script is ENQUEUE_ONE and mono() < self._in_general_until):
+        if (batch.stale and renew(_submissions(batch.waiting))) or (
+            batch.script is ENQUEUE_ONE and mono() < self._in_general_until
+        ):
             batch = self._numbered(batch.waiting, batch.number, mono(), stale=batch.stale)
         batch.args[_AGAIN] = int(doubt is not None and mono() < self._answer_kept_until - _ANSWER_KEPT / 2)
         return batch
@@ -284,7 +333,9 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
 
     def _resolve(self, asked: list[Waiting], answer: bytes) -> None:
         """Give each caller its answer. Callers whose deadline has passed already have an error with an unknown outcome."""
-        if _ACCEPTED in answer:  # else the server may have had no memory to keep it
+        if asked[0].submissions[0].unique is not None:
+            answer = admissions_of(list(_submissions(asked)), answer)
+        if _ACCEPTED in answer or _REPLACED in answer:  # else the server may have had no memory to keep it
             self._answer_kept_until = max(waiting.deadline for waiting in asked) + _ANSWER_KEPT
         start = 0
         for waiting in asked:
@@ -315,6 +366,10 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         return [waiting for waiting in batch if waiting.deadline > soon]
 
 
+def _submissions(items: Sequence[Waiting]) -> Iterable[Submission]:
+    return itertools.chain.from_iterable([waiting.submissions for waiting in items])
+
+
 def _first_deadline(items: list[Waiting]) -> float:
     return items[0].deadline if len(items) == 1 else min([waiting.deadline for waiting in items])
 
@@ -322,18 +377,6 @@ def _first_deadline(items: list[Waiting]) -> float:
 def _in_doubt(refusal: CommandBusError) -> CommandBusError:
     """Return the error of a batch that was refused, but may have been applied before that."""
     return TransportUnavailable(f"it may have been accepted before this: {refusal.message}", outcome_unknown=True)
-
-
-def _renew(batch: list[Waiting]) -> bool:
-    """Pack again the envelopes that contain a deadline; return whether there are any. Only the envelopes change, so it is the same batch."""
-    found = False
-    for waiting in batch:
-        for submission in waiting.submissions:
-            if submission.renewed is not None:
-                found = True
-                with suppress(Exception):  # an application's cipher may raise anything: then the envelope stays
-                    submission.envelope = submission.renewed()
-    return found
 
 
 def unsent(error: CommandBusError) -> CommandBusError:

@@ -13,22 +13,40 @@ from command_bus.errors import CommandBusError, TransportUnavailable, Unconfirme
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.sending.enqueue_line import MAX_BYTES, MAX_COMMANDS, EnqueueLine, unsent
+from command_bus.transport.retention import Retention
 from command_bus.transport.submissions import Admission, Submission, UnavailableShards
 from command_bus.transport.tasks import all_of
 
 __all__ = ["StreamProducer"]
 
 _REFUSALS = frozenset(
-    {Admission.ENTITY_FULL, Admission.TOTAL_FULL, Admission.PREDECESSOR_REFUSED, Admission.WRONG_TYPE, Admission.DRAINING}
+    {
+        Admission.ENTITY_FULL,
+        Admission.TOTAL_FULL,
+        Admission.TOO_MANY_ENTITIES,
+        Admission.PREDECESSOR_REFUSED,
+        Admission.WRONG_TYPE,
+        Admission.DRAINING,
+        Admission.MAY_NOT_REPLACE,
+    }
 )
 
 
 class StreamProducer:
     """Implements `Producer` with the enqueue step (SET NX, XADD, one XADD to the ready stream per idle entity)."""
 
-    def __init__(self, connections: Connections, keys: KeySpace, *, max_total_depth: int, max_pending: int) -> None:
-        limit = -(-max_total_depth // keys.count)
-        self._shards = [EnqueueLine(connections.at(shard.prefix), shard, limit) for shard in keys.shards]
+    def __init__(
+        self,
+        connections: Connections,
+        keys: KeySpace,
+        *,
+        max_total_depth: int,
+        max_pending: int,
+        retention: Retention,
+        max_entities: int | None = None,
+    ) -> None:
+        limit = keys.limits(max_total_depth, max_entities)
+        self._shards = [EnqueueLine(connections.at(shard.prefix), shard, limit, retention) for shard in keys.shards]
         self._keys = keys
         self._max_pending = max_pending
         self._most = min(MAX_COMMANDS, max_pending)
@@ -120,17 +138,26 @@ class StreamProducer:
         return lane
 
     def _is_one_request(self, submissions: Sequence[Submission]) -> bool:
-        return 0 < len(submissions) <= self._most and sum(len(submission.envelope) for submission in submissions) <= MAX_BYTES
+        return (
+            0 < len(submissions) <= self._most
+            and sum(len(submission.envelope) for submission in submissions) <= MAX_BYTES
+            and all(submission.unique is None for submission in submissions)
+        )
 
     def _chunks(self, submissions: Sequence[Submission], indices: list[int]) -> list[list[int]]:
-        """Yield the chunks that are sent together."""
+        """Return the chunks that are sent together: with unique keys apart from those without, and no two of the same key."""
         chunks: list[list[int]] = []
         size = MAX_BYTES + 1
+        unique: set[str] = set()
         for index in indices:
-            more = len(submissions[index].envelope)
-            if size + more > MAX_BYTES or len(chunks[-1]) >= self._most:
+            more, key = len(submissions[index].envelope), submissions[index].unique
+            other_kind = (key is None) == bool(unique) or (key is not None and key.key in unique)
+            if size + more > MAX_BYTES or len(chunks[-1]) >= self._most or other_kind:
                 chunks.append([])
                 size = 0
+                unique.clear()
+            if key is not None:
+                unique.add(key.key)
             chunks[-1].append(index)
             size += more
         return chunks

@@ -327,7 +327,16 @@ class _Reader:
         """Read without waiting, and start the lone commands: where the last read was full there is more."""
         keys, count, asked = self._keys, min(ask.count, _MOST_FETCHED), mono()
         first, self._number = self._number, self._number + count
-        names = (keys.ready, keys.active, keys.lone, keys.fence, keys.paused, keys.watched, *self._loop.line.keys(keys))
+        names = (
+            keys.ready,
+            keys.active,
+            keys.lone,
+            keys.fence,
+            keys.paused,
+            keys.watched,
+            keys.rules,
+            *self._loop.line.keys(keys),
+        )
         request = ("EVALSHA", FETCH.sha, len(names), *names, GROUP, self._worker, count, first)
         self._unheard.append(range(first, first + count))
         try:

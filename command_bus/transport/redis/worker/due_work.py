@@ -213,7 +213,8 @@ class DueWork:
         keys = self._keys
         placed = await self._placed(due)
         args: list[Any] = [GROUP, self._known]
-        names = [keys.ready, keys.active, keys.due, keys.delayed, keys.delayed_counts, keys.paused, *keys.fair]
+        names = [keys.ready, keys.active, keys.due, keys.delayed, keys.delayed_counts, keys.paused, keys.unique]
+        names += keys.fair
         for member, mailbox in placed:
             args += (member.name, mailbox, int(member.score))
             names.append(keys.mailbox(mailbox))

@@ -10,14 +10,17 @@ from command_bus.errors import CommandBusError
 from command_bus.transport.mailboxes import type_of
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace
+from command_bus.transport.redis.limits.asking import LimitAsks
+from command_bus.transport.redis.limits.waking import LimitWork
 from command_bus.transport.redis.scripts import REMOVE_WORKER
 from command_bus.transport.redis.worker.consumer import ConsumerLoop
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.worker.letter_pruning import LetterLimits
 from command_bus.transport.redis.worker.line_use import LineUse
 from command_bus.transport.redis.worker.recovery import PendingRecovery
 from command_bus.transport.redis.worker.step_batcher import StepBatcher
 from command_bus.transport.slots import Slots
-from command_bus.transport.steps import Cancellation
+from command_bus.transport.steps import Answer, Asked, Cancellation, Lease, Refused, Take
 from command_bus.transport.worker_interfaces import Decide, Run, WorkerSideOptions
 
 __all__ = ["RedisWorkerSide"]
@@ -54,6 +57,8 @@ class RedisWorkerSide:
             line=self._line,
             reads_ahead=lambda mailbox: options.max_depth(type_of(mailbox)) >= _DEEP,
         )
+        self._asks = LimitAsks(connections, keys)
+        self._limit_work = LimitWork(connections, keys, lease=options.lease)
         keeper: type[LeaseKeeper] = getattr(connections.factory, "lease_keeper", LeaseKeeper)
         self.leases = keeper(
             connections.factory,
@@ -81,6 +86,10 @@ class RedisWorkerSide:
             decide=decide,
             leases=self.leases,
             line=self._line,
+            letters=_letter_limits(options, self._keys.count),
+            schedules=options.schedules,
+            limits=self._limit_work,
+            ended=self.over,
         )
         self.consumer = ConsumerLoop(
             self._connections,
@@ -110,8 +119,20 @@ class RedisWorkerSide:
         await self._recovery.stop()
         self.consumer.cancel()
         await self.steps.close(patience)
+        await self._asks.close(patience)
         await self.leases.stop()
         await self._sign_off()
+
+    async def admit(self, lease: Lease, asked: Asked, keyed: str, *, must_yield: bool) -> Answer:
+        """See `WorkerSide`."""
+        lease.is_limited = True
+        if await self._asks.ask(lease, asked.message, keyed, must_yield=must_yield):
+            return await self.steps.advance(lease, Take(asked.message))
+        return await self.steps.advance(lease, Refused())
+
+    def over(self, lease: Lease) -> None:
+        """See `WorkerSide`. If this is lost, a comparison finds it."""
+        self._asks.over(lease.mailbox, lease.activation)
 
     async def _sign_off(self) -> None:
         """Remove this worker from the server; if something is still pending, the leases end by themselves."""
@@ -122,3 +143,9 @@ class RedisWorkerSide:
                     await self._connections.at(shard.prefix).run(REMOVE_WORKER, [shard.ready, shard.workers], [GROUP, worker])
         except (CommandBusError, TimeoutError) as error:
             _log.warning("worker %s could not sign off: %s", worker, error)
+
+
+def _letter_limits(options: WorkerSideOptions, shards: int) -> LetterLimits:
+    """Return the limits of a shard's dead letters: its part of their number, rounded up."""
+    ttl, most = options.dead_letter_ttl, options.max_dead_letters
+    return LetterLimits(None if ttl is None else max(1, int(ttl * 1000)), None if most is None else -(-most // shards))

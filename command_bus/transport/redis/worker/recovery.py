@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from redis.asyncio import Redis
@@ -23,18 +23,22 @@ from command_bus.serialization.text import printable
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.limits.waking import LimitWork
 from command_bus.transport.redis.mailbox_entries import read_entry
 from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
 from command_bus.transport.redis.ready_stream import delete_entries, mailbox_of
 from command_bus.transport.redis.scripts import CLAIM
-from command_bus.transport.redis.worker.due_work import DueWork
+from command_bus.transport.redis.worker.due_jobs import PauseJob, ScheduleJob, ScheduleSweep
+from command_bus.transport.redis.worker.due_work import DueJob, DueWork
 from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held, LeaseWatch
 from command_bus.transport.redis.worker.interrupt_handler import InterruptHandler
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.worker.letter_pruning import LetterLimits
 from command_bus.transport.redis.worker.line_use import LineUse
 from command_bus.transport.redis.worker.periodic import run_periodically
 from command_bus.transport.redis.worker.upkeep import Upkeep
-from command_bus.transport.steps import WORKER_LOST, Cancellation, Cause, DeadLetterStep, GiveBack, Lease, Started
+from command_bus.transport.schedule_interfaces import DueSchedules
+from command_bus.transport.steps import WORKER_LOST, Cancellation, Cause, DeadLetterStep, GiveBack, Lease, Started, Step
 from command_bus.transport.tasks import end_tasks
 from command_bus.transport.worker_interfaces import Decide, Steps
 
@@ -68,6 +72,10 @@ class PendingRecovery:
         decide: Returns the step for an interrupted command, given the reason; None leaves it to another worker.
         leases: What this worker holds.
         line: Told which shards' lines are in use.
+        letters: How long and how many dead letters are kept in a shard.
+        schedules: Fires schedules; None: other workers do.
+        limits: Wakes what waits for limits; None leaves that to others.
+        ended: Called with a lease that was taken over, in case limits were asked under it.
     """
 
     def __init__(
@@ -81,24 +89,41 @@ class PendingRecovery:
         decide: Decide,
         leases: LeaseKeeper,
         line: LineUse | None = None,
+        letters: LetterLimits | None = None,
+        schedules: DueSchedules | None = None,
+        limits: LimitWork | None = None,
+        ended: Callable[[Lease], None] | None = None,
     ) -> None:
         places = [(shard, connections.at(shard.prefix)) for shard in keys.shards]
         every = _CHECK * max(1.0, len(places) / _LOOKS)
         often = min(every, lease / _CHECKS)
         self.watches = [
-            _ShardRecovery(place, shard, index, worker, lease, steps, decide, every=often, leases=leases)
+            _ShardRecovery(place, shard, index, worker, lease, steps, decide, every=often, leases=leases, ended=ended)
             for index, (shard, place) in enumerate(places)
         ]
-        self.due = [DueWork(place, shard, every=every, line=line) for shard, place in places]
-        self.upkeep = [Upkeep(place, shard, worker=worker, lease=lease) for shard, place in places]
+        self._schedules = schedules
+        self._limits = limits
+        self.due = [
+            DueWork(
+                place, shard, every=every, jobs=_jobs(connections, keys, shard, schedules, None if index else limits), line=line
+            )
+            for index, (shard, place) in enumerate(places)
+        ]
+        self.sweeps = (
+            [ScheduleSweep(connections, keys, shard, schedules) for shard in keys.shards] if schedules is not None else []
+        )
+        self.upkeep = [Upkeep(place, shard, worker=worker, lease=lease, letters=letters) for shard, place in places]
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begin to watch; returns at once."""
         loop = asyncio.get_running_loop()
+        if self._limits is not None:
+            self._tasks.append(loop.create_task(self._limits.run(), name="command_bus.limits"))
         for watch, due, upkeep in zip(self.watches, self.due, self.upkeep, strict=True):
             work = {"recovery": watch.run(), "due": due.run(), "upkeep": upkeep.run()}
             self._tasks += [loop.create_task(each, name=f"command_bus.{name} {watch.keys.prefix}") for name, each in work.items()]
+        self._tasks += [loop.create_task(sweep.run(), name="command_bus.schedules") for sweep in self.sweeps]
 
     def wake(self, shard: int) -> None:
         """Check due times again now."""
@@ -117,6 +142,19 @@ class PendingRecovery:
     async def stop(self) -> None:
         """Stop watching."""
         await end_tasks(self._tasks)
+        if self._schedules is not None:
+            await self._schedules.close()
+
+
+def _jobs(
+    connections: Connections, keys: KeySpace, shard: ShardKeys, schedules: DueSchedules | None, limits: LimitWork | None
+) -> dict[str, DueJob]:
+    jobs: dict[str, DueJob] = {"p": PauseJob(connections, keys, shard)}
+    if schedules is not None:
+        jobs["s"] = ScheduleJob(schedules)
+    if limits is not None:
+        jobs["l"] = limits
+    return jobs
 
 
 class _ShardRecovery:
@@ -134,8 +172,10 @@ class _ShardRecovery:
         *,
         every: float,
         leases: LeaseKeeper,
+        ended: Callable[[Lease], None] | None = None,
     ) -> None:
         self.keys = keys
+        self._ended = ended
         self._every = every
         self.recovered = 0
         self._connections = connections
@@ -255,7 +295,7 @@ class _ShardRecovery:
             return  # its next renewal takes it back, or its lease ends
         if record.is_ready:
             self.recovered += 1
-            await self._steps.advance(lease, GiveBack(counts=False))
+            await self._carry_out(lease, GiveBack(counts=False))
             return
         lease.attempt_id = record.attempt_id
         if attempt_id and lease.attempt_id != attempt_id:
@@ -266,7 +306,12 @@ class _ShardRecovery:
         self._log_end(record.worker, mailbox_label(mailbox), record.attempt, why)
         if isinstance(step, DeadLetterStep):
             step.follow = "leave"  # the worker that reads the new activation runs the next command: no task here would
+        await self._carry_out(lease, step)
+
+    async def _carry_out(self, lease: Lease, step: Step) -> None:
         await self._steps.advance(lease, step)
+        if self._ended is not None:
+            self._ended(lease)
 
     def _log_end(self, worker: str, entity: str, attempt: int, why: Cancellation) -> None:
         facts = {"entity": entity, "worker": worker, "attempt": attempt}

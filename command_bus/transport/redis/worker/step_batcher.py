@@ -30,6 +30,7 @@ from command_bus.transport.steps import (
     NO_SETTLEMENT,
     NO_SNOOZES,
     Answer,
+    Asked,
     DeadLetterStep,
     Done,
     GiveBack,
@@ -37,6 +38,7 @@ from command_bus.transport.steps import (
     LeaseLost,
     Park,
     PutOff,
+    Refused,
     Released,
     Retry,
     Settlement,
@@ -46,6 +48,7 @@ from command_bus.transport.steps import (
     Take,
 )
 from command_bus.transport.tasks import all_of
+from command_bus.transport.unique_keys import stored_key
 
 __all__ = ["StepBatcher"]
 
@@ -80,8 +83,16 @@ class StepBatcher:
         reads_ahead: Callable[[str], object] = bool,
     ) -> None:
         self._shards = [
-            _Shard(connections.at(shard.prefix), shard, worker, int(reply_ttl * 1000), reads_ahead, line or LineUse())
-            for shard in keys.shards
+            _Shard(
+                connections.at(shard.prefix),
+                shard,
+                worker,
+                int(reply_ttl * 1000),
+                reads_ahead,
+                line or LineUse(),
+                is_first=not index,
+            )
+            for index, shard in enumerate(keys.shards)
         ]
 
     def advance(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
@@ -122,12 +133,15 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
         reply_ttl_ms: int,
         reads_ahead: Callable[[str], object],
         line: LineUse,
+        *,
+        is_first: bool = False,
     ) -> None:
         super().__init__(connections, f"command_bus.steps{keys.prefix}")
         self._backoff = LoggedBackoff(connections.outage, "cannot start or settle commands", _log)
         self._keys = keys
         self._head_keys = [keys.ready, keys.active, keys.fence, keys.stats, keys.due, keys.paused, keys.parked, keys.dead]
-        self._head_keys += [keys.watched, keys.events, keys.lone]
+        self._head_keys += [keys.watched, keys.events, keys.lone, keys.rules]
+        self._is_first, self._knows_limits = is_first, False
         self._head_args: list[Any] = [GROUP, worker, reply_ttl_ms]
         self._answers = PageSize(MAX_STEPS)
         self._ahead = PageSize(MAX_AHEAD, wanted=AHEAD_BYTES)
@@ -144,11 +158,19 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
 
     def _batch(self, items: list[_Waiting]) -> _Batch:
         prefix = self._keys.mailboxes
-        args = [*self._head_args, len(prefix), len(items), self._to_read([lease for lease, _, _ in items if not lease.ahead])]
+        head, sign = self._head_keys, 1
+        if self._knows_limits:
+            head, sign = [*head, self._keys.limits, self._keys.places], -1
+        args = [
+            *self._head_args,
+            sign * len(prefix),
+            len(items),
+            self._to_read([lease for lease, _, _ in items if not lease.ahead]),
+        ]
         names: list[str] = []
         for lease, step, _ in items:
             _encode(self._keys, lease, step, names, args)
-        keys = [*self._head_keys, *[prefix + lease.mailbox for lease, _, _ in items], *names, *self._line_use.keys(self._keys)]
+        keys = [*head, *[prefix + lease.mailbox for lease, _, _ in items], *names, *self._line_use.keys(self._keys)]
         return _Batch(ADVANCE, keys, args, items)
 
     def _to_read(self, leases: list[Lease]) -> int:
@@ -187,9 +209,11 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
                     continue
                 if lease.ahead and not self._reads_ahead(lease.mailbox):
                     lease.ahead = None
+                if type(result) is Asked:
+                    self._knows_limits = self._is_first
             if not waiting.done():
                 waiting.set_result(result)
-            elif type(result) is Started:
+            elif type(result) is Started or type(result) is Asked:
                 self._give_back(lease)
 
     def _give_back(self, lease: Lease) -> None:
@@ -230,12 +254,14 @@ def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: l
         case Done(left, follow, status):
             running = f"{lease.attempt_id}>{lease.ahead[-1][0]}" if lease.ahead else lease.attempt_id
             if left is not NO_SETTLEMENT:
-                flags = _leave(keys, left, names, extra)
+                flags = _leave(keys, lease.mailbox, left, names, extra)
                 args += (_VERBS[status] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, running, *extra)
             else:
                 args += (_VERBS[status] + _FOLLOWS[follow], lease.activation, lease.holder, running)
-        case Take():
-            args += ("ts", lease.activation, lease.holder, lease.attempt_id)
+        case Take(granted):
+            args += ("ts", lease.activation, lease.holder, f"+|{granted}" if granted else lease.attempt_id)
+        case Refused():
+            args += ("ll", lease.activation, lease.holder, lease.attempt_id)
         case Retry(delay_ms, counts):
             args += ("wl", lease.activation, lease.holder, lease.attempt_id, delay_ms, int(counts))
         case PutOff(delay_ms):
@@ -243,14 +269,14 @@ def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: l
         case GiveBack(counts):
             args += ("gl", lease.activation, lease.holder, lease.attempt_id, int(counts))
         case DeadLetterStep(left, record, raw, follow):
-            flags = _leave(keys, left, names, extra)
+            flags = _leave(keys, lease.mailbox, left, names, extra)
             args += ("b" + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.attempt_id, *extra, record, raw)
         case Park(left, record, raw):
-            flags = _leave(keys, left, names, extra)
+            flags = _leave(keys, lease.mailbox, left, names, extra)
             args += ("pl" + flags, lease.activation, lease.holder, lease.attempt_id, *extra, record, raw)
 
 
-def _leave(keys: ShardKeys, left: Settlement, names: list[str], args: list[Any]) -> str:
+def _leave(keys: ShardKeys, mailbox: str, left: Settlement, names: list[str], args: list[Any]) -> str:
     """Append what a settled command leaves; return the letters for it."""
     flags = ""
     if left.mark:
@@ -269,6 +295,10 @@ def _leave(keys: ShardKeys, left: Settlement, names: list[str], args: list[Any])
         names += (keys.dispatch(left.dispatch), keys.outcomes(left.dispatch))
         args.append(left.outcome)
         flags += "o"
+    if left.unique:
+        names.append(keys.unique)
+        args.append(stored_key(mailbox, left.unique))
+        flags += "u"
     return flags
 
 
@@ -301,6 +331,8 @@ def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool)
     """Return the answer of a step that kept its lease, or failed, from its two values. Keep what was read ahead of the next steps."""
     if state == b"error":
         return StepFailed(body.decode(errors="replace"))
+    if state == b"ask":
+        return _asked(lease, body)
     fence, message, attempt, first, *parts = parse_started(state)
     lease.attempt_id = attempt_id(fence, message)
     fields = _NO_FIELDS
@@ -320,6 +352,19 @@ def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool)
                 body, fields = _envelope_in(body), body
     snoozes = snoozes_of(parts, message) if parts else NO_SNOOZES
     return Started(fence, message, int(attempt), int(first), now_ms, body, fields, confirmed, snoozes)
+
+
+def _asked(lease: Lease, body: list[Any]) -> Asked:
+    """Return what has to be asked for before the next command starts. It may have been read ahead; it will be read again."""
+    message, entry = body[0].decode(), body[1]
+    if entry is None:
+        envelope = lease.ahead[-1][1] if lease.ahead and lease.ahead[-1][0] == message else None
+    elif type(entry) is bytes:
+        envelope = entry
+    else:
+        envelope = entry[0] if type(entry[-1]) is list else _envelope_in(entry)
+    lease.ahead, lease.attempt_id = None, ""
+    return Asked(message, envelope)
 
 
 def _envelope_in(fields: list[bytes]) -> bytes | None:

@@ -1,4 +1,4 @@
-"""`Upkeep`: repairs mailboxes that lost their activation, and removes workers that were lost.
+"""`Upkeep`: repairs mailboxes that lost their activation, and removes what nobody needs: lost workers, unique keys, old dead letters.
 
 A mailbox may lose its activation (its entry in the ready stream) with data that the server lost or an operator deleted, or if the
 process that resumed it died before it was done. No worker would ever run it. So workers check all mailboxes with work, a page at a time. The fleet
@@ -18,7 +18,9 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.ready_stream import repair_page
 from command_bus.transport.redis.scripts import REMOVE_WORKER
+from command_bus.transport.redis.worker.letter_pruning import LetterLimits, LetterPruning
 from command_bus.transport.redis.worker.periodic import run_periodically
+from command_bus.transport.redis.worker.unique_sweep import sweep_page
 
 __all__ = ["Upkeep"]
 
@@ -27,6 +29,8 @@ _ROUND = 300.0
 """Seconds in which the fleet looks at every mailbox that has work."""
 _LONGEST_PAUSE, _SHORTEST_PAUSE = 60.0, 0.02
 _SWEEP = 60.0
+_BETWEEN_PAGES = 0.1
+"""Seconds between two pages of dead letters while there are more to delete."""
 _SHOWN = 3600.0
 """Seconds for which a lost worker is shown, at least: an engineer on call arrives later than ten of the shortest leases."""
 
@@ -39,15 +43,21 @@ class Upkeep:
         keys: Of the shard.
         worker: This worker's name, which is that of its consumer.
         lease: Seconds that a lease lives.
+        letters: How long and how many dead letters are kept.
     """
 
-    def __init__(self, connections: Connections, keys: ShardKeys, *, worker: str, lease: float) -> None:
+    def __init__(
+        self, connections: Connections, keys: ShardKeys, *, worker: str, lease: float, letters: LetterLimits | None = None
+    ) -> None:
         self._connections = connections
         self._keys = keys
         self._worker = worker
         self._lease = lease
         self._cursor = JITTER.getrandbits(32)
+        self._unique_cursor = JITTER.getrandbits(32)
         self._sweep_at = 0.0
+        self._pruning = LetterPruning(connections, keys, letters or LetterLimits())
+        self._prune_at = 0.0
         self._workers = 1
 
     async def run(self) -> None:
@@ -60,14 +70,27 @@ class Upkeep:
         if now >= self._sweep_at:
             self._sweep_at = now + max(_SWEEP, self._lease * 2) * JITTER.uniform(0.8, 1.2)
             await self._remove_lost()
-        part = await self._repair()
-        return min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, _ROUND * self._workers * part)) * JITTER.uniform(0.8, 1.2)
+        if now >= self._prune_at:
+            pause = _BETWEEN_PAGES if await self._pruning.page() else _LONGEST_PAUSE
+            self._prune_at = now + pause * JITTER.uniform(0.8, 1.2)
+        part = min(await self._repair(), await self._sweep())
+        pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, _ROUND * self._workers * part)) * JITTER.uniform(0.8, 1.2)
+        return max(_SHORTEST_PAUSE, min(pause, self._prune_at - mono()))
 
     async def _repair(self) -> float:
         """Repair a page of mailboxes; return which part of all it was."""
         self._cursor, repaired, part = await repair_page(self._connections, self._keys, self._cursor)
         if repaired:
             _log.warning("%s: %d mailboxes had lost their activation and got a new one", self._keys.ready, repaired)
+        return part
+
+    async def _sweep(self) -> float:
+        """Release those unique keys of a page whose command is gone; return which part of all it was."""
+        self._unique_cursor, released, part = await sweep_page(self._connections, self._keys, self._unique_cursor)
+        if released:
+            _log.info(
+                "%s: %d unique keys were held by no command any more, or their window was over", self._keys.unique, released
+            )
         return part
 
     async def _remove_lost(self) -> None:

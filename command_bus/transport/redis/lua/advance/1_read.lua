@@ -1,6 +1,6 @@
 -- advance: settle the commands that were running and start the next of each entity, for a batch of entities.
 --
--- uses: memory_limit, record, newer, lone, fences, holds, outcomes, line, events
+-- uses: memory_limit, record, newer, lone, fences, holds, outcomes, line, events, limits, limit_queues, limit_wakes
 --
 -- KEYS[1]   ready     stream of activations; its pending entries are the leases
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -13,23 +13,26 @@
 -- KEYS[9]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[10]  events    stream of what happened to commands of watched types
 -- KEYS[11]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
--- KEYS[12…] the mailbox of each step; then, in the order of the steps, the keys that their operations name: m and e a mark, i an inbox,
---           o the record and the stream of outcomes of a dispatch; then flows, turns and line, if the worker knows that the line is in use
---           (see shared/line.lua)
+-- KEYS[12]  rules     hash: what limits apply (see shared/limits.lua)
+-- KEYS[13…] the hash `limits` and the sorted set `places` if the prefix is below zero: the worker knows of limits, and this is the first shard;
+--           then the mailbox of each step; then, in the order of the steps, the keys that their operations name: m and e a mark, i an inbox,
+--           o the record and the stream of outcomes of a dispatch, u the hash of unique keys (see shared/unique.lua);
+--           then flows, turns and line, if the worker knows that the line is in use (see shared/line.lua)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     consumer name of the worker that asks
 -- ARGV[3]   reply ttl in ms, of an inbox
--- ARGV[4]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
+-- ARGV[4]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name; below zero: see KEYS[13]
 -- ARGV[5]   steps     how many
 -- ARGV[6]   ahead     how many commands of a mailbox are read at a time: the one that is started, and those behind it
 -- ARGV[7…]  for each step: operation, activation, holder, running ('fence|message', or empty if none of its commands was started; then
---           '>next' if the worker has read the next command ahead); then, if the operation has m: mark ttl in ms, mark; e: ttl; i: reply;
---           o: outcome; and by its verb b, p: record, raw envelope; w: delay in ms, '1' if the attempt counts, 's' if its handler
---           put it off; g: '1' if the attempt counts
+--           '>next' if the worker has read the next command ahead; of a take '+|message' if limits let this message start); then, if the
+--           operation has m: mark ttl in ms, mark; e: ttl; i: reply; o: outcome; u: unique key; and by its verb b, p: record, raw envelope;
+--           w: delay in ms, '1' if the attempt counts, 's' if its handler put it off; g: '1' if the attempt counts
 --
 -- An operation is a few letters. The first is the verb: t take, d done, n done but denied, x done but expired, b write a dead letter,
--- p park, w wait for a retry or a snooze, g give back. The second says what follows: s stay (start the next), y yield (only if no other mailbox
--- waits), l leave (start none). The others say what is left: a mark (m), a reply (i), an outcome (o), or the end of a wait (e): if the mark
+-- p park, w wait for a retry or a snooze, g give back, l wait for the limit that refused it. The second says what follows: s stay (start
+-- the next), y yield (only if no other mailbox waits), l leave (start none). The others say what is left: a mark (m), a reply (i), an
+-- outcome (o), a unique key that is released if the command stands for it (u), or the end of a wait (e): if the mark
 -- says that a command waits in this mailbox, the mark gets a time to live; any other mark stays as it is.
 --
 -- returns now in ms, then for each step two values:
@@ -37,6 +40,7 @@
 --         shared/record.lua), and one of these: its envelope; all
 --         fields of its entry, if it has others; its envelope and a list of the ids and envelopes behind it; nil if it was read ahead
 --         'idle', 'yield', 'wait' or 'stop', and nil     the lease is given up
+--         'ask', and the id and fields of the next one   the lease is kept: limits of the first shard, or by a key, have to be asked
 --         'gone' and nil                                 the lease is not ours: nothing was changed
 --         'error' and a text                             a key of this entity is of another type
 --
@@ -54,17 +58,18 @@
 
 local ready, active, fence_key, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local due, paused, parked, dead, lone = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[11]
-local group, owner, reply_ttl, prefix, steps, ahead = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local group, owner, reply_ttl, prefix, steps, ahead = ARGV[1], ARGV[2], ARGV[3], math.abs(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local call, try, byte, sub, find, format = redis.call, redis.pcall, string.byte, string.sub, string.find, string.format
-local HELD, HELD_AND_CHANGED, LONE, LONE_HELD = byte('h'), byte('H'), byte('o'), byte('O')
+local HELD, HELD_AND_CHANGED, LONE, LONE_HELD, GRANTED, BELOW_ZERO = byte('h'), byte('H'), byte('o'), byte('O'), byte('+'), byte('-')
 local AHEAD_BYTES = 65536  -- of the commands of one mailbox in an answer
 
 pass_memory_limit(ready, group)
 
 -- 1. Read the steps from KEYS and ARGV.
 
-local operations, verbs, activations, holders, runs, messages, nexts, names, lefts = {}, {}, {}, {}, {}, {}, {}, {}, {}
-local key, arg = 11 + steps, 6
+local operations, verbs, activations, holders, runs, messages, nexts, names, lefts, grants = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
+local before = byte(ARGV[4]) == BELOW_ZERO and 14 or 12  -- keys before those of the mailboxes
+local key, arg = before + steps, 6
 
 -- Return what a step leaves: its marks, reply and outcome by name, and the arguments of its verb by number.
 local function read_left(operation, verb)
@@ -79,6 +84,8 @@ local function read_left(operation, verb)
       left.waiting, left.ttl = KEYS[key], ARGV[arg]
     elseif what == 'i' then
       left.inbox, left.reply = KEYS[key], ARGV[arg]
+    elseif what == 'u' then
+      left.unique, left.key = KEYS[key], ARGV[arg]
     else
       left.record, left.outcomes, left.outcome = KEYS[key], KEYS[key + 1], ARGV[arg]
       key = key + 1
@@ -97,13 +104,15 @@ end
 for step = 1, steps do
   local operation, running = ARGV[arg + 1], ARGV[arg + 4]
   operations[step], activations[step], holders[step] = operation, ARGV[arg + 2], ARGV[arg + 3]
-  names[step] = sub(KEYS[11 + step], prefix + 1)
+  names[step] = sub(KEYS[before + step], prefix + 1)
   arg = arg + 4
   local verb = sub(operation, 1, 1)
   verbs[step] = verb
   if #operation > 2 or (verb ~= 'd' and verb ~= 't') then lefts[step] = read_left(operation, verb) end
   local bar = find(running, '|', 1, true)
-  if bar then
+  if bar == 2 and byte(running) == GRANTED then
+    grants[step], running = sub(running, 3), ''
+  elseif bar then
     local behind = find(running, '>', bar, true)
     if behind then nexts[step], running = sub(running, behind + 1), sub(running, 1, behind - 1) end
     messages[step] = sub(running, bar + 1)

@@ -4,9 +4,18 @@
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local now_text = format('%.0f', now)
-local any_paused, publish, is_watched = call('EXISTS', paused, KEYS[9]) > 0, nil, nil
-if any_paused and call('EXISTS', KEYS[9]) == 1 then
-  publish, is_watched = publisher(KEYS[9], KEYS[10])
+local any_paused, publish, is_watched = call('EXISTS', paused, KEYS[9], KEYS[12]) > 0, nil, nil
+local limits, is_home, micros = nil, nil, time[1] * 1000000 + time[2]
+if any_paused then
+  if call('EXISTS', KEYS[9]) == 1 then publish, is_watched = publisher(KEYS[9], KEYS[10]) end
+  if call('EXISTS', KEYS[12]) == 1 then
+    is_home = before == 14
+    limits = limiter(KEYS[12], is_home and KEYS[13], is_home and KEYS[14], micros, is_home)
+    if is_home then
+      add_queues(limits, KEYS[13], KEYS[14], micros)
+      limits.read_passes(names)
+    end
+  end
   any_paused = call('EXISTS', paused) == 1
 end
 
@@ -19,7 +28,7 @@ local alone = {}  -- mailbox name -> envelope of its lone command; true where it
 
 local seen, reading, behind, asked = {}, {'XREAD', 'COUNT', publish and '1' or ahead, 'STREAMS'}, {}, {}
 for step, record in ipairs(call('HMGET', active, unpack(names))) do
-  local box, verb = KEYS[11 + step], verbs[step]
+  local box, verb = KEYS[before + step], verbs[step]
   records[names[step]] = record
   local state = record and byte(record)
   if (state == LONE or state == LONE_HELD) and is_lone(record) then

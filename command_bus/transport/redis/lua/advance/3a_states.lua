@@ -11,7 +11,7 @@ local function note_event(...) events[#events + 1] = {...} end
 -- Return the first command of a mailbox, or the one behind `settles`; without its fields if it was read ahead. Raises if the mailbox is no
 -- stream.
 local function next_of(step, settles)
-  local box = KEYS[11 + step]
+  local box = KEYS[before + step]
   if settles and nexts[step] and not publish then return {nexts[step]} end
   if heads and not repeated[box] then return heads[box] end
   local head = call('XRANGE', box, settles and '(' .. settles or '-', '+', 'COUNT', 1)[1]
@@ -42,7 +42,8 @@ local function body_of(box, fields)
   return {envelope, more}
 end
 
-local function another_waits()
+local function another_waits(name)
+  if limits and is_place_wanted(name) then return true end
   if others_wait == nil then
     local pending = try('XPENDING', ready, group)  -- the group may be gone: then no worker reads
     others_wait = not pending.err and call('XLEN', ready) > tonumber(pending[1])
@@ -53,14 +54,15 @@ end
 -- Remove what is settled: all before the first command that is not. Raises if this user may not: then the lease must not end, or settled
 -- commands would start again. A key of another type holds none.
 local function trim(step, oldest)
-  local trimmed = try('XTRIM', KEYS[11 + step], 'MINID', '=', oldest)
+  local trimmed = try('XTRIM', KEYS[before + step], 'MINID', '=', oldest)
   if type(trimmed) == 'table' and not find(trimmed.err, 'WRONGTYPE', 1, true) then error(trimmed, 0) end
 end
 
 -- Return whether a mailbox is given up although it has a next command.
-local function ends_lease(name, follow)
+local function ends_lease(step, name, activation, follow)
   if any_paused and holds_of(paused, name) then return true end
-  return follow ~= 's' and (follow == 'l' or another_waits())
+  if follow ~= 's' and (follow == 'l' or another_waits(name)) then return true end
+  return limits and judge(step, name, activation)
 end
 
 -- The states that a mailbox can enter. Each sets its record and returns the answer to the step.
@@ -83,8 +85,21 @@ local function requeue(step, attempt, first, parts, head)
   return 'yield'
 end
 
+-- Let a command wait for a limit: in its entity's place, or with its lease until its worker has asked.
+local function be_refused(step, name, activation, head, attempt, first, parts, refused)
+  if refused == 'ask' then
+    local id = head[3] and head[1] ~= activation and head[1] or ''  -- of a lone one that was in the line
+    become(name, (head[3] and 'o|' or 'r|') .. activation .. '||' .. id .. '|' .. attempt .. '|' .. first .. '|' .. parts)
+    bodies[step] = {head[1], body_of('', head[2])}
+    return 'ask'
+  end
+  if publish then note_event('limited', name, envelope_in(head[2]), attempt, '', owner, refused) end
+  rest(step, 'l', attempt, first, parts)
+  return 'wait'
+end
+
 local function start(step, name, activation, holder, head, attempt, first, follow, parts)
-  local box = KEYS[11 + step]
+  local box = KEYS[before + step]
   if not head then
     released[#released + 1] = activation
     if not alone[name] then emptied[#emptied + 1] = box end
@@ -95,7 +110,9 @@ local function start(step, name, activation, holder, head, attempt, first, follo
     rest(step, 's', attempt, first, parts)
     return 'stop'
   end
-  if follow ~= 's' and (follow == 'l' or another_waits()) then return requeue(step, attempt, first, parts, head[1]) end
+  if follow ~= 's' and (follow == 'l' or another_waits(name)) then return requeue(step, attempt, first, parts, head[1]) end
+  local refused = limits and guard(step, name, activation, head[1])
+  if refused then return be_refused(step, name, activation, head, attempt, first, parts, refused) end
   started = started + 1
   if queue_up and verbs[step] ~= 't' then queue_up.charge(parts, head[1]) end
   if first == '0' then first = now_text end

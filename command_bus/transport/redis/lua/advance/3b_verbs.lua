@@ -1,10 +1,16 @@
 -- What a settled command leaves.
 
--- Write the mark. That of a parked command stays until an operator decides.
-local function write_mark(left, parks, name)
+-- Write the mark, and release the unique key, which stays to the end of its window. Both of a parked command (without `message`) stay until an
+-- operator decides.
+local function write_mark(left, parks, name, message)
   if left.waiting then
     local mark = try('GET', left.waiting)
     if type(mark) == 'string' and sub(mark, 1, 1) == 'q' and sub(mark, 10) == name then call('SET', left.waiting, mark, 'PX', left.ttl) end
+  end
+  if left.unique then
+    local stander = try('HGET', left.unique, left.key)
+    local place, window = string.match(type(stander) == 'string' and stander or '', '^([^|]*)|(%d*)|')
+    if place == message and (tonumber(window) or 0) <= now then call('HDEL', left.unique, left.key) end
   end
   if not left.mark then return end
   if parks then
@@ -32,13 +38,13 @@ local counted = {n = 'rejected', x = 'expired', b = 'buried'}
 local function settle(step, verb, name, activation, holder, follow, left, parts)
   local message = messages[step]
   local head = not alone[name] and next_of(step, message)  -- before anything is written: this may raise, and so may the next line
-  if head and (head[2] or ends_lease(name, follow)) then trim(step, head[1]) end
+  if head and (head[2] or ends_lease(step, name, activation, follow)) then trim(step, head[1]) end
   if verb == 'b' then write_letter(name, left, '0') end
   local counter = counted[verb]
   if counter then counts[counter] = counts[counter] + 1 end
   settled = settled + 1
   if left then
-    write_mark(left, false, name)
+    write_mark(left, false, name, message)
     push_reply(left)
     if left.outcomes then keep_outcome(left.record, left.outcomes, left.outcome) end
   end
@@ -75,7 +81,7 @@ local function wait(step, name, delay, why, attempt, first, parts)
   local tried = why == '1' and attempt or format('%d', math.max(attempt - 1, 0))
   local at = now + tonumber(delay)
   parts = with_snooze(parts, messages[step], first, why == 's')
-  if why == 's' then first = '-' .. format('%.0f', at) end  -- as whoever wakes it writes; one of another release may not
+  if why == 's' then first = '-' .. format('%.0f', at) end  -- as who wakes it writes; one of another release may not
   local head = call('ZRANGE', due, 0, 0, 'WITHSCORES')
   call('ZADD', due, at, 'r:' .. name)
   rest(step, 'w', tried, first, parts)
@@ -97,7 +103,7 @@ local event_of = {d = 'completed', n = 'rejected', x = 'expired', b = 'dead_lett
 
 -- Note the event of a verb. Recovery settles without a lease of its own (an empty holder), so the command was interrupted first.
 local function note_end(step, verb, name, left, record, at)
-  local entry = call('XRANGE', KEYS[11 + step], messages[step], messages[step])[1]
+  local entry = call('XRANGE', KEYS[before + step], messages[step], messages[step])[1]
   local envelope, fence_then = entry and envelope_in(fields_of(lone, name, entry[2])) or '', string.match(runs[step], '^%d+')
   local attempt, worker = string.match(record, '^(%d+)|[^|]*|([^#|]*)', at)
   if holders[step] == '' and verb ~= 'g' then note_event('interrupted', name, envelope, attempt, fence_then, worker, '') end
@@ -114,7 +120,9 @@ end
 local function carry_out(step, verb, name, activation, follow, left, record, at)
   if publish and is_watched(name) then note_end(step, verb, name, left, record, at) end
   local parts = find(record, '=', at, true) and string.match(record, '^[^|]*|[^|]*|[^|]*(|.*)', at) or ''
+  if parts ~= '' then parts = string.gsub(parts, '|started=[^|]*', '') end
   if settling[verb] then return settle(step, verb, name, activation, holders[step], follow, left, parts) end
+  parts = parts .. '|started=' .. messages[step]
   local attempt, first = string.match(record, '^(%d+)|([^|]*)|', at)
   if verb == 'p' then return park(step, name, left, attempt, first, parts) end
   if verb == 'w' then return wait(step, name, left[1], left[2], attempt, first, parts) end

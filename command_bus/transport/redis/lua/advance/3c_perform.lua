@@ -9,11 +9,20 @@ local function perform_by_record(step, verb, name, activation, follow, record)
       return start(step, name, activation, holders[step], head, attempt, first, follow, parts)
     elseif verb == 'g' and runs[step] == '' then
       return requeue(step, attempt, first, parts)
+    elseif verb == 'l' then
+      repeated[KEYS[before + step]] = true
+      local head = publish and next_of(step)
+      if head then note_event('limited', name, envelope_in(head[2]), attempt, '', owner, '') end
+      rest(step, 'l', attempt, first, parts)
+      return 'wait'
+    elseif settling[verb] and is_limited(name) then  -- asked again: what follows it stands here until its limits are asked
+      repeated[KEYS[before + step]] = true
+      return start(step, name, activation, holders[step], next_of(step), attempt, first, follow, parts)
     end
     return 'gone'
   end
   if not find(state, '^[hHO]$') or held_for ~= holders[step] then return 'gone' end
-  local head = state == 'O' and {held_message, {'l'}} or call('XRANGE', KEYS[11 + step], held_message, held_message)[1]
+  local head = state == 'O' and {held_message, {'l'}} or call('XRANGE', KEYS[before + step], held_message, held_message)[1]
   if not head then return 'gone' end
   bodies[step] = body_of('', fields_of(lone, name, head[2]))
   return format('%s|%s|%s|%s%s', held_fence, held_message, attempt, first, parts)
@@ -21,7 +30,7 @@ end
 
 -- Perform a step of the holder of a lone command, if that can stay one: it starts, or it is settled. Return nil if it has to be lined up.
 local function perform_alone(step, verb, name, activation, follow, record, at)
-  if any_paused or publish then return nil end
+  if any_paused or publish or (limits and verb == 't' and would_wait(step, name, activation)) then return nil end
   if settling[verb] then return carry_out(step, verb, name, activation, follow, lefts[step], record, at) end
   if verb ~= 't' or follow ~= 's' then return nil end
   local id, parts = activation, ''
@@ -45,7 +54,7 @@ local function perform(step, verb)
     if find(record, ours, 2, true) == 2 and (messages[step] or not settling[verb]) then
       local answer = perform_alone(step, verb, name, activation, follow, record, #ours + 2)
       if answer then return answer end
-      local lined_up, fault = line_up(active, KEYS[11 + step], name, record)
+      local lined_up, fault = line_up(active, KEYS[before + step], name, record)
       if fault then error(fault, 0) end
       alone[name], records[name], record = nil, lined_up, lined_up
     end
@@ -53,7 +62,7 @@ local function perform(step, verb)
   if messages[step] and verb ~= 't' then
     local ours, state = '|' .. activation .. '|' .. runs[step] .. '|', byte(record)
     if (state == HELD or state == HELD_AND_CHANGED) and find(record, ours, 2, true) == 2 then
-      if state == HELD_AND_CHANGED then nexts[step], repeated[KEYS[11 + step]] = nil, true end
+      if state == HELD_AND_CHANGED then nexts[step], repeated[KEYS[before + step]] = nil, true end
       return carry_out(step, verb, name, activation, follow, lefts[step], record, #ours + 2)
     end
   elseif verb == 't' and record == 'r|' .. activation .. '|||0|0|' then

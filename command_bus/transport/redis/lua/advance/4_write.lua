@@ -21,6 +21,17 @@ local function delete_released()
   if #others > 0 then call('XDEL', ready, unpack(others)) end
 end
 
+-- Give the places of the leases back that have ended, and keep what limits have become.
+local function end_limits()
+  local over = {}
+  for _, activation in ipairs(released) do over[activation] = true end
+  for step = 1, steps do
+    local pass = over[activations[step]] and limits.pass_of(names[step])
+    if pass and (pass.kind == 'g' or pass.activation == activations[step]) then limits.drop(names[step]) end
+  end
+  keep_limits(limits, KEYS[13], ready, due, micros)
+end
+
 for name in pairs(changed) do
   local record = records[name]
   if record then
@@ -41,6 +52,7 @@ if #closed > 1 then
 end
 if #kept > 1 then call('HSET', unpack(kept)) end
 
+if limits and is_home then end_limits() end
 if queue_up then queue_up.finish() end
 expire_outcomes(now)
 for inbox in pairs(touched) do try('PEXPIRE', inbox, reply_ttl) end

@@ -1,8 +1,18 @@
 -- admission: put commands into mailboxes. Uses record, lone, line.
 
+-- Return the limit of commands in a text, and how many mailboxes more may have work. The text is `commands`, or `commands:mailboxes` where their
+-- number is limited, too; else the second is nil.
+local function limits_in(text, active)
+  local limit = tonumber(text)
+  if limit then return limit, nil end
+  local commands, mailboxes = string.match(text, '^(%d+):(%d+)$')
+  return tonumber(commands), tonumber(mailboxes) - redis.call('HLEN', active)
+end
+
 -- Return two functions and a third that ends the batch. `put` adds a command to a mailbox and activates that if it was idle; it returns the
--- error, if there is one. `spoiled` returns whether an error concerns one mailbox, not the server; a mailbox whose ids are used up is
--- activated, because the worker that empties it deletes it with its ids. `finish` writes what mailboxes have become.
+-- error, if there is one, else nil and the command's id in the mailbox, which a lone one has not. `spoiled` returns whether an error
+-- concerns one mailbox, not the server; a mailbox whose ids are used up is activated, because the worker that empties it deletes it with its
+-- ids. `finish` writes what mailboxes have become.
 --
 -- Mailboxes go by their number in `names`. `records` are those of `active`, `held` has those that start nothing, `many` how many commands
 -- of each the batch has: the only one of an idle entity stays a lone one. `queue_up` is the line, if it is in use; then `put` also takes the
@@ -65,6 +75,7 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
     else
       activate(box, activation, queue_up and queue_up.parts_of(flow, added))
     end
+    return nil, added
   end
   local function spoiled(box, fault)
     if string.find(tostring(fault.err), ' ID', 1, true) then

@@ -1,8 +1,8 @@
 -- record: the value of a mailbox in the hash `active`: state|activation|fence|message|attempt|first|holder, and perhaps parts behind it.
 --
 -- state       r ready, h held (a command runs), H held, and something behind the command that runs was removed, w waits for a retry or snoozes,
---             q waits in the line (see shared/line.lua),
---             s stopped (paused or parked), o and O as r and h, of a mailbox with one command, which is in `lone` (see shared/lone.lua)
+--             l waits for a limit, q waits in the line (see shared/line.lua), s stopped (paused or parked), o and O as r and h, of a mailbox
+--             with one command, which is in `lone` (see shared/lone.lua)
 -- activation  id of its entry in the ready stream (r, h, H, o, O), else empty; of a lone command also its message id
 -- fence       of the command that runs (h, H, O), else empty
 -- message     id of the command that runs (h, H, O), else empty; what stands before it in the mailbox is settled. Of a lone command that was
@@ -10,8 +10,9 @@
 -- attempt     how often the oldest command was started
 -- first       ms of its first start, 0 if it was never started; below zero: replayed, its deadline no longer counts
 -- holder      the lease under which it runs (h, H, O), its place (q), else empty
--- parts       |key=value each: z of a command that its handler put off (see shared/snooze.lua), c of classes (see shared/line.lua), others of
---             later releases; a script that writes the record again keeps those that it does not know
+-- parts       |key=value each: z of a command that its handler put off (see shared/snooze.lua); started, the id of a command that was started
+--             and waits to be started again, of use while it is the oldest and `first` is not 0; c of classes (see shared/line.lua); others of later
+--             releases; a script that writes the record again keeps those that it does not know
 --
 -- A later release may have further states, of one letter or more. A script that meets one leaves record, head and activation alone.
 --
@@ -29,8 +30,9 @@ end
 
 local lined = nil  -- the line, once a script has opened it
 
--- Put a mailbox into the ready stream, or into the line, and return its record. `head` may be its next command. A script may have written already, so this must not fail: if the ready
--- stream takes nothing, the record names an entry that does not exist, as if the entry had been lost. `reactivate.lua` repairs that.
+-- Put a mailbox into the ready stream, or into the line, and return its record. `head` may be its next command. A script may have written
+-- already, so this must not fail: if the ready stream takes nothing, the record names an entry that does not exist, as if the entry had been
+-- lost. `reactivate.lua` repairs that.
 local function queue(ready, name, attempt, first, parts, head)
   if lined then return lined.join(name, attempt, first, parts, head) end
   local added = redis.pcall('XADD', ready, '*', 'e', name)

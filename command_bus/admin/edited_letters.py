@@ -1,0 +1,105 @@
+"""A dead letter's command with another payload: what is replayed when an operator corrects it.
+
+All else of the command stays: its id, its entity, its caller. It is encrypted and signed again, so the operator's bus needs the keys. The
+header `edited_letter` says which letter was edited, in the command's context and in its next dead letter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from command_bus.errors import InvalidCommand, InvalidSettings
+from command_bus.messages.message import Message, canonical_entity_id
+from command_bus.serialization.announcements import CommandInfo, read_description
+from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, pack_envelope
+from command_bus.serialization.limits import Limits
+from command_bus.serialization.models import codec_for
+from command_bus.serialization.msgpack import pack
+from command_bus.serialization.schema_check import schema_problems
+from command_bus.session import Session
+
+__all__ = ["EDITED", "edited_envelope"]
+
+EDITED = "edited_letter"
+"""The header of a command that was edited: the id of its dead letter."""
+_SHOWN = 5  # problems
+
+
+async def edited_envelope(
+    session: Session, letter_id: str, envelope: WireEnvelope, payload: Mapping[str, Any] | Message[Any]
+) -> bytes:
+    """Return the packed envelope of a command with another payload.
+
+    Raises:
+        InvalidCommand: The payload is not one of this command, or of another entity.
+        InvalidSettings: This bus cannot sign or encrypt as the command was.
+    """
+    limits = Limits(max_bytes=session.settings.max_payload, max_nesting=session.settings.max_nesting)
+    if isinstance(payload, Message):
+        packed, entity_id = _of_class(envelope, payload, limits)
+    else:
+        packed, entity_id = await _of_mapping(session, envelope, payload, limits)
+    if entity_id != envelope.entity_id:
+        raise InvalidCommand(
+            f"{envelope.name}: the payload is of entity {entity_id!r}, the letter of {envelope.entity_id!r}: a replay moves no command to "
+            "another entity. Discard the letter and dispatch a new command"
+        )
+    headers = {**(envelope.headers or {}), EDITED: letter_id}
+    return _protected(session, replace(envelope, payload=packed, headers=headers, signature=None))
+
+
+def _protected(session: Session, envelope: WireEnvelope) -> bytes:
+    """Return the envelope's bytes, encrypted and signed as the bus does that.
+
+    Raises:
+        InvalidSettings: It was encrypted, and this bus does not do that.
+    """
+    protection = session.protection
+    if envelope.flags & ENCRYPTED and (protection is None or protection.cipher is None):
+        raise InvalidSettings("the command was encrypted: edit it with a bus that has the cipher, CommandBus(cipher=…)")
+    envelope = replace(envelope, flags=envelope.flags & ~ENCRYPTED)
+    return pack_envelope(envelope) if protection is None else protection.pack(envelope)
+
+
+def _of_class(envelope: WireEnvelope, message: Message[Any], limits: Limits) -> tuple[bytes, str | None]:
+    spec = type(message).spec()
+    if spec.name != envelope.name:
+        raise InvalidCommand(f"the letter is of {envelope.name!r}, and the payload is a {spec.name!r}")
+    entity_id = None if spec.key is None else canonical_entity_id(getattr(message, spec.key, None))
+    return codec_for(type(message)).encode(message, limits), entity_id
+
+
+async def _of_mapping(
+    session: Session, envelope: WireEnvelope, payload: Mapping[str, Any], limits: Limits
+) -> tuple[bytes, str | None]:
+    if not isinstance(payload, Mapping) or not all(isinstance(key, str) for key in payload):
+        raise InvalidCommand(f"the payload of {envelope.name!r} is a mapping of field names to values")
+    info = await _announced(session, envelope.name)
+    try:
+        problems = schema_problems(json.loads(json.dumps(dict(payload), default=_as_json)), info.schema)
+    except (TypeError, ValueError) as error:  # a map whose keys are no JSON, say
+        raise InvalidCommand(f"{envelope.name}: {error}") from None
+    if problems:
+        raise InvalidCommand(f"{envelope.name}: {'; '.join(problems[:_SHOWN])}")
+    return pack(dict(payload), limits), None if info.key is None else canonical_entity_id(payload.get(info.key))
+
+
+async def _announced(session: Session, name: str) -> CommandInfo:
+    """Return the announcement of a command.
+
+    Raises:
+        InvalidCommand: There is none.
+    """
+    records = await session.transport.announcements.commands()
+    info = read_description(name, records[name], ()) if name in records else None
+    if info is None:
+        raise InvalidCommand(f"no worker has announced {name!r}, so its fields cannot be checked: give an instance of its class")
+    return info
+
+
+def _as_json(value: Any) -> Any:
+    """Return a text for values that JSON lacks, as pydantic's schemas describe them."""
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

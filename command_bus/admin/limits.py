@@ -1,0 +1,182 @@
+"""Limits for operators: put, take back, list them, and see who waits. Reached as `bus.limits`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from command_bus.clock import wall_ms
+from command_bus.errors import InvalidSettings, UnknownLimit
+from command_bus.messages.limits import Rate, rule_name, rule_text
+from command_bus.session import Session
+from command_bus.spelling import did_you_mean
+from command_bus.transport.limits import LimitUse, StoredRule
+
+__all__ = ["LimitInfo", "LimitInfos", "Limits", "limit_label"]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitInfo:
+    """A limit, or one bucket of it.
+
+    Attributes:
+        name: `bus`, `type:<entity type>`, `entity:<entity type>`, or the name of a named limit.
+        key: The entity or key whose bucket this is; None of a limit that has one bucket, or of a line that stands for all of them.
+        rate: Starts in `per` seconds; None: any number.
+        per: Those seconds.
+        burst: Tokens that a bucket holds, at least those of 50 ms.
+        concurrency: Entities that may run at a time; None: any number.
+        source: `put` by an operator, or declared in `code`.
+        declared: What code declares where an operator put something else, for people; empty otherwise.
+        used: Places that are taken.
+        tokens: Starts that are free now; None without a rate, or where each bucket has its own.
+        waiting: Entities that wait.
+        free_in: Seconds until the first of them may start; None if that depends on what runs, or if none waits.
+    """
+
+    name: str
+    key: str | None
+    rate: float | None
+    per: float | None
+    burst: int | None
+    concurrency: int | None
+    source: str
+    declared: str
+    used: int
+    tokens: float | None
+    waiting: int
+    free_in: float | None
+
+    @property
+    def free_at(self) -> float:
+        """When the first that waits may start, in seconds since 1970 by this machine's clock; now if nothing is in its way."""
+        return wall_ms() / 1000 + (self.free_in or 0.0)
+
+
+LimitInfos = list[LimitInfo]
+
+
+class Limits:
+    """The limits of a namespace."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __repr__(self) -> str:
+        return f"<limits of {self._session.settings.namespace!r}>"
+
+    async def put(self, name: str, rate: Rate | None = None, *, concurrency: int | None = None) -> bool:
+        """Set a limit for the whole fleet, at once. It stands above what code declares. False if it was so.
+
+        Without rate and concurrency it takes back what was put: what code declares holds again, or nothing.
+
+        Args:
+            name: `bus`, `type:<entity type>`, `entity:<entity type>`, or the name of a named limit.
+            rate: Of starts; None: any.
+            concurrency: Entities that run at a time; None: any number.
+
+        Raises:
+            InvalidSettings: The name is none, or a value is out of range.
+            TransportUnavailable: The server cannot be reached; with several shards some may have it. Asking again is safe.
+        """
+        rule = rule_name(name)
+        given: object = rate
+        if given is not None and not isinstance(given, Rate):
+            raise InvalidSettings(f"limits.put({name!r}, {rate!r}): a Rate, as in Rate(50, per=1.0)")
+        if concurrency is not None and (not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1):
+            raise InvalidSettings(
+                f"limits.put({name!r}, concurrency={concurrency!r}): a whole number from 1; pause a type to stop it"
+            )
+        if rule.startswith("entity:") and concurrency is not None:
+            raise InvalidSettings(f"limits.put({name!r}): an entity runs one command at a time anyway")
+        text = "" if rate is None and concurrency is None else rule_text(rate, concurrency)
+        return await self._session.transport.limits.put(rule, text)
+
+    async def remove(self, name: str) -> bool:
+        """Take back what was put: what code declares holds again. False if nothing was put.
+
+        Raises:
+            InvalidSettings, TransportUnavailable: As for `put`.
+        """
+        return await self._session.transport.limits.put(rule_name(name), "")
+
+    async def list(self, name: str | None = None) -> LimitInfos:
+        """Return all limits, a line each; or with a name those of its buckets that are in use, at most a thousand.
+
+        Raises:
+            UnknownLimit: There is no such limit.
+            InvalidSettings, TransportUnavailable: As for `put`.
+        """
+        transport = self._session.transport.limits
+        rules = {rule.name: rule for rule in await transport.rules()}
+        if name is None:
+            uses = await transport.uses(list(rules))
+            return [_line(rule, [use for use in uses if _is_of(use.scope, each)]) for each, rule in rules.items()]
+        wanted = rule_name(name)
+        if wanted not in rules:
+            known = [each.removeprefix("name:") for each in rules]
+            raise UnknownLimit(f"there is no limit {name!r}{did_you_mean(name, known)}; `command-bus limits list` shows them")
+        return [_info(rules[wanted], use) for use in await transport.uses([wanted])] or [_line(rules[wanted], [])]
+
+    async def waiting(self) -> int:
+        """Return how many entities wait for a limit.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+        """
+        return await self._session.transport.limits.waiting()
+
+
+def limit_label(scope: str) -> str:
+    """Return a scope for people: `bus`, `type:shop`, `entity:shop[7]`, `shopify[acme]`."""
+    kind, _, rest = scope.partition(":")
+    name, colon, key = rest.partition(":")
+    if kind == "name":
+        return f"{name}[{key}]" if colon else name
+    return f"{kind}:{name}[{key}]" if colon else scope
+
+
+def _is_of(scope: str, rule: str) -> bool:
+    return scope == rule or scope.startswith(f"{rule}:")
+
+
+def _info(rule: StoredRule, use: LimitUse) -> LimitInfo:
+    name = rule.name.removeprefix("name:")
+    key = use.scope[len(rule.name) + 1 :] or None
+    if rule.name.startswith("entity:") and key is not None:
+        key = key.removeprefix(f"{rule.name.removeprefix('entity:')}:")
+    tick, burst, most, rate, per, *_ = [*rule.in_force.split("|"), *[""] * 5][:6]
+    return LimitInfo(
+        name=name,
+        key=key,
+        rate=float(rate) if rate else None,
+        per=float(per) if per else None,
+        burst=int(burst) if tick else None,
+        concurrency=int(most) if most else None,
+        source="put" if rule.put else "code",
+        declared=_words(rule.declared) if rule.put and rule.declared else "",
+        used=use.used,
+        tokens=use.tokens,
+        waiting=use.waiting,
+        free_in=use.free_in if use.waiting else None,
+    )
+
+
+def _line(rule: StoredRule, buckets: Sequence[LimitUse]) -> LimitInfo:
+    """Return a limit as a whole."""
+    one = buckets[0] if len(buckets) == 1 and buckets[0].scope == rule.name else None
+    times = [use.free_in for use in buckets if use.waiting and use.free_in is not None]
+    whole = LimitUse(
+        rule.name,
+        one.tokens if one else None,
+        sum(use.used for use in buckets),
+        sum(use.waiting for use in buckets),
+        min(times, default=None),
+    )
+    return _info(rule, whole)
+
+
+def _words(text: str) -> str:
+    _, burst, most, rate, per, *_ = [*text.split("|"), *[""] * 5][:6]
+    parts = [f"{float(rate):g} per {float(per):g} s (burst {burst})"] if rate else []
+    return ", ".join([*parts, *([f"{most} at a time"] if most else [])])

@@ -1,0 +1,108 @@
+"""`command-bus delayed`: commands that take their place in line later."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from command_bus.cli.completion import entity_types
+from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.json_output import to_json
+from command_bus.cli.options import Json, Target, command_group, with_target
+from command_bus.cli.terminal import echo
+from command_bus.cli.times import parse_moment
+
+if TYPE_CHECKING:
+    from command_bus.admin.commands import DelayedCommand
+
+__all__ = ["delayed"]
+
+delayed = command_group("Delayed commands: list, promote.")
+
+
+@delayed.command("list", short_help="List delayed commands, the next first.")
+@with_target
+def list_delayed(
+    entity_type: Annotated[
+        str | None,
+        typer.Argument(metavar="TYPE", show_default=False, autocompletion=entity_types, help="Only of this entity type."),
+    ] = None,
+    *,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="TIME", show_default=False, help="Only those due before: 2026-12-01T09:00.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many to show.")] = 50,
+    target: Target,
+    as_json: Json = False,
+) -> None:
+    """List the commands that take their place in line later, the next first. All are read, whatever the limit.
+
+    \b
+    Exit codes: 0 shown, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+    moment = None if before is None else parse_moment(before)
+
+    async def work() -> list[DelayedCommand]:
+        async with open_bus(target) as bus:
+            return [each async for each in bus.commands.delayed(entity_type=entity_type, before=moment)]
+
+    found = sorted(run_command(work), key=lambda each: (each.due_ms, each.command_id))
+    if as_json:
+        echo(to_json({"delayed": found[:limit], "count": len(found)}))
+        return
+    if not found:
+        echo("nothing is delayed")
+        return
+    from command_bus.cli.output import format_table, format_time_and_age
+
+    rows = (
+        (
+            format_time_and_age(each.due_ms),
+            each.name,
+            f"{each.entity_type}:{each.entity_id}" if each.entity_type else "-",
+            each.command_id,
+        )
+        for each in islice(found, limit)
+    )
+    echo(format_table(["due", "command", "entity", "id"], rows))
+    if len(found) > limit:
+        echo(f"the first {limit:,} of {len(found):,}")
+
+
+@delayed.command("promote", short_help="Let delayed commands take their place now.")
+@with_target
+def promote(
+    command_ids: Annotated[list[str], typer.Argument(metavar="ID", help="Command ids.", show_default=False)],
+    *,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="TIME", show_default=False, help="Then, not now: 2026-12-01T09:00.")
+    ] = None,
+    target: Target,
+    as_json: Json = False,
+) -> None:
+    """Let delayed commands take their place in line now, or at another time. Each joins the end of its line.
+
+    \b
+    Exit codes: 0 all have another time, 1 one of them is not delayed any more, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+    moment = None if at is None else parse_moment(at)
+
+    async def work() -> dict[str, bool]:
+        async with open_bus(target) as bus:
+            return {
+                each: await bus.commands.reschedule(each, delay=0.0 if moment is None else None, at=moment)
+                for each in command_ids
+            }
+
+    done = run_command(work)
+    if as_json:
+        echo(
+            to_json({"promoted": [each for each in done if done[each]], "not_delayed": [each for each in done if not done[each]]})
+        )
+    else:
+        for command_id, changed in done.items():
+            echo(f"{command_id}: {'promoted' if changed else 'not delayed any more, or never accepted'}")
+    raise typer.Exit(ExitCode.DONE if all(done.values()) else ExitCode.FAILED)

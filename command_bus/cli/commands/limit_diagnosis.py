@@ -1,0 +1,49 @@
+"""The check of `doctor` about limits: a pure function from what was read to findings, each with advice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from command_bus.cli.commands.diagnosis import CommandLine, Finding, command_line
+from command_bus.cli.output import format_duration
+from command_bus.spelling import some_of
+
+if TYPE_CHECKING:
+    from command_bus.admin.limits import LimitInfo
+
+__all__ = ["check_limits"]
+
+_LONG_QUEUE = 300.0  # seconds until the last of those that wait for a limit may start
+
+
+def check_limits(
+    limits: Sequence[LimitInfo], named: Mapping[str, Sequence[str]], line: CommandLine = command_line
+) -> list[Finding]:
+    """Check limits: names without a rule, long queues, and what was put above what code declares.
+
+    Args:
+        limits: All of them.
+        named: The names of limits that classes name, by entity type.
+        line: Makes commands to paste.
+    """
+    findings: list[Finding] = []
+    known = {each.name for each in limits}
+    unknown = sorted({name for names in named.values() for name in names} - known)
+    if unknown:
+        advice = f"declare it in BusSettings(limits=…), or {line('limits', 'put', unknown[0], '--rate', '10/s')}"
+        findings.append(
+            Finding("limits", "warning", f"{some_of(unknown)}: named by a class, and without a word on what it allows", advice)
+        )
+    for each in limits:
+        free_in = each.free_in or 0.0
+        behind = each.waiting / (each.rate / each.per) if each.rate and each.per else 0.0
+        if each.waiting and max(free_in, behind) >= _LONG_QUEUE:
+            found = (
+                f"{each.name}: {each.waiting:,} entities wait, the last for about {format_duration(max(free_in, behind))} more"
+            )
+            findings.append(Finding("limits", "warning", found, f"{line('limits', 'list', each.name)}; is it still right?"))
+        if each.declared:
+            found = f"{each.name}: put by an operator, above what code declares ({each.declared})"
+            findings.append(Finding("limits", "ok", found))
+    return findings

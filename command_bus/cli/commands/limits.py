@@ -1,0 +1,130 @@
+"""`command-bus limits`: how often, and how many at a time, commands may start."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.json_output import to_json
+from command_bus.cli.options import Json, Target, command_group, with_target
+from command_bus.cli.terminal import echo, print_error
+
+if TYPE_CHECKING:
+    from command_bus.admin.limits import LimitInfo
+    from command_bus.messages.limits import Rate
+
+__all__ = ["limits"]
+
+limits = command_group("Limits of starts: list, put, remove.")
+_RATE = re.compile(r"([0-9.]+)(?:/([0-9.]*)(s|m|h)?)?")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+Name = Annotated[
+    str, typer.Argument(metavar="LIMIT", show_default=False, help="bus, type:TYPE, entity:TYPE, or the name of a named limit.")
+]
+
+
+@limits.command("list", short_help="List limits, or the buckets of one.")
+@with_target
+def list_limits(
+    name: Annotated[str | None, typer.Argument(metavar="LIMIT", show_default=False, help="Its buckets that are in use.")] = None,
+    *,
+    target: Target,
+    as_json: Json = False,
+) -> None:
+    """List what limits allow, what of it is taken, and how many entities wait.
+
+    \b
+    Exit codes: 0 shown, 1 there is no such limit, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+
+    async def read() -> list[LimitInfo]:
+        async with open_bus(target) as bus:
+            return await bus.limits.list(name)
+
+    found = run_command(read)
+    if as_json:
+        echo(to_json({"limits": found}))
+        return
+    from command_bus.cli.output import format_table
+
+    heads = ["limit", "allows", "said by", "running#", "free#", "waiting#", "next start"]
+    echo(format_table(heads, [_row(each) for each in found]))
+
+
+@limits.command("put", short_help="Set a limit for the whole fleet, at once.")
+@with_target
+def put_limit(
+    name: Name,
+    *,
+    rate: Annotated[
+        str | None, typer.Option(metavar="N/TIME", show_default=False, help="Starts in a time: 50/s, 1000/m, 5/10s.")
+    ] = None,
+    burst: Annotated[int | None, typer.Option(min=1, show_default=False, help="Starts at once after a pause.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, show_default=False, help="Entities that run at a time.")] = None,
+    target: Target,
+) -> None:
+    """Set what a limit allows. It stands above what code declares, until `limits remove`.
+
+    \b
+    Exit codes: 0 set (or was so), 2 wrong usage, 4 no server: repeat it.
+    """  # noqa: D301
+    given = None if rate is None else _rate(rate, burst)
+    if given is None and (concurrency is None or burst is not None):
+        print_error("give --rate, --concurrency or both; --burst belongs to a rate. `limits remove` takes a limit back")
+        raise typer.Exit(ExitCode.USAGE)
+
+    async def put() -> bool:
+        async with open_bus(target) as bus:
+            return await bus.limits.put(name, given, concurrency=concurrency)
+
+    echo(f"{name}: {'set' if run_command(put) else 'was so already'}")
+
+
+@limits.command("remove", short_help="Take back what was put.")
+@with_target
+def remove_limit(name: Name, *, target: Target) -> None:
+    """Take back what `limits put` set. What code declares holds again, or nothing.
+
+    \b
+    Exit codes: 0 taken back, 1 nothing was put, 2 wrong usage, 4 no server: repeat it.
+    """  # noqa: D301
+
+    async def remove() -> bool:
+        async with open_bus(target) as bus:
+            return await bus.limits.remove(name)
+
+    if not run_command(remove):
+        print_error(f"{name}: nothing was put; what code declares is changed there, or put something above it")
+        raise typer.Exit(ExitCode.FAILED)
+    echo(f"{name}: taken back")
+
+
+def _rate(text: str, burst: int | None) -> Rate:
+    from command_bus.messages.limits import Rate
+
+    found = _RATE.fullmatch(text.strip())
+    try:
+        if found is None:
+            raise ValueError(text)
+        per = (float(found[2]) if found[2] else 1.0) * _SECONDS[found[3] or "s"]
+        return Rate(float(found[1]), per=per, burst=burst)
+    except ValueError as error:
+        print_error(f"--rate {text}: {error if found else 'starts and a time, as in 50/s, 1000/m or 5/10s'}")
+        raise typer.Exit(ExitCode.USAGE) from None
+
+
+def _row(each: LimitInfo) -> tuple[str, str, str, int, str, int, str]:
+    from command_bus.cli.output import format_duration
+
+    name = each.name if each.key is None else f"{each.name}[{each.key}]"
+    allows = [] if each.rate is None else [f"{each.rate:g} per {each.per:g} s, burst {each.burst}"]
+    allows += [] if each.concurrency is None else [f"{each.concurrency} at a time"]
+    said = each.source + (f" (code: {each.declared})" if each.declared else "")
+    free = "" if each.tokens is None else f"{each.tokens:,.0f}"
+    soon = "" if not each.waiting else "when one ends" if each.free_in is None else f"in {format_duration(each.free_in)}"
+    return name, ", ".join(allows), said, each.used, free, each.waiting, soon

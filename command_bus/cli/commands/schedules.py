@@ -1,0 +1,316 @@
+"""`command-bus schedules`: list, show, put, pause, resume, trigger and remove schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from command_bus.cli.commands.send import (
+    Fields,
+    Headers,
+    Name,
+    address_from_announcement,
+    fields_from,
+    headers_from,
+    message_from_class,
+)
+from command_bus.cli.completion import entity_types, schedule_names
+from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.json_output import to_json
+from command_bus.cli.options import Json, Target, Yes, command_group, with_target
+from command_bus.cli.terminal import confirm_or_exit, echo, print_error
+from command_bus.cli.times import parse_duration, parse_moment
+
+if TYPE_CHECKING:
+    from command_bus.bus import CommandBus
+    from command_bus.scheduling.info import ScheduleInfo
+    from command_bus.scheduling.specs import Cron, Every
+
+__all__ = ["schedules"]
+
+schedules = command_group("Schedules: list, show, next, put, pause, resume, trigger, remove.")
+
+ScheduleName = Annotated[
+    str, typer.Argument(metavar="NAME", show_default=False, autocompletion=schedule_names, help="As `schedules list` shows it.")
+]
+
+
+class Missed(StrEnum):
+    """What happens to ticks that no worker fired in time."""
+
+    ONE = "one"
+    ALL = "all"
+    SKIP = "skip"
+
+
+class Overlap(StrEnum):
+    """What happens to a tick whose predecessor is not settled."""
+
+    QUEUE = "queue"
+    SKIP = "skip"
+    REPLACE = "replace"
+    CANCEL = "cancel"
+
+
+@schedules.command("list", short_help="List schedules, the next to fire first.")
+@with_target
+def list_schedules(
+    entity_type: Annotated[
+        str | None,
+        typer.Argument(metavar="TYPE", show_default=False, autocompletion=entity_types, help="Only of this entity type."),
+    ] = None,
+    *,
+    limit: Annotated[int, typer.Option(min=1, help="How many to show.")] = 100,
+    target: Target,
+    as_json: Json = False,
+) -> None:
+    """List the schedules of this namespace, the next to fire first. All are read, whatever the limit.
+
+    \b
+    Exit codes: 0 shown, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+
+    async def work() -> list[ScheduleInfo]:
+        async with open_bus(target) as bus:
+            return [each async for each in bus.schedules.list(entity_type=entity_type)]
+
+    found = sorted(run_command(work), key=lambda each: (each.next_at_ms is None, each.next_at_ms, each.name))
+    if as_json:
+        echo(to_json({"schedules": found[:limit], "count": len(found)}))
+        return
+    if not found:
+        echo("there are no schedules")
+        return
+    from command_bus.cli.output import format_table, format_time_and_age
+
+    rows = (
+        (
+            each.name,
+            each.state,
+            each.times,
+            _command(each),
+            format_time_and_age(each.next_at_ms),
+            f"{each.fired:,}",
+            f"{each.late:,}",
+        )
+        for each in found[:limit]
+    )
+    echo(format_table(["name", "state", "times", "command", "next", "fired#", "late#"], rows))
+    if len(found) > limit:
+        echo(f"the first {limit:,} of {len(found):,}")
+
+
+@schedules.command("show", short_help="Show one schedule.")
+@with_target
+def show(name: ScheduleName, *, target: Target, as_json: Json = False) -> None:
+    """Show everything about one schedule.
+
+    \b
+    Exit codes: 0 shown, 1 there is none of this name, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+    info: ScheduleInfo = _on(target, lambda bus: bus.schedules.get(name))
+    if as_json:
+        echo(to_json(info))
+        return
+    from command_bus.cli.output import format_fields, format_time, format_time_and_age
+
+    runs = f" of {info.max_runs:,}" if info.max_runs is not None else ""
+    outcome = f": {info.last_outcome}" if info.last_outcome else ""
+    paused = f"since {format_time_and_age(info.paused_ms)}{': ' if info.reason else ''}{info.reason}"
+    hand = ", changed by hand" if info.by_hand else ""
+    echo(
+        format_fields(
+            [
+                ("schedule", info.name),
+                ("state", info.state),
+                ("times", info.times),
+                ("command", _command(info)),
+                ("next", format_time_and_age(info.next_at_ms)),
+                ("last", None if info.last_id is None else f"{info.last_id}{outcome}"),
+                ("fired", f"{info.fired:,}, {info.late:,} late; {info.runs:,}{runs} by plan"),
+                ("left out", f"{info.left_out:,} missed, {info.skipped:,} by overlap"),
+                ("rules", f"missed {info.missed}, overlap {info.overlap}, jitter {info.jitter:g} s"),
+                ("start", None if info.start_ms is None else format_time(info.start_ms)),
+                ("end", None if info.end_ms is None else format_time(info.end_ms)),
+                ("paused", paused if info.paused else None),
+                ("declared", f"revision {info.revision}{hand}" if info.revision else None),
+            ]
+        )
+    )
+
+
+@schedules.command("next", short_help="Show the next ticks of a schedule.")
+@with_target
+def next_ticks(
+    name: ScheduleName,
+    *,
+    count: Annotated[int, typer.Option("--count", "-c", min=1, max=1000, help="How many.")] = 5,
+    target: Target,
+    as_json: Json = False,
+) -> None:
+    """Show when a schedule fires next, in UTC. Also of a paused one: when it would.
+
+    \b
+    Exit codes: 0 shown, 1 there is none of this name, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+    found = _on(target, lambda bus: bus.schedules.next(name, count))
+    if as_json:
+        echo(to_json({"name": name, "next": [each.isoformat().replace("+00:00", "Z") for each in found]}))
+        return
+    for each in found:
+        echo(each.strftime("%Y-%m-%d %H:%M:%SZ %a"))
+    if not found:
+        echo(f"{name}: no tick is to come")
+
+
+@schedules.command("put", short_help="Put a schedule, or change one.")
+@with_target
+def put(
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="Unique in the namespace.")],
+    command: Name,
+    fields: Fields = None,
+    *,
+    cron: Annotated[str | None, typer.Option("--cron", metavar="PATTERN", show_default=False, help='"0 2 * * MON-FRI".')] = None,
+    tz: Annotated[str, typer.Option("--tz", help="Time zone of the pattern.")] = "UTC",
+    every: Annotated[str | None, typer.Option("--every", metavar="TIME", show_default=False, help="30s, 5m, 2h.")] = None,
+    missed: Annotated[Missed, typer.Option(help="Of ticks that no worker fired in time.")] = Missed.ONE,
+    overlap: Annotated[Overlap, typer.Option(help="Of ticks whose predecessor is not settled.")] = Overlap.QUEUE,
+    jitter: Annotated[float, typer.Option(min=0.0, help="Seconds by which firings are spread.")] = 0.0,
+    start: Annotated[
+        str | None, typer.Option(metavar="TIME", show_default=False, help="No tick before: 2026-12-01T09:00.")
+    ] = None,
+    end: Annotated[str | None, typer.Option(metavar="TIME", show_default=False, help="No tick behind.")] = None,
+    max_runs: Annotated[int | None, typer.Option(min=1, show_default=False, help="Ticks that fire in all.")] = None,
+    immediately: Annotated[bool, typer.Option("--immediately", help="Fire also when it is first put.")] = False,
+    header: Headers = None,
+    target: Target,
+    as_json: Json = False,
+) -> None:
+    """Put a schedule: each tick dispatches the command. Putting the same again changes nothing.
+
+    \b
+    Exit codes: 0 put (or was), 1 refused, 2 wrong usage or fields, 4 no server: repeat it.
+    """  # noqa: D301  # fmt: skip
+    values, headers, spec = fields_from(fields), headers_from(header), _times(cron, tz, every)
+    options: Any = {
+        "missed": missed.value,
+        "overlap": overlap.value,
+        "jitter": jitter,
+        "start": None if start is None else parse_moment(start),
+        "end": None if end is None else parse_moment(end),
+        "max_runs": max_runs,
+        "immediately": immediately,
+        "headers": headers,
+    }
+
+    async def act(bus: CommandBus) -> ScheduleInfo:
+        message = message_from_class(bus, command, values)
+        if message is not None:
+            return await bus.schedules.put(name, message, spec, **options)
+        kind, entity_id = await address_from_announcement(bus, command, values)
+        return await bus.schedules.put_raw(name, kind, entity_id, command, values, spec, **options)
+
+    info: ScheduleInfo = _on(target, act)
+    if as_json:
+        echo(to_json(info))
+        return
+    from command_bus.cli.output import format_time_and_age
+
+    echo(f"{name}: {info.times}, next {format_time_and_age(info.next_at_ms)}")
+
+
+@schedules.command("pause", short_help="Fire no tick until `resume`.")
+@with_target
+def pause(
+    name: ScheduleName,
+    *,
+    reason: Annotated[str, typer.Option("--reason", "-m", show_default=False, help="A note that `show` shows.")] = "",
+    target: Target,
+    as_json: Json = False,
+) -> None:
+    """Fire no tick of a schedule until `resume`; those of that time are left out. What was dispatched is not touched.
+
+    \b
+    Exit codes: 0 paused (or was), 1 there is none of this name, 2 wrong usage, 4 no server: repeat it.
+    """  # noqa: D301
+    changed = _on(target, lambda bus: bus.schedules.pause(name, reason))
+    _say(name, "paused" if changed else "was paused already", as_json=as_json)
+
+
+@schedules.command("resume", short_help="Fire again, from the next tick on.")
+@with_target
+def resume(name: ScheduleName, *, target: Target, as_json: Json = False) -> None:
+    """Let a paused schedule fire again, from its next tick on.
+
+    \b
+    Exit codes: 0 resumed, 1 it was not paused, or there is none of this name, 2 wrong usage, 4 no server: repeat it.
+    """  # noqa: D301
+    changed = _on(target, lambda bus: bus.schedules.resume(name))
+    _say(name, "resumed" if changed else "was not paused", as_json=as_json)
+    raise typer.Exit(ExitCode.DONE if changed else ExitCode.FAILED)
+
+
+@schedules.command("trigger", short_help="Fire once now.")
+@with_target
+def trigger(name: ScheduleName, *, target: Target, as_json: Json = False) -> None:
+    """Fire a schedule once now, beside its ticks; also if it is paused. A worker does it; the command id is printed.
+
+    \b
+    Exit codes: 0 asked for, 1 there is none of this name, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+    command_id = _on(target, lambda bus: bus.schedules.trigger(name))
+    echo(to_json({"name": name, "command_id": command_id}) if as_json else command_id)
+
+
+@schedules.command("remove", short_help="Remove a schedule.")
+@with_target
+def remove(name: ScheduleName, *, yes: Yes = False, target: Target, as_json: Json = False) -> None:
+    """Remove a schedule. What it has dispatched stays. One that code declares comes back with the next worker that starts: pause it.
+
+    \b
+    Exit codes: 0 removed, 1 there is none of this name, or not confirmed, 2 wrong usage, or no terminal to ask on, 4 no server.
+    """  # noqa: D301
+    info: ScheduleInfo = _on(target, lambda bus: bus.schedules.get(name))
+    declared = " Code declares it: it comes back with the next worker that starts." if info.revision else ""
+    confirm_or_exit(f"Remove {name} ({info.times}, {_command(info)})?{declared}", yes=yes)
+    _on(target, lambda bus: bus.schedules.remove(name))
+    _say(name, "removed", as_json=as_json)
+
+
+def _say(name: str, result: str, *, as_json: bool) -> None:
+    echo(to_json({"name": name, "result": result}) if as_json else f"{name}: {result}")
+
+
+def _command(info: ScheduleInfo) -> str:
+    return info.command if info.entity_type is None else f"{info.command} {info.entity_type}:{info.entity_id}"
+
+
+def _times(cron: str | None, tz: str, every: str | None) -> Cron | Every:
+    """Return the times that options name.
+
+    Raises:
+        typer.Exit: Neither or both were given, or they are wrong.
+    """
+    from command_bus.errors import CommandBusError
+    from command_bus.scheduling import specs
+
+    if (cron is None) == (every is None):
+        print_error('give --cron "0 2 * * MON-FRI" or --every 30s')
+        raise typer.Exit(ExitCode.USAGE)
+    try:
+        return specs.cron(cron, tz) if cron is not None else specs.every(parse_duration(every or ""))
+    except CommandBusError as error:
+        print_error(error.message)
+        raise typer.Exit(ExitCode.USAGE) from None
+
+
+def _on(target: Target, act: Callable[[CommandBus], Awaitable[Any]]) -> Any:
+    async def work() -> Any:
+        async with open_bus(target) as bus:
+            return await act(bus)
+
+    return run_command(work)

@@ -1,0 +1,71 @@
+"""Schedules as code declares them: `registry.schedule("close-books", CloseBooks(ledger="main"), cron("0 2 * * *"))`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypedDict
+
+from command_bus.errors import InvalidSettings
+from command_bus.messages.message import Message
+from command_bus.scheduling.specs import Cron, Every, Missed, Overlap, SchedulePolicy
+
+__all__ = ["DeclaredSchedule", "ScheduleOptions", "checked_name"]
+
+_LONGEST_NAME = 200
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """Options of a schedule; see `SchedulePolicy`."""
+
+    missed: Missed
+    catch_up: float | None
+    overlap: Overlap
+    jitter: float
+    start: datetime | None
+    end: datetime | None
+    max_runs: int | None
+    immediately: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredSchedule:
+    """A schedule that code declares, or that is being put.
+
+    Attributes:
+        name: Its name.
+        command: What each tick dispatches; None: it has no class here.
+        spec: Its times.
+        policy: Its rules.
+        revision: A higher one replaces what is stored; 0: put by hand.
+    """
+
+    name: str
+    command: Message[Any] | None
+    spec: Cron | Every
+    policy: SchedulePolicy
+    revision: int
+
+    def __post_init__(self) -> None:
+        checked_name(self.name)
+        if self.command is not None and not isinstance(self.command, Message):
+            raise InvalidSettings(
+                f"command: an instance of a command's class, not {self.command!r}, for the schedule {self.name!r}"
+            )
+        if not isinstance(self.spec, Cron | Every):
+            raise InvalidSettings(f'spec: cron("0 2 * * *") or every(30), not {self.spec!r}, for the schedule {self.name!r}')
+        if isinstance(self.revision, bool) or not isinstance(self.revision, int) or self.revision < 0:
+            raise InvalidSettings(f"revision: a whole number, at least 1, not {self.revision!r}")
+
+
+def checked_name(name: object) -> str:
+    """Return the name of a schedule.
+
+    Raises:
+        InvalidSettings: It is no text of 1 to 200 bytes without control characters.
+    """
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise InvalidSettings(f'name: printable text, for example "close-books", not {name!r}')
+    if len(name.encode()) > _LONGEST_NAME:
+        raise InvalidSettings(f"name: at most {_LONGEST_NAME} bytes, this one has {len(name.encode())}")
+    return name

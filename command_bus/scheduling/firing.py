@@ -1,0 +1,234 @@
+"""`ScheduleFiring`: fires what is due. Any worker does it, and none is special.
+
+    read the record → decide (planning.py) → pin the tick, by compare-and-set → accept the firing in its entity's shard, once → move on
+
+A worker that dies in between leaves a pinned tick that is due: the one that looks next goes on with it, and the number of the firing makes a
+repeat nothing. A firing that is refused (its entity is full or drained) stays pinned and due, and is tried again a second later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from command_bus.clock import wall_ms
+from command_bus.errors import MissingExtra, NewerState
+from command_bus.scheduling.overlaps import Overlaps
+from command_bus.scheduling.planning import plan, present, set_back, unpin
+from command_bus.scheduling.record import ScheduleRecord
+from command_bus.scheduling.templates import BadTemplate, ForeignTemplate, Templates
+from command_bus.session import Session
+from command_bus.transport.schedule_interfaces import FireAnswer, Firing, RecordChange, ScheduleStore
+
+__all__ = ["ScheduleFiring"]
+
+_log = logging.getLogger("command_bus.worker")
+_TRIES = 50
+_DONE = frozenset("+=k")
+
+
+class _Due(NamedTuple):
+    """What is to be done about a page of schedules.
+
+    Attributes:
+        changes: Of records in which nothing fires.
+        pins: Of records whose tick is being pinned, with what they become.
+        pinned: Records whose tick is pinned.
+        left: To be tried again.
+    """
+
+    changes: list[RecordChange]
+    pins: list[tuple[RecordChange, ScheduleRecord]]
+    pinned: list[ScheduleRecord]
+    left: list[str]
+
+
+class ScheduleFiring:
+    """Implements `DueSchedules`.
+
+    Args:
+        session: Of the bus.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.templates = Templates(session)
+        self._overlaps = Overlaps(session, self.templates)
+        self._told: set[str] = set()
+
+    @property
+    def _store(self) -> ScheduleStore:
+        return self._session.transport.schedules
+
+    async def fire_due(self, names: Sequence[str]) -> tuple[int, Sequence[str]]:
+        """See `DueSchedules`."""
+        found, server_ms = await asyncio.gather(self._store.read(names), self._session.transport.entities.now_ms())
+        due = _Due([], [], [], [])
+        for name, raw in zip(names, found, strict=True):
+            self._judge(due, name, raw, server_ms)
+        pins = await self._without_overlaps(due)
+        changed = await self._store.change([*due.changes, *(change for change, _ in pins)])
+        won = [record for (_, record), is_ours in zip(pins, changed[len(due.changes) :], strict=True) if is_ours]
+        pinned = [*due.pinned, *won]
+        fired = await self.complete(pinned, server_ms) if pinned else set()
+        left = [*due.left, *(record.name for record in pinned if record.name not in fired)]
+        return sum(changed[: len(due.changes)]) + len(fired), left
+
+    def _judge(self, due: _Due, name: str, raw: bytes | None, server_ms: int) -> None:
+        """Decide what is to be done about one schedule."""
+        if raw is None:
+            due.changes.append(RecordChange(name, b"", b"", None))
+            return
+        record, after = ScheduleRecord.unpack(raw), None
+        try:
+            after = None if record is None else plan(record, present(server_ms, wall_ms()))
+        except MissingExtra as error:
+            self._tell(name, error.message)
+            record = None
+        if record is None:  # a later release's, or one that only another worker can plan
+            due.left.append(name)
+        elif record.pinned:
+            due.pinned.append(record)
+        elif after is not None and after.pinned:
+            due.pins.append((RecordChange(name, raw, after.pack(), -1), after))
+        elif after is not None:
+            due.changes.append(RecordChange(name, raw, after.pack(), after.due))
+        elif record.due is None or record.due > server_ms:  # it was looked at too early
+            due.changes.append(RecordChange(name, raw, raw, record.due))
+        else:
+            due.left.append(name)
+
+    async def _without_overlaps(self, due: _Due) -> list[tuple[RecordChange, ScheduleRecord]]:
+        """Return the pins without those of ticks that are skipped, whose records are only moved on."""
+        skipped = await asyncio.gather(*(self._overlaps.skips(record) for _, record in due.pins))
+        for (change, record), is_skipped in zip(due.pins, skipped, strict=True):
+            if is_skipped:
+                after = unpin(record, drop=True)
+                due.changes.append(replace(change, after=after.pack(), due=after.due))
+        return [pin for pin, is_skipped in zip(due.pins, skipped, strict=True) if not is_skipped]
+
+    async def complete(self, records: Sequence[ScheduleRecord], server_ms: int) -> set[str]:
+        """Fire pinned ticks, and move their records on; return the names of those that are done with."""
+        firings: dict[str, Firing] = {}
+        broken: list[RecordChange] = []
+        for record in records:
+            try:
+                if await self._overlaps.makes_room(record):
+                    firings[record.name] = await self.templates.firing(record, server_ms)
+            except BadTemplate as error:
+                broken.append(_stopped(record, error.message, server_ms))
+                _log.error("schedule %s is paused: %s", record.name, error.message)
+            except ForeignTemplate as error:
+                self._tell(record.name, error.message)
+        done = await self._fire(firings)
+        moved = [_moved_on(record, server_ms) for record in records if record.name in done]
+        if moved or broken:
+            await self._store.change([*moved, *broken])  # one that somebody else has moved on is left as it is
+        return done | {change.name for change in broken}
+
+    async def _fire(self, firings: dict[str, Firing]) -> set[str]:
+        if not firings:
+            return set()
+        answers = dict(zip(firings, await self._store.fire(list(firings.values())), strict=True))
+        alone = [name for name, answer in answers.items() if answer == "u"]
+        if alone:
+            answers |= await self._fire_unarmed([firings[name] for name in alone])
+        for name, answer in answers.items():
+            if answer not in _DONE:
+                _log.debug("schedule %s waits: its command is refused (%s)", name, _REFUSALS.get(answer, answer))
+        return {name for name, answer in answers.items() if answer in _DONE}
+
+    async def _fire_unarmed(self, firings: Sequence[Firing]) -> dict[str, FireAnswer]:
+        """Fire what the shard cannot compare, if the record still says so: the first there, or the shard has lost its numbers."""
+        raws = await self._store.read([firing.schedule for firing in firings])
+        sure: list[Firing] = []
+        for firing, raw in zip(firings, raws, strict=True):
+            now = None if raw is None else ScheduleRecord.unpack(raw)
+            if now is not None and now.pinned and (now.incarnation, now.seq) == (firing.incarnation, firing.seq):
+                sure.append(replace(firing, armed=True))
+        answers: dict[str, FireAnswer] = {firing.schedule: "=" for firing in firings}  # the others: somebody has ended them
+        if sure:
+            answers |= dict(zip([firing.schedule for firing in sure], await self._store.fire(sure), strict=True))
+        return answers
+
+    async def settled(self, name: str) -> tuple[ScheduleRecord | None, bytes]:
+        """End the firing that is under way, if there is one, and return the schedule as it is then: nothing of it fires behind this.
+
+        Raises:
+            NewerState: The record is of a later release.
+            TransportUnavailable: The server cannot be reached, or others change the schedule all the time.
+        """
+        for _ in range(_TRIES):
+            (raw,) = await self._store.read([name])
+            if raw is None:
+                return None, b""
+            record = ScheduleRecord.unpack(raw)
+            if record is None:
+                raise NewerState(f"the schedule {name!r} was written by a later release: change it with that")
+            if not record.pinned:
+                return record, raw
+            now_ms = await self._session.transport.entities.now_ms()
+            if name not in await self.complete([record], now_ms):
+                await self._end(record, raw, now_ms)
+        raise NewerState(f"the schedule {name!r} changes all the time: try again")
+
+    async def _end(self, record: ScheduleRecord, raw: bytes, now_ms: int) -> None:
+        """Take back a firing that is refused, so that no later try of it succeeds; or note that one has."""
+        mailbox = await self.templates.mailbox(self.templates.read(record), record.pinned_id)
+        barred = await self._store.bar(record.name, mailbox, record.incarnation, record.seq)
+        after = unpin(record) if barred else record.finished(now_ms)
+        await self._store.change([RecordChange(record.name, raw, after.pack(), after.due)])
+
+    async def look_over(self, page: Sequence[tuple[str, bytes]]) -> None:
+        """See `DueSchedules`."""
+        server_ms = await self._session.transport.entities.now_ms()
+        now_ms = present(server_ms, wall_ms())
+        due = await self._store.due_at([name for name, _ in page])
+        changes: list[RecordChange] = []
+        for (name, raw), at in zip(page, due, strict=True):
+            record = ScheduleRecord.unpack(raw)
+            if record is None:
+                continue
+            try:
+                back = set_back(record, now_ms)
+            except MissingExtra:
+                continue
+            if back is not None:
+                changes.append(RecordChange(name, raw, back.pack(), back.due))
+                _log.warning("schedule %s is set back: clocks had jumped ahead", name)
+            elif at is None and record.due is not None:
+                changes.append(RecordChange(name, raw, raw, record.due))
+                _log.warning("schedule %s had lost its time and got it again", name)
+        if changes:
+            await self._store.change(changes)
+
+    async def close(self) -> None:
+        """See `DueSchedules`."""
+        await self._overlaps.close()
+
+    def _tell(self, name: str, why: str) -> None:
+        """Log once why this worker leaves a schedule to others."""
+        if name not in self._told:
+            self._told.add(name)
+            _log.warning("schedule %s is left to other workers: %s", name, why)
+
+
+_REFUSALS = {
+    "d": "its entity is being drained",
+    "e": "its entity is full",
+    "t": "the bus is full",
+    "w": "its mailbox takes nothing",
+}
+
+
+def _moved_on(record: ScheduleRecord, now_ms: int) -> RecordChange:
+    after = record.finished(now_ms)
+    return RecordChange(record.name, record.pack(), after.pack(), after.due)
+
+
+def _stopped(record: ScheduleRecord, reason: str, now_ms: int) -> RecordChange:
+    after = replace(unpin(record), paused=now_ms, reason=reason, triggers=())
+    return RecordChange(record.name, record.pack(), after.pack(), None)

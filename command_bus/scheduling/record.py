@@ -1,0 +1,167 @@
+"""`ScheduleRecord`: a schedule as it is stored: what was put, and how far it has come.
+
+The record is one value, written by compare-and-set only: who decides something from a record that has changed meanwhile writes nothing.
+Two workers that decide the same write the same bytes, and both go on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from typing import Any, Self
+from zlib import crc32
+
+from command_bus.scheduling.specs import Cron, Every, SchedulePolicy, ScheduleSpec, time_of
+from command_bus.serialization.native import Packer, unpackb
+
+__all__ = ["ScheduleRecord", "firing_id", "spread"]
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRecord:
+    """One schedule.
+
+    Attributes:
+        name: Its name.
+        template: The envelope of its command, signed as a command with the schedule's name as its id.
+        spec: Its times.
+        policy: Its rules.
+        revision: Of the code that declared it; 0 if none did.
+        by_hand: Whether it was put by hand behind that.
+        incarnation: Differs between two schedules of one name, one after the other.
+        seq: Counts the firings, whether they have happened or not.
+        origin: Where the periods of `every` begin, in ms.
+        next: The next tick; None: there is none.
+        last: The last tick that fired; 0: none did.
+        last_id: The command id of the last firing; empty: there was none.
+        last_at: When the last firing was accepted, about.
+        fired: How many firings there were, those by hand included.
+        runs: How many ticks were fired.
+        missed: Ticks that were left out because no worker was there in time; of more than a thousand at a time, a thousand.
+        skipped: Ticks that were left out because of `overlap`.
+        late: Firings more than a second behind their time.
+        paused: Since when it is paused, in ms; 0: it is not.
+        reason: Why.
+        pinned: The tick whose firing is under way; 0: none is.
+        manual: Whether that firing was asked for by hand.
+        triggers: The times at which firings by hand were asked for that are still to come.
+        chain: The first of the ticks that were all fired up to `last`.
+        floor: No tick up to here is fired any more.
+        ahead: Ticks that were fired before their time, from the first to the last: clocks had jumped ahead. Empty, or two.
+        catching_up: Whether missed ticks are being fired one by one.
+    """
+
+    name: str
+    template: bytes
+    spec: ScheduleSpec
+    policy: SchedulePolicy
+    revision: int
+    by_hand: bool
+    incarnation: str
+    seq: int
+    origin: int
+    next: int | None
+    last: int = 0
+    last_id: str = ""
+    last_at: int = 0
+    fired: int = 0
+    runs: int = 0
+    missed: int = 0
+    skipped: int = 0
+    late: int = 0
+    paused: int = 0
+    reason: str = ""
+    pinned: int = 0
+    manual: bool = False
+    triggers: tuple[int, ...] = ()
+    chain: int = 0
+    floor: int = 0
+    ahead: tuple[int, ...] = ()
+    catching_up: bool = False
+
+    def pack(self) -> bytes:
+        """Return the stored bytes."""
+        policy = self.policy
+        moments = (policy.start_ms, policy.end_ms)
+        rules = [policy.missed, policy.catch_up, policy.overlap, policy.jitter, *moments, policy.max_runs, policy.immediately]
+        values = [getattr(self, name) for name in _STATE]
+        packed: bytes = Packer().pack([_VERSION, self.name, self.template, self.spec.pack(), rules, values])
+        return packed
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self | None:
+        """Read stored bytes; None if they are of a later release, or broken."""
+        try:
+            version, name, template, spec, rules, values, *_ = unpackb(data)
+            if version != _VERSION:
+                return None
+            missed, catch_up, overlap, jitter, start, end, max_runs, immediately, *_ = rules
+            begin, until = (None if ms is None else time_of(ms) for ms in (start, end))
+            policy = SchedulePolicy(missed, catch_up, overlap, jitter, begin, until, max_runs, immediately)
+            state = dict(zip(_STATE, values, strict=False))
+            state |= {each: tuple(state[each]) for each in ("triggers", "ahead")}
+            return cls(name=name, template=template, spec=_spec(spec), policy=policy, **state)
+        except Exception:  # noqa: BLE001 - any client may write there
+            return None
+
+    @property
+    def due(self) -> int | None:
+        """When something is to be done: a firing that is under way, one that was asked for, or the next tick; in ms, None if nothing is."""
+        if self.pinned:
+            return self.pinned
+        if self.triggers:
+            return self.triggers[0]
+        if self.paused or self.next is None:
+            return None
+        return self.next + spread(self.name, self.next, self.policy.jitter)
+
+    @property
+    def pinned_id(self) -> str:
+        """The command id of the firing that is under way."""
+        return firing_id(self.name, self.pinned, manual=self.manual)
+
+    def after(self, tick: int) -> int | None:
+        """Return the first tick behind a time that the policy allows and that was not fired before its time."""
+        policy = self.policy
+        if policy.start_ms is not None:
+            tick = max(tick, policy.start_ms - 1)
+        found = self.spec.after(max(tick, self.floor), self.origin)
+        if found is not None and self.ahead and self.ahead[0] <= found <= self.ahead[1]:
+            found = self.spec.after(self.ahead[1], self.origin)
+        return None if found is None or (policy.end_ms is not None and found > policy.end_ms) else found
+
+    def finished(self, now_ms: int) -> Self:
+        """Return the record once the firing under way has happened."""
+        late = self.late + (not self.manual and now_ms > self.pinned + spread(self.name, self.pinned, self.policy.jitter) + 1000)
+        return replace(
+            self,
+            pinned=0,
+            manual=False,
+            last=self.last if self.manual else self.pinned,
+            last_id=self.pinned_id,
+            last_at=now_ms,
+            fired=self.fired + 1,
+            late=late,
+        )
+
+
+def firing_id(name: str, tick: int, *, manual: bool = False) -> str:
+    """Return the command id of a firing: the schedule's name and the planned time; a firing by hand has an exclamation mark behind it."""
+    at: datetime = time_of(tick).astimezone(UTC)
+    text = at.strftime("%Y-%m-%dT%H:%M:%S") + (f".{at.microsecond // 1000:03d}" if at.microsecond else "")
+    return f"{name}@{text}Z{'!' if manual else ''}"
+
+
+def spread(name: str, tick: int, jitter: float) -> int:
+    """Return by how many ms the firing of a tick is put off: the same for every worker."""
+    return crc32(f"{name}@{tick}".encode()) % (int(jitter * 1000) + 1) if jitter else 0
+
+
+def _spec(packed: list[Any]) -> ScheduleSpec:
+    kind, *rest = packed
+    return Every(int(rest[0])) if kind == "e" else Cron(str(rest[0]), str(rest[1]))
+
+
+_STATE = tuple(each.name for each in fields(ScheduleRecord) if each.name not in ("name", "template", "spec", "policy"))

@@ -1,0 +1,426 @@
+"""`Schedules`: put, list, pause, trigger and remove schedules. Reached as `bus.schedules`.
+
+A schedule is a record on the server, in the shard of its name, and any worker fires it (`firing.py`): there is no process of its own. What
+code declares (`registry.schedule`) is put when a worker starts, with a revision: a lower one never replaces a higher, so an old worker that
+restarts in a rolling deploy takes nothing back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Unpack
+
+from command_bus.errors import InvalidSettings, TransportUnavailable, UnknownSchedule
+from command_bus.handlers.registry import HandlerRegistry
+from command_bus.messages.message import Message
+from command_bus.randomness import token
+from command_bus.scheduling.declarations import DeclaredSchedule, ScheduleOptions, checked_name
+from command_bus.scheduling.firing import ScheduleFiring
+from command_bus.scheduling.info import ScheduleInfo, SyncReport, info_of
+from command_bus.scheduling.planning import first_tick
+from command_bus.scheduling.record import ScheduleRecord, firing_id
+from command_bus.scheduling.specs import Cron, Every, SchedulePolicy, time_of
+from command_bus.scheduling.templates import BadTemplate, ForeignTemplate
+from command_bus.sending.sender import Sender
+from command_bus.serialization.envelope import AT_MOST_ONCE, WireEnvelope
+from command_bus.serialization.limits import Undecodable
+from command_bus.serialization.reply import unpack_reply
+from command_bus.session import Session
+from command_bus.transport.marks import is_settled, reply_in
+from command_bus.transport.schedule_interfaces import RecordChange
+
+__all__ = ["Schedules"]
+
+_log = logging.getLogger("command_bus.worker")
+_TRIES = 100
+_MOST_TRIGGERS = 100
+
+Change = Callable[[ScheduleRecord, int], ScheduleRecord | None]
+"""Gives the record that a schedule is to have at a time; None: as it is."""
+
+
+class Schedules:
+    """The schedules of a namespace.
+
+    Args:
+        session: Of the bus.
+        sender: Of the bus: a schedule's command passes the middleware once, when it is put.
+    """
+
+    def __init__(self, session: Session, sender: Sender) -> None:
+        self._session = session
+        self._sender = sender
+        self.firing = ScheduleFiring(session)
+
+    async def put(
+        self,
+        name: str,
+        command: Message[Any],
+        spec: Cron | Every,
+        *,
+        headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleInfo:
+        """Put a schedule, or change the one of this name; putting the same again changes nothing, its next time least of all.
+
+        What has changed holds from the next tick on. Whether it is paused stays as it is.
+
+        Args:
+            name: Unique in the namespace.
+            command: What each tick dispatches, under the command id `name@time`.
+            spec: `cron(…)` or `every(seconds)`.
+            headers: Text that travels with each command.
+            expires: Seconds behind its acceptance after which a command is not started any more.
+            **options: See `SchedulePolicy`.
+
+        Raises:
+            InvalidSettings: A name, time or option is not what it may be, or no tick is to come.
+            InvalidCommand: The command cannot be sent.
+            TransportUnavailable: The server cannot be reached. Asking again is safe.
+        """
+        declared = DeclaredSchedule(name, command, spec, SchedulePolicy(**options), 0)
+        out = self._sender.builder.outgoing(command, command_id=name, headers=headers, expires=expires)
+        return (await self._put(_draft(declared, await self._sender.template(out))))[0]
+
+    async def put_raw(
+        self,
+        name: str,
+        entity_type: str | None,
+        entity_id: str | int | None,
+        command: str,
+        payload: Mapping[str, Any],
+        spec: Cron | Every,
+        *,
+        headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleInfo:
+        """Put a schedule without the command's class, as `dispatch_raw` dispatches. `None, None` names no entity."""
+        declared = DeclaredSchedule(name, None, spec, SchedulePolicy(**options), 0)
+        out = self._sender.builder.raw(
+            entity_type, entity_id, command, payload, command_id=name, headers=headers, expires=expires
+        )
+        return (await self._put(_draft(declared, await self._sender.template(out))))[0]
+
+    async def _put(self, draft: ScheduleRecord) -> tuple[ScheduleInfo, bool]:
+        """Put a schedule; return it, and whether something has changed."""
+        for _ in range(_TRIES):
+            record, raw = await self.firing.settled(draft.name)
+            now_ms = await self._session.transport.entities.now_ms()
+            after = _created(draft, now_ms) if record is None else self._updated(record, draft, now_ms)
+            if after is None and record is not None:
+                return self._info(record), False
+            if after is not None and (await self._change(after, raw)):
+                await self._arm(after)
+                return self._info(after), True
+        raise _contended(draft.name)
+
+    def _updated(self, record: ScheduleRecord, draft: ScheduleRecord, now_ms: int) -> ScheduleRecord | None:
+        """Return what a schedule becomes by a put; None: it stays as it is."""
+        same = self._same(record, draft)
+        if draft.revision:
+            if draft.revision <= record.revision:
+                if not same and draft.revision == record.revision and not record.by_hand:
+                    _log.warning(
+                        "schedule %s: this code declares something else than what is stored, both as revision %d: raise it",
+                        record.name,
+                        draft.revision,
+                    )
+                return None
+        elif same:
+            return None
+        moved = self._entity(record) != self._entity(draft)
+        after = replace(
+            record,
+            template=record.template if self._same_command(record, draft) else draft.template,
+            spec=draft.spec,
+            policy=draft.policy,
+            revision=draft.revision or record.revision,
+            by_hand=not draft.revision,
+            last_id="" if moved else record.last_id,
+        )
+        if record.spec == draft.spec and _span(record) == _span(draft):
+            return after
+        origin = draft.policy.start_ms or record.last or record.origin
+        after = replace(after, origin=origin, catching_up=False)
+        return replace(after, next=first_tick(after, now_ms))
+
+    async def _arm(self, record: ScheduleRecord) -> None:
+        """Give the entity's shard a number to compare firings with."""
+        envelope = self.firing.templates.read(record)
+        if envelope.entity_type is not None:
+            mailbox = await self.firing.templates.mailbox(envelope, record.name)
+            await self._session.transport.schedules.bar(record.name, mailbox, record.incarnation, record.seq)
+
+    async def get(self, name: str) -> ScheduleInfo:
+        """Return a schedule.
+
+        Raises:
+            UnknownSchedule: There is none of this name.
+            TransportUnavailable: The server cannot be reached.
+        """
+        record = await self._read(name)
+        return self._info(record, await self._last_outcome(record))
+
+    async def next(self, name: str, count: int = 5) -> tuple[datetime, ...]:
+        """Return the next ticks of a schedule, in UTC; fewer if it ends.
+
+        Raises:
+            UnknownSchedule: There is none of this name.
+        """
+        record = await self._read(name)
+        ticks: list[int] = []
+        tick = record.pinned or record.next
+        most = count if record.policy.max_runs is None else min(count, record.policy.max_runs - record.runs + bool(record.pinned))
+        while tick is not None and len(ticks) < most:
+            ticks.append(tick)
+            tick = record.after(tick)
+        return tuple([time_of(each) for each in ticks])
+
+    async def pause(self, name: str, reason: str = "") -> bool:
+        """Fire no tick until `resume`; those of that time are left out. False if it was paused.
+
+        A firing that is under way is ended first: nothing fires behind this. What was dispatched is not touched.
+
+        Raises:
+            UnknownSchedule: There is none of this name.
+            TransportUnavailable: The server cannot be reached. Asking again is safe.
+        """
+        before, _ = await self._alter(name, lambda record, now: replace(record, paused=record.paused or now, reason=reason))
+        return not before.paused
+
+    async def resume(self, name: str) -> bool:
+        """Fire again, from the next tick on. False if it was not paused.
+
+        Raises:
+            UnknownSchedule, TransportUnavailable: As for `pause`.
+        """
+
+        def resumed(record: ScheduleRecord, now_ms: int) -> ScheduleRecord | None:
+            if not record.paused:
+                return None
+            following = record.next if record.next is None or record.next > now_ms else record.after(now_ms)
+            return replace(record, paused=0, reason="", next=following, catching_up=False)
+
+        before, _ = await self._alter(name, resumed)
+        return bool(before.paused)
+
+    async def trigger(self, name: str) -> str:
+        """Fire once now, beside the ticks, also if it is paused; a worker does it. Return the command id.
+
+        Raises:
+            UnknownSchedule, TransportUnavailable: As for `pause`.
+            InvalidSettings: A hundred firings by hand wait already.
+        """
+
+        def triggered(record: ScheduleRecord, now_ms: int) -> ScheduleRecord:
+            if len(record.triggers) >= _MOST_TRIGGERS:
+                raise InvalidSettings(f"{name!r} has {_MOST_TRIGGERS} firings by hand that wait: is there a worker?")
+            at = max(now_ms, record.last_at + 1, *(each + 1 for each in record.triggers[-1:]))
+            return replace(record, triggers=(*record.triggers, at))
+
+        _, after = await self._alter(name, triggered)
+        return firing_id(name, after.triggers[-1], manual=True)
+
+    async def remove(self, name: str) -> None:
+        """Remove a schedule. What it has dispatched stays.
+
+        Raises:
+            UnknownSchedule, TransportUnavailable: As for `pause`.
+        """
+        for _ in range(_TRIES):
+            record, raw = await self.firing.settled(checked_name(name))
+            if record is None:
+                raise _unknown(name)
+            if (await self._session.transport.schedules.change([RecordChange(name, raw, b"", None)]))[0]:
+                await self._session.transport.schedules.forget(name)
+                return
+        raise _contended(name)
+
+    async def sync(self, registry: HandlerRegistry, *, prune: bool = False) -> SyncReport:
+        """Put what a registry declares; a worker does it when it starts.
+
+        Args:
+            registry: With `registry.schedule(…)`.
+            prune: Whether declared schedules go that this registry does not declare (any more). Those put by hand stay.
+
+        Raises:
+            InvalidSettings, InvalidCommand, TransportUnavailable: As for `put`.
+        """
+        declared = {each.name: each for each in registry.schedules()}
+        put = tuple([name for name, each in declared.items() if await self._declare(each)])
+        removed: list[str] = []
+        if prune:
+            gone = [info.name async for info in self.list() if info.revision and info.name not in declared]
+            for name in gone:
+                await self.remove(name)
+                removed.append(name)
+        return SyncReport(put, tuple(removed))
+
+    async def list(self, *, entity_type: str | None = None) -> AsyncIterator[ScheduleInfo]:
+        """Yield the schedules, in no order; those whose commands are of an entity type, if one is given.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+        """
+        transport, seen = self._session.transport, set[str]()
+        for shard in range(transport.shards):
+            async for page in transport.schedules.pages(shard):
+                for name, raw in page:
+                    record = ScheduleRecord.unpack(raw)
+                    if record is None or name in seen:
+                        continue
+                    seen.add(name)
+                    info = self._info(record)
+                    if entity_type in (None, info.entity_type):
+                        yield info
+
+    async def compare(self, registry: HandlerRegistry) -> dict[str, str]:
+        """Return what is wrong with schedules that a registry declares, by name: one is not stored as it is declared.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+        """
+        found: dict[str, str] = {}
+        for declared in registry.schedules():
+            (raw,) = await self._session.transport.schedules.read([declared.name])
+            record = None if raw is None else ScheduleRecord.unpack(raw)
+            if record is None:
+                found[declared.name] = "is declared and not stored: no worker with this code has started"
+            elif record.revision < declared.revision:
+                found[declared.name] = f"is stored as revision {record.revision}, this code declares {declared.revision}"
+            elif (
+                record.revision == declared.revision
+                and not record.by_hand
+                and not self._same(record, await self._drafted(declared))
+            ):
+                found[declared.name] = f"differs from what is stored, both are revision {record.revision}: raise it in the code"
+        return found
+
+    async def _declare(self, declared: DeclaredSchedule) -> bool:
+        """Put what code declares; return whether something has changed."""
+        return (await self._put(await self._drafted(declared)))[1]
+
+    async def _drafted(self, declared: DeclaredSchedule) -> ScheduleRecord:
+        """Return the record of what code declares, without a next tick.
+
+        Raises:
+            InvalidSettings: It has no command.
+        """
+        if declared.command is None:
+            raise InvalidSettings(f"the schedule {declared.name!r} has no command")
+        out = self._sender.builder.outgoing(declared.command, command_id=declared.name)
+        return _draft(declared, await self._sender.template(out))
+
+    async def _alter(self, name: str, change: Change) -> tuple[ScheduleRecord, ScheduleRecord]:
+        """Change a schedule in which no firing is under way; return it as it was and as it is."""
+        for _ in range(_TRIES):
+            record, raw = await self.firing.settled(checked_name(name))
+            if record is None:
+                raise _unknown(name)
+            after = change(record, await self._session.transport.entities.now_ms())
+            if after is None or await self._change(after, raw):
+                return record, after or record
+        raise _contended(name)
+
+    async def _change(self, after: ScheduleRecord, raw: bytes) -> bool:
+        change = RecordChange(after.name, raw, after.pack(), after.due)
+        return (await self._session.transport.schedules.change([change]))[0]
+
+    async def _read(self, name: str) -> ScheduleRecord:
+        (raw,) = await self._session.transport.schedules.read([checked_name(name)])
+        record = None if raw is None else ScheduleRecord.unpack(raw)
+        if record is None:
+            raise _unknown(name)
+        return record
+
+    def _info(self, record: ScheduleRecord, last_outcome: str | None = None) -> ScheduleInfo:
+        return info_of(record, self._envelope(record), last_outcome)
+
+    async def _last_outcome(self, record: ScheduleRecord) -> str | None:
+        envelope = self._envelope(record)
+        if envelope is None or not record.last_id:
+            return None
+        mailbox = await self.firing.templates.mailbox(envelope, record.last_id)
+        mark = await self._session.transport.schedules.mark(mailbox, record.last_id)
+        if mark is not None and not is_settled(mark):
+            return "waiting"
+        reply = reply_in(mark)
+        try:
+            return None if reply is None else type(unpack_reply(reply)[1]).__name__.lower()
+        except Undecodable:
+            return None
+
+    def _envelope(self, record: ScheduleRecord) -> WireEnvelope | None:
+        try:
+            return self.firing.templates.read(record)
+        except BadTemplate:
+            return None
+
+    def _entity(self, record: ScheduleRecord) -> tuple[str | None, str | None]:
+        envelope = self._envelope(record)
+        return (None, None) if envelope is None else (envelope.entity_type, envelope.entity_id)
+
+    def _same(self, record: ScheduleRecord, draft: ScheduleRecord) -> bool:
+        return self._same_command(record, draft) and record.spec == draft.spec and record.policy == draft.policy
+
+    def _same_command(self, record: ScheduleRecord, draft: ScheduleRecord) -> bool:
+        """Return whether two schedules dispatch the same; what cannot be read here is not the same."""
+        try:
+            return _essence(self.firing.templates.clear(record)) == _essence(self.firing.templates.clear(draft))
+        except (BadTemplate, ForeignTemplate):
+            return False
+
+
+def _draft(declared: DeclaredSchedule, template: bytes) -> ScheduleRecord:
+    return ScheduleRecord(
+        name=declared.name,
+        template=template,
+        spec=declared.spec,
+        policy=declared.policy,
+        revision=declared.revision,
+        by_hand=not declared.revision,
+        incarnation=token(8).hex(),
+        seq=0,
+        origin=0,
+        next=None,
+    )
+
+
+def _created(draft: ScheduleRecord, now_ms: int) -> ScheduleRecord:
+    """Return a new schedule.
+
+    Raises:
+        InvalidSettings: It has no tick.
+    """
+    start, end = draft.policy.start_ms, draft.policy.end_ms
+    record = replace(draft, origin=start if start is not None else now_ms)
+    at = max(now_ms, start or 0)
+    first = at if draft.policy.immediately and (end is None or at <= end) else first_tick(record, now_ms)
+    if first is None:
+        raise InvalidSettings(
+            f"schedule {draft.name!r}: {draft.spec} has no tick to come before its end: check `start` and `end`"
+        )
+    return replace(record, next=first)
+
+
+def _span(record: ScheduleRecord) -> tuple[Any, ...]:
+    return record.policy.start_ms, record.policy.end_ms, record.policy.max_runs
+
+
+def _essence(envelope: WireEnvelope) -> tuple[Any, ...]:
+    at_most_once = envelope.flags & AT_MOST_ONCE
+    names = (envelope.name, envelope.entity_type, envelope.entity_id)
+    return *names, envelope.payload, envelope.ttl_ms, envelope.headers or {}, at_most_once, envelope.options or {}
+
+
+def _unknown(name: str) -> UnknownSchedule:
+    return UnknownSchedule(f"there is no schedule {name!r}: `command-bus schedules list` names all", name=name)
+
+
+def _contended(name: str) -> TransportUnavailable:
+    return TransportUnavailable(f"the schedule {name!r} changes all the time: try again", outcome_unknown=False)

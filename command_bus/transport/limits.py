@@ -1,0 +1,107 @@
+"""What a transport says about limits: plain values, and the protocol for operators and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+__all__ = ["BusLimits", "Declared", "LimitUse", "LimitWait", "StoredRule"]
+
+Declared = Literal["written", "same", "older", "differs"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRule:
+    """A rule in the texts of `messages.limits.rule_text`.
+
+    Attributes:
+        name: `bus`, `type:<entity type>`, `entity:<entity type>` or `name:<name>`.
+        declared: What code declares; empty if it declares none.
+        put: What an operator put; empty if none did.
+    """
+
+    name: str
+    declared: str
+    put: str
+
+    @property
+    def in_force(self) -> str:
+        """What holds."""
+        return self.put or self.declared
+
+
+@dataclass(frozen=True, slots=True)
+class LimitUse:
+    """A bucket, and who is behind it.
+
+    Attributes:
+        scope: A rule's name, behind it a colon and the entity or the key if each has its own bucket.
+        tokens: Free now; None if there is no rate.
+        used: Places that are taken.
+        waiting: Entities that wait.
+        free_in: Seconds until the first of them may start; None if that depends on a place that is given up.
+    """
+
+    scope: str
+    tokens: float | None
+    used: int
+    waiting: int
+    free_in: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitWait:
+    """Where an entity stands that waits for a limit.
+
+    Attributes:
+        scope: The bucket that refused it.
+        since_ms: When it was refused first.
+        before: How many stand before it.
+        free_in: As in `LimitUse`.
+    """
+
+    scope: str
+    since_ms: int
+    before: int
+    free_in: float | None
+
+
+class BusLimits(Protocol):
+    """Writes and reads the limits of a namespace."""
+
+    async def declare(self, rules: Mapping[str, str]) -> dict[str, Declared]:
+        """Write what code declares, rule by rule; return what came of each."""
+        ...
+
+    async def declare_keyed(self, names: Mapping[str, Sequence[str]]) -> None:
+        """Write which entity types have classes that name limits by a key, each with the limits' names."""
+        ...
+
+    async def put(self, rule: str, text: str) -> bool:
+        """Write what an operator puts; empty takes it back. Return whether something changed."""
+        ...
+
+    async def hold(self, scope: str, seconds: float) -> None:
+        """Let nothing of a scope start for so long."""
+        ...
+
+    async def rules(self) -> list[StoredRule]:
+        """Return all rules, by name."""
+        ...
+
+    async def keyed(self) -> dict[str, list[str]]:
+        """Return the names of limits that classes name, by entity type."""
+        ...
+
+    async def uses(self, rules: Sequence[str]) -> list[LimitUse]:
+        """Return the scopes of rules that are in use, by name; at most a thousand of each rule."""
+        ...
+
+    async def waits(self, mailboxes: Sequence[str]) -> dict[str, LimitWait]:
+        """Return where mailboxes stand that wait for a limit."""
+        ...
+
+    async def waiting(self) -> int:
+        """Return how many mailboxes wait for a limit."""
+        ...

@@ -1,0 +1,132 @@
+"""`LimitAsks`: asks the first shard whether commands may start, in few large batches, and tells it when their leases have ended.
+
+A question is idempotent under its lease: asked again after a lost answer, it finds its own places. Tokens it takes again then: a lost answer
+costs tokens, and never lets one start too many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from command_bus.errors import CommandBusError
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff
+from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
+from command_bus.transport.redis.keys import GROUP, KeySpace
+from command_bus.transport.redis.limits.rules import limit_keys
+from command_bus.transport.redis.scripts import LIMITS, Script
+from command_bus.transport.steps import Lease
+
+__all__ = ["LimitAsks"]
+
+_MOST = 256
+_log = logging.getLogger("command_bus.transport")
+
+
+@dataclass(slots=True)
+class _Question:
+    """What is sent for one mailbox; `over` has no message and no answer."""
+
+    verb: str
+    args: tuple[Any, ...]
+    answer: asyncio.Future[bool]
+
+
+@dataclass(slots=True)
+class _Batch:
+    script: Script
+    keys: list[str]
+    args: list[Any]
+    items: list[_Question]
+
+
+class LimitAsks(StopAndWait[_Question, _Batch]):
+    """The questions of one worker.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+    """
+
+    def __init__(self, connections: Connections, keys: KeySpace) -> None:
+        first = keys.shards[0]
+        super().__init__(connections.at(first.prefix), f"command_bus.limits{first.prefix}")
+        self._backoff = LoggedBackoff(self._connections.outage, "cannot ask limits", _log)
+        self._names = limit_keys(first)
+
+    def ask(self, lease: Lease, message: str, keyed: str, *, must_yield: bool) -> asyncio.Future[bool]:
+        """Return whether a message may start. If not, its mailbox stands in the queue of the limit that refused it.
+
+        Args:
+            lease: Of its mailbox.
+            message: Its id.
+            keyed: Costs and scopes by key: `cost scope`, with tabs between them.
+            must_yield: Whether it must give up a place that another entity waits for.
+        """
+        args = (lease.mailbox, lease.shard, lease.activation, message, keyed, int(must_yield))
+        return self._ask("ask", args)
+
+    def over(self, mailbox: str, activation: str) -> asyncio.Future[bool]:
+        """Give the places of a lease back that has ended."""
+        return self._ask("over", (mailbox, activation))
+
+    def _ask(self, verb: str, args: tuple[Any, ...]) -> asyncio.Future[bool]:
+        answer: asyncio.Future[bool] = self._future()
+        self._put(_Question(verb, args, answer))
+        return answer
+
+    async def close(self, patience: float) -> None:
+        """Wait for what is in flight, at most `patience` seconds; then drop it (what is lost is found by comparison)."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self.rest()
+        await self.end()
+
+    def _take(self) -> list[_Question]:
+        """Take the first questions that have one verb."""
+        items = [self._line.popleft()]
+        while self._line and len(items) < _MOST and self._line[0].verb == items[0].verb:
+            items.append(self._line.popleft())
+        return items
+
+    def _batch(self, items: list[_Question]) -> _Batch:
+        args: list[Any] = [GROUP, items[0].verb]
+        for item in items:
+            args += item.args
+        return _Batch(LIMITS, self._names, args, items)
+
+    def _items(self, batch: _Batch) -> list[_Question]:
+        return batch.items
+
+    def _is_answer(self, answer: Any) -> bool:
+        return type(answer) is list or type(answer) is int
+
+    def _hand_out(self, batch: _Batch, answer: Any) -> None:
+        answers: Sequence[Any] = answer if type(answer) is list else [b"+"] * len(batch.items)
+        for item, value in zip(batch.items, answers, strict=True):
+            if not item.answer.done():
+                item.answer.set_result(value == b"+")
+
+    async def _send_slowly(self, batch: _Batch, error: CommandBusError | None) -> None:
+        answer: Any = None
+        while answer is None:
+            if error is not None:
+                await asyncio.sleep(self._backoff.failed(error))
+            try:
+                answer = await self._connections.run(batch.script, batch.keys, batch.args)
+            except CommandBusError as failure:
+                error = failure
+        self._backoff.worked()
+        self._hand_out(batch, answer)
+
+    def _failed(self, items: Sequence[_Question], error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            return  # the worker has ended
+        for item in items:
+            if not item.answer.done() and item.verb == "ask":
+                item.answer.set_exception(error)

@@ -1,0 +1,115 @@
+"""`RedisLimits`: write what limits allow, to all shards, and read what they have spent, from the first.
+
+The shards have the same rules, so that each knows whether an entity's start is limited at all. A rule is written to the first shard first: an
+entity of another one that is not asked for yet starts, as a moment ago. What a broken request leaves different, workers set right (`sweep`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from command_bus.transport.limits import Declared, LimitUse, LimitWait, StoredRule
+from command_bus.transport.redis.connection.retrying import RetryingRequests
+from command_bus.transport.redis.keys import GROUP, ShardKeys
+from command_bus.transport.redis.scripts import LIMIT_LOOK, LIMITS, RULE
+
+__all__ = ["RedisLimits", "limit_keys"]
+
+_PAGE = 500
+_FIELDS = 5  # of each that limit_look.lua answers
+
+
+def limit_keys(keys: ShardKeys) -> list[str]:
+    """Return the keys of limits.lua."""
+    return [keys.ready, keys.active, keys.due, keys.paused, keys.rules, keys.limits, keys.places]
+
+
+class RedisLimits(RetryingRequests):
+    """Implements `BusLimits`."""
+
+    @property
+    def _first(self) -> ShardKeys:
+        return self._keys.shards[0]
+
+    async def declare(self, rules: Mapping[str, str]) -> dict[str, Declared]:
+        """See `BusLimits`."""
+        found: dict[str, Declared] = {}
+        for rule, text in rules.items():
+            for shard in reversed(self._keys.shards):
+                found[rule] = cast("Declared", (await self._rule(shard, "declare", rule, text)).decode())
+        return found
+
+    async def declare_keyed(self, names: Mapping[str, Sequence[str]]) -> None:
+        """See `BusLimits`."""
+        for entity_type, limits in names.items():
+            for shard in self._keys.shards:
+                await self._rule(shard, "keyed", entity_type, ",".join(sorted(limits)))
+
+    async def put(self, rule: str, text: str) -> bool:
+        """See `BusLimits`."""
+        return any([await self._rule(shard, "put", rule, text) == b"written" for shard in self._keys.shards])
+
+    async def _rule(self, shard: ShardKeys, verb: str, rule: str, text: str) -> bytes:
+        answer: bytes = await self._run(shard, RULE, [shard.rules, shard.ready, shard.due, shard.places], [verb, rule, text])
+        return answer
+
+    async def hold(self, scope: str, seconds: float) -> None:
+        """See `BusLimits`. The time is the server's."""
+        server_s, micros = await self._ask(self._first, lambda client: client.time())
+        until = int(server_s) * 1000 + int(micros) // 1000 + int(seconds * 1000)
+        await self._run(self._first, LIMITS, limit_keys(self._first), [GROUP, "hold", scope, until])
+
+    async def rules(self) -> list[StoredRule]:
+        """See `BusLimits`."""
+        fields = await self._fields()
+        names = {name[2:] for name in fields if name[:2] in ("d:", "p:")}
+        return [StoredRule(name, fields.get(f"d:{name}", ""), fields.get(f"p:{name}", "")) for name in sorted(names)]
+
+    async def keyed(self) -> dict[str, list[str]]:
+        """See `BusLimits`."""
+        return {
+            name.removeprefix("keyed:"): text.split(",")
+            for name, text in (await self._fields()).items()
+            if name.startswith("keyed:")
+        }
+
+    async def _fields(self) -> dict[str, str]:
+        found: dict[bytes, bytes] = await self._ask(self._first, lambda client: client.hgetall(self._first.rules))
+        return {name.decode(errors="replace"): value.decode(errors="replace") for name, value in found.items()}
+
+    async def uses(self, rules: Sequence[str]) -> list[LimitUse]:
+        """See `BusLimits`."""
+        found = await self._look("scopes", rules)
+        return sorted(
+            (
+                LimitUse(scope.decode(), None if tokens < 0 else tokens / 1000, taken, waiting, _seconds(free))
+                for scope, tokens, taken, waiting, free in found
+            ),
+            key=lambda use: use.scope,
+        )
+
+    async def waits(self, mailboxes: Sequence[str]) -> dict[str, LimitWait]:
+        """See `BusLimits`."""
+        waits: dict[str, LimitWait] = {}
+        for at in range(0, len(mailboxes), _PAGE):
+            for mailbox, scope, since, before, free in await self._look("stand", mailboxes[at : at + _PAGE]):
+                waits[mailbox.decode()] = LimitWait(scope.decode(), int(since), before, _seconds(free))
+        return waits
+
+    async def waiting(self) -> int:
+        """See `BusLimits`."""
+        answer: int = await self._run(self._first, LIMIT_LOOK, self._look_keys, ["all"])
+        return answer
+
+    @property
+    def _look_keys(self) -> list[str]:
+        return [self._first.rules, self._first.limits, self._first.places]
+
+    async def _look(self, verb: str, what: Sequence[str]) -> list[tuple[Any, ...]]:
+        flat: list[Any] = await self._run(self._first, LIMIT_LOOK, self._look_keys, [verb, *what])
+        return [tuple(flat[at : at + _FIELDS]) for at in range(0, len(flat), _FIELDS)]
+
+
+def _seconds(micros: int) -> float | None:
+    return None if micros < 0 else micros / 1_000_000

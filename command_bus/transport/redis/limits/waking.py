@@ -1,0 +1,177 @@
+"""`LimitWork`: wakes the mailboxes that a limit holds when their time comes, and finds what broken requests have left.
+
+Each limit that something waits for has one member of `due` in the first shard, at the time when the first may start. The worker that finds it due
+wakes as many as have tokens or places, in the order of their first refusals. Mailboxes of the first shard are made ready in the same script.
+Those of others are granted their start there, and then made ready in their own shard. What dies between leaves a grant, and a mailbox that
+waits: `sweep` compares them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from command_bus.randomness import JITTER
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.keys import GROUP, KeySpace
+from command_bus.transport.redis.limits.rules import limit_keys
+from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
+from command_bus.transport.redis.scripts import LIMIT_LOOK, LIMITS, WAKE_LIMITED
+from command_bus.transport.redis.worker.due_work import Member, Performed
+from command_bus.transport.redis.worker.periodic import run_periodically
+
+__all__ = ["LimitWork"]
+
+_log = logging.getLogger("command_bus.worker")
+_PAGE = 200
+_PAUSE = 5.0
+"""Seconds between two pages of a sweep."""
+
+
+class _Pass(NamedTuple):
+    mailbox: str
+    kind: str
+    at_us: int
+    shard: int
+    activation: str
+
+
+class LimitWork:
+    """Implements `DueJob` for the members `l:` of the first shard.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+        lease: Seconds that a lease lives: a grant that is older, and whose mailbox still waits, was lost.
+    """
+
+    def __init__(self, connections: Connections, keys: KeySpace, *, lease: float) -> None:
+        self._connections = connections
+        self._keys = keys
+        self._first = keys.shards[0]
+        self._names = limit_keys(self._first)
+        self._lease = lease
+        self._cursor = 0
+        self._cursors = [0] * keys.count
+
+    async def perform(self, members: Sequence[Member]) -> Performed:
+        """See `DueJob`."""
+        flat: list[bytes] = await self._limits("wake", [member.name[2:] for member in members])
+        await self._wake([(name.decode(), int(shard)) for name, shard in zip(flat[::2], flat[1::2], strict=True)])
+        return Performed(len(members))
+
+    async def _limits(self, verb: str, args: Sequence[Any]) -> Any:
+        return await self._connections.at(self._first.prefix).run(LIMITS, self._names, [GROUP, verb, *args])
+
+    async def _wake(self, granted: Sequence[tuple[str, int]]) -> None:
+        """Make mailboxes ready in their shards; take the grants of those back that do not wait."""
+        by_shard: dict[int, list[str]] = {}
+        for mailbox, shard in granted:
+            by_shard.setdefault(shard, []).append(mailbox)
+        for shard, mailboxes in by_shard.items():
+            keys = self._keys.shards[shard]
+            answers: list[bytes] = await self._connections.at(keys.prefix).run(
+                WAKE_LIMITED, [keys.ready, keys.active, keys.paused], [GROUP, *mailboxes]
+            )
+            for verb in (b"again", b"gone"):
+                if those := [name for name, answer in zip(mailboxes, answers, strict=True) if answer == verb]:
+                    await self._limits(verb.decode(), those)
+
+    # What was lost.
+
+    async def run(self) -> None:
+        """Sweep for ever."""
+        server = self._connections.at(self._first.prefix)
+        await run_periodically(self.sweep, asyncio.Event(), f"{self._first.prefix} limits", server.outage)
+
+    async def sweep(self) -> float:
+        """Compare a page of passes with their mailboxes, and set right what differs; return the seconds until the next page."""
+        server = self._connections.at(self._first.prefix)
+        if not await server.ask(lambda client: client.exists(self._first.rules, self._first.limits)):
+            return _PAUSE
+        await self._copy_rules()
+        seconds, micros = await server.ask(lambda client: client.time())
+        page: Any = await server.ask(lambda client, cursor: client.hscan(self._first.limits, cursor, count=_PAGE), self._cursor)
+        self._cursor, fields = page
+        passes = [_pass_in(name, value) for name, value in fields.items() if name[:2] == b"p\n"]
+        buckets = [name[2:].decode() for name in fields if name[:2] == b"b\n"]
+        if buckets:
+            await self._limits("clean", buckets)
+        records = await self._records([(each.mailbox, each.shard) for each in passes])
+        now_us = int(seconds) * 1_000_000 + int(micros)
+        verbs: dict[str, list[str]] = {}
+        for each in passes:
+            verb = _verdict(each, records[each.mailbox], now_us - self._lease * 1e6)
+            if verb == "over":
+                await self._limits("over", [each.mailbox, each.activation])
+            elif verb:
+                verbs.setdefault(verb, []).append(each.mailbox)
+        for verb, mailboxes in verbs.items():
+            _log.info("limits: %d grants were lost (%s)", len(mailboxes), verb)
+            await self._limits(verb, mailboxes)
+        for shard in range(self._keys.count):
+            await self._find_forgotten(shard)
+        return _PAUSE * JITTER.uniform(0.8, 1.2)
+
+    async def _find_forgotten(self, shard: int) -> None:
+        """Wake those mailboxes of a page that wait for a limit and stand in no queue: they ask again."""
+        keys = self._keys.shards[shard]
+        server = self._connections.at(keys.prefix)
+        page: Any = await server.ask(lambda client, cursor: client.hscan(keys.active, cursor, count=_PAGE), self._cursors[shard])
+        self._cursors[shard], records = page
+        names = [name.decode() for name, record in records.items() if record[:2] == b"l|"]
+        if not names:
+            return
+        flat: Any = await self._connections.at(self._first.prefix).run(
+            LIMIT_LOOK, [self._first.rules, self._first.limits, self._first.places], ["stand", *names]
+        )
+        granted = await self._connections.at(self._first.prefix).ask(
+            lambda client: client.hmget(self._first.limits, [f"p\n{name}" for name in names])
+        )
+        stand = {name.decode() for name in flat[::5]} | {name for name, found in zip(names, granted, strict=True) if found}
+        if forgotten := [name for name in names if name not in stand]:
+            _log.warning("%s: %d mailboxes waited for a limit in no queue", keys.active, len(forgotten))
+            await server.run(WAKE_LIMITED, [keys.ready, keys.active, keys.paused], [GROUP, *forgotten])
+
+    async def _records(self, mailboxes: Sequence[tuple[str, int]]) -> dict[str, MailboxRecord]:
+        records: dict[str, MailboxRecord] = {}
+        by_shard: dict[int, list[str]] = {}
+        for mailbox, shard in mailboxes:
+            by_shard.setdefault(shard, []).append(mailbox)
+        for shard, names in by_shard.items():
+            keys = self._keys.shards[shard]
+            found: Any = await self._connections.at(keys.prefix).ask(
+                lambda client, at, those: client.hmget(at, those), keys.active, names
+            )
+            records |= dict(zip(names, map(parse_record, found), strict=True))
+        return records
+
+    async def _copy_rules(self) -> None:
+        """Give the other shards the rules of the first one, where a broken request left them different."""
+        if self._keys.count == 1:
+            return
+        rules = await self._connections.at(self._first.prefix).ask(lambda client: client.hgetall(self._first.rules))
+        for keys in self._keys.shards[1:]:
+            server = self._connections.at(keys.prefix)
+            theirs = await server.ask(lambda client, key: client.hgetall(key), keys.rules)
+            if missing := {name: value for name, value in rules.items() if theirs.get(name) != value}:
+                await server.ask(lambda client, key, values: client.hset(key, mapping=values), keys.rules, missing)
+            if extra := [name for name in theirs if name not in rules]:
+                await server.ask(lambda client, key, names: client.hdel(key, *names), keys.rules, extra)
+
+
+def _pass_in(name: bytes, value: bytes) -> _Pass:
+    head, activation, *_ = value.decode().split("\n")
+    kind, _, at, shard = head.split("|")
+    return _Pass(name[2:].decode(), kind, int(at), int(shard), activation)
+
+
+def _verdict(each: _Pass, record: MailboxRecord, lost_before_us: float) -> str:
+    """Return what a pass has become: `over` if its lease has ended, `again` or `gone` if its grant was lost; empty if it is good."""
+    if each.kind == "s":
+        return "" if record.activation == each.activation else "over"
+    if record.state == "l":
+        return "again" if each.at_us < lost_before_us else ""
+    return "" if record.state in ("r", "o") else "gone"

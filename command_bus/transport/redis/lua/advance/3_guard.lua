@@ -1,0 +1,49 @@
+-- What limits say before a command starts.
+
+-- What limits say of each step's next start: false if it may start, 'ask', or the limit that refuses it; and its scopes.
+local verdicts, scopes_of_step = {}, {}
+
+-- Return nil if a command may start; 'ask' if its worker has to ask the first shard, and has not; else the limit that refuses it. Nothing is
+-- changed, and nothing changes it before the start of this step.
+local function judge(step, name, activation)
+  if verdicts[step] == nil then
+    local scopes, asks = limits.scopes_of(name)
+    scopes_of_step[step] = scopes
+    verdicts[step] = asks and 'ask' or (scopes[1] and limits.refusing(name, activation, '')) or false
+  end
+  return verdicts[step] or nil
+end
+
+-- Return whether an entity's start is limited.
+local function is_limited(name)
+  if not limits then return false end
+  local scopes, asks = limits.scopes_of(name)
+  return #scopes > 0 or asks
+end
+
+-- Return what `judge` says, and carry it out: tokens are deducted, or the entity stands in the queue of the limit that refuses it.
+local function guard(step, name, activation, message)
+  if grants[step] == message then return nil end
+  local refusing = judge(step, name, activation)
+  if refusing == 'ask' then return 'ask' end
+  if refusing then
+    limits.wait(name, refusing, '', '', '0')
+    return refusing
+  end
+  if scopes_of_step[step][1] then limits.start(name, activation, '', scopes_of_step[step], '0') end
+end
+
+-- Return whether a lone command would be refused. It is not changed.
+local function would_wait(step, name, activation)
+  local refusing = not grants[step] and judge(step, name, activation)
+  return refusing and refusing ~= 'ask'
+end
+
+-- Return whether another entity waits for a place that this one has.
+local function is_place_wanted(name)
+  local pass = limits and is_home and limits.pass_of(name)
+  for scope in pairs(pass and pass.scopes or {}) do
+    if limits.is_queued(scope) then return true end
+  end
+  return false
+end

@@ -1,0 +1,105 @@
+-- schedule_fire: accept the firings of schedules into their mailboxes, each number once.
+--
+-- uses: record, newer, lone, holds, line, events
+--
+-- KEYS[1]   ready    stream of activations
+-- KEYS[2]   active   hash: mailbox name -> record (see shared/record.lua)
+-- KEYS[3]   stats    hash of counters
+-- KEYS[4]   later    hash: mailbox name -> number of delayed commands
+-- KEYS[5]   paused   hash: scope -> mode|since in ms|why (see shared/holds.lua)
+-- KEYS[6]   watched  hash: entity type -> number of events to keep (see shared/events.lua)
+-- KEYS[7]   events   stream of what happened to commands of watched types
+-- KEYS[8]   lone     hash: mailbox name -> envelope (see shared/lone.lua)
+-- KEYS[9]   fired    hash: schedule -> incarnation:number of its last firing in this shard
+-- KEYS[10]  flows    hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[11]  turns    sorted set of flows, by their virtual time
+-- KEYS[12]  line     sorted set of the places of entities that wait
+-- KEYS[13…] for each firing its mailbox, and the mark of its command id
+-- ARGV[1]   limit    of commands in this shard
+-- ARGV[2…]  for each firing: schedule, incarnation, number, '1' if it counts although there is nothing to compare it with, mailbox name,
+--           commands that the mailbox may hold, digest, envelope, '1' if it is late, flow (see
+--           shared/line.lua)
+--
+-- returns a character per firing: + accepted, = this number or a later one was before, k the command id is known, u there is nothing to
+--         compare the number with; refused: d drained, e mailbox full, t shard full, w the mailbox takes nothing
+--
+-- What is refused was not touched. The first write may fail at the memory limit, with nothing done; after it nothing fails.
+
+local ready, active, stats, later, paused, lone, fired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[8], KEYS[9]
+local call, pcall = redis.call, redis.pcall
+local publish = call('EXISTS', KEYS[6]) == 1 and publisher(KEYS[6], KEYS[7])
+local queue_up = call('EXISTS', KEYS[10]) == 1 and open_line(ready, active, KEYS[10], KEYS[11], KEYS[12])
+
+-- Return what a number is: '=' was before, 'u' not comparable; nil: it may be fired.
+local function compared(schedule, incarnation, number, armed)
+  local value = call('HGET', fired, schedule)
+  local kept, last = string.match(value or '', '^(.*):(%d+)$')
+  if kept ~= incarnation then return not armed and 'u' or nil end
+  return tonumber(last) >= number and '=' or nil
+end
+
+local function refusal(name, box, room, record)
+  local length = pcall('XLEN', box)
+  if type(length) ~= 'number' then return 'w' end
+  local _, drained = holds_of(paused, name)
+  if drained then return 'd' end
+  local depth = length + (is_lone(record) and 1 or 0) + (tonumber(call('HGET', later, name)) or 0)
+  if depth >= room then return 'e' end
+  return (tonumber(call('HGET', stats, 'depth')) or 0) >= tonumber(ARGV[1]) and 't' or nil
+end
+
+-- Put a command into its mailbox; return the error, if there is one.
+local function put(name, box, envelope, record, flow)
+  local held, queued = (holds_of(paused, name)), nil
+  if not record and not held and not queue_up and #envelope <= LONE_BYTES and call('EXISTS', box) == 0
+    and type(pcall('HSET', lone, name, envelope)) == 'number' then
+    local activation = pcall('XADD', ready, '*', 'e', name)
+    if type(activation) == 'string' then
+      local alone = tells_time(activation)
+      queued = pack_record(alone and 'o' or 'r', activation, '0', '0')
+      if alone then return call('HSET', active, name, queued) and nil end
+    end
+  end
+  local lined_up, fault = line_up(active, box, name, record)
+  local added = fault or pcall('XADD', box, '*', 'e', envelope)
+  if type(added) == 'table' then return added end
+  if record then return queue_up and call('HSET', active, name, queue_up.noted(lined_up, name, flow, added)) and nil end
+  local parts = queue_up and queue_up.parts_of(flow, added)
+  call('HSET', active, name, queued or (held and pack_record('s', '', '0', '0', parts) or queue(ready, name, '0', '0', parts)))
+end
+
+local function fire(arg, box, mark)
+  local schedule, incarnation, number, armed = ARGV[arg], ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3] == '1'
+  local name, room, digest, envelope = ARGV[arg + 4], tonumber(ARGV[arg + 5]), ARGV[arg + 6], ARGV[arg + 7]
+  local answer = compared(schedule, incarnation, tonumber(number), armed)
+  if answer then return answer end
+  local before, record = call('HGET', fired, schedule), call('HGET', active, name)
+  local known = pcall('GET', mark)
+  if type(known) == 'table' then return 'w' end
+  answer = not known and refusal(name, box, room, record)
+  if answer then return answer end
+  call('HSET', fired, schedule, incarnation .. ':' .. number)
+  if not queue_up and ARGV[arg + 9] ~= '1' then  -- the first class or tenant: a line is in use
+    call('HSET', KEYS[10], 'c0', '0')
+    queue_up = open_line(ready, active, KEYS[10], KEYS[11], KEYS[12])
+  end
+  if known then return 'k' end
+  if put(name, box, envelope, record, ARGV[arg + 9]) then
+    if before then call('HSET', fired, schedule, before) else call('HDEL', fired, schedule) end
+    return 'w'
+  end
+  call('SET', mark, 'q' .. digest .. name)
+  for _, counter in ipairs({'depth', 'accepted', 'fired', ARGV[arg + 8] == '1' and 'late' or nil}) do
+    pcall('HINCRBY', stats, counter, 1)
+  end
+  if publish then publish('accepted', name, envelope, '', '', '', '') end
+  return '+'
+end
+
+local answers = {}
+for arg = 2, #ARGV, 10 do
+  local key = 13 + 2 * #answers
+  answers[#answers + 1] = fire(arg, KEYS[key], KEYS[key + 1])
+end
+if queue_up then queue_up.finish() end
+return table.concat(answers)

@@ -1,0 +1,39 @@
+
+-- limit_queues: who waits for a limit, and who is granted its start.
+
+-- Add to `limits` what changes its queues.
+local function add_queues(limits, state_key, places_key, now)
+  -- Reserve tokens and take places for a start of a mailbox's next command, or of this message.
+  function limits.grant(mailbox, message, list, since, shard)
+    local scopes = {}
+    for _, each in ipairs(list) do
+      local rule = limits.rule_of(each[1])
+      scopes[each[1]] = rule.tick and math.min(each[2], rule.burst) or 0
+      if rule.tick then limits.reserve(each[1], scopes[each[1]]) end
+      if rule.most then limits.move_place('ZADD', each[1], mailbox) end
+    end
+    limits.keep_pass(mailbox, 'g', '', message, since, shard, scopes)
+  end
+  -- Return what is written of a mailbox that waits: since when, its shard, the scope that refused it, the message, its scopes by key.
+  function limits.waiting(mailbox)
+    return string.match(redis.call('HGET', state_key, 'w\n' .. mailbox) or '', '^(%d+)|(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
+  end
+  function limits.leave_queue(mailbox, scope, since)
+    redis.call('ZREM', places_key, 'q\n' .. scope .. '\n' .. since .. '\n' .. mailbox)
+    redis.call('HDEL', state_key, 'w\n' .. mailbox)
+    limits.queues[scope] = nil
+  end
+
+  -- Put a mailbox into the queue of the scope that refuses it. It keeps the time of its first refusal.
+  function limits.wait(mailbox, scope, message, keyed, shard)
+    local since, _, before = limits.waiting(mailbox)
+    if before then limits.leave_queue(mailbox, before, since) end
+    local pass = limits.pass_of(mailbox)
+    since = since or (pass and pass.since ~= '0' and pass.since) or string.format('%016.0f', now)
+    limits.drop(mailbox)
+    if not limits.is_queued(scope) then limits.woken[scope] = true end
+    redis.call('ZADD', places_key, 0, 'q\n' .. scope .. '\n' .. since .. '\n' .. mailbox)
+    redis.call('HSET', state_key, 'w\n' .. mailbox, since .. '|' .. shard .. '\n' .. scope .. '\n' .. message .. '\n' .. (keyed or ''))
+    limits.queues[scope] = true
+  end
+end

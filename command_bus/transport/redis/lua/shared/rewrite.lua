@@ -1,0 +1,36 @@
+-- rewrite: give the first command of a mailbox another envelope. Uses lone.
+--
+-- A stream's entries cannot be changed, and none can be added before others. So if the envelope stands in the stream, the stream is written
+-- again, with the ids that it had; a large one is not, because no other client is served meanwhile.
+
+local MOST_REWRITTEN = 8 * 1024 * 1024  -- bytes
+
+-- Return the fields of an entry with another envelope.
+local function with_envelope(fields, envelope)
+  local changed = {}
+  for i = 1, #fields do changed[i] = i % 2 == 0 and fields[i - 1] == 'e' and envelope or fields[i] end
+  return changed
+end
+
+-- Return false if there is too much to write, or no first command: then nothing was changed.
+local function rewrite_head(box, lone, name, envelope)
+  local entries, bytes, after = {}, 0, '-'
+  repeat
+    local page = redis.call('XRANGE', box, after, '+', 'COUNT', 100)
+    for _, entry in ipairs(page) do
+      entries[#entries + 1] = entry
+      for i = 2, #entry[2], 2 do bytes = bytes + #entry[2][i] + 100 end
+      after = '(' .. entry[1]
+    end
+    if #entries > 0 and entries[1][2][1] == 'l' then
+      redis.call('HSET', lone, name, envelope)
+      return true
+    end
+    if bytes > MOST_REWRITTEN then return false end
+  until #page < 100
+  if #entries == 0 then return false end
+  redis.call('DEL', box)
+  entries[1][2] = with_envelope(entries[1][2], envelope)
+  for _, entry in ipairs(entries) do redis.call('XADD', box, entry[1], unpack(entry[2])) end
+  return true
+end

@@ -1,0 +1,63 @@
+-- unique: the hash `unique`: key -> the command that stands for it, as place|window|most|flags|inbox|name|id.
+--
+-- A key is the part of the mailbox's name before its colon, a colon, the encoded entity id, a colon, and the key that the application gave.
+--
+-- place    the command's id in its mailbox; d while it is delayed
+-- window   ms until which the key is held whatever becomes of the command; empty if there is no window
+-- most     ms after which the command is not put off any more; empty if there is no such limit
+-- flags    g if its command id is remembered
+-- inbox    of the caller who waits for its reply, percent-encoded; empty if none does
+-- name     wire name
+-- id       command id
+--
+-- Who settles or removes a command releases its key. A stander that is gone without that is not believed: see `standing`.
+
+local function parse_stander(value)
+  return string.match(value, '^([^|]*)|(%d*)|(%d*)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
+end
+
+-- Return whether a stander is the command at a place: a message id, or d: and the id of a delayed command.
+local function stands_at(value, place)
+  local at, _, _, _, _, _, id = parse_stander(type(value) == 'string' and value or '')
+  if string.sub(place, 1, 2) ~= 'd:' then return at == place end
+  return at == 'd' and id == string.sub(place, 3)
+end
+
+-- Return 'waits'; 'started' of a command that runs, or was started and waits to be started again; nil if the command is gone.
+--
+-- This asks the record only, because a producer may not read mailboxes: the record names the command that runs, or as its part `started` the
+-- one that was started. What is behind it is believed. A state that only a later release knows is left to that.
+local function standing(value, record, delayed)
+  local place, _, _, _, _, _, id = parse_stander(value)
+  if place == 'd' then return redis.call('HEXISTS', delayed, id) == 1 and 'waits' or nil end
+  if not place or not record or is_lone(record) then return nil end
+  if is_newer(record) then return 'started' end
+  local _, _, _, running, _, first, _, parts = parse_record(record)
+  if running == place then return 'started' end
+  if running ~= '' then return is_behind(place, running) and 'waits' or nil end
+  local started = first ~= '0' and string.find(parts .. '|', '|started=' .. place .. '|', 1, true)
+  return started and 'started' or 'waits'
+end
+
+-- Release the key of a command that was removed, if it is that command which stands for it. After the first write this does not fail.
+local function release_key(unique, key, place)
+  if key ~= '' and stands_at(redis.pcall('HGET', unique, key), place) then redis.call('HDEL', unique, key) end
+end
+
+-- Note the new place of a command that stands for a key, if it does.
+local function move_stander(unique, key, from, to)
+  local value = redis.pcall('HGET', unique, key)
+  if stands_at(value, from) then redis.call('HSET', unique, key, to .. string.match(value, '|.*$')) end
+end
+
+-- Return the fields of a delayed command's entry without its key, and the key: it has one as field `u`.
+local function without_key(fields)
+  for i = 1, #fields, 2 do
+    if fields[i] == 'u' then
+      local key = table.remove(fields, i + 1)
+      table.remove(fields, i)
+      return fields, key
+    end
+  end
+  return fields
+end

@@ -1,0 +1,1 @@
+"""Schedules as Redis stores them."""

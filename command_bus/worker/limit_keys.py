@@ -1,0 +1,52 @@
+"""The named limits of a command, by its fields: which buckets, at what cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from command_bus.errors import InvalidCommand
+from command_bus.handlers.handler import Handler
+from command_bus.messages.limits import Limit, cost_of
+from command_bus.serialization.envelope import ENCRYPTED, unpack_envelope
+from command_bus.serialization.limits import Undecodable, reading_limits
+from command_bus.serialization.models import codec_for
+from command_bus.serialization.protection import Protection
+from command_bus.settings import BusSettings
+from command_bus.transport.mailboxes import encoded
+from command_bus.transport.steps import Asked
+
+__all__ = ["LimitKeys", "scope_name"]
+
+
+def scope_name(limit: Limit, message: object) -> str:
+    """Return the bucket of a named limit that a message falls into."""
+    return f"name:{limit.name}" if limit.key is None else f"name:{limit.name}:{encoded(str(getattr(message, limit.key)))}"
+
+
+class LimitKeys:
+    """Reads of a command what its class's limits ask for.
+
+    Args:
+        lookup: Finds the handler of a wire name.
+        settings: Limits of what is read.
+        protection: Decrypts, or None.
+    """
+
+    def __init__(self, lookup: Callable[[str], Handler | None], settings: BusSettings, protection: Protection | None) -> None:
+        self._lookup = lookup
+        self._limits = reading_limits(settings)
+        self._protection = protection
+
+    def keyed(self, asked: Asked) -> str:
+        """Return costs and buckets: `cost scope`, with tabs between them. A command that cannot be read has none: it is settled as what it is."""
+        try:
+            envelope = unpack_envelope(asked.envelope or b"", self._limits)
+            handler = self._lookup(envelope.name)
+            if handler is None or not handler.spec.limits:
+                return ""
+            is_secret = envelope.flags & ENCRYPTED and self._protection is not None
+            payload = self._protection.payload(envelope) if is_secret and self._protection is not None else envelope.payload
+            message = codec_for(handler.message_type).decode(payload, self._limits)
+            return "\t".join(f"{cost_of(limit, message)} {scope_name(limit, message)}" for limit in handler.spec.limits)
+        except (Undecodable, InvalidCommand):
+            return ""

@@ -1,0 +1,18 @@
+"""The breakages of single parts of the bus."""
+
+from __future__ import annotations
+
+from tests.mutants.events import EVENTS
+from tests.mutants.limits import LIMITS
+from tests.mutants.line import LINE
+from tests.mutants.lone import LONE
+from tests.mutants.policies import POLICIES
+from tests.mutants.reserved import RESERVED
+from tests.mutants.schedules import SCHEDULES
+from tests.mutants.slots import SLOTS
+from tests.mutants.small import SMALL
+from tests.mutants.unique import UNIQUE
+
+__all__ = ["PARTS"]
+
+PARTS = (*EVENTS, *LIMITS, *LINE, *LONE, *POLICIES, *RESERVED, *SCHEDULES, *SLOTS, *SMALL, *UNIQUE)

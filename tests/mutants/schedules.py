@@ -1,0 +1,114 @@
+"""Breakages of schedules and of pauses that end by themselves: each drops one compare."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["SCHEDULES"]
+
+_LUA = "transport/redis/lua"
+_SCHEDULES = "tests/conformance/test_schedules.py"
+_CHANGES = "tests/conformance/test_schedule_changes.py"
+_PAUSES = "tests/conformance/test_timed_pauses.py"
+_PLANNING = "tests/unit/test_schedule_planning.py"
+
+SCHEDULES = (
+    Mutant(
+        "a firing is accepted whatever was fired before",
+        f"{_LUA}/schedule_fire.lua",
+        "return tonumber(last) >= number and '=' or nil",
+        "return nil",
+        f"{_SCHEDULES}::test_nothing_fires_behind_a_change",
+    ),
+    Mutant(
+        "a firing of a removed schedule is accepted by one of the same name",
+        f"{_LUA}/schedule_fire.lua",
+        "if kept ~= incarnation then return not armed and 'u' or nil end",
+        "if kept ~= incarnation then return nil end",
+        f"{_SCHEDULES}::test_nothing_fires_behind_a_change",
+    ),
+    Mutant(
+        "a record is written over another one",
+        f"{_LUA}/schedule_change.lua",
+        "local same = now == before or now == after",
+        "local same = true",
+        f"{_CHANGES}::test_a_record_that_has_changed_is_left_alone",
+    ),
+    Mutant(
+        "a drained entity gets firings",
+        f"{_LUA}/schedule_fire.lua",
+        "if drained then return 'd' end",
+        "",
+        f"{_CHANGES}::test_a_full_or_drained_entity_delays_and_loses_nothing",
+    ),
+    Mutant(
+        "a full entity gets firings",
+        f"{_LUA}/schedule_fire.lua",
+        "if depth >= room then return 'e' end",
+        "",
+        f"{_CHANGES}::test_a_full_or_drained_entity_delays_and_loses_nothing",
+    ),
+    Mutant(
+        "a change does not end what is under way",
+        "scheduling/firing.py",
+        "            if not record.pinned:\n                return record, raw",
+        "            if True:\n                return record, raw",
+        f"{_SCHEDULES}::test_a_change_while_a_tick_is_under_way",
+    ),
+    Mutant(
+        "a refused firing is not barred when its schedule is paused",
+        f"{_LUA}/schedule_bar.lua",
+        "redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ':' .. ARGV[3])\n",
+        "",
+        f"{_CHANGES}::test_a_refused_tick_is_the_next_one_again_if_it_is_paused",
+    ),
+    Mutant(
+        "an older revision replaces a newer one",
+        "scheduling/schedules.py",
+        "            if draft.revision <= record.revision:",
+        "            if draft.revision == record.revision:",
+        f"{_CHANGES}::test_revisions_of_what_code_declares",
+    ),
+    Mutant(
+        "clocks that jumped ahead take the ticks with them",
+        "scheduling/planning.py",
+        "    if first is None or first >= record.next:\n        return None",
+        "    if True:\n        return None",
+        f"{_PLANNING}::test_clocks_a_day_ahead_and_back_lose_no_tick_and_repeat_none",
+    ),
+    Mutant(
+        "what was fired ahead of its time is fired again",
+        "scheduling/record.py",
+        "if found is not None and self.ahead and self.ahead[0] <= found <= self.ahead[1]:",
+        "if False:",
+        f"{_PLANNING}::test_clocks_a_day_ahead_and_back_lose_no_tick_and_repeat_none",
+    ),
+    Mutant(
+        "ticks are counted from the time of the firing",
+        "scheduling/planning.py",
+        "    following = record.after(record.next)\n",
+        "    following = record.after(now_ms)\n",
+        f"{_PLANNING}::test_missed_ticks",
+    ),
+    Mutant(
+        "a pause without an end keeps that of an earlier one",
+        f"{_LUA}/hold.lua",
+        "  redis.call('ZREM', due, ending)\nend",
+        "end",
+        f"{_PAUSES}::test_each_pause_and_resume_replaces_the_end",
+    ),
+    Mutant(
+        "any end ends a pause",
+        f"{_LUA}/hold.lua",
+        "  if tonumber(redis.call('ZSCORE', due, ending) or '') ~= tonumber(till) then return 'gone' end\n",
+        "",
+        f"{_PAUSES}::test_each_pause_and_resume_replaces_the_end",
+    ),
+    Mutant(
+        "an operator's pause is borrowed",
+        f"{_LUA}/hold.lua",
+        "  if redis.call('HEXISTS', paused, scope) == 1 then return 'held' end\n",
+        "",
+        f"{_PAUSES}::test_a_borrowed_pause_touches_no_other",
+    ),
+)

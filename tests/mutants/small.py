@@ -1,0 +1,110 @@
+"""Breakages of small capabilities: limits, retention, recounts, edited replays, what is old or compressed."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["SMALL"]
+
+_LUA = "transport/redis/lua"
+_AWAY = "tests/conformance/test_server_away.py"
+_PAUSE = "tests/conformance/test_worker_pause.py"
+_LETTERS = "tests/conformance/test_letter_retention.py"
+_EDITED = "tests/conformance/test_edited_replays.py"
+_RECOUNT = "tests/conformance/test_recount.py"
+_ENTITIES = "tests/conformance/test_max_entities.py"
+
+SMALL = (
+    Mutant(
+        "one entity more has work than there may",
+        f"{_LUA}/enqueue.lua",
+        "or (newcomers and newcomers < 1 and not records[box])",
+        "or (newcomers and newcomers < 0 and not records[box])",
+        _ENTITIES,
+    ),
+    Mutant(
+        "a single command begins an entity too many",
+        f"{_LUA}/enqueue_one.lua",
+        "  if not record and call('HLEN', active) >= tonumber(mailboxes) then return '?' end\n",
+        "",
+        _ENTITIES,
+    ),
+    Mutant(
+        "what is sent while the server is away waits",
+        "transport/redis/sending/enqueue_line.py",
+        "        if self._watch.refuses:\n            raise self._watch.refusal()\n",
+        "",
+        f"{_AWAY}::test_sends_fail_at_once_until_a_probe_succeeds",
+    ),
+    Mutant(
+        "a cut connection counts as an outage",
+        "transport/redis/connection/server_watch.py",
+        "        self._probing = loop",
+        "        self._away(error)\n        self._probing = loop",
+        f"{_AWAY}::test_a_cut_connection_is_no_outage",
+    ),
+    Mutant(
+        "a paused worker keeps what a read brings",
+        "transport/slots.py",
+        " if ask.reserved and not self.paused else self.free\n",
+        " if ask.reserved else self.free\n",
+        f"{_PAUSE}::test_what_a_read_under_way_brings_is_given_back",
+        more=(("worker/worker.py", "leaving=lambda: worker.stopping() or worker.paused", "leaving=lambda: worker.stopping()"),),
+    ),
+    Mutant(
+        "a paused worker keeps its entities",
+        "worker/worker.py",
+        "leaving=lambda: worker.stopping() or worker.paused",
+        "leaving=lambda: worker.stopping()",
+        f"{_PAUSE}::test_the_entity_of_a_paused_worker_goes_on_elsewhere",
+    ),
+    Mutant(
+        "the letter of a parked entity is pruned",
+        f"{_LUA}/prune_letters.lua",
+        "  if redis.call('HGET', parked, fields['m'] or '') ~= id then\n",
+        "  if true then\n",
+        _LETTERS,
+    ),
+    Mutant(
+        "a letter is pruned before its time",
+        f"{_LUA}/prune_letters.lua",
+        "tonumber(string.match(id, '^%d+')) < oldest",
+        "tonumber(string.match(id, '^%d+')) > oldest",
+        _LETTERS,
+    ),
+    Mutant(
+        "an edited parked command loses its place",
+        f"{_LUA}/shared/rewrite.lua",
+        "for _, entry in ipairs(entries) do redis.call('XADD', box, entry[1]",
+        "for _, entry in ipairs(entries) do redis.call('XADD', box, '*'",
+        f"{_EDITED}::test_ids_stay",
+    ),
+    Mutant(
+        "an edited command is not checked against its entity",
+        "admin/edited_letters.py",
+        "    if entity_id != envelope.entity_id:\n",
+        "    if entity_id is envelope:\n",
+        _EDITED,
+    ),
+    Mutant(
+        "settled commands that stand in a mailbox are counted again",
+        f"{_LUA}/recount.lua",
+        "return length - #redis.call('XRANGE', box, '-', '(' .. message, 'COUNT', 100)",
+        "return length - 0 * #redis.call('XRANGE', box, '-', '(' .. message, 'COUNT', 100)",
+        _RECOUNT,
+    ),
+    Mutant(
+        "a mailbox that was not seen is not counted",
+        f"{_LUA}/recount.lua",
+        "  if not box then return nil, 'changed' end\n",
+        "  if not box then return 0 end\n",
+        _RECOUNT,
+    ),
+    Mutant(
+        "a batch does not count the entities that it begins",
+        f"{_LUA}/enqueue.lua",
+        "      if newcomers and idle and records[box] then newcomers = newcomers - 1 end\n",
+        "",
+        _ENTITIES,
+    ),
+)
