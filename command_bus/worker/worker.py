@@ -328,21 +328,7 @@ class _Parts:
     def __init__(self, worker: Worker, session: Session, middleware: Sequence[Middleware]) -> None:
         settings, protection = worker.settings, session.protection
         self.threads = HandlerThreads(settings.threads)
-        self.side = session.transport.worker_side(
-            WorkerSideOptions(
-                name=worker.name,
-                lease=settings.lease,
-                reply_ttl=settings.reply_ttl,
-                slots=worker.concurrency,
-                max_lent=settings.max_waiting,
-                is_stuck=lambda: self.threads.turns_away,
-                heartbeat=lambda now_ms: worker_record(worker.info(now_ms)),
-                dead_letter_ttl=settings.dead_letter_ttl,
-                max_dead_letters=settings.max_dead_letters,
-                max_depth=lambda entity_type: settings.entity(entity_type).max_depth or settings.max_depth,
-                schedules=worker.bus.schedules.firing,
-            )
-        )
+        self.side = session.transport.worker_side(self._side_options(worker))
         decisions = _decisions(worker, session)
         executor = Executor(
             decisions,
@@ -370,6 +356,22 @@ class _Parts:
         if worker.paused:
             self.side.slots.pause()
         self.side.begin(runs.run, decisions.lost)
+
+    def _side_options(self, worker: Worker) -> WorkerSideOptions:
+        settings = worker.settings
+        return WorkerSideOptions(
+            name=worker.name,
+            lease=settings.lease,
+            reply_ttl=settings.reply_ttl,
+            slots=worker.concurrency,
+            max_lent=settings.max_waiting,
+            is_stuck=lambda: self.threads.turns_away,
+            heartbeat=lambda now_ms: worker_record(worker.info(now_ms)),
+            dead_letter_ttl=settings.dead_letter_ttl,
+            max_dead_letters=settings.max_dead_letters,
+            max_depth=lambda entity_type: settings.entity(entity_type).max_depth or settings.max_depth,
+            schedules=worker.bus.schedules.firing,
+        )
 
     async def stop(self, grace: float) -> StopReport:
         """Stop as the head of this module says."""

@@ -35,6 +35,16 @@ WORDS = {
     "dlq purge": ("--all",),
     "events follow": (),
     "types forget": ("account",),
+    "schedules show": ("nightly",),
+    "schedules next": ("nightly",),
+    "schedules pause": ("nightly",),
+    "schedules resume": ("nightly",),
+    "schedules trigger": ("nightly",),
+    "schedules remove": ("nightly",),
+    "schedules put": ("nightly", "Deposit", "{}", "--every", "30s"),
+    "delayed promote": ("id",),
+    "limits put": ("shopify", "--rate", "5"),
+    "limits remove": ("shopify",),
 }
 
 
