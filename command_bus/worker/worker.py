@@ -38,6 +38,7 @@ from command_bus.worker.decisions import Decisions
 from command_bus.worker.descriptions import describe_commands
 from command_bus.worker.entity_run import EntityRun
 from command_bus.worker.executor import STOPPING, Executor
+from command_bus.worker.limit_holds import LimitHolds
 from command_bus.worker.limit_keys import LimitKeys
 from command_bus.worker.limit_rules import declare_limits
 from command_bus.worker.signals import on_signals
@@ -339,6 +340,7 @@ class _Parts:
             works=lambda: self.side.consumer.reads or worker.finishing(),
             around=around_handle(middleware),
             bus=worker.bus,
+            holds=LimitHolds(session.transport),
             policies=session.transport.agreements if protection is not None and protection.signatures is not None else None,
         )
         keys = LimitKeys(worker.registry.lookup, settings, protection)
