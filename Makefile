@@ -2,7 +2,7 @@
 PYTHON ?= python3
 SETUP = $(PYTHON) scripts/setup.py
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-lite demo-full demo-stream test test-all test-pythons bench bench-all bench-spark proofs chaos simulate mutants fuzz docs check format lock clean
+.PHONY: help setup demo demo-lite demo-full demo-stream demo-shops test test-all test-pythons bench bench-all bench-spark proofs chaos simulate mutants fuzz docs check format lock clean
 
 help:       ## list these targets
 	@sed -n 's/^\([a-z-]*\): *## /  make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -18,6 +18,9 @@ demo-full:  ## the whole year
 
 demo-stream: ## a stream of real purchases, with invalid rows, a query that is stopped, and dead letters that are repaired
 	@$(SETUP) demo-stream $(ARGS)
+
+demo-shops: ## shops under a partner's rate limit, books closed at night, a debounced index, refunds; workers are killed all the while
+	@$(SETUP) demo-shops $(ARGS)
 
 test:       ## the tests but the slow ones, those of Spark where there is a Java 17 (ARGS="-k word -x" is passed on to pytest)
 	@$(SETUP) test $(ARGS)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Set up what a command of this repository needs, then run it: nothing to install by hand, nothing outside the folder.
 
-    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | test | test-all | test-pythons | bench | bench-all | bench-spark | proofs |
-                             chaos | simulate | mutants | fuzz | docs | check | format | setup | lock | clean   [arguments]
+    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | demo-shops | test | test-all | test-pythons | bench | bench-all |
+                             bench-spark | proofs | chaos | simulate | mutants | fuzz | docs | check | format | setup | lock | clean   [arguments]
 
 Any Python of 3.11 or later will do, and only its standard library is used. The first run makes `.venv` (by `uv` if there is one,
 else by `venv` and `pip`) with exactly the versions and hashes of constraints.txt, and the project itself as an editable install.
@@ -286,6 +286,11 @@ def demo_stream(arguments: list[str]) -> None:
     become([str(PYTHON), "-m", "examples.retail", *arguments])
 
 
+def demo_shops(arguments: list[str]) -> None:
+    set_up(BASE)
+    become([str(PYTHON), "-m", "examples.synchroniser", *arguments])
+
+
 def bench(arguments: list[str]) -> None:
     set_up(BASE)
     become([str(PYTHON), "-m", "benchmarks", *arguments])
@@ -423,6 +428,7 @@ COMMANDS = {
     "demo-lite": demo_lite,
     "demo-full": demo_full,
     "demo-stream": demo_stream,
+    "demo-shops": demo_shops,
     "test": test,
     "test-all": test_all,
     "test-pythons": test_pythons,

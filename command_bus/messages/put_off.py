@@ -36,34 +36,40 @@ class Snooze(Exception):
         seconds: How long to wait, at most a year.
         most: How often this command may do so. Once more is a failure, which its retry policy decides about.
         reason: For logs, and for the dead letter if it was too often.
+        hold: Besides its own entity, a limit that nothing passes for that time: `"limit:shopify"` holds the bucket of this name that the
+            command falls into, `"limit:type:shop"` its type's, `"limit:bus"` the bus's. What waited for it then starts at its rate. The
+            latest end counts. A name that the command's class does not have is a failure of the handler.
 
     Raises:
-        InvalidSettings: Such a time or number there is not. In a handler that is a failure like any other.
+        InvalidSettings: Such a time, number or name there is not. In a handler that is a failure like any other.
     """
 
-    def __init__(self, seconds: float, *, most: int = 10, reason: str = "") -> None:
+    def __init__(self, seconds: float, *, most: int = 10, reason: str = "", hold: str | None = None) -> None:
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool) and not math.isnan(seconds)
         if not is_number or not 0 <= seconds <= _LONGEST:
             raise InvalidSettings(f"Snooze({seconds!r}): a number of seconds from 0 to {_LONGEST:,}, a year")
         if not isinstance(most, int) or isinstance(most, bool) or most < 1:
             raise InvalidSettings(f"Snooze(most={most!r}): a number, at least 1")
+        if hold is not None and (not isinstance(hold, str) or not hold.startswith("limit:")):
+            raise InvalidSettings(f"Snooze(hold={hold!r}): 'limit:' and the name of a limit, as in 'limit:shopify'")
         super().__init__(f"for {seconds:g} s{': ' if reason else ''}{reason}")
         self.seconds = float(seconds)
         self.most = most
         self.reason = reason
+        self.hold = hold
 
     def too_often(self) -> Snooze:
         """Return the failure of a command that was put off once more than it may be."""
-        error = Snooze(self.seconds, most=self.most, reason=self.reason)
+        error = Snooze(self.seconds, most=self.most, reason=self.reason, hold=self.hold)
         error.args = (f"put off {self.most} times, which is the most; then again {self}",)
         return error.with_traceback(self.__traceback__)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.seconds, self.most, self.reason, self.args)
+        return _again, (self.seconds, self.most, self.reason, self.hold, self.args)
 
 
-def _again(seconds: float, most: int, reason: str, args: tuple[str, ...]) -> Snooze:
+def _again(seconds: float, most: int, reason: str, hold: str | None, args: tuple[str, ...]) -> Snooze:
     """Make one that was pickled."""
-    error = Snooze(seconds, most=most, reason=reason)
+    error = Snooze(seconds, most=most, reason=reason, hold=hold)
     error.args = args
     return error

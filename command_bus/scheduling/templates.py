@@ -105,7 +105,11 @@ class Templates:
         """
         stored = self.clear(record)
         command_id = record.pinned_id
-        envelope = replace(stored, command_id=command_id, signature=None, correlation_id=None, causation_id=None)
+        # A schedule's `overlap` stands for a unique key: a firing has none.
+        options = {name: value for name, value in (stored.options or {}).items() if name != "u"}
+        envelope = replace(
+            stored, command_id=command_id, signature=None, correlation_id=None, causation_id=None, options=options or None
+        )
         protection: Protection | None = self._session.protection
         packed = pack_envelope(envelope) if protection is None else protection.pack(envelope)
         encrypted = protection is not None and protection.cipher is not None

@@ -30,6 +30,7 @@ from command_bus.transport.worker_interfaces import WorkerSlots
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.failure_text import text_of
 from command_bus.worker.lending import Lending
+from command_bus.worker.limit_holds import LimitHolds
 from command_bus.worker.offers import Offer, Offers
 from command_bus.worker.runnable import Runnable
 from command_bus.worker.threads import HandlerThreads, NeverStartedError, NoThreadError, ThreadJob
@@ -84,6 +85,7 @@ class Executor:
         around: Wraps the call of a handler in the bus's middleware, or None.
         bus: What handlers send with.
         policies: Where the mailboxes of entity types are looked up for commands that are signed for one; None if nothing is verified.
+        holds: Holds the limits that handlers name; None: there are none.
     """
 
     def __init__(
@@ -98,8 +100,10 @@ class Executor:
         around: Callable[[Handling], Handling] | None = None,
         bus: HandlerBus | None = None,
         policies: Policies | None = None,
+        holds: LimitHolds | None = None,
     ) -> None:
         self._policies = policies
+        self._holds = holds
         self._decisions = decisions
         self._threads = threads
         self._slots = slots
@@ -129,7 +133,11 @@ class Executor:
                     return self._offers.next(started.now_ms, _OFFERED_FOR_MS)
                 read.lends_beyond = self._slots.all_lent
             read.lease = lease
-            return self._decide(lease, read, await self._run(lease, read, task))
+            result = await self._run(lease, read, task)
+            if type(result) is _Raised and isinstance(result.error, Snooze) and result.error.hold is not None and self._holds:
+                fault = await self._holds.apply(read, result.error)
+                result = _Raised(fault) if fault is not None else result
+            return self._decide(lease, read, result)
         except Exception:  # noqa: BLE001 - the entity must not wait for the end of its lease
             _log.exception("%s: a command could not be settled as its handler ended it", mailbox_label(lease.mailbox))
             return self._decisions.interrupted(started, "its worker failed while it ran")

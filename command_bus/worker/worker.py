@@ -38,6 +38,7 @@ from command_bus.worker.decisions import Decisions
 from command_bus.worker.descriptions import describe_commands
 from command_bus.worker.entity_run import EntityRun
 from command_bus.worker.executor import STOPPING, Executor
+from command_bus.worker.limit_holds import LimitHolds
 from command_bus.worker.limit_keys import LimitKeys
 from command_bus.worker.limit_rules import declare_limits
 from command_bus.worker.signals import on_signals
@@ -328,21 +329,7 @@ class _Parts:
     def __init__(self, worker: Worker, session: Session, middleware: Sequence[Middleware]) -> None:
         settings, protection = worker.settings, session.protection
         self.threads = HandlerThreads(settings.threads)
-        self.side = session.transport.worker_side(
-            WorkerSideOptions(
-                name=worker.name,
-                lease=settings.lease,
-                reply_ttl=settings.reply_ttl,
-                slots=worker.concurrency,
-                max_lent=settings.max_waiting,
-                is_stuck=lambda: self.threads.turns_away,
-                heartbeat=lambda now_ms: worker_record(worker.info(now_ms)),
-                dead_letter_ttl=settings.dead_letter_ttl,
-                max_dead_letters=settings.max_dead_letters,
-                max_depth=lambda entity_type: settings.entity(entity_type).max_depth or settings.max_depth,
-                schedules=worker.bus.schedules.firing,
-            )
-        )
+        self.side = session.transport.worker_side(self._side_options(worker))
         decisions = _decisions(worker, session)
         executor = Executor(
             decisions,
@@ -353,6 +340,7 @@ class _Parts:
             works=lambda: self.side.consumer.reads or worker.finishing(),
             around=around_handle(middleware),
             bus=worker.bus,
+            holds=LimitHolds(session.transport),
             policies=session.transport.agreements if protection is not None and protection.signatures is not None else None,
         )
         keys = LimitKeys(worker.registry.lookup, settings, protection)
@@ -370,6 +358,22 @@ class _Parts:
         if worker.paused:
             self.side.slots.pause()
         self.side.begin(runs.run, decisions.lost)
+
+    def _side_options(self, worker: Worker) -> WorkerSideOptions:
+        settings = worker.settings
+        return WorkerSideOptions(
+            name=worker.name,
+            lease=settings.lease,
+            reply_ttl=settings.reply_ttl,
+            slots=worker.concurrency,
+            max_lent=settings.max_waiting,
+            is_stuck=lambda: self.threads.turns_away,
+            heartbeat=lambda now_ms: worker_record(worker.info(now_ms)),
+            dead_letter_ttl=settings.dead_letter_ttl,
+            max_dead_letters=settings.max_dead_letters,
+            max_depth=lambda entity_type: settings.entity(entity_type).max_depth or settings.max_depth,
+            schedules=worker.bus.schedules.firing,
+        )
 
     async def stop(self, grace: float) -> StopReport:
         """Stop as the head of this module says."""

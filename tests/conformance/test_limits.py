@@ -12,6 +12,8 @@ from command_bus import (
     BusSettings,
     Command,
     CommandBus,
+    CommandContext,
+    CommandFailed,
     EntityId,
     EntityPolicy,
     InvalidCommand,
@@ -20,6 +22,7 @@ from command_bus import (
     Rate,
     RegistrationError,
     RetryPolicy,
+    Snooze,
     UnknownLimit,
     lanes,
 )
@@ -34,7 +37,12 @@ class Sync(Command[None], entity="shop"):
     fails: bool = False
 
 
-class Fetch(Command[None], entity="page", limits=(Limit("partner", key="partner", cost="points"),)):
+class Fetch(
+    Command[None],
+    entity="page",
+    retry=RetryPolicy(attempts=2, delay=0.01),
+    limits=(Limit("partner", key="partner", cost="points"),),
+):
     page: EntityId
     partner: str
     points: int = 1
@@ -120,6 +128,40 @@ async def test_no_more_than_its_concurrency_run_and_all_do(sandbox: Sandbox, ran
     assert len(ran.starts) == 60 + 12
     for number in range(12):
         assert ran.of(f"s{number}") == list(range(number, 60, 12))
+
+
+@both
+async def test_a_handler_holds_the_limit_that_it_names(sandbox: Sandbox, shards: int) -> None:
+    """A partner's 429: nobody asks that partner for a while, others are asked as before; what waited keeps its order."""
+    asked: list[tuple[float, str, str]] = []
+
+    @sandbox.registry.handles(Fetch)
+    async def fetch(command: Fetch, context: CommandContext) -> None:
+        asked.append((mono(), command.partner, str(command.page)))
+        if command.partner == "a" and len([who for _, who, _ in asked if who == "a"]) == 3:
+            raise Snooze(0.6, hold="limit:partner")
+
+    partner = Limit("partner", rate=Rate(30, burst=1))
+    async with sandbox.bus(shards=shards, limits=(partner,)) as bus, bus.worker(concurrency=50):
+        await bus.dispatch_batch(Fetch(page=f"{who}{number}", partner=who) for number in range(12) for who in ("a", "b"))
+        await bus.wait_idle(20)
+    to_a = [at for at, who, _ in asked if who == "a"]
+    held = to_a[2]
+    assert len(to_a) == 12 + 1, "the one that was put off came again"
+    assert not [at for at in to_a if held + 0.1 < at < held + 0.55], "nobody asked meanwhile, but those that had started"
+    assert [at for at, who, _ in asked if who == "b" and held < at < held + 0.55], "the other partner was asked"
+    assert max(to_a) - held >= 0.6 + (len(to_a) - 6) / 30 - 0.1, "what waited came at the rate"
+
+
+@pytest.mark.parametrize("hold", ["limit:other", "limit:type:shop"])
+async def test_a_limit_that_a_class_does_not_have_is_a_failure(sandbox: Sandbox, hold: str) -> None:
+    @sandbox.registry.handles(Fetch)
+    async def fetch(command: Fetch) -> None:
+        raise Snooze(60, hold=hold)
+
+    async with sandbox.bus() as bus, bus.worker():
+        with pytest.raises(CommandFailed, match="may hold limit:partner, limit:type:page, limit:bus"):
+            await bus.call(Fetch(page="1", partner="a"), timeout=20)
 
 
 @both

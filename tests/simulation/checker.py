@@ -497,8 +497,4 @@ def drained(history: History) -> Broken:
         yield "", f"left on the server: {name}"
 
 
-rule(put_off)
-rule(given_up)
-RULES += [firings, removed_schedules]
-for each in (starved, standstill, after_the_last_trigger):
-    rule(each)
+RULES += [put_off, given_up, firings, removed_schedules, starved, standstill, after_the_last_trigger]

@@ -78,7 +78,7 @@ class LimitWatch:
         for shard in self.keys.shards:
             for name, value in (store.get(shard.active.encode(), dict) or {}).items():
                 record = parse_record(value)
-                if not record.is_held:
+                if not record.is_held or not name.startswith(b"item"):  # the limits are those of one type
                     continue
                 running += 1
                 if (fence := name + record.fence.encode()) not in self._seen:

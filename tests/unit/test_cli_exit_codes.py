@@ -37,6 +37,16 @@ WORDS = {
     "shares put": ("acme", "3"),
     "shares remove": ("acme",),
     "types forget": ("account",),
+    "schedules show": ("nightly",),
+    "schedules next": ("nightly",),
+    "schedules pause": ("nightly",),
+    "schedules resume": ("nightly",),
+    "schedules trigger": ("nightly",),
+    "schedules remove": ("nightly",),
+    "schedules put": ("nightly", "Deposit", "{}", "--every", "30s"),
+    "delayed promote": ("id",),
+    "limits put": ("shopify", "--rate", "5"),
+    "limits remove": ("shopify",),
 }
 
 

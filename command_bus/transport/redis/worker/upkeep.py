@@ -1,4 +1,4 @@
-"""`Upkeep`: repairs mailboxes that lost their activation, and removes what nobody needs: lost workers, unique keys, old dead letters.
+"""`Upkeep`: repairs mailboxes that lost their activation, and removes what is over: lost workers, unique keys, old dead letters.
 
 A mailbox may lose its activation (its entry in the ready stream) with data that the server lost or an operator deleted, or if the
 process that resumed it died before it was done. No worker would ever run it. So workers check all mailboxes with work, a page at a time. The fleet
