@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from uuid import UUID
 
-from command_bus.errors import InvalidCommand
+from command_bus.clock import checked_seconds, wall_ms
+from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.message import MAX_COMMAND_ID_BYTES
+from command_bus.scheduling.specs import milliseconds_of
 
-__all__ = ["checked_headers", "checked_id"]
+__all__ = ["checked_headers", "checked_id", "checked_ms", "until_ms"]
 
 
 def checked_id(command_id: str | UUID) -> str:
@@ -39,3 +42,27 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidCommand(f"headers are text: {name!r} has {type(value).__name__}")
     return dict(headers)
+
+
+def until_ms(at: datetime, delay: float) -> int:
+    """Return the milliseconds until a moment, by this machine's clock; 0 if it is past.
+
+    Raises:
+        InvalidCommand: It is none, or there is a delay, too.
+    """
+    if delay:
+        raise InvalidCommand(f"delay={delay!r} and at={at!r}: give one of them")
+    try:
+        ms = milliseconds_of("at", at) - wall_ms()
+    except InvalidSettings as error:
+        raise InvalidCommand(error.message) from None
+    return max(ms, 0) and checked_ms("at, from now,", ms / 1000)
+
+
+def checked_ms(what: str, value: float, *, zero: bool = False) -> int:
+    """Return seconds as milliseconds: at least one, or none with `zero`.
+
+    Raises:
+        InvalidCommand: They are no duration.
+    """
+    return max(int(checked_seconds(what, value, zero=zero) * 1000), 0 if zero else 1)

@@ -5,8 +5,6 @@ command + options → OutgoingMessage (what middleware sees) → Submission (wha
 
 from __future__ import annotations
 
-import itertools
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -14,8 +12,8 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from command_bus.clock import checked_seconds, mono, wall_ms
-from command_bus.errors import CallCycle, InvalidCommand, InvalidSettings, RegistrationError
+from command_bus.clock import mono
+from command_bus.errors import CallCycle, InvalidCommand, RegistrationError
 from command_bus.messages.context import Running, running_command
 from command_bus.messages.limits import check_costs
 from command_bus.messages.message import (
@@ -28,9 +26,8 @@ from command_bus.messages.message import (
 from command_bus.messages.outgoing import Envelope, OutgoingMessage
 from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy, Priority, RetryPolicy
 from command_bus.messages.unique import Unique
-from command_bus.randomness import token
-from command_bus.scheduling.specs import milliseconds_of
-from command_bus.sending.checked_options import checked_headers, checked_id
+from command_bus.sending.checked_options import checked_headers, checked_id, checked_ms, until_ms
+from command_bus.sending.command_ids import new_command_id
 from command_bus.sending.priorities import checked_priority, options_of
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
@@ -55,26 +52,6 @@ from command_bus.transport.unique_keys import UniqueSubmission
 __all__ = ["EnvelopeBuilder", "new_command_id"]
 
 _NIL = b"\xc0"
-
-
-class _Ids:
-    """Makes command ids: random per process, then counted. Ten times cheaper than a uuid."""
-
-    def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin again with another random part; a fork of this process does."""
-        self._process = token(8).hex()
-        self._next = itertools.count().__next__
-
-    def __call__(self) -> str:
-        return "%s-%x" % (self._process, self._next())  # noqa: UP031 - quicker than a format string
-
-
-new_command_id = _Ids()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=new_command_id.begin)
 
 
 @dataclass(slots=True)
@@ -411,23 +388,8 @@ def _fold(out: OutgoingMessage, unique: Unique | None, delay: float, at: datetim
 
 
 def _schedule(out: OutgoingMessage, delay: float, at: datetime | None, expires: float | None) -> None:
-    out.delay_ms = _milliseconds("delay", delay, zero=True) if at is None else _until(at, delay)
+    out.delay_ms = checked_ms("delay", delay, zero=True) if at is None else until_ms(at, delay)
     if expires is not None:
-        out.ttl_ms = _milliseconds("expires", expires) - out.delay_ms
+        out.ttl_ms = checked_ms("expires", expires) - out.delay_ms
         if out.ttl_ms <= 0:
             raise InvalidCommand(f"expires={expires!r} is over before delay={delay!r}: the command would never start")
-
-
-def _until(at: datetime, delay: float) -> int:
-    """Return the milliseconds until a moment, by this machine's clock; 0 if it is past."""
-    if delay:
-        raise InvalidCommand(f"delay={delay!r} and at={at!r}: give one of them")
-    try:
-        ms = milliseconds_of("at", at) - wall_ms()
-    except InvalidSettings as error:
-        raise InvalidCommand(error.message) from None
-    return max(ms, 0) and _milliseconds("at, from now,", ms / 1000)
-
-
-def _milliseconds(what: str, value: float, *, zero: bool = False) -> int:
-    return max(int(checked_seconds(what, value, zero=zero) * 1000), 0 if zero else 1)

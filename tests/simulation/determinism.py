@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from command_bus import clock, randomness
-from command_bus.sending.envelope_builder import new_command_id
+from command_bus.sending.command_ids import new_command_id
 from command_bus.testing.simulated.patching import rebind
 from command_bus.worker.descriptions import describe_commands
 from command_bus.worker.threads import HandlerThreads

@@ -28,10 +28,9 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.mailbox_record import parse_record
 from command_bus.transport.redis.ready_stream import delete_entries, ensure_ready
 from command_bus.transport.redis.scripts import FETCH
-from command_bus.transport.redis.worker.delivery import Delivery, deliveries_of, parse_fetched
+from command_bus.transport.redis.worker.delivery import Delivery, deliveries_of, note_unheard, parse_fetched
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.line_use import LineUse
 from command_bus.transport.slots import Ask, Slots
@@ -82,12 +81,8 @@ class ConsumerLoop:
         settle: Callable[[int, list[tuple[str, str]]], Awaitable[None]],
     ) -> None:
         self._connections, self._keys = connections, keys
-        self._worker = worker
-        self._slots = slots
-        self.leases = leases
-        self._steps = steps
-        self._run = run
-        self._kick = wake
+        self._worker, self._slots, self.leases = worker, slots, leases
+        self._steps, self._run, self._kick = steps, run, wake
         self.settle, self.line = settle, line or LineUse()
         self._readers: list[_Reader] = []
         self._running: dict[asyncio.Task[None], str] = {}  # mailboxes
@@ -407,14 +402,7 @@ class _Reader:
         records: Any = await self._connections.ask(
             lambda client: client.hmget(self._keys.active, [each.mailbox or "" for each in deliveries])
         )
-        for delivery, record in zip(deliveries, map(parse_record, records), strict=True):
-            number = record.holder.removeprefix(f"{self._worker}#f")
-            if (
-                record.activation == delivery.activation
-                and number.isdecimal()
-                and any(int(number) in each for each in self._unheard)
-            ):
-                delivery.holder, delivery.attempt_id = record.holder, record.attempt_id
+        note_unheard(deliveries, records, self._worker, self._unheard)
 
     async def _discard(self, ticks: list[str]) -> None:
         await delete_entries(self._connections, self._keys, ticks)

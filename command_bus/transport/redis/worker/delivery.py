@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from command_bus.transport.redis.mailbox_record import parse_started
+from command_bus.transport.redis.mailbox_record import parse_record, parse_started
 from command_bus.transport.redis.ready_stream import mailbox_of
 from command_bus.transport.steps import Started
 
-__all__ = ["Delivery", "deliveries_of", "parse_fetched"]
+__all__ = ["Delivery", "deliveries_of", "note_unheard", "parse_fetched"]
 
 
 @dataclass(slots=True)
@@ -55,3 +56,18 @@ def parse_fetched(answer: list[Any], worker: str, first: int) -> list[Delivery]:
             delivery.started = Started(fence, message, int(attempt), int(first_ms), now_ms, envelope)
         found.append(delivery)
     return found
+
+
+def note_unheard(deliveries: Sequence[Delivery], records: Iterable[bytes | None], worker: str, unheard: Sequence[range]) -> None:
+    """Note which activations were started by a fetch whose answer was lost.
+
+    Args:
+        deliveries: The activations.
+        records: Of their mailboxes.
+        worker: Name of the worker that fetched.
+        unheard: Numbers of the leases of those fetches.
+    """
+    for delivery, record in zip(deliveries, map(parse_record, records), strict=True):
+        number = record.holder.removeprefix(f"{worker}#f")
+        if record.activation == delivery.activation and number.isdecimal() and any(int(number) in each for each in unheard):
+            delivery.holder, delivery.attempt_id = record.holder, record.attempt_id

@@ -161,12 +161,8 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
         head, sign = self._head_keys, 1
         if self._knows_limits:
             head, sign = [*head, self._keys.limits, self._keys.places], -1
-        args = [
-            *self._head_args,
-            sign * len(prefix),
-            len(items),
-            self._to_read([lease for lease, _, _ in items if not lease.ahead]),
-        ]
+        ahead = self._to_read([lease for lease, _, _ in items if not lease.ahead])
+        args = [*self._head_args, sign * len(prefix), len(items), ahead]
         names: list[str] = []
         for lease, step, _ in items:
             _encode(self._keys, lease, step, names, args)
