@@ -100,7 +100,7 @@ MUTANTS = (
     Mutant(
         "the next activation is forgotten",
         f"{_LUA}/advance/3a_states.lua",
-        "become(name, queue(ready, name, attempt, first, parts))",
+        "become(name, queue(ready, name, attempt, first, parts, head))",
         "become(name, pack_record('r', activations[step], attempt, first, parts))",
     ),
     Mutant(
@@ -223,8 +223,8 @@ MUTANTS = (
     Mutant(
         "an idle entity is not activated",
         f"{_LUA}/shared/admission.lua",
-        "    if type(added) == 'table' then return added end\n    activate(box, activation)\n",
-        "    if type(added) == 'table' then return added end\n",
+        "      activate(box, activation, queue_up and queue_up.parts_of(flow, added))\n",
+        "",
     ),
     Mutant(
         "an entity is activated with every command",
@@ -235,9 +235,9 @@ MUTANTS = (
     Mutant(
         "mailboxes are trimmed",
         f"{_LUA}/shared/admission.lua",
-        "    if type(added) == 'table' then return added end\n    activate(box, activation)\n",
+        "    if type(added) == 'table' then return added end\n    if queue_up",
         "    if type(added) == 'table' then return added end\n    redis.call('XTRIM', KEYS[first_box + box], 'MAXLEN', '3')\n"
-        "    activate(box, activation)\n",
+        "    if queue_up",
     ),
     Mutant(
         "delayed commands come out of order",
@@ -254,7 +254,7 @@ MUTANTS = (
     Mutant(
         "a promoted entity is not woken",
         f"{_LUA}/promote.lua",
-        "  if not record then wake(name, '0', '0') end\n",
+        "  if not record then wake(name, '0', '0', queue_up and type(added) == 'string' and queue_up.parts_of(flow, added) or nil) end\n",
         "",
     ),
     Mutant(
@@ -424,7 +424,7 @@ MUTANTS = (
     Mutant(
         "what is settled stays when an entity yields",
         f"{_LUA}/advance/3b_verbs.lua",
-        "  if head and (head[2] or ends_lease(name, follow)) then trim",
+        "  if head and (head[2] or ends_lease(step, name, activation, follow)) then trim",
         "  if head and head[2] then trim",
     ),
     Mutant(

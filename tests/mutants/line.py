@@ -9,6 +9,7 @@ __all__ = ["LINE"]
 _LUA = "transport/redis/lua"
 _SHARED = f"{_LUA}/shared/line.lua"
 _TEST = "tests/conformance/test_line_steps.py"
+_OTHERS = "tests/conformance/test_line_with_others.py"
 
 LINE = (
     Mutant(
@@ -126,9 +127,9 @@ LINE = (
     ),
     Mutant(
         "a delayed command forgets its class",
-        f"{_LUA}/enqueue.lua",
-        "  if flow ~= '1' then envelope =",
-        "  if false then envelope =",
+        f"{_LUA}/shared/postpone.lua",
+        "  if flow == '1' then return entry end\n",
+        "  if true then return entry end\n",
         f"{_TEST}::test_a_delayed_command_keeps_its_class",
     ),
     Mutant(
@@ -143,5 +144,54 @@ LINE = (
         _SHARED,
         "      try('DEL', turns)\n",
         "",
+    ),
+    Mutant(
+        "a lone command that was in the line forgets its id while its limit is asked",
+        f"{_LUA}/advance/3a_states.lua",
+        "local id = head[3] and head[1] ~= activation and head[1] or ''",
+        "local id = ''",
+        f"{_OTHERS}::test_a_lone_command_that_was_in_the_line_keeps_its_id_while_its_limit_is_asked",
+    ),
+    Mutant(
+        "who waits in the line is taken for gone at its limit",
+        f"{_LUA}/limits.lua",
+        "'^[rhHoOq]$'",
+        "'^[rhHoO]$'",
+        f"{_OTHERS}::test_what_waits_in_the_line_keeps_its_place_at_the_limit",
+    ),
+    Mutant(
+        "a unique command has no class",
+        f"{_LUA}/enqueue_unique/2_accept.lua",
+        "put(box, envelope, ARGV[at + 15])",
+        "put(box, envelope, '1')",
+        f"{_OTHERS}::test_a_unique_command_lifts_its_entity_and_is_replaced_in_the_line",
+    ),
+    Mutant(
+        "a delayed unique command forgets its class",
+        f"{_LUA}/enqueue_unique/2_accept.lua",
+        "with_flow(entry, ARGV[at + 15])",
+        "entry",
+        f"{_OTHERS}::test_a_delayed_unique_command_keeps_its_class_and_its_key",
+    ),
+    Mutant(
+        "a unique command does not put the line into use",
+        f"{_LUA}/enqueue_unique/2_accept.lua",
+        "call('HSET', flows, 'c0', '0') end",
+        "call('HLEN', flows) end",
+        f"{_OTHERS}::test_the_first_unique_command_with_a_class_puts_the_line_into_use",
+    ),
+    Mutant(
+        "a firing has no class",
+        "scheduling/templates.py",
+        "            flow=envelope_flow(envelope),\n",
+        "",
+        f"{_OTHERS}::test_a_firing_has_the_priority_of_its_class",
+    ),
+    Mutant(
+        "a firing lifts nothing that waits",
+        f"{_LUA}/schedule_fire.lua",
+        "call('HSET', active, name, queue_up.noted(lined_up, name, flow, added))",
+        "true",
+        f"{_OTHERS}::test_a_firing_waits_in_the_line_and_lifts_what_waits_there",
     ),
 )

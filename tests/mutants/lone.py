@@ -45,8 +45,8 @@ LONE = (
     Mutant(
         "a repaired lone command keeps its state",
         f"{_LUA}/reactivate.lua",
-        "    if not line_up(active, box, name, record) then return false end",
-        "    if not box then return false end",
+        "    if not line_up(active, box, name, record) then return false end  -- the mailbox",
+        "    if not box then return false end  -- the mailbox",
         f"{_TEST}::test_a_lost_activation_is_repaired",
     ),
     Mutant(

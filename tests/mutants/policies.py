@@ -63,8 +63,8 @@ POLICIES = (
     Mutant(
         "what wakes has its old deadline",
         f"{_LUA}/promote.lua",
-        "wake(name, attempt, woken(first, parts), parts)",
-        "wake(name, attempt, first, parts)",
+        "wake(name, attempt, woken(first, parts), parts, box)",
+        "wake(name, attempt, first, parts, box)",
         f"{_STEPS}::test_the_wake_ends_the_deadline_and_begins_the_grace",
     ),
     Mutant(
@@ -84,8 +84,8 @@ POLICIES = (
     Mutant(
         "a resumed entity wakes as of long ago",
         f"{_LUA}/hold.lua",
-        "queue(ready, name, attempt, woken(first, parts), parts)",
-        "queue(ready, name, attempt, first, parts)",
+        "queue(ready, name, attempt, woken(first, parts), parts,",
+        "queue(ready, name, attempt, first, parts,",
         f"{_STEPS}::test_an_entity_that_was_paused_over_its_wake_wakes_when_it_is_resumed",
     ),
     Mutant(

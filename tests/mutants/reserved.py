@@ -49,8 +49,8 @@ RESERVED = (
     Mutant(
         "a later release's state is repaired",
         f"{_LUA}/reactivate.lua",
-        "  if state and string.find(state, '^[rhHoO]$') then\n",
-        "  if state and state ~= 's' and state ~= 'w' then\n",
+        "  elseif state and string.find(state, '^[rhHoO]$') then\n",
+        "  elseif state and state ~= 's' and state ~= 'w' then\n",
         f"{_STATES}::test_repair_makes_no_activation_of_it",
     ),
     Mutant(
@@ -70,8 +70,8 @@ RESERVED = (
     Mutant(
         "a state that begins as one of ours is taken for it",
         f"{_LUA}/shared/newer.lua",
-        "'^[rhHwsoOl]|'",
-        "'^[rhHwsoOl]'",
+        "'^[rhHwsoOlq]|'",
+        "'^[rhHwsoOlq]'",
         f"{_STATES}::test_none_of_its_commands_is_taken_out",
     ),
     Mutant(
@@ -91,14 +91,14 @@ RESERVED = (
     Mutant(
         "an entity that rests loses the parts of its record",
         f"{_LUA}/shared/record.lua",
-        "'|||' .. attempt .. '|' .. first .. '|' .. (parts or '')\nend\n\n-- Put",
-        "'|||' .. attempt .. '|' .. first .. '|'\nend\n\n-- Put",
+        "'|||' .. attempt .. '|' .. first .. '|' .. (parts or '')\nend\n\nlocal lined",
+        "'|||' .. attempt .. '|' .. first .. '|'\nend\n\nlocal lined",
         f"{_KEPT}::test_parts_stay_where_an_entity_is_paused",
     ),
     Mutant(
         "an entity that becomes ready loses the parts of its record",
         f"{_LUA}/hold.lua",
-        "queue(ready, name, attempt, woken(first, parts), parts)",
+        "queue(ready, name, attempt, woken(first, parts), parts, lined and lined.head_of(box))",
         "queue(ready, name, attempt, first)",
         f"{_KEPT}::test_parts_stay_where_an_entity_is_paused",
     ),
@@ -112,8 +112,8 @@ RESERVED = (
     Mutant(
         "a delayed entry keeps its envelope only",
         f"{_LUA}/promote.lua",
-        "without_key(fields_in(string.sub(value, cut + 1)))",
-        "{'e', envelope_of_text(string.sub(value, cut + 1))}",
+        "local fields, flow = fields_in(text), '1'",
+        "local fields, flow = {'e', envelope_of_text(text)}, '1'",
         f"{_KEPT}::test_all_fields_of_a_delayed_entry_enter_the_mailbox",
     ),
     Mutant(

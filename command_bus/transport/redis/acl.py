@@ -165,13 +165,14 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
     ),
 }
 
+_KEY_NAMES: Final = tuple(name for name in ShardKeys.__slots__ if name not in ("prefix", "fair"))
 _PRUNING: Final = (("xrange xdel", "dead"),)
 
 
 def _every_key() -> str:
     """Return the names of all keys, as in `_GRANTS`."""
     keys = ShardKeys("-", 0)
-    return " ".join(name + ("*" if getattr(keys, name).endswith(":") else "") for name in ShardKeys.__slots__ if name != "prefix")
+    return " ".join(name + ("*" if getattr(keys, name).endswith(":") else "") for name in _KEY_NAMES)
 
 
 _GRANTS["owner"] = (
