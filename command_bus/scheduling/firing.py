@@ -184,8 +184,8 @@ class ScheduleFiring:
 
     async def look_over(self, page: Sequence[tuple[str, bytes]]) -> None:
         """See `DueSchedules`."""
+        # The server's time alone: a worker whose clock is behind would take every schedule for one whose clock had jumped ahead.
         server_ms = await self._session.transport.entities.now_ms()
-        now_ms = present(server_ms, wall_ms())
         due = await self._store.due_at([name for name, _ in page])
         changes: list[RecordChange] = []
         for (name, raw), at in zip(page, due, strict=True):
@@ -193,7 +193,7 @@ class ScheduleFiring:
             if record is None:
                 continue
             try:
-                back = set_back(record, now_ms)
+                back = set_back(record, server_ms)
             except MissingExtra:
                 continue
             if back is not None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tests.chaos import servers
 from tests.chaos.checker import check
+from tests.chaos.features import FEATURES
 from tests.chaos.nemesis import FAMILIES
 from tests.chaos.plan import Plan
 from tests.chaos.report import Report
@@ -41,9 +42,12 @@ def main() -> int:
         lease=arguments.lease,
         shards=arguments.shards,
         workers=arguments.workers,
+        features=tuple(filter(None, arguments.features.split(","))),
     )
+    beside = f", with {','.join(plan.features)}" if plan.features else ""
     print(
-        f"chaos: seed {plan.seed}, {plan.seconds:.0f} s on {plan.server}, {plan.durability}, {','.join(plan.faults)}", flush=True
+        f"chaos: seed {plan.seed}, {plan.seconds:.0f} s on {plan.server}, {plan.durability}, {','.join(plan.faults)}{beside}",
+        flush=True,
     )
     history, missing = asyncio.run(run(plan))
     began = time.monotonic()
@@ -71,9 +75,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--lease", type=float, default=1.5)
     parser.add_argument("--shards", type=int, help="of the namespace; by default 4, of a cluster 6")
     parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument(
+        "--with", dest="features", default="", help=f"what is switched on beside plain commands, some of {','.join(FEATURES)}"
+    )
     arguments = parser.parse_args()
     arguments.durability = arguments.durability or ("replicated" if arguments.server in ("sentinel", "cluster") else "everysec")
     arguments.shards = arguments.shards or (6 if arguments.server == "cluster" else 4)
+    unknown = set(filter(None, arguments.features.split(","))) - {*FEATURES}
+    if unknown:
+        parser.error(f"no such features: {', '.join(sorted(unknown))}; there are {', '.join(FEATURES)}")
     unknown = set(arguments.faults.split(",")) - {"all", *FAMILIES}
     if unknown:
         parser.error(f"no such faults: {', '.join(sorted(unknown))}; there are {', '.join(FAMILIES)}")

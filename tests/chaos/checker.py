@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from tests.chaos.command_rules import effects_once, interruptions_explained, not_twice, nothing_lost, outcomes_true
 from tests.chaos.facts import Facts, Violation
+from tests.chaos.feature_rules import each_tick_once, last_trigger_runs, places_kept, rate_kept
 from tests.chaos.history import History
 from tests.chaos.line_rules import effects_in_order, fences_grow, no_overlap, nothing_after_its_lease, order
 from tests.chaos.time_rules import again_at_once, started_in_time
@@ -36,6 +37,10 @@ RULES: tuple[Rule, ...] = (
     nothing_left,
     started_in_time,
     again_at_once,
+    rate_kept,
+    places_kept,
+    each_tick_once,
+    last_trigger_runs,
 )
 
 

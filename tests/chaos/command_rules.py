@@ -95,6 +95,8 @@ def _untrue(facts: Facts, command: str, outcome: str) -> str | None:
             return "was started, and settled as expired" if facts.by_id.get(command) else None
         case "waiting":
             return None  # `nothing_lost` decides
+        case "cancelled" if facts.asked[command][0].unique:
+            return "was started, and then replaced" if facts.by_id.get(command) else None  # `last_trigger_runs` decides
         case "unhandled" if facts.asked[command][0].kind == "Ghost":
             return None  # its worker was lost while it was offered, so it cannot expire any more
         case _:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.features import is_firing, tick_number
+
 __all__ = ["Asked", "Called", "Effect", "Ended", "Fault", "Final", "History", "Recorder", "Refused", "Started", "read_events"]
 
 
@@ -21,7 +23,8 @@ __all__ = ["Asked", "Called", "Effect", "Ended", "Fault", "Final", "History", "R
 class Asked:
     """A request to accept a command, and how it ended: `accepted`, `duplicate`, `refused`, or `unknown` while nothing was heard.
 
-    `within` is the time, in seconds without a fault, in which the command must have been started after it was asked for; 0: none is given.
+    `unique` means that a later command of its entity may replace it while it waits. `within` is the time, in seconds without a fault, in
+    which the command must have been started after it was asked for; 0: none is given.
     """
 
     id: str
@@ -34,6 +37,7 @@ class Asked:
     answer: str = "unknown"
     answered: float = 0.0
     within: float = 0.0
+    unique: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +146,11 @@ class History:
 
     Attributes:
         lease: Seconds that a silent worker keeps its entities.
+        features: What was switched on beside plain commands.
     """
 
     lease: float
+    features: tuple[str, ...] = ()
     asked: list[Asked] = field(default_factory=list[Asked])
     called: list[Called] = field(default_factory=list[Called])
     started: list[Started] = field(default_factory=list[Started])
@@ -180,6 +186,14 @@ class History:
                     pass  # what only the harness reads
         for request in open_requests.values():
             self._close(request)
+
+    def add_firings(self) -> None:
+        """Take what schedules sent for asked: no producer recorded it, and its number is its tick's."""
+        starts = {start.id: start for start in self.started}
+        for command in {*starts, *self.final.outcomes}:
+            if is_firing(command):
+                entity, at = f"ticker:{command.rpartition('@')[0]}", starts[command].at if command in starts else 0.0
+                self.asked.append(Asked(command, entity, tick_number(command), "Tick", "schedule", "*", at, "accepted", at))
 
     @property
     def until(self) -> float:

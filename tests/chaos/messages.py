@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from command_bus import Command, EntityId, RetryPolicy
 
-__all__ = ["Apply", "Deposit", "Ghost", "Late", "Once", "Order", "Parcel", "Poison", "Steady", "Withdraw", "expected_value"]
+__all__ = [
+    "Apply",
+    "Deposit",
+    "Ghost",
+    "Late",
+    "Once",
+    "Order",
+    "Parcel",
+    "Poison",
+    "Steady",
+    "Tick",
+    "Withdraw",
+    "expected_value",
+]
 
 
 class Poison(Exception):
@@ -40,6 +53,12 @@ class Steady(Command[int], entity="line", retry=_FOR_EVER):
     number: int
     plan: str = ""
     busy: float = 0.0
+
+
+class Tick(Command[int], entity="ticker", retry=_FOR_EVER):
+    """Sent by a schedule. The tick's number is in its command id."""
+
+    ticker: EntityId
 
 
 class Late(Command[int], entity="late", retry=_FOR_EVER):

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.features import policies
+
 __all__ = ["QUANTUM_TIME", "Plan", "bus_options"]
 
 QUANTUM_TIME = 0.2
@@ -31,6 +33,7 @@ class Plan:
         folder: For logs and the report.
         ledger: URL of the downstream.
         namespace: Of the bus.
+        features: What is switched on beside plain commands; see `features`.
     """
 
     seed: int
@@ -52,12 +55,13 @@ class Plan:
     lines: int = 48
     accounts: int = 12
     late: int = 4
+    features: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, path: str) -> Plan:
         """Read the plan that `write` wrote."""
         values: dict[str, Any] = json.loads(Path(path).read_text())
-        return cls(**{**values, "faults": tuple(values["faults"])})
+        return cls(**{**values, "faults": tuple(values["faults"]), "features": tuple(values["features"])})
 
     def write(self) -> Path:
         """Leave the plan for the processes."""
@@ -102,6 +106,7 @@ def bus_options(plan: Plan) -> dict[str, Any]:
         "concurrency": plan.concurrency,
         "threads": plan.threads,
         "quantum_time": QUANTUM_TIME,
+        "entities": policies(plan.features),
     }
     options["durability"] = {"everysec": "aof"}.get(plan.durability, plan.durability)
     if plan.server == "sentinel":

@@ -35,6 +35,7 @@ from command_bus import (
     TransportUnavailable,
     Unconfirmed,
 )
+from tests.chaos.features import LATEST
 from tests.chaos.history import Recorder
 from tests.chaos.messages import Apply, Late, Once, Steady, Withdraw
 from tests.chaos.plan import Plan, bus_options
@@ -69,6 +70,7 @@ class Item:
     to: str = ""
     amount: int = 0
     expires: float | None = None
+    unique: bool = False
 
     def message(self) -> Apply | Steady | Once | Late | Withdraw:
         """Return the command."""
@@ -162,14 +164,15 @@ class Writer:
         if kind == "Steady" and rng.random() < 0.01:
             busy = self._plan.lease * rng.uniform(0.5, 1.5)
         expires = rng.uniform(0.005, 0.3) if way != "call" and kind != "Withdraw" and rng.random() < 0.01 else None
-        return replace(item, plan=plan, busy=busy, expires=expires)
+        unique = "unique" in self._plan.features and kind == "Apply" and way == "dispatch" and rng.random() < 0.5
+        return replace(item, plan=plan, busy=busy, expires=expires, unique=unique)
 
     async def _send(self) -> float:
         """Ask for all that is open; what stays open, and how long to wait before it is asked again."""
         items, self.open = self.open, []
         for item in items:
             names = {"id": item.id, "entity": item.entity, "number": item.number, "kind": item.kind, "way": item.way}
-            self._recorder.note("ask", **names, spec=asdict(item))
+            self._recorder.note("ask", **names, unique=item.unique, spec=asdict(item))
         if items[0].way == "call":
             return await self._call(items[0])
         if len(items) > 1:
@@ -179,10 +182,12 @@ class Writer:
             answers = zip(items, [outcome.error or outcome.status for outcome in batch.outcomes], strict=True)
             return max(self._answered(item, answer) for item, answer in answers)
         try:
-            receipt = await self._bus.dispatch(items[0].message(), command_id=items[0].id, expires=items[0].expires)
+            item = items[0]
+            unique = LATEST if item.unique else None
+            receipt = await self._bus.dispatch(item.message(), command_id=item.id, expires=item.expires, unique=unique)
         except CommandBusError as error:
             return self._answered(items[0], error)
-        return self._answered(items[0], receipt.status)
+        return self._answered(items[0], "accepted" if receipt.status == "replaced" else receipt.status)
 
     async def _call(self, item: Item) -> float:
         began = time.monotonic()

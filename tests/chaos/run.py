@@ -15,6 +15,7 @@ from command_bus.embedded import EmbeddedServer
 from command_bus.transport.tasks import end_tasks
 from tests.chaos import servers
 from tests.chaos.faults import FaultContext, lift_limit
+from tests.chaos.features import tickers
 from tests.chaos.fleet import Fleet
 from tests.chaos.history import Final, History, Recorder, read_events
 from tests.chaos.ledger import Ledger
@@ -53,11 +54,12 @@ async def run(plan: Plan) -> tuple[History, dict[str, str]]:
             missing = context.target.missing
         effects, total = await ledger.read()
         await ledger.close()
-    history = History(plan.lease)
+    history = History(plan.lease, plan.features)
     for kind in ("producers", "workers", "faults"):
         history.add(read_events(plan.log(kind)))
     history.effects = effects
     history.final = replace(final, total=total, deposited=sum(plan.funds.values()))
+    history.add_firings()
     return history, missing
 
 
@@ -88,6 +90,8 @@ async def _settle(context: FaultContext) -> Final:
     async with CommandBus(
         target.url, registry=HandlerRegistry(), **bus_options(context.plan)
     ) as bus:  # the other one has seen servers fail
+        for name in tickers(context.plan.features):
+            await bus.schedules.pause(name, "the run is over")
         final = await survey(bus, target, patience=_DRAIN)
     fleet.look_after()
     await asyncio.gather(*(fleet.retire(seat) for seat in fleet.workers))

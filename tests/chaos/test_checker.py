@@ -12,6 +12,7 @@ import pytest
 from tests.chaos.checker import RULES, check
 from tests.chaos.excuses import Excuses
 from tests.chaos.facts import Facts
+from tests.chaos.features import FEATURES, PLACES, RATE, tick_number
 from tests.chaos.history import Asked, Called, Effect, Ended, Fault, Final, History, Recorder, Refused, Started, read_events
 from tests.chaos.messages import expected_value
 from tests.chaos.recovery import measure
@@ -28,7 +29,7 @@ def name(number: int) -> str:
 
 def sound() -> History:
     """Five commands of a line: three done, one refused by its handler, one interrupted by a kill and given up; one call among them."""
-    history = History(LEASE)
+    history = History(LEASE, features=FEATURES)
     for number in range(5):
         at = 10.0 * number
         worker = f"w{number % 2}.0"
@@ -226,6 +227,29 @@ def worker_died(history: History) -> None:
     set_final(history, crashes=("w1.0 ended by itself with 1",))
 
 
+def too_many_starts(history: History) -> None:
+    most = int(RATE.tokens + RATE.count * 2 * LEASE)
+    for number in range(most + 2):
+        history.started.append(Started(f"a{number}", "account:a0", number, "w0.0", 10**15 + number, 1, 50.0))
+
+
+def more_than_places(history: History) -> None:
+    for number in range(PLACES + 1):
+        history.started.append(Started(f"p{number}", f"line:p{number}", 0, "w1.0", 300 + number, 1, 60.0))
+        history.ended.append(Ended(f"p{number}", "w1.0", 300 + number, "end", 60.5, 0))
+
+
+def tick_left_out(history: History) -> None:
+    for second in ("10.000", "10.500", "11.500"):
+        tick = f"tick-0@2026-11-22T10:00:{second}Z"
+        history.started.append(Started(tick, "ticker:tick-0", tick_number(tick), "w1.0", 400 + tick_number(tick), 1, 70.0))
+
+
+def last_one_replaced(history: History) -> None:
+    history.asked[2] = replace(history.asked[2], unique=True)
+    history.final.outcomes[name(2)] = "cancelled"
+
+
 BREAKS: list[tuple[str, Callable[[History], None]]] = [
     ("order", later_first),
     ("fence", effect_of_an_older_fence),
@@ -265,6 +289,10 @@ BREAKS: list[tuple[str, Callable[[History], None]]] = [
     ("left over", lease_left),
     ("stuck", never_idle),
     ("crash", worker_died),
+    ("rate", too_many_starts),
+    ("places", more_than_places),
+    ("tick", tick_left_out),
+    ("replaced", last_one_replaced),
 ]
 
 

@@ -77,7 +77,7 @@ def sums(facts: Facts) -> Iterator[Violation]:
         ("failed", sum(reason == "failed" for _, reason in final.letters), marks["failed"]),
         ("interrupted", sum(reason == "interrupted" for _, reason in final.letters), marks["interrupted"]),
     ]
-    settled = sum(counters.get(name, 0) for name in ("completed", "rejected", "expired", "dead_lettered"))
+    settled = sum(counters.get(name, 0) for name in ("completed", "rejected", "expired", "dead_lettered")) + marks["cancelled"]
     pairs.append(("dispatched", counters.get("accepted", 0), settled + counters.get("depth", 0)))
     for name, counted, found in pairs:
         if counted != found:

@@ -20,15 +20,16 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from command_bus import CommandBus, CommandBusError, CommandContext, HandlerRegistry, Reject
+from tests.chaos.features import declare, tick_number
 from tests.chaos.history import Effect, Recorder
 from tests.chaos.ledger import Ledger
-from tests.chaos.messages import Apply, Deposit, Late, Once, Order, Parcel, Poison, Steady, Withdraw, expected_value
+from tests.chaos.messages import Apply, Deposit, Late, Once, Order, Parcel, Poison, Steady, Tick, Withdraw, expected_value
 from tests.chaos.plan import Plan, bus_options
 
 __all__ = ["Handlers", "die_with_parent", "watch_for_gaps"]
 
 _TICK, _GAP = 0.1, 0.3
-_Asynchronous = Apply | Once | Late | Withdraw | Deposit | Order | Parcel
+_Asynchronous = Apply | Once | Late | Withdraw | Deposit | Order | Parcel | Tick
 
 
 class PlannedFailure(Exception):
@@ -58,9 +59,10 @@ class Handlers:
         self.ledger = ledger
         self.bus: CommandBus | None = None
 
-    def registry(self, release: str) -> HandlerRegistry:
+    def registry(self, release: str, features: tuple[str, ...] = ()) -> HandlerRegistry:
         """Return the handlers of a release."""
         registry = HandlerRegistry()
+        self._declare(registry, features)
 
         @registry.handles(Apply)
         async def apply(command: Apply, context: CommandContext) -> int:
@@ -98,12 +100,19 @@ class Handlers:
 
         return registry
 
+    def _declare(self, registry: HandlerRegistry, features: tuple[str, ...]) -> None:
+        declare(registry, features)
+
+        @registry.handles(Tick)
+        async def tick(command: Tick, context: CommandContext) -> int:
+            return await self.run(command, context)
+
     async def run(self, command: _Asynchronous, context: CommandContext) -> int:
         """Record the start, do what is planned, record the end."""
         with self._recorded(command, context) as effect:
             if isinstance(command, Order):
                 await self._order(command, context)
-            elif not isinstance(command, Deposit | Parcel):
+            elif not isinstance(command, Deposit | Parcel | Tick):
                 if command.plan == "block":
                     self._block(command.busy)
                 elif command.busy:
@@ -125,7 +134,7 @@ class Handlers:
 
     @contextmanager
     def _recorded(self, command: Steady | _Asynchronous, context: CommandContext) -> Iterator[Effect]:
-        number = -1 if isinstance(command, Deposit) else command.number
+        number = _number_of(command, context)
         effect = Effect(context.command_id, context.entity or "", number, context.fence)
         once = isinstance(command, Once)
         self.recorder.note(
@@ -199,6 +208,12 @@ class Handlers:
         self.recorder.note("answer", id=second, answer=receipt.status)
 
 
+def _number_of(command: Steady | _Asynchronous, context: CommandContext) -> int:
+    if isinstance(command, Tick):
+        return tick_number(context.command_id)
+    return -1 if isinstance(command, Deposit) else command.number
+
+
 async def _shot() -> None:
     """Cancel this handler's task as a library or the application might."""
     task = asyncio.current_task()
@@ -249,7 +264,7 @@ async def main() -> None:
     watch_for_gaps(recorder)
     while True:
         handlers = Handlers(recorder, ledger)
-        bus = CommandBus(url, registry=handlers.registry(release), **bus_options(plan))
+        bus = CommandBus(url, registry=handlers.registry(release, plan.features), **bus_options(plan))
         handlers.bus = bus
         try:
             await bus.open()

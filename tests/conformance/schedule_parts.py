@@ -31,7 +31,9 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ms = 1_800_000_000_000
-        monkeypatch.setattr(firing_module, "wall_ms", lambda: self.ms)
+        self.behind_ms = 0
+        """By how much the worker's clock is behind the server's."""
+        monkeypatch.setattr(firing_module, "wall_ms", lambda: self.ms - self.behind_ms)
 
     def rule(self, bus: CommandBus) -> CommandBus:
         entities: Any = bus.session.transport.entities

@@ -108,7 +108,7 @@ async def test_a_handler_past_its_timeout_does_not_wait_for_a_slot(sandbox: Sand
             await bus.call(Again(line="a"), timeout=20)
 
         try:
-            with pytest.raises(CommandFailed, match="longer than its timeout"):
+            with pytest.raises(CommandFailed, match="longer than its attempt_timeout"):
                 await bus.call(Impatient(order="o"), timeout=8)
         finally:
             may_end.set()

@@ -266,6 +266,23 @@ async def test_a_lost_time_and_jumped_clocks_are_set_right(bus: CommandBus, cloc
     assert len(await ids(bus)) == 2
 
 
+async def test_a_worker_whose_clock_is_behind_changes_nothing(bus: CommandBus, clock: Clock) -> None:
+    """It cannot tell that from a server's clock that is ahead. It fires nothing early, and sets nothing back."""
+    await bus.schedules.put("poll", Poll(shop="7"), every(60))
+    clock.ms += 5 * MINUTE
+    await fire(bus, "poll")
+    before = await raw(bus, "poll")
+    clock.behind_ms = 60 * MINUTE
+    await bus.schedules.firing.look_over([("poll", before or b"")])
+    assert await raw(bus, "poll") == before
+    clock.ms += MINUTE
+    assert list(await fire(bus, "poll")) == ["poll"], "left to other workers"
+    clock.behind_ms = 0
+    await fire(bus, "poll")
+    sent = await ids(bus)
+    assert sent == sorted(sent)
+
+
 async def test_firings_whose_numbers_are_lost_fire_once(bus: CommandBus, clock: Clock, sandbox: Sandbox) -> None:
     await bus.schedules.put("poll", Poll(shop="7"), every(60))
     client: Any = sandbox.client()

@@ -1,0 +1,82 @@
+"""Rules for what a run may switch on: limits, schedules, unique keys."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+from tests.chaos.facts import Facts, Violation
+from tests.chaos.features import PLACES, RATE, is_firing, tick_number
+from tests.chaos.history import Started
+
+__all__ = ["each_tick_once", "last_trigger_runs", "places_kept", "rate_kept"]
+
+
+def rate_kept(facts: Facts) -> Iterator[Violation]:
+    """I11: accounts start no more often than their rate allows, by the server's time, which a fence is.
+
+    A start of another shard is allowed by the first one, and follows within the lease. A failover may take what the first shard had counted.
+    """
+    if "limits" not in facts.history.features:
+        return
+    failovers = sum(fault.kind == "failover" for fault in facts.history.faults)
+    second = RATE.count / RATE.per
+    burst = (1 + failovers) * RATE.tokens + second * (2 * facts.history.lease + failovers)
+    full = 0.0  # when the bucket is full again, in seconds
+    for start in sorted(_of(facts, "account"), key=lambda start: start.fence):
+        at = start.fence / 1_000_000
+        full = max(full, at) + 1 / second
+        if full - at > burst / second:
+            yield Violation("rate", start.entity, f"{start.id} was a start too many", start.at)
+            return
+
+
+def places_kept(facts: Facts) -> Iterator[Violation]:
+    """I12: no more lines run at a time than there are places. Handlers beyond their lease do not count."""
+    if "limits" not in facts.history.features:
+        return
+    moments: list[tuple[float, int, Started]] = []
+    for start in _of(facts, "line"):
+        end = facts.end_of(start)
+        if end is not None and not facts.excuses.explains(start.who, start.at, end.at):
+            moments += [(start.at, 1, start), (end.at, -1, start)]
+    running = 0
+    for at, change, start in sorted(moments, key=lambda moment: moment[:2]):
+        running += change
+        if running > PLACES:
+            yield Violation("places", start.entity, f"{start.id} ran as number {running} at a time, {PLACES} may", at)
+            return
+
+
+def each_tick_once(facts: Facts) -> Iterator[Violation]:
+    """I13: each tick of a schedule is fired, none is left out. That none runs twice, `not_twice` says."""
+    fired: dict[str, list[int]] = defaultdict(list)
+    for command in {*facts.by_id, *facts.final.outcomes}:
+        if is_firing(command):
+            fired[command.rpartition("@")[0]].append(tick_number(command))
+    for name, numbers in fired.items():
+        for earlier, later in pairwise(sorted(numbers)):
+            if later != earlier + 1:
+                yield Violation("tick", name, f"{later - earlier - 1} ticks after {earlier} were left out")
+
+
+def last_trigger_runs(facts: Facts) -> Iterator[Violation]:
+    """I14: a command is replaced only by a later one of its key, and the last one is not."""
+    last: dict[str, int] = defaultdict(lambda: -1)
+    for requests in facts.asked.values():
+        first = requests[0]
+        if first.unique and any(request.answer in ("accepted", "duplicate") for request in requests):
+            last[first.entity] = max(last[first.entity], first.number)
+    for command, outcome in facts.final.outcomes.items():
+        if outcome != "cancelled" or not facts.asked.get(command):
+            continue
+        first = facts.asked[command][0]
+        if not first.unique or first.number >= last[first.entity]:
+            yield Violation(
+                "replaced", first.entity, f"{command} was replaced, and no later one of its key was accepted", first.at
+            )
+
+
+def _of(facts: Facts, entity_type: str) -> list[Started]:
+    return [start for start in facts.history.started if start.entity.startswith(f"{entity_type}:")]

@@ -1,0 +1,56 @@
+"""What a run may switch on beside plain commands: `--with limits,schedules,unique`.
+
+Limits: a rate for starts of accounts, places for lines. Schedules: some tickers, declared by every worker. Unique keys: some commands of
+lines replace the one of their key that still waits.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from command_bus import EntityPolicy, HandlerRegistry, Limit, Rate, Unique, every
+from tests.chaos.messages import Tick
+
+__all__ = ["FEATURES", "LATEST", "PLACES", "RATE", "declare", "is_firing", "policies", "tick_number", "tickers"]
+
+FEATURES: Final = ("limits", "schedules", "unique")
+RATE: Final = Rate(60, per=1.0, burst=10)
+"""Of starts of accounts."""
+PLACES: Final = 10
+"""Lines that run at a time."""
+LATEST: Final = Unique("latest", wins="latest")
+_PERIOD = 0.5
+_TICKERS = 3
+_PREFIX = "tick-"
+
+
+def policies(features: tuple[str, ...]) -> dict[str, EntityPolicy]:
+    """Return the policies of entity types."""
+    if "limits" not in features:
+        return {}
+    return {
+        "account": EntityPolicy(limits=(Limit(rate=RATE, scope="type"),)),
+        "line": EntityPolicy(limits=(Limit(concurrency=PLACES, scope="type"),)),
+    }
+
+
+def tickers(features: tuple[str, ...]) -> list[str]:
+    """Return the names of the schedules."""
+    return [f"{_PREFIX}{number}" for number in range(_TICKERS)] if "schedules" in features else []
+
+
+def declare(registry: HandlerRegistry, features: tuple[str, ...]) -> None:
+    """Declare the schedules of a worker."""
+    for name in tickers(features):
+        registry.schedule(name, Tick(ticker=name), every(_PERIOD), missed="all")
+
+
+def is_firing(command_id: str) -> bool:
+    """Return whether a schedule sent this command."""
+    return command_id.startswith(_PREFIX)
+
+
+def tick_number(command_id: str) -> int:
+    """Return the number of a firing: ticks that follow each other have numbers that do."""
+    return round(datetime.fromisoformat(command_id.rpartition("@")[2]).timestamp() / _PERIOD)
