@@ -31,14 +31,14 @@ POLICIES = (
         f"{_LUA}/advance/3b_verbs.lua",
         "local tried = why == '1' and attempt or",
         "local tried = why ~= '0' and attempt or",
-        f"{_STEPS}::test_a_thousand_snoozes_use_no_attempt_and_keep_the_order",
+        f"{_STEPS}::test_snoozes_use_no_attempt_and_keep_the_order",
     ),
     Mutant(
         "snoozes are not counted",
         f"{_LUA}/advance/3b_verbs.lua",
         "count + (more and 1 or 0), message",
         "more and 1 or 0, message",
-        f"{_STEPS}::test_a_thousand_snoozes_use_no_attempt_and_keep_the_order",
+        f"{_STEPS}::test_snoozes_use_no_attempt_and_keep_the_order",
     ),
     Mutant(
         "the next command inherits the snoozes",
@@ -58,7 +58,7 @@ POLICIES = (
         f"{_LUA}/advance/3b_verbs.lua",
         "  if of ~= message then\n    if not more then return parts end\n    count, truly = 0,",
         "  if of ~= message or more then\n    if not more then return parts end\n    count, truly = of == message and count or 0,",
-        f"{_STEPS}::test_a_thousand_snoozes_use_no_attempt_and_keep_the_order",
+        f"{_STEPS}::test_snoozes_use_no_attempt_and_keep_the_order",
     ),
     Mutant(
         "what wakes has its old deadline",
