@@ -424,7 +424,7 @@ MUTANTS = (
     Mutant(
         "what is settled stays when an entity yields",
         f"{_LUA}/advance/3b_verbs.lua",
-        "  if head and (head[2] or ends_lease(name, follow)) then trim",
+        "  if head and (head[2] or ends_lease(step, name, activation, follow)) then trim",
         "  if head and head[2] then trim",
     ),
     Mutant(

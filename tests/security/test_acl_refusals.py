@@ -68,7 +68,7 @@ REFUSED: dict[Role, tuple[tuple[str, ...], ...]] = {
     "worker": (
         ("XRANGE", "{shop:0}:dead", "-", "+"), ("XDEL", "{shop:0}:dead", "1-1"), ("HSET", "{shop:0}:meta", "shards", "2"),
         ("HGETALL", "{shop:0}:meta"), ("SET", "{shop:0}:m:line:a", "x"), ("XTRIM", "{shop:0}:dead", "MAXLEN", "0"),
-        ("HSET", "{shop:0}:paused", "*", "p|0|"), ("HDEL", "{shop:0}:paused", "*"), ("HSET", "{shop:0}:stats", "depth", "0"),
+        ("HSET", "{shop:0}:paused", "*", "p|0|"), ("HSET", "{shop:0}:stats", "depth", "0"),
         ("HSET", "{shop:0}:b:d", "done", "9"), ("HSET", "{shop:0}:watched", "line", "9"),
     ),
     "operator": (
@@ -76,7 +76,7 @@ REFUSED: dict[Role, tuple[tuple[str, ...], ...]] = {
         ("XREADGROUP", "GROUP", "workers", "me", "STREAMS", "{shop:0}:ready", ">"), ("XCLAIM", "{shop:0}:ready", "workers", "me", "0", "1-1"),
         ("SET", "{shop:0}:fence", "0"), ("BRPOP", "{shop:0}:in:p", "1"), ("HSET", "{shop:0}:workers", "w", "x"),
         ("HSET", "{shop:0}:commands", "Work", "x"), ("HSETNX", "{shop:0}:commands", "Work", "x"),
-        ("HSET", "{shop:0}:parked", "line:a", "x"), ("HSET", "{shop:0}:stats", "depth", "0"), ("ZADD", "{shop:0}:due", "0", "r:line:a"),
+        ("HSET", "{shop:0}:parked", "line:a", "x"), ("HSET", "{shop:0}:stats", "depth", "0"),
     ),
 }  # fmt: skip
 REFUSED["owner"] = REFUSED["operator"]
@@ -94,8 +94,8 @@ REFUSED_WITHOUT_SELECTORS: dict[Role, tuple[str, ...]] = {
     "producer": ("XRANGE", "XDEL", "XACK", "XREADGROUP", "XCLAIM", "XTRIM", "HSCAN", "HDEL", "LPUSH", "ZREM", "UNLINK"),
     "pipeline": ("XDEL", "XACK", "XREADGROUP", "XCLAIM", "XTRIM", "LPUSH", "ZREM"),
     "worker": ("XREVRANGE", "UNLINK", "PERSIST"),
-    "operator": ("XREADGROUP", "XCLAIM", "XTRIM", "BRPOP", "ZADD", "UNLINK"),
-    "owner": ("XREADGROUP", "XCLAIM", "XTRIM", "BRPOP", "ZADD"),
+    "operator": ("XREADGROUP", "XCLAIM", "XTRIM", "BRPOP", "UNLINK"),
+    "owner": ("XREADGROUP", "XCLAIM", "XTRIM", "BRPOP"),
 }
 
 
