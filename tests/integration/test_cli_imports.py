@@ -37,13 +37,13 @@ LOADS = {
     ("workers",): {"commands.inspect"},
     ("introspect",): {"commands.inspect"},
     ("top", "--once"): {"commands.inspect", "commands.top"},
-    ("entity", "account:a-1"): {"commands.entity", "commands.entity_view"},
-    ("pause", "account"): {"commands.control"},
-    ("resume", "account"): {"commands.control"},
+    ("entity", "account:a-1"): {"commands.entity", "commands.entity_view", "times"},
+    ("pause", "account"): {"commands.control", "times"},
+    ("resume", "account"): {"commands.control", "times"},
     ("dlq", "list"): {"commands.dlq", "commands.letter_selection", "times"},
     ("recount",): {"commands.recount"},
     ("events", "list"): {"commands.events"},
-    ("doctor",): {"commands.diagnosis", "commands.doctor"},
+    ("doctor",): {"commands.diagnosis", "commands.doctor", "commands.limit_diagnosis", "commands.schedule_checks"},
     ("types", "list"): {"commands.types"},
 }
 

@@ -29,7 +29,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 _ROW = re.compile(r"^\| (`?)([a-zA-Z ]+)\1 \| (.+) \|$", re.MULTILINE)
 _KEY = re.compile(r"`(\w+)`(?: \((list of )?(\w+)\))?")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
-AS_WRITTEN = {"payload", "headers", "schema", "reply", "policy"}
+AS_WRITTEN = {"payload", "headers", "schema", "reply", "policy", "rate", "tokens"}
 
 Shape = dict[str, tuple[bool, str]]
 """By key, whether it is a list, and of what object; an empty name is a plain value."""
@@ -45,7 +45,13 @@ def shapes() -> tuple[dict[str, Shape], dict[str, Shape]]:
     commands = {name: shape for code, name, shape in rows if code}
     objects = {name: shape for code, name, shape in rows if not code and shape}
     objects["figures"] = {name: shape for name, shape in commands["stats"].items() if name != "holds"}
-    same = {"dlq show": "letter", "events follow": "event", "introspect COMMAND": "command"}
+    same = {
+        "dlq show": "letter",
+        "events follow": "event",
+        "introspect COMMAND": "command",
+        "schedules show": "schedule",
+        "schedules put": "schedule",
+    }
     return {**commands, **{name: objects[of] for name, of in same.items()}}, objects
 
 
@@ -58,6 +64,14 @@ WORDS = {
     "entity ID forget": ("entity", "order:o-7", "forget", "--key", "Ship", "--json"),
     "dlq show": ("dlq", "show", "LETTER", "--json"),
     "introspect COMMAND": ("introspect", "Deposit"),
+    "schedules show": ("schedules", "show", "nightly", "--json"),
+    "schedules put": ("schedules", "put", "hourly", "Deposit", '{"account_id": "j-3", "amount": 1}', "--every", "1h", "--json"),
+    "schedules next": ("schedules", "next", "nightly", "--json"),
+    "schedules trigger": ("schedules", "trigger", "nightly", "--json"),
+    "schedules pause": ("schedules", "pause", "nightly", "--json"),
+    "schedules resume": ("schedules", "resume", "nightly", "--json"),
+    "schedules remove": ("schedules", "remove", "hourly", "--yes", "--json"),
+    "delayed promote": ("delayed", "promote", "later-1", "--json"),
 }
 
 
@@ -68,6 +82,9 @@ def trouble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trouble]:
     stage.run("events", "watch")
     stage.run("pause", "parcel")
     stage.run("call", "Deposit", '{"account_id": "j-2", "amount": 1}')
+    stage.run("schedules", "put", "nightly", "Deposit", '{"account_id": "j-3", "amount": 1}', "--cron", "0 2 * * *")
+    stage.run("send", "Deposit", '{"account_id": "j-4", "amount": 1}', "--delay", "3600", "--id", "later-1")
+    stage.run("limits", "put", "bus", "--rate", "10000/s")
     yield stage
     asyncio.run(stage.__aexit__())
 

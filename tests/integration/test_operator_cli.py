@@ -153,7 +153,7 @@ class TestSend:
     def test_send_reports_duplicates(self, trouble: Trouble) -> None:
         once = ("send", "Deposit", '{"account_id": "c-2", "amount": 5}', "--command-id", "c-2-1")
         assert run(trouble, *once) == "c-2-1: accepted\n"
-        assert run_json(trouble, *once) == {"command_id": "c-2-1", "status": "duplicate"}
+        assert run_json(trouble, *once) == {"command_id": "c-2-1", "status": "duplicate", "other": None}
         text = one_line(run(trouble, "send", "Deposit", '{"account_id": "c-2", "amount": 6}', "--command-id", "c-2-1", code=1))
         assert "idempotency_conflict" in text
 

@@ -350,7 +350,7 @@ class Interleavings(RuleBasedStateMachine):
                 assert name not in activations, f"{name} has two activations"
                 activations[name] = entry.decode()
         oldest = {}
-        for name, (state, activation, fence, message, attempts, _, holder) in active.items():
+        for name, (state, activation, fence, message, attempts, _, holder, *_parts) in active.items():
             oldest[name] = message if state in "hHO" else "-"
             line = self.ledger.line(name)
             assert activations.pop(name, "") == activation, f"the activation of {name} is not its record's"

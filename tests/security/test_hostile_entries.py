@@ -85,7 +85,7 @@ ANNOUNCED: dict[str, bytes] = {
             "pattern": 4,
         }
     ),
-    "OddPolicy": record(policy={"timeout": "soon", "attempts": {}, "on_poison": [1]}),
+    "OddPolicy": record(policy={"attempt_timeout": "soon", "attempts": {}, "on_poison": [1]}),
     "NoPolicy": record(policy=[1]),
     "Lost": record(schema={"type": "object", "properties": {"account": {"$ref": "#/$defs/Nowhere"}}}),
     "Numbers": b'{"entity":null,"key":null,"delivery":"at_least_once","schema":{"properties":{"a":{"maximum":1e999,"default":NaN}}}}',

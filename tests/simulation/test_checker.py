@@ -10,6 +10,7 @@ import pytest
 
 from tests.simulation.checker import check
 from tests.simulation.history import Claim, Execution, History, Sent, Told, Trigger
+from tests.simulation.scheduling import Ticked
 
 
 def process(*troubles: tuple[str, float, float]) -> Any:
@@ -268,6 +269,18 @@ def no_run_after_a_trigger(history: History) -> None:
     history.triggers += [Trigger("e1", "p1.1", 1000.0, 1000.01), Trigger("e1", "p1.3", 1003.0, 1003.01)]
 
 
+def tick_fired_twice(history: History) -> None:
+    history.ticked += [Ticked("poll", "poll@2026-11-22T10:00:00Z", 1, at) for at in (1000.0, 1001.0)]
+
+
+def ticks_out_of_order(history: History) -> None:
+    history.ticked += [Ticked("poll", f"poll@2026-11-22T10:00:0{second}Z", 1, 1000.0) for second in (2, 1)]
+
+
+def fired_after_its_removal(history: History) -> None:
+    history.fired_then, history.fired_in_the_end = 3, 4
+
+
 BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "order": [out_of_order],
     "due": [too_soon],
@@ -296,6 +309,8 @@ BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "given_up": [started_after_it_was_given_up],
     "told": [told_of_nothing, told_out_of_order, told_twice, not_told_of_the_end],
     "after_the_last_trigger": [no_run_after_a_trigger],
+    "firings": [tick_fired_twice, ticks_out_of_order],
+    "removed_schedules": [fired_after_its_removal],
     "drained": [stuck, left_behind, wrong_depth],
 }
 
