@@ -57,7 +57,7 @@ async def test_workers_that_crash_fire_each_tick_once() -> None:
     async with TestBus(registry, workers=3) as bus:
         await bus.bus.schedules.put("close", Close(ledger="main"), every(10), missed="all")
         for point in ("claimed", "handled", "settled"):
-            bus.crash_after(point, Close, nth=2, times=2)  # type: ignore[arg-type]
+            bus.crash_after(point, Close, nth=2, times=2)
         await bus.advance(300)
         await bus.run_until_idle()
         assert len(set(ran)) == 30

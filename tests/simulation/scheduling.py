@@ -34,7 +34,7 @@ class Tick(Command[None], entity="tick", retry=RetryPolicy(attempts=20, delay=0.
 @REGISTRY.handles(Tick)
 async def tick(command: Tick, context: CommandContext) -> None:
     simulation = current[-1]
-    ticked = Ticked(command.line, context.command_id, context.attempt, simulation.loop.time())
+    ticked = Ticked(str(command.line), context.command_id, context.attempt, simulation.loop.time())
     simulation.history.ticked.append(ticked)
 
 
@@ -82,9 +82,10 @@ class Scheduler:
     async def _retry(self, act: Any, name: str) -> None:
         while True:
             try:
-                return await act(name)
+                await act(name)
+                return
             except TransportUnavailable:
                 await asyncio.sleep(0.2)
             except CommandBusError as error:
                 self._simulation.history.note("", f"scheduler: {act.__name__} {name}: {error}")
-                return None
+                return

@@ -90,7 +90,7 @@ def debian(pattern: str, zone: ZoneInfo, begin: datetime, end: datetime) -> Iter
 @pytest.mark.parametrize("tz", SWITCHES)
 def test_ticks_are_those_of_debians_cron(tz: str, switch: str, pattern: str) -> None:
     zone, moment = ZoneInfo(tz), SWITCHES[tz][switch == "back"]
-    offsets = [(moment + shift).astimezone(zone).utcoffset() for shift in (-MINUTE, MINUTE)]
+    offsets = [(moment + shift).astimezone(zone).utcoffset() or timedelta() for shift in (-MINUTE, MINUTE)]
     assert (offsets[0] < offsets[1]) is (switch == "forward"), "the table names the switch"
     begin, end = moment - timedelta(hours=40), moment + timedelta(hours=40)
     expected = list(debian(pattern, zone, begin, end))

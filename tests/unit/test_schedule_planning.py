@@ -188,8 +188,16 @@ def test_a_schedule_that_is_as_it_ought_to_be_is_not_set_back() -> None:
 
 
 def test_a_record_is_what_was_stored() -> None:
-    policy = {"missed": "all", "catch_up": 5, "overlap": "cancel", "jitter": 0.5, "max_runs": 7, "immediately": True}
-    moments = {"start": datetime(2026, 1, 1, tzinfo=UTC), "end": datetime(2027, 1, 1, tzinfo=UTC)}
+    policy: dict[str, Any] = {
+        "missed": "all",
+        "catch_up": 5,
+        "overlap": "cancel",
+        "jitter": 0.5,
+        "max_runs": 7,
+        "immediately": True,
+    }
+    moments: dict[str, Any] = {"start": datetime(2026, 1, 1, tzinfo=UTC), "end": datetime(2027, 1, 1, tzinfo=UTC)}
+    packed = b""
     for spec in (every(0.5), cron("0 2 * * MON#1", tz="America/New_York")):
         stored = replace(record(spec, **policy, **moments), triggers=(1, 2), ahead=(3, 4), reason="a|b", last_id="x", late=3)
         packed = stored.pack()

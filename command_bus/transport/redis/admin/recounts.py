@@ -37,7 +37,7 @@ class RedisRecounts(RetryingRequests):
     async def _recount(self, keys: ShardKeys, *, correct: bool) -> Recount:
         for _ in range(_TRIES):
             names: Any = await self._ask(keys, _names, keys.active)
-            keys_of: list[str | bytes] = [keys.ready, keys.active, keys.stats, keys.delayed, keys.delayed_counts]
+            keys_of: list[Any] = [keys.ready, keys.active, keys.stats, keys.delayed, keys.delayed_counts]
             keys_of += [keys.mailboxes.encode() + name for name in names]
             answer = await self._run(keys, RECOUNT, keys_of, [GROUP, len(keys.mailboxes), _MOST, _BYTES, int(correct)])
             if answer[0] == b"many":
