@@ -12,14 +12,14 @@ PARTNER = "partner"
 _FOR_LONG = RetryPolicy(attempts=50, delay=0.05, max_delay=1.0)
 
 
-class Sync(Command[int], entity="shop", limits=(Limit(PARTNER),), retry=_FOR_LONG):
+class Sync(Command[int], entity="shop", priority="low", limits=(Limit(PARTNER),), retry=_FOR_LONG):
     """Fetches a page of a shop's products from the partner."""
 
     shop: EntityId
     page: int
 
 
-class Refund(Command[None], entity="order", limits=(Limit(PARTNER),), retry=_FOR_LONG):
+class Refund(Command[None], entity="order", priority="high", limits=(Limit(PARTNER),), retry=_FOR_LONG):
     """Pays a customer back by the partner. It goes before the imports, and still within the partner's rate."""
 
     order: EntityId

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from command_bus.testing.simulated import ranges as _ranges  # noqa: F401 - registers its commands
 from command_bus.testing.simulated.store import COMMANDS, Args, ReplyError, Store, command
 
 __all__ = ["Pending", "Stream", "read_group"]
