@@ -1,7 +1,8 @@
-"""What a run may switch on beside plain commands: `--with limits,schedules,unique`.
+"""What a run may switch on beside plain commands: `--with limits,schedules,unique,priorities`.
 
 Limits: a rate for starts of accounts, places for lines. Schedules: some tickers, declared by every worker. Unique keys: some commands of
-lines replace the one of their key that still waits.
+lines replace the one of their key that still waits. Priorities: commands that are sent alone have one by chance; no rule of their own, since
+order and delivery are to be as without.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tests.chaos.messages import Tick
 
 __all__ = ["FEATURES", "LATEST", "PLACES", "RATE", "declare", "is_firing", "policies", "tick_number", "tickers"]
 
-FEATURES: Final = ("limits", "schedules", "unique")
+FEATURES: Final = ("limits", "schedules", "unique", "priorities")
 RATE: Final = Rate(60, per=1.0, burst=10)
 """Of starts of accounts."""
 PLACES: Final = 10

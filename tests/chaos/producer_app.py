@@ -35,6 +35,7 @@ from command_bus import (
     TransportUnavailable,
     Unconfirmed,
 )
+from command_bus.messages.policies import Priority
 from tests.chaos.features import LATEST
 from tests.chaos.history import Recorder
 from tests.chaos.messages import Apply, Late, Once, Steady, Withdraw
@@ -46,6 +47,7 @@ __all__ = ["Item", "Writer"]
 _WRITERS = 12
 _LOOK_AGAIN = 0.05
 _CALL_TIMEOUT = 30.0
+_PRIORITIES: tuple[Priority, ...] = ("high", "normal", "low")
 _OUTCOMES: dict[type[CommandBusError], str] = {
     CommandRejected: "rejected",
     CommandFailed: "failed",
@@ -71,6 +73,7 @@ class Item:
     amount: int = 0
     expires: float | None = None
     unique: bool = False
+    priority: Priority | None = None
 
     def message(self) -> Apply | Steady | Once | Late | Withdraw:
         """Return the command."""
@@ -165,7 +168,8 @@ class Writer:
             busy = self._plan.lease * rng.uniform(0.5, 1.5)
         expires = rng.uniform(0.005, 0.3) if way != "call" and kind != "Withdraw" and rng.random() < 0.01 else None
         unique = "unique" in self._plan.features and kind == "Apply" and way == "dispatch" and rng.random() < 0.5
-        return replace(item, plan=plan, busy=busy, expires=expires, unique=unique)
+        priority = rng.choice(_PRIORITIES) if "priorities" in self._plan.features and way == "dispatch" else None
+        return replace(item, plan=plan, busy=busy, expires=expires, unique=unique, priority=priority)
 
     async def _send(self) -> float:
         """Ask for all that is open; what stays open, and how long to wait before it is asked again."""
@@ -184,7 +188,9 @@ class Writer:
         try:
             item = items[0]
             unique = LATEST if item.unique else None
-            receipt = await self._bus.dispatch(item.message(), command_id=item.id, expires=item.expires, unique=unique)
+            receipt = await self._bus.dispatch(
+                item.message(), command_id=item.id, expires=item.expires, unique=unique, priority=item.priority
+            )
         except CommandBusError as error:
             return self._answered(items[0], error)
         return self._answered(items[0], "accepted" if receipt.status == "replaced" else receipt.status)

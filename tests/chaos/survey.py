@@ -18,7 +18,21 @@ from tests.chaos.servers import Target
 __all__ = ["survey"]
 
 _LIMITS = Limits(max_bytes=1024 * 1024)
-_STANDING = {"meta", "commands", "ready", "fence", "stats", "dead", "workers", "rules", "limits", "schedules", "fired"}
+_STANDING = {
+    "meta",
+    "commands",
+    "ready",
+    "fence",
+    "stats",
+    "dead",
+    "workers",
+    "rules",
+    "limits",
+    "schedules",
+    "fired",
+    "flows",
+    "turns",
+}
 _PAGE = 1000
 
 
