@@ -43,7 +43,13 @@ LOADS = {
     ("dlq", "list"): {"commands.dlq", "commands.letter_selection", "times"},
     ("recount",): {"commands.recount"},
     ("events", "list"): {"commands.events"},
-    ("doctor",): {"commands.diagnosis", "commands.doctor", "commands.limit_diagnosis", "commands.schedule_checks"},
+    ("doctor",): {
+        "commands.diagnosis",
+        "commands.doctor",
+        "commands.limit_diagnosis",
+        "commands.priority_check",
+        "commands.schedule_checks",
+    },
     ("types", "list"): {"commands.types"},
 }
 

@@ -70,7 +70,7 @@ WORDS = {
     "schedules trigger": ("schedules", "trigger", "nightly", "--json"),
     "schedules pause": ("schedules", "pause", "nightly", "--json"),
     "schedules resume": ("schedules", "resume", "nightly", "--json"),
-    "schedules remove": ("schedules", "remove", "hourly", "--yes", "--json"),
+    "schedules remove": ("schedules", "remove", "weekly", "--yes", "--json"),
     "delayed promote": ("delayed", "promote", "later-1", "--json"),
 }
 
@@ -83,6 +83,7 @@ def trouble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trouble]:
     stage.run("pause", "parcel")
     stage.run("call", "Deposit", '{"account_id": "j-2", "amount": 1}')
     stage.run("schedules", "put", "nightly", "Deposit", '{"account_id": "j-3", "amount": 1}', "--cron", "0 2 * * *")
+    stage.run("schedules", "put", "weekly", "Deposit", '{"account_id": "j-3", "amount": 1}', "--cron", "0 2 * * MON")
     stage.run("send", "Deposit", '{"account_id": "j-4", "amount": 1}', "--delay", "3600", "--id", "later-1")
     stage.run("limits", "put", "bus", "--rate", "10000/s")
     yield stage
