@@ -196,7 +196,7 @@ async def test_it_finds_no_entity_and_no_command_that_it_does_not_know(place: Pl
         ("XRANGE", "{shop:0}:events", "-", "+"), ("HSCAN", "{shop:0}:delayed", "0"),
         ("HGETALL", "{shop:0}:lone"), ("HGET", "{shop:0}:lone", "line:a"), ("HKEYS", "{shop:0}:lone"),
         ("HGET", "{shop:0}:delayed", "c"),
-        ("XRANGE", "{shop:0}:dead", "-", "+"), ("XINFO", "STREAM", "{shop:0}:ready", "FULL"), ("XPENDING", "{shop:0}:ready", "workers"),
+        ("XRANGE", "{shop:0}:dead", "-", "+"), ("XINFO", "STREAM", "{shop:0}:ready", "FULL"),
     ):  # fmt: skip
         with pytest.raises(NoPermissionError):
             await thief.execute_command(*request)
@@ -228,7 +228,23 @@ async def test_the_runs_of_a_load_are_no_more_than_its_commands(place: Place) ->
     await thief.hset("{shop:0}:b:d", "open", "0")
     keys = [
         f"{{shop:0}}:{name}"
-        for name in ("ready", "active", "stats", "paused", "later", "b:d", "b:d:ids", "b:d:seq", "watched", "events", "b:d:home")
+        for name in (
+            "ready",
+            "active",
+            "stats",
+            "paused",
+            "later",
+            "b:d",
+            "b:d:ids",
+            "b:d:seq",
+            "watched",
+            "events",
+            "b:d:home",
+            "lone",
+            "flows",
+            "turns",
+            "line",
+        )
     ]
     runs = b"\xff\xff\xff\xff" * 4
     arguments = ("0", "100", "100", "10", "1000", "0", "0", runs, b"\0\0\0\0", "", "", b"\x96\x01\xa1x")
