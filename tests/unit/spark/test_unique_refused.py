@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("pyarrow")
+
 from command_bus import Command, EntityId, InvalidSettings, Unique
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.writing.command_mapping import _class_mapping
