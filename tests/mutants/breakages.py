@@ -114,11 +114,11 @@ MUTANTS = (
         f"{_LUA}/advance/3b_verbs.lua",
         "  if verb == 'w' then return wait(",
         "  if verb == 'w' then\n"
-        "    local box = KEYS[10 + step]\n"
+        "    local box = KEYS[before + step]\n"
         "    local running = call('XRANGE', box, messages[step], messages[step])[1]\n"
         "    call('XDEL', box, messages[step])\n"
         "    call('XADD', box, '*', 'e', running[2][2])\n"
-        "    return requeue(step, nil, attempt, first, parts)\n"
+        "    return requeue(step, attempt, first, parts)\n"
         "  end\n"
         "  if verb == 'w' then return wait(",
     ),
@@ -412,14 +412,14 @@ MUTANTS = (
     Mutant(
         "what is settled stays when a lease ends",
         f"{_LUA}/advance/3b_verbs.lua",
-        "  trim(step, messages[step])\n  if counts_as_attempt == '0' then\n",
-        "  if counts_as_attempt == '0' then\n",
+        "    trim(step, messages[step])\n    if counts_as_attempt == '0' then\n",
+        "    if counts_as_attempt == '0' then\n",
     ),
     Mutant(
         "what is settled stays while an entity waits",
         f"{_LUA}/advance/3b_verbs.lua",
-        "  trim(step, messages[step])\n  local tried",
-        "  local tried",
+        "    trim(step, messages[step])\n    local tried",
+        "    local tried",
     ),
     Mutant(
         "what is settled stays when an entity yields",

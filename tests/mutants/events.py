@@ -18,8 +18,8 @@ EVENTS = (
     Mutant(
         "a step that fails is published",
         f"{_LUA}/advance/3c_perform.lua",
-        "local function publish_events(done)\n  if done then\n",
-        "local function publish_events(done)\n  letter_id = letter_id or '0-0'\n  if true then\n",
+        "  function publish_events(done)\n    if done then\n",
+        "  function publish_events(done)\n    letter_id = letter_id or '0-0'\n    if true then\n",
         "tests/conformance/test_events.py::test_a_failed_step_publishes_no_event",
     ),
 )

@@ -96,7 +96,7 @@ LIMITS = (
     Mutant(
         "a settlement that is asked again is gone",
         f"{_LUA}/advance/3c_perform.lua",
-        "    elseif settling[verb] and is_limited(name) then",
+        "    elseif settling[verb] and limits and is_limited(name) then",
         "    elseif false then",
         f"{_STEPS}::test_a_worker_that_does_not_know_of_limits_asks",
     ),

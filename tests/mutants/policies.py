@@ -49,15 +49,15 @@ POLICIES = (
     Mutant(
         "the snoozes of another command are counted on",
         f"{_LUA}/advance/3b_verbs.lua",
-        "  if of ~= message then\n    if not more",
-        "  if not of then\n    if not more",
+        "    if of ~= message then\n      if not more",
+        "    if not of then\n      if not more",
         f"{_STEPS}::test_a_count_that_another_release_left_is_not_believed",
     ),
     Mutant(
         "the first start is that of the last wake",
         f"{_LUA}/advance/3b_verbs.lua",
-        "  if of ~= message then\n    if not more then return parts end\n    count, truly = 0,",
-        "  if of ~= message or more then\n    if not more then return parts end\n    count, truly = of == message and count or 0,",
+        "    if of ~= message then\n      if not more then return parts end\n      count, truly = 0,",
+        "    if of ~= message or more then\n      if not more then return parts end\n      count, truly = of == message and count or 0,",
         f"{_STEPS}::test_snoozes_use_no_attempt_and_keep_the_order",
     ),
     Mutant(

@@ -1,10 +1,6 @@
--- 3. Perform the steps one by one.
+-- How a step begins: what stands next in its mailbox, and whether another waits.
 
-local started, settled = 0, 0
-local counts = {rejected = 0, expired = 0, buried = 0, dead = 0, retried = 0, snoozed = 0, handed_back = 0}
-local changed, released, emptied, taken, touched = {}, {}, {}, {}, {}
-local bodies, events, letter_id = {}, {}, nil
-local others_wait = nil
+local events, letter_id, others_wait = {}, nil, nil
 
 local function note_event(...) events[#events + 1] = {...} end
 
@@ -85,17 +81,21 @@ local function requeue(step, attempt, first, parts, head)
   return 'yield'
 end
 
--- Let a command wait for a limit: in its entity's place, or with its lease until its worker has asked.
-local function be_refused(step, name, activation, head, attempt, first, parts, refused)
-  if refused == 'ask' then
-    local id = head[3] and head[1] ~= activation and head[1] or ''  -- of a lone one that was in the line
-    become(name, (head[3] and 'o|' or 'r|') .. activation .. '||' .. id .. '|' .. attempt .. '|' .. first .. '|' .. parts)
-    bodies[step] = {head[1], body_of('', head[2])}
-    return 'ask'
+local be_refused = nil
+
+if limits then
+  -- Let a command wait for a limit: in its entity's place, or with its lease until its worker has asked.
+  function be_refused(step, name, activation, head, attempt, first, parts, refused)
+    if refused == 'ask' then
+      local id = head[3] and head[1] ~= activation and head[1] or ''  -- of a lone one that was in the line
+      become(name, (head[3] and 'o|' or 'r|') .. activation .. '||' .. id .. '|' .. attempt .. '|' .. first .. '|' .. parts)
+      bodies[step] = {head[1], body_of('', head[2])}
+      return 'ask'
+    end
+    if publish then note_event('limited', name, envelope_in(head[2]), attempt, '', owner, refused) end
+    rest(step, 'l', attempt, first, parts)
+    return 'wait'
   end
-  if publish then note_event('limited', name, envelope_in(head[2]), attempt, '', owner, refused) end
-  rest(step, 'l', attempt, first, parts)
-  return 'wait'
 end
 
 local function start(step, name, activation, holder, head, attempt, first, follow, parts)

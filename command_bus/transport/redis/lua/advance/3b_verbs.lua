@@ -52,67 +52,75 @@ local function settle(step, verb, name, activation, holder, follow, left, parts)
   return start(step, name, activation, holder, head, 0, '0', follow, parts)
 end
 
-local function park(step, name, left, attempt, first, parts)
-  trim(step, messages[step])
-  call('HSET', parked, name, write_letter(name, left, '1'))
-  rest(step, 's', attempt, first, parts)
-  write_mark(left, true)
-  push_reply(left)
-  if left.outcomes then keep_outcome(left.record, left.outcomes, left.outcome) end
-  return 'stop'
-end
-
--- Return the parts of a record whose command is to wait: with one more snooze of it if its handler put it off, else with those that it had.
-local function with_snooze(parts, message, first, more)
-  if parts == '' and not more then return parts end
-  local count, of, truly = string.match(parts, '|z=(%d+):([%d-]+):(%d+)')
-  parts = string.gsub(parts, '|z=[^|]*', '')
-  if of ~= message then
-    if not more then return parts end
-    count, truly = 0, string.match(first, '%d+') or '0'
-  end
-  return parts .. format('|z=%.0f:%s:%s:%d', count + (more and 1 or 0), message, truly, more and 1 or 0)
-end
-
 local waits = {['1'] = 'retried', ['0'] = 'handed_back', s = 'snoozed'}
+local park, wait, give_back
 
-local function wait(step, name, delay, why, attempt, first, parts)
-  trim(step, messages[step])
-  local tried = why == '1' and attempt or format('%d', math.max(attempt - 1, 0))
-  local at = now + tonumber(delay)
-  parts = with_snooze(parts, messages[step], first, why == 's')
-  if why == 's' then first = '-' .. format('%.0f', at) end  -- as who wakes it writes; one of another release may not
-  local head = call('ZRANGE', due, 0, 0, 'WITHSCORES')
-  call('ZADD', due, at, 'r:' .. name)
-  rest(step, 'w', tried, first, parts)
-  if not head[2] or at < tonumber(head[2]) or tonumber(head[2]) <= now then try('XADD', ready, '*', 'tick', '1') end
-  counts[waits[why]] = counts[waits[why]] + 1
-  return 'wait'
-end
-
-local function give_back(step, counts_as_attempt, attempt, first, parts)
-  trim(step, messages[step])
-  if counts_as_attempt == '0' then
-    attempt = format('%d', math.max(attempt - 1, 0))
-    counts.handed_back = counts.handed_back + 1
+-- Make the verbs that settle nothing. They are seldom needed, and each function costs time.
+local function make_other_verbs()
+  function park(step, name, left, attempt, first, parts)
+    trim(step, messages[step])
+    call('HSET', parked, name, write_letter(name, left, '1'))
+    rest(step, 's', attempt, first, parts)
+    write_mark(left, true)
+    push_reply(left)
+    if left.outcomes then keep_outcome(left.record, left.outcomes, left.outcome) end
+    return 'stop'
   end
-  return requeue(step, attempt, first, parts, messages[step])
+
+  -- Return the parts of a record whose command is to wait: with one more snooze of it if its handler put it off, else with those that it had.
+  local function with_snooze(parts, message, first, more)
+    if parts == '' and not more then return parts end
+    local count, of, truly = string.match(parts, '|z=(%d+):([%d-]+):(%d+)')
+    parts = string.gsub(parts, '|z=[^|]*', '')
+    if of ~= message then
+      if not more then return parts end
+      count, truly = 0, string.match(first, '%d+') or '0'
+    end
+    return parts .. format('|z=%.0f:%s:%s:%d', count + (more and 1 or 0), message, truly, more and 1 or 0)
+  end
+
+  function wait(step, name, delay, why, attempt, first, parts)
+    trim(step, messages[step])
+    local tried = why == '1' and attempt or format('%d', math.max(attempt - 1, 0))
+    local at = now + tonumber(delay)
+    parts = with_snooze(parts, messages[step], first, why == 's')
+    if why == 's' then first = '-' .. format('%.0f', at) end  -- as who wakes it writes; one of another release may not
+    local head = call('ZRANGE', due, 0, 0, 'WITHSCORES')
+    call('ZADD', due, at, 'r:' .. name)
+    rest(step, 'w', tried, first, parts)
+    if not head[2] or at < tonumber(head[2]) or tonumber(head[2]) <= now then try('XADD', ready, '*', 'tick', '1') end
+    counts[waits[why]] = counts[waits[why]] + 1
+    return 'wait'
+  end
+
+  function give_back(step, counts_as_attempt, attempt, first, parts)
+    trim(step, messages[step])
+    if counts_as_attempt == '0' then
+      attempt = format('%d', math.max(attempt - 1, 0))
+      counts.handed_back = counts.handed_back + 1
+    end
+    return requeue(step, attempt, first, parts, messages[step])
+  end
 end
 
-local event_of = {d = 'completed', n = 'rejected', x = 'expired', b = 'dead_lettered', p = 'parked'}
+local note_end = nil
 
--- Note the event of a verb. Recovery settles without a lease of its own (an empty holder), so the command was interrupted first.
-local function note_end(step, verb, name, left, record, at)
-  local entry = call('XRANGE', KEYS[before + step], messages[step], messages[step])[1]
-  local envelope, fence_then = entry and envelope_in(fields_of(lone, name, entry[2])) or '', string.match(runs[step], '^%d+')
-  local attempt, worker = string.match(record, '^(%d+)|[^|]*|([^#|]*)', at)
-  if holders[step] == '' and verb ~= 'g' then note_event('interrupted', name, envelope, attempt, fence_then, worker, '') end
-  if verb == 'w' then
-    note_event(waits[left[2]], name, envelope, attempt, fence_then, worker, left[1])
-  elseif verb == 'g' then
-    note_event(left[1] == '1' and 'interrupted' or 'handed_back', name, envelope, attempt, fence_then, worker, '')
-  else
-    note_event(event_of[verb], name, envelope, attempt, fence_then, worker, '')
+if publish then
+  local event_of = {d = 'completed', n = 'rejected', x = 'expired', b = 'dead_lettered', p = 'parked'}
+
+  -- Note the event of a verb. Recovery settles without a lease of its own (an empty holder), so the command was interrupted first.
+  function note_end(step, verb, name, left, record, at)
+    local entry = call('XRANGE', KEYS[before + step], messages[step], messages[step])[1]
+    local envelope, fence_then = entry and envelope_in(fields_of(lone, name, entry[2])) or '', string.match(runs[step], '^%d+')
+    local attempt, worker = string.match(record, '^(%d+)|[^|]*|([^#|]*)', at)
+    if holders[step] == '' and verb ~= 'g' then note_event('interrupted', name, envelope, attempt, fence_then, worker, '') end
+    if verb == 'w' then
+      note_event(waits[left[2]], name, envelope, attempt, fence_then, worker, left[1])
+    elseif verb == 'g' then
+      note_event(left[1] == '1' and 'interrupted' or 'handed_back', name, envelope, attempt, fence_then, worker, '')
+    else
+      note_event(event_of[verb], name, envelope, attempt, fence_then, worker, '')
+    end
   end
 end
 
@@ -122,6 +130,7 @@ local function carry_out(step, verb, name, activation, follow, left, record, at)
   local parts = find(record, '=', at, true) and string.match(record, '^[^|]*|[^|]*|[^|]*(|.*)', at) or ''
   if parts ~= '' then parts = string.gsub(parts, '|started=[^|]*', '') end
   if settling[verb] then return settle(step, verb, name, activation, holders[step], follow, left, parts) end
+  if not park then make_other_verbs() end
   parts = parts .. '|started=' .. messages[step]
   local attempt, first = string.match(record, '^(%d+)|([^|]*)|', at)
   if verb == 'p' then return park(step, name, left, attempt, first, parts) end

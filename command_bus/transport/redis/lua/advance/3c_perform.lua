@@ -15,7 +15,7 @@ local function perform_by_record(step, verb, name, activation, follow, record)
       if head then note_event('limited', name, envelope_in(head[2]), attempt, '', owner, '') end
       rest(step, 'l', attempt, first, parts)
       return 'wait'
-    elseif settling[verb] and is_limited(name) then  -- asked again: what follows it stands here until its limits are asked
+    elseif settling[verb] and limits and is_limited(name) then  -- asked again: what follows it stands here until its limits are asked
       repeated[KEYS[before + step]] = true
       return start(step, name, activation, holders[step], next_of(step), attempt, first, follow, parts)
     end
@@ -73,17 +73,25 @@ local function perform(step, verb)
   return perform_by_record(step, verb, name, activation, follow, record)
 end
 
--- Publish the events of a step if it has succeeded.
-local function publish_events(done)
-  if done then
-    for _, event in ipairs(events) do
-      if event[1] == 'dead_lettered' or event[1] == 'parked' then event[7] = letter_id end
-      publish(unpack(event))
+local publish_events = nil
+
+if publish then
+  -- Publish the events of a step if it has succeeded.
+  function publish_events(done)
+    if done then
+      for _, event in ipairs(events) do
+        if event[1] == 'dead_lettered' or event[1] == 'parked' then event[7] = letter_id end
+        publish(unpack(event))
+      end
     end
+    events = {}
   end
-  events = {}
 end
 
+return perform, publish_events
+end
+
+local perform, publish_events = performing()
 local answers = {now_text}
 for step = 1, steps do
   local done, answer = pcall(perform, step, verbs[step])
