@@ -134,7 +134,8 @@ class Decisions:
             payload = self._clear(envelope) if envelope.flags & ENCRYPTED else envelope.payload
             message = codec_for(handler.message_type).decode(payload, self._limits)
             self._check_entity(handler.spec, envelope, message)
-            check_costs(handler.spec.limits, message)
+            if handler.spec.limits:
+                check_costs(handler.spec.limits, message)
         except InvalidCommand as error:
             return self._invalid(started, envelope, handler.spec, error)
         return Runnable(envelope, started, handler, message, self._policy(handler.spec, envelope))

@@ -296,6 +296,10 @@ class Worker:
         """Return whether it is about to leave."""
         return self._stopping
 
+    def leaving(self) -> bool:
+        """Return whether it gives its entities up: it is about to leave, or paused."""
+        return self._stopping or self._paused
+
     def info(self, now_ms: int | None = None) -> WorkerInfo:
         """Return the worker's record; `now_ms` is the server's time, by default this machine's."""
         return WorkerInfo(
@@ -351,7 +355,7 @@ class _Parts:
             quantum=settings.quantum,
             quantum_time=settings.quantum_time,
             stopping=worker.stopping,
-            leaving=lambda: worker.stopping() or worker.paused,
+            leaving=worker.leaving,
             admit=lambda lease, asked, must_yield: self.side.admit(lease, asked, keys.keyed(asked), must_yield=must_yield),
             over=self.side.over,
         )
