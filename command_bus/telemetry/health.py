@@ -54,7 +54,7 @@ class Exposing(Protocol):
 
 async def why_not_ready(worker: Worker) -> str | None:
     """Return why a worker does not consume, None if it does; called in its event loop."""
-    if worker.stopping():
+    if worker.state.stopping:
         return "stopping"
     if worker.silent_for > READ_WITHIN:
         return "not started yet" if not worker.started else "it cannot read work: see its log"

@@ -42,6 +42,7 @@ from command_bus.worker.limit_holds import LimitHolds
 from command_bus.worker.limit_keys import LimitKeys
 from command_bus.worker.limit_rules import declare_limits
 from command_bus.worker.signals import on_signals
+from command_bus.worker.state import WorkerState
 from command_bus.worker.threads import HandlerThreads
 
 __all__ = ["StopReport", "Worker", "WorkerBus", "WorkerSchedules"]
@@ -112,8 +113,7 @@ class Worker:
         self._bus = bus
         self._stack = AsyncExitStack()
         self._parts: _Parts | None = None
-        self._stopping = False
-        self._paused = False
+        self.state = WorkerState()
         self._concurrency = most_at_once(settings, registry)
         self._starting = asyncio.Lock()
         self._stopped: asyncio.Task[StopReport] | None = None
@@ -162,7 +162,7 @@ class Worker:
     @property
     def paused(self) -> bool:
         """Whether `pause` holds."""
-        return self._paused
+        return self.state.paused
 
     @property
     def concurrency(self) -> int:
@@ -183,14 +183,14 @@ class Worker:
 
     def pause(self) -> None:
         """Take no more work until `resume`; also before the start. What runs goes on to its end, then its entity is left to other workers."""
-        self._paused = True
+        self.state.paused = True
         if self._parts is not None:
             self._parts.side.slots.pause()
         _log.info("worker %s is paused", self.name)
 
     def resume(self) -> None:
         """Take work again."""
-        self._paused = False
+        self.state.paused = False
         if self._parts is not None:
             self._parts.side.slots.resume()
         _log.info("worker %s goes on", self.name)
@@ -264,7 +264,7 @@ class Worker:
         """
         seconds = self.settings.grace if grace is None else checked_seconds("grace", grace, zero=True)
         if self._stopped is None:
-            self._stopping = True
+            self.state.stopping = True
             work = self._stop(seconds)
             self._stopped = asyncio.get_running_loop().create_task(work, name=f"command_bus.stop {self.name}")
         return await asyncio.shield(self._stopped)
@@ -291,14 +291,6 @@ class Worker:
     def finishing(self) -> bool:
         """Return whether it lets its handlers finish, in an event loop that goes on."""
         return self._stopped is not None and not self._stopped.done() and not self._stopped.cancelling()
-
-    def stopping(self) -> bool:
-        """Return whether it is about to leave."""
-        return self._stopping
-
-    def leaving(self) -> bool:
-        """Return whether it gives its entities up: it is about to leave, or paused."""
-        return self._stopping or self._paused
 
     def info(self, now_ms: int | None = None) -> WorkerInfo:
         """Return the worker's record; `now_ms` is the server's time, by default this machine's."""
@@ -354,8 +346,8 @@ class _Parts:
             self.side.slots,
             quantum=settings.quantum,
             quantum_time=settings.quantum_time,
-            stopping=worker.stopping,
-            leaving=worker.leaving,
+            stopping=worker.state.is_stopping,
+            leaving=worker.state.is_leaving,
             admit=lambda lease, asked, must_yield: self.side.admit(lease, asked, keys.keyed(asked), must_yield=must_yield),
             over=self.side.over,
         )

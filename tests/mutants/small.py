@@ -49,13 +49,13 @@ SMALL = (
         " if ask.reserved and not self.paused else self.free\n",
         " if ask.reserved else self.free\n",
         f"{_PAUSE}::test_what_a_read_under_way_brings_is_given_back",
-        more=(("worker/worker.py", "leaving=lambda: worker.stopping() or worker.paused", "leaving=lambda: worker.stopping()"),),
+        more=(("worker/worker.py", "leaving=worker.state.is_leaving", "leaving=worker.state.is_stopping"),),
     ),
     Mutant(
         "a paused worker keeps its entities",
         "worker/worker.py",
-        "leaving=lambda: worker.stopping() or worker.paused",
-        "leaving=lambda: worker.stopping()",
+        "leaving=worker.state.is_leaving",
+        "leaving=worker.state.is_stopping",
         f"{_PAUSE}::test_the_entity_of_a_paused_worker_goes_on_elsewhere",
     ),
     Mutant(
