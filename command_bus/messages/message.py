@@ -41,9 +41,10 @@ Reply_co = TypeVar("Reply_co", covariant=True)
 
 MAX_COMMAND_ID_BYTES = 512
 MAX_ENTITY_ID_BYTES = 4096
+MOST_VERSION = 1_000_000
 _ENTITY_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _CLASS_ARGUMENTS = frozenset(
-    {"entity", "delivery", "retry", "on_poison", "attempt_timeout", "unique", "limits", "priority", "fair_by"}
+    {"entity", "delivery", "retry", "on_poison", "attempt_timeout", "unique", "limits", "priority", "fair_by", "version"}
 )
 _WIRE_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
 
@@ -141,6 +142,7 @@ class MessageSpec:
         limits: The named limits that its starts are held to.
         priority: The priority of its commands.
         fair_by: The field that holds the tenant, or None: workers are shared fairly between tenants.
+        version: Of its fields: see `upcasts`.
     """
 
     name: str
@@ -155,6 +157,7 @@ class MessageSpec:
     limits: tuple[Limit, ...] = ()
     priority: Priority | None = None
     fair_by: str | None = None
+    version: int = 1
 
 
 class Message(BaseModel, Generic[Reply_co]):
@@ -177,6 +180,7 @@ class Message(BaseModel, Generic[Reply_co]):
         limits: Sequence[Limit] | None = None,
         priority: Priority | None = None,
         fair_by: str | None = None,
+        version: int | None = None,
         **config: Unpack[ConfigDict],
     ) -> None:
         """Name the class arguments for type checkers; pydantic passes the same ones to the hook below, once fields are known."""
@@ -227,6 +231,7 @@ class Command(Message[Reply_co]):
         limits: Named limits, as in `limits=(Limit("shopify", key="partner", cost="points"),)`.
         priority: `"high"`, `"normal"` or `"low"`: which entities come first where several wait for a worker.
         fair_by: Name of the field that holds the tenant: workers are shared fairly between tenants.
+        version: Raise it with a change of the fields, and write an `upcasts` function for what was sent before; 1 at first. Not inherited.
 
     What a class does not say, the policy of its entity type says, and then that of the bus.
 
@@ -269,6 +274,9 @@ def _check_choices(cls: type[Message[Any]], values: dict[str, Any]) -> None:
         raise RegistrationError(f"{cls.__qualname__}: on_poison is 'skip' or 'park', not {values['on_poison']!r}")
     if values.get("priority") not in (None, *PRIORITIES):
         raise RegistrationError(f"{cls.__qualname__}: priority is 'high', 'normal' or 'low', not {values['priority']!r}")
+    version = values.get("version", 1)
+    if type(version) is not int or not 1 <= version <= MOST_VERSION:
+        raise RegistrationError(f"{cls.__qualname__}: version is a whole number from 1 to {MOST_VERSION:,}, not {version!r}")
     fair_by = values.get("fair_by")
     if fair_by is not None and fair_by not in cls.model_fields:
         raise RegistrationError(

@@ -26,6 +26,7 @@ from command_bus.messages.message import (
 from command_bus.messages.outgoing import Envelope, OutgoingMessage
 from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy, Priority, RetryPolicy
 from command_bus.messages.unique import Unique
+from command_bus.messages.upcasting import checked_version
 from command_bus.sending.checked_options import checked_headers, checked_id, checked_ms, until_ms
 from command_bus.sending.command_ids import new_command_id
 from command_bus.sending.priorities import checked_priority, options_of
@@ -43,6 +44,7 @@ from command_bus.serialization.models import MessageCodec, codec_for
 from command_bus.serialization.msgpack import pack
 from command_bus.serialization.overrides import override
 from command_bus.serialization.protection import Protection
+from command_bus.serialization.version_option import VERSION, with_version
 from command_bus.settings import BusSettings
 from command_bus.transport.flows import flow_of, tenant_of
 from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_label, mailbox_name
@@ -128,6 +130,8 @@ class EnvelopeBuilder:
             priority=spec.priority if priority is None else checked_priority(priority),
             tenant="" if spec.fair_by is None else tenant_of(getattr(message, spec.fair_by, None)),
         )
+        if spec.version > 1:
+            out.options[VERSION] = spec.version
         if retry is not None or attempt_timeout is not None:
             override(out.options, retry, attempt_timeout)
         if headers:
@@ -145,6 +149,7 @@ class EnvelopeBuilder:
         name: str,
         payload: Mapping[str, Any],
         *,
+        version: int = 1,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
         at: datetime | None = None,
@@ -176,6 +181,8 @@ class EnvelopeBuilder:
             priority=None if priority is None else checked_priority(priority),
         )
         _schedule(out, _fold(out, unique, delay, at), at, expires)
+        if checked_version(version) > 1:
+            out.options[VERSION] = version
         override(out.options, retry, attempt_timeout)
         return out
 
@@ -350,7 +357,10 @@ class EnvelopeBuilder:
         priority = spec.priority or policy.priority
         sample = None if spec.entity is None else "x"
         stamp = EnvelopeTemplate(
-            WireEnvelope("x", spec.name, spec.entity, sample, b"", flags, options=options_of(priority)), self.sign
+            WireEnvelope(
+                "x", spec.name, spec.entity, sample, b"", flags, options=with_version(options_of(priority), spec.version)
+            ),
+            self.sign,
         )
         depth = policy.max_depth or self._settings.max_depth
         flow = flow_of(priority)

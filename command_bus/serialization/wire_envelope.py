@@ -8,6 +8,7 @@ from typing import Any
 
 from command_bus.serialization.overrides import ATTEMPT_TIMEOUT, RETRY, is_attempt_timeout, is_retry
 from command_bus.serialization.priority_option import PRIORITY, is_priority
+from command_bus.serialization.version_option import VERSION, is_version
 
 __all__ = [
     "AT_MOST_ONCE",
@@ -48,6 +49,7 @@ KNOWN_OPTIONS: dict[str, Callable[[Any], bool]] = {
     RETRY: is_retry,
     ATTEMPT_TIMEOUT: is_attempt_timeout,
     PRIORITY: is_priority,
+    VERSION: is_version,
     "u": lambda key: type(key) is str and key != "",  # see `transport/unique_keys.py`
 }
 """Tells by an option's key whether a value is one of it. A reader that meets another key treats the envelope as one of a later version."""

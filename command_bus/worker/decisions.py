@@ -26,7 +26,7 @@ from command_bus.randomness import JITTER
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import AT_MOST_ONCE, ENCRYPTED, GIVEN_ID, KEEP_OUTCOME, WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import Undecodable, UnsupportedVersion, reading_limits
-from command_bus.serialization.models import codec_for, reply_codec_for
+from command_bus.serialization.models import reply_codec_for
 from command_bus.serialization.overrides import attempt_timeout_in, retry_in
 from command_bus.serialization.protection import Protection, Signatures
 from command_bus.serialization.reply import (
@@ -42,6 +42,7 @@ from command_bus.serialization.reply import (
     Unhandled,
 )
 from command_bus.serialization.text import printable
+from command_bus.serialization.versions import decoded, newer_version
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import stands_in
 from command_bus.transport.marks import accepted_ms
@@ -130,9 +131,11 @@ class Decisions:
         handler = self._lookup(envelope.name)
         if handler is None:
             return self._unknown(started, envelope, "no_handler", f"no worker handles {envelope.name!r}")
+        if envelope.options and (newer := newer_version(handler.spec, envelope.options)):
+            return self._unknown(started, envelope, "no_handler", newer)
         try:
             payload = self._clear(envelope) if envelope.flags & ENCRYPTED else envelope.payload
-            message = codec_for(handler.message_type).decode(payload, self._limits)
+            message = decoded(handler.message_type, payload, envelope.options, self._limits)
             self._check_entity(handler.spec, envelope, message)
             check_costs(handler.spec.limits, message)
         except InvalidCommand as error:
@@ -197,6 +200,8 @@ class Decisions:
         if self._signatures is not None and (fault := self._signatures.fault(started.envelope or b"", envelope.signature)):
             return self._forged(started, envelope, fault)
         handler = self._lookup(envelope.name)
+        if handler is not None and newer_version(handler.spec, envelope.options):
+            handler = None
         policy = None if handler is None else self._policy(handler.spec, envelope)
         at_most_once = bool(envelope.flags & AT_MOST_ONCE) if policy is None else policy.delivery == "at_most_once"
         if not at_most_once and (policy is None or started.attempt < policy.retry.attempts):

@@ -12,7 +12,8 @@ from tests.mutants.schedules import SCHEDULES
 from tests.mutants.slots import SLOTS
 from tests.mutants.small import SMALL
 from tests.mutants.unique import UNIQUE
+from tests.mutants.versions import VERSIONS
 
 __all__ = ["PARTS"]
 
-PARTS = (*EVENTS, *LIMITS, *LINE, *LONE, *POLICIES, *RESERVED, *SCHEDULES, *SLOTS, *SMALL, *UNIQUE)
+PARTS = (*EVENTS, *LIMITS, *LINE, *LONE, *POLICIES, *RESERVED, *SCHEDULES, *SLOTS, *SMALL, *UNIQUE, *VERSIONS)

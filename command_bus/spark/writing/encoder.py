@@ -25,6 +25,7 @@ from command_bus.messages.outgoing import Envelope
 from command_bus.serialization.envelope import KEEP_OUTCOME, EnvelopeTemplate, WireEnvelope, packed_text
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.native import Packer
+from command_bus.serialization.version_option import with_version
 from command_bus.spark.writing.columns import Unreadable, batch_rows, column_values
 from command_bus.spark.writing.command_mapping import CommandMapping
 from command_bus.spark.writing.field_checks import all_of, fits, mask_of, pc, size_of, typed_for, widest_of
@@ -169,7 +170,9 @@ class _CommandEncoder:
         flags = envelope_flags(dispatcher.opening, at_most_once=at_most_once)
         kept = dispatcher.version.dispatch_id if flags & KEEP_OUTCOME else None
         entity_id = None if spec.entity is None else "-"
-        envelope = WireEnvelope("-", spec.name, spec.entity, entity_id, b"", flags, correlation_id=kept)
+        envelope = WireEnvelope(
+            "-", spec.name, spec.entity, entity_id, b"", flags, correlation_id=kept, options=with_version(None, spec.version)
+        )
         self._mapping = mapping
         self._id_column = id_column
         self._connection = connection
