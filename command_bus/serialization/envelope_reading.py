@@ -5,11 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from command_bus.serialization.compression import COMPRESSED, expanded
 from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable, UnsupportedVersion
 from command_bus.serialization.msgpack import reason_of
 from command_bus.serialization.native import Unpacker, unpackb
 from command_bus.serialization.wire_envelope import (
     CRITICAL,
+    ENCRYPTED,
     ENTITY_ID_LIMIT,
     ENVELOPE_VERSION,
     HEAD_LIMIT,
@@ -31,11 +33,12 @@ _NO_TAIL = [0, None, None, None, None, None, None]
 
 
 def unpack_envelope(data: bytes, limits: Limits = DEFAULT_LIMITS) -> WireEnvelope:
-    """Return the envelope that was packed; its payload is not read.
+    """Return the envelope that was packed; its payload is expanded if it travelled compressed, and not read.
 
     Raises:
         UnsupportedVersion: It was written by a later version, or has a critical flag that is not known.
-        Undecodable: It is no envelope. Both errors carry the command id, name and inbox as far as they can be read.
+        Undecodable: It is no envelope, or its payload cannot be expanded within the limits.
+            Both errors carry the command id, name and inbox as far as they can be read.
     """
     if len(data) > limits.max_bytes + HEAD_LIMIT + HEADERS_LIMIT + ENTITY_ID_LIMIT:
         raise salvage(data, f"an envelope of {len(data)} bytes, the limit of its payload is {limits.max_bytes}")
@@ -56,7 +59,25 @@ def unpack_envelope(data: bytes, limits: Limits = DEFAULT_LIMITS) -> WireEnvelop
     if envelope is None:
         raise salvage(data, "an envelope with an element of the wrong type")
     envelope.options = options
+    if options and COMPRESSED in options:
+        _expand(data, envelope, options, limits)
     return envelope
+
+
+def _expand(data: bytes, envelope: WireEnvelope, options: dict[str, Any], limits: Limits) -> None:
+    """Expand the payload of an envelope; one that is encrypted is expanded when it is decrypted.
+
+    Raises:
+        Undecodable: It is damaged, or larger than the limits allow.
+    """
+    del options[COMPRESSED]
+    envelope.options, envelope.compressed = options or None, True
+    if envelope.flags & ENCRYPTED:
+        return
+    try:
+        envelope.payload = expanded(envelope.payload, limits.max_bytes)
+    except Undecodable as error:
+        raise salvage(data, error.reason) from None
 
 
 def _take_options(data: bytes, parts: list[Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from command_bus.serialization.compression import COMPRESSED, is_compression
 from command_bus.serialization.overrides import ATTEMPT_TIMEOUT, RETRY, is_attempt_timeout, is_retry
 from command_bus.serialization.priority_option import PRIORITY, is_priority
 from command_bus.serialization.version_option import VERSION, is_version
@@ -50,6 +51,7 @@ KNOWN_OPTIONS: dict[str, Callable[[Any], bool]] = {
     ATTEMPT_TIMEOUT: is_attempt_timeout,
     PRIORITY: is_priority,
     VERSION: is_version,
+    COMPRESSED: is_compression,
     "u": lambda key: type(key) is str and key != "",  # see `transport/unique_keys.py`
 }
 """Tells by an option's key whether a value is one of it. A reader that meets another key treats the envelope as one of a later version."""
@@ -83,6 +85,8 @@ class WireEnvelope:
         headers: Text by text, for tracing and the like.
         signature: Signature of all elements before it, as received; packing signs again.
         options: What the sender asks for this command alone, by the keys of `KNOWN_OPTIONS`; None if nothing.
+        compressed: Whether its payload travels compressed. Here it is not: packing compresses it, if that saves something, and reading
+            expands it. Only an encrypted payload that was read is still as it travelled (see `Protection.payload`).
     """
 
     command_id: str
@@ -98,3 +102,4 @@ class WireEnvelope:
     headers: dict[str, str] | None = None
     signature: bytes | None = None
     options: dict[str, Any] | None = None
+    compressed: bool = False

@@ -23,6 +23,7 @@ from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import MailboxPolicy, RetryPolicy
 from command_bus.messages.put_off import GiveUp, Snooze
 from command_bus.randomness import JITTER
+from command_bus.serialization.compression import compressed
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import AT_MOST_ONCE, ENCRYPTED, GIVEN_ID, KEEP_OUTCOME, WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import Undecodable, UnsupportedVersion, reading_limits
@@ -150,10 +151,16 @@ class Decisions:
             return Done(replace(NO_SETTLEMENT, unique=key) if key else NO_SETTLEMENT)
         try:
             packed = reply_codec_for(run.handler.spec.reply).encode(value, self._limits)
-            outcome: Outcome = Completed(packed) if self._protection is None else self._protection.reply(envelope, packed)
+            outcome: Outcome = self._completion(run, packed)
         except BadResult as error:
             outcome = BadReply(error.message)
         return Done(self._retention.settlement(envelope, outcome, "completed", run.started))
+
+    def _completion(self, run: Runnable, packed: bytes) -> Completed:
+        """Return the outcome with a packed reply, compressed and encrypted as far as that is asked for."""
+        smaller = compressed(packed, self._settings.compress_above_of(run.handler.spec))
+        outcome = Completed(packed) if smaller is None else Completed(smaller, compressed=True)
+        return outcome if self._protection is None else self._protection.reply(run.envelope, outcome)
 
     def rejected(self, run: Runnable, refusal: Reject) -> Step:
         """Settle a command that its handler refused for business reasons: it is not retried."""

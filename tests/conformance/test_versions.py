@@ -92,16 +92,19 @@ async def test_what_waits_from_earlier_versions_runs_in_order_in_the_new_shape(s
         await bus.dispatch_batch([Deposit3(account="a", cents=400, currency="USD")] * 2)
         await old.dispatch_raw("account", "a", "Deposit", {"account": "a", "euros": 6})
         await bus.dispatch_raw("account", "a", "Deposit", {"account": "a", "cents": 700}, version=2)
-        await old.dispatch(Deposit(account="a", euros=8), delay=0.05)
+        await bus.dispatch(Deposit3(account="a", cents=800, currency="USD"))  # its type is agreed on by now: the short way
+        await bus.dispatch_batch([Deposit3(account="a", cents=900, currency="USD")])
+        await old.dispatch(Deposit(account="a", euros=10), delay=0.05)
         async with bus.worker(registry=desk.registry):
             await bus.wait_idle(10)
             seen = [(each["cents"], each["currency"]) for each in desk.seen]
-            assert seen[:7] == [
-                (100, "EUR"), (200, "EUR"), (300, "EUR"), (400, "USD"), (400, "USD"), (600, "EUR"), (700, "EUR")
+            assert seen[:9] == [
+                (100, "EUR"), (200, "EUR"), (300, "EUR"), (400, "USD"), (400, "USD"), (600, "EUR"), (700, "EUR"),
+                (800, "USD"), (900, "USD"),
             ]  # fmt: skip
-            await until(lambda: _is(len(desk.seen) == 8))
-            assert await old.call(Deposit(account="b", euros=9), timeout=10) == 9
-            assert await bus.call_raw("account", "b", "Deposit", {"account": "b", "cents": 1}, version=2, timeout=10) == 10
+            await until(lambda: _is(len(desk.seen) == 10))
+            assert await old.call(Deposit(account="b", euros=9), timeout=10) == 11
+            assert await bus.call_raw("account", "b", "Deposit", {"account": "b", "cents": 1}, version=2, timeout=10) == 12
 
 
 async def _is(value: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mutants.compression import COMPRESSION
 from tests.mutants.events import EVENTS
 from tests.mutants.limits import LIMITS
 from tests.mutants.line import LINE
@@ -16,4 +17,4 @@ from tests.mutants.versions import VERSIONS
 
 __all__ = ["PARTS"]
 
-PARTS = (*EVENTS, *LIMITS, *LINE, *LONE, *POLICIES, *RESERVED, *SCHEDULES, *SLOTS, *SMALL, *UNIQUE, *VERSIONS)
+PARTS = (*COMPRESSION, *EVENTS, *LIMITS, *LINE, *LONE, *POLICIES, *RESERVED, *SCHEDULES, *SLOTS, *SMALL, *UNIQUE, *VERSIONS)

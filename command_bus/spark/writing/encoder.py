@@ -176,7 +176,8 @@ class _CommandEncoder:
         self._mapping = mapping
         self._id_column = id_column
         self._connection = connection
-        self._template = EnvelopeTemplate(envelope, connection.builder.sign)
+        self._above = connection.settings.compress_above_of(spec)
+        self._template = EnvelopeTemplate(envelope, connection.builder.sign, self._above)
         self._limits = Limits(max_bytes=connection.settings.max_payload, max_nesting=connection.settings.max_nesting)
         self._seed = crc32(spec.name.encode())
         self._mailboxes: dict[Any, _Place] = {}
@@ -207,12 +208,18 @@ class _CommandEncoder:
         head, name, tail = self._template.constants
         envelopes = joined([head, packed_texts(ids), name, entities, packed_binaries(payloads), tail])
         given: Any = repeat(0) if numbers is None else numbers.to_pylist()
-        seed = self._seed
+        seed, above, pack = self._seed, self._above, self._template.pack
+        rows: Iterable[tuple[_Place, str, bytes, bytes, Any]] = zip(
+            places, ids.to_pylist(), payloads.to_pylist(), self._template.signed(envelopes.to_pylist()), given, strict=False
+        )
+        if above is not None:  # what is large is packed again, compressed
+            rows = (
+                (place, each, payload, pack(packed_text(each), place[2], payload) if len(payload) > above else envelope, number)
+                for place, each, payload, envelope, number in rows
+            )
         return [
             (shard, (mailbox, command_id, crc32(payload, seed).to_bytes(4, "big"), envelope, text, number))
-            for (shard, mailbox, _, text), command_id, payload, envelope, number in zip(
-                places, ids.to_pylist(), payloads.to_pylist(), self._template.signed(envelopes.to_pylist()), given, strict=False
-            )
+            for (shard, mailbox, _, text), command_id, payload, envelope, number in rows
         ]
 
     def _places(self, columns: dict[str, pa.Array], ids: pa.Array) -> tuple[Iterable[_Place], bytes | pa.Array]:

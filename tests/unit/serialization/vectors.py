@@ -121,6 +121,7 @@ REPLIES: dict[str, Any] = {
     "cancelled": Cancelled("purged"),
     "forged": Forged("bad signature: it is not signed"),
     "completed_encrypted": Completed(b"ciphertext", encrypted=True),
+    "completed_compressed_and_encrypted": Completed(b"ciphertext", encrypted=True, compressed=True),
 }
 
 SIGNED = {name: ENVELOPES[name] for name in ("dispatch", "free", "call", "headers")}

@@ -1,4 +1,4 @@
-"""Rows of a command that has versions: the version travels with each of them."""
+"""Rows of commands with versions, and of large ones: what travels with each of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import field_validator
 
 from command_bus import Command, EntityId
 from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.models import codec_for
 
 pa = pytest.importorskip("pyarrow")
 
@@ -63,3 +64,29 @@ def test_a_command_known_by_name_has_the_announced_version() -> None:
     mapping = announced_mapping(info, options, list(ROWS))
     encoder = BatchEncoder({"Counted": mapping}, Offline(), id_column="command_id")
     assert versions_of(encoder.encode(pa.record_batch({name: pa.array(each) for name, each in ROWS.items()}))) == [{"v": 4}] * 2
+
+
+class Long(Command[None], entity="thing", name="test.long", compress_above=200):
+    thing: EntityId
+    count: int
+    text: str
+
+
+class LongChecked(Checked, entity="thing", name="test.long_checked", compress_above=200):
+    text: str
+
+
+@pytest.mark.parametrize("kind", [Long, LongChecked])
+def test_large_rows_travel_compressed_and_small_ones_as_they_are(kind: type[Command[None]]) -> None:
+    rows = {**ROWS, "text": ["small", "large " * 100]}
+    (_, small), (_, large) = encode(rows, kind)
+    (_, plain), (_, unpacked) = encode(rows, kind, dispatcher=Offline(signing_keys={"k": "a secret of some length"}))
+    read = [unpack_envelope(item[3]) for item in (small, large, plain, unpacked)]
+    assert [each.compressed for each in read] == [False, True, False, True]
+    assert len(large[3]) < 200
+    assert [codec_for(kind).decode(each.payload).model_dump()["text"] for each in read] == rows["text"] * 2
+
+
+def test_a_mapper_s_commands_travel_compressed_too() -> None:
+    packed = encode(ROWS, mapper=lambda row: Long(thing=row["thing"], count=row["count"], text="large " * 100))
+    assert all(unpack_envelope(item[3]).compressed for _, item in packed)
