@@ -56,7 +56,7 @@ def test_110_a_version_is_a_whole_number(version: Any) -> None:
 
 
 def test_a_version_is_not_inherited() -> None:
-    class Child(three_versions(), entity="account"):  # type: ignore[misc]
+    class Child(three_versions(), entity="account"):  # type: ignore[misc, call-arg]
         pass
 
     assert Child.spec().version == 1
@@ -109,7 +109,7 @@ def test_what_an_upcaster_raises_or_returns_is_told_without_values() -> None:
     def lacks(fields: dict[str, Any]) -> dict[str, Any]:
         raise KeyError(fields["secret"])
 
-    upcasts(Broken, since=2)(list)  # type: ignore[arg-type]
+    upcasts(Broken, since=2)(list)  # type: ignore[type-var]
     with pytest.raises(InvalidCommand) as caught:
         upcast(Broken, {"secret": "hidden"}, 1)
     assert caught.value.message == "Broken: the upcaster from version 1 raised KeyError"

@@ -78,7 +78,7 @@ class LongChecked(Checked, entity="thing", name="test.long_checked", compress_ab
 
 @pytest.mark.parametrize("kind", [Long, LongChecked])
 def test_large_rows_travel_compressed_and_small_ones_as_they_are(kind: type[Command[None]]) -> None:
-    rows = {**ROWS, "text": ["small", "large " * 100]}
+    rows: dict[str, Any] = {**ROWS, "text": ["small", "large " * 100]}
     (_, small), (_, large) = encode(rows, kind)
     (_, plain), (_, unpacked) = encode(rows, kind, dispatcher=Offline(signing_keys={"k": "a secret of some length"}))
     read = [unpack_envelope(item[3]) for item in (small, large, plain, unpacked)]
