@@ -42,6 +42,7 @@ __all__ = [
     "AT_MOST_ONCE",
     "CRITICAL",
     "ENCRYPTED",
+    "ENTITY_ID_LIMIT",
     "ENVELOPE_VERSION",
     "GIVEN_ID",
     "HEADERS_LIMIT",
