@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from command_bus.messages.receipts import BatchOutcome, BatchResult, Receipt, SyncReceipt
     from command_bus.messages.retry_policy import RetryPolicy
     from command_bus.messages.unique import Unique
+    from command_bus.messages.upcasting import upcasts
     from command_bus.middleware import Middleware, Proceed, Sending
     from command_bus.observer import Observer
     from command_bus.scheduling.info import ScheduleInfo
@@ -206,6 +207,7 @@ __all__ = [
     "handles",
     "lanes",
     "per_entity",
+    "upcasts",
 ]
 
 # Where each name lives, as in the imports above (a test compares the two); what is not here is an error.
@@ -231,6 +233,7 @@ _HOMES = {
     "messages.receipts": "BatchOutcome BatchResult Receipt SyncReceipt",
     "messages.put_off": "GiveUp Snooze",
     "messages.unique": "Unique",
+    "messages.upcasting": "upcasts",
     "handlers.registry": "HandlerRegistry handles",
     "scheduling.info": "ScheduleInfo",
     "scheduling.specs": "Cron Every cron every",

@@ -268,6 +268,7 @@ class CommandBus:
         name: str,
         payload: Mapping[str, Any],
         *,
+        version: int = 1,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
         at: datetime | None = None,
@@ -279,12 +280,15 @@ class CommandBus:
         attempt_timeout: float | None = None,
         unique: Unique | None = None,
     ) -> Receipt[Any]:
-        """Dispatch without the command's class: the worker validates the payload. `None, None` names no entity."""
+        """Dispatch without the command's class: the worker validates the payload. `None, None` names no entity.
+
+        `version` is that of the payload's fields, if the class has versions (see `upcasts`).
+        """
         options = DispatchOptions(
             command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
             retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority,
         )  # fmt: skip
-        return await self._sender.dispatch_raw(entity_type, entity_id, name, payload, **options)
+        return await self._sender.dispatch_raw(entity_type, entity_id, name, payload, version=version, **options)
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
         """Accept many commands in few steps; the order of an entity's commands is kept.
@@ -340,6 +344,7 @@ class CommandBus:
         name: str,
         payload: Mapping[str, Any],
         *,
+        version: int = 1,
         timeout: float | None = None,
         command_id: str | UUID | None = None,
         headers: Mapping[str, str] | None = None,
@@ -348,7 +353,7 @@ class CommandBus:
     ) -> Any:
         """Call without the command's class: the worker validates the payload, the reply is plain data. `None, None` names no entity."""
         return await self._sender.call_raw(
-            entity_type, entity_id, name, payload, timeout=timeout, command_id=command_id, headers=headers,
+            entity_type, entity_id, name, payload, version=version, timeout=timeout, command_id=command_id, headers=headers,
             retry=retry, attempt_timeout=attempt_timeout,
         )  # fmt: skip
 

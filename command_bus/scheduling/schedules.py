@@ -95,6 +95,7 @@ class Schedules:
         payload: Mapping[str, Any],
         spec: Cron | Every,
         *,
+        version: int = 1,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         **options: Unpack[ScheduleOptions],
@@ -102,7 +103,7 @@ class Schedules:
         """Put a schedule without the command's class, as `dispatch_raw` dispatches. `None, None` names no entity."""
         declared = DeclaredSchedule(name, None, spec, SchedulePolicy(**options), 0)
         out = self._sender.builder.raw(
-            entity_type, entity_id, command, payload, command_id=name, headers=headers, expires=expires
+            entity_type, entity_id, command, payload, version=version, command_id=name, headers=headers, expires=expires
         )
         return (await self._put(_draft(declared, await self._sender.template(out))))[0]
 

@@ -91,13 +91,21 @@ class MessageCodec(Generic[M]):
         Raises:
             InvalidCommand: The payload does not match the class; the text has places and reasons, never values.
         """
+        return self.validate(self.fields(payload, limits))
+
+    def fields(self, payload: bytes, limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:
+        """Return the fields in a payload as plain values.
+
+        Raises:
+            InvalidCommand: It is no map of fields.
+        """
         try:
-            fields = unpack(payload, limits)
+            fields: dict[str, Any] = unpack(payload, limits)
         except Undecodable as error:
             raise InvalidCommand(f"{self._name}: the payload cannot be read: {error.reason}") from None
         if type(fields) is not dict:
             raise InvalidCommand(f"{self._name}: the payload is a map of fields, not a value of type {type(fields).__name__}")
-        return self.validate(fields)
+        return fields
 
     def validate(self, fields: dict[str, Any]) -> M:
         """Return the message made of plain values, as they come from the wire or from a table.

@@ -59,6 +59,7 @@ class SyncSchedules(Part[Schedules]):
         payload: Mapping[str, Any],
         spec: Cron | Every,
         *,
+        version: int = 1,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         **options: Unpack[ScheduleOptions],
@@ -66,7 +67,7 @@ class SyncSchedules(Part[Schedules]):
         """See `Schedules.put_raw`."""
         return self._do(
             lambda schedules: schedules.put_raw(
-                name, entity_type, entity_id, command, payload, spec, headers=headers, expires=expires, **options
+                name, entity_type, entity_id, command, payload, spec, version=version, headers=headers, expires=expires, **options
             )
         )
 

@@ -23,10 +23,11 @@ from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import MailboxPolicy, RetryPolicy
 from command_bus.messages.put_off import GiveUp, Snooze
 from command_bus.randomness import JITTER
+from command_bus.serialization.compression import compressed
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import AT_MOST_ONCE, ENCRYPTED, GIVEN_ID, KEEP_OUTCOME, WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import Undecodable, UnsupportedVersion, reading_limits
-from command_bus.serialization.models import codec_for, reply_codec_for
+from command_bus.serialization.models import reply_codec_for
 from command_bus.serialization.overrides import attempt_timeout_in, retry_in
 from command_bus.serialization.protection import Protection, Signatures
 from command_bus.serialization.reply import (
@@ -42,6 +43,7 @@ from command_bus.serialization.reply import (
     Unhandled,
 )
 from command_bus.serialization.text import printable
+from command_bus.serialization.versions import decoded, newer_version
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import stands_in
 from command_bus.transport.marks import accepted_ms
@@ -130,9 +132,11 @@ class Decisions:
         handler = self._lookup(envelope.name)
         if handler is None:
             return self._unknown(started, envelope, "no_handler", f"no worker handles {envelope.name!r}")
+        if envelope.options and (newer := newer_version(handler.spec, envelope.options)):
+            return self._unknown(started, envelope, "no_handler", newer)
         try:
             payload = self._clear(envelope) if envelope.flags & ENCRYPTED else envelope.payload
-            message = codec_for(handler.message_type).decode(payload, self._limits)
+            message = decoded(handler.message_type, payload, envelope.options, self._limits)
             self._check_entity(handler.spec, envelope, message)
             if handler.spec.limits:
                 check_costs(handler.spec.limits, message)
@@ -148,10 +152,16 @@ class Decisions:
             return Done(replace(NO_SETTLEMENT, unique=key) if key else NO_SETTLEMENT)
         try:
             packed = reply_codec_for(run.handler.spec.reply).encode(value, self._limits)
-            outcome: Outcome = Completed(packed) if self._protection is None else self._protection.reply(envelope, packed)
+            outcome: Outcome = self._completion(run, packed)
         except BadResult as error:
             outcome = BadReply(error.message)
         return Done(self._retention.settlement(envelope, outcome, "completed", run.started))
+
+    def _completion(self, run: Runnable, packed: bytes) -> Completed:
+        """Return the outcome with a packed reply, compressed and encrypted as far as that is asked for."""
+        smaller = compressed(packed, self._settings.compress_above_of(run.handler.spec))
+        outcome = Completed(packed) if smaller is None else Completed(smaller, compressed=True)
+        return outcome if self._protection is None else self._protection.reply(run.envelope, outcome)
 
     def rejected(self, run: Runnable, refusal: Reject) -> Step:
         """Settle a command that its handler refused for business reasons: it is not retried."""
@@ -198,6 +208,8 @@ class Decisions:
         if self._signatures is not None and (fault := self._signatures.fault(started.envelope or b"", envelope.signature)):
             return self._forged(started, envelope, fault)
         handler = self._lookup(envelope.name)
+        if handler is not None and newer_version(handler.spec, envelope.options):
+            handler = None
         policy = None if handler is None else self._policy(handler.spec, envelope)
         at_most_once = bool(envelope.flags & AT_MOST_ONCE) if policy is None else policy.delivery == "at_most_once"
         if not at_most_once and (policy is None or started.attempt < policy.retry.attempts):

@@ -26,7 +26,9 @@ def describe_commands(registry: HandlerRegistry, settings: BusSettings) -> dict[
         except PydanticInvalidForJsonSchema:  # a field of a type that JSON Schema lacks: the class is needed then
             continue
         policy = settings.handling(spec)
-        facts = {"entity": spec.entity, "key": spec.key, "delivery": policy.delivery, "schema": schema}
+        facts: dict[str, Any] = {"entity": spec.entity, "key": spec.key, "delivery": policy.delivery, "schema": schema}
+        if spec.version > 1:
+            facts["version"] = spec.version
         facts |= describe_command(handler.message_type, spec, policy)
         found[spec.name] = json.dumps(facts, sort_keys=True, default=str).encode()
     return found

@@ -9,8 +9,8 @@ from command_bus.handlers.handler import Handler
 from command_bus.messages.limits import Limit, cost_of
 from command_bus.serialization.envelope import ENCRYPTED, unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
-from command_bus.serialization.models import codec_for
 from command_bus.serialization.protection import Protection
+from command_bus.serialization.versions import decoded, newer_version
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import encoded
 from command_bus.transport.steps import Asked
@@ -42,11 +42,11 @@ class LimitKeys:
         try:
             envelope = unpack_envelope(asked.envelope or b"", self._limits)
             handler = self._lookup(envelope.name)
-            if handler is None or not handler.spec.limits:
+            if handler is None or not handler.spec.limits or newer_version(handler.spec, envelope.options):
                 return ""
             is_secret = envelope.flags & ENCRYPTED and self._protection is not None
             payload = self._protection.payload(envelope) if is_secret and self._protection is not None else envelope.payload
-            message = codec_for(handler.message_type).decode(payload, self._limits)
+            message = decoded(handler.message_type, payload, envelope.options, self._limits)
             return "\t".join(f"{cost_of(limit, message)} {scope_name(limit, message)}" for limit in handler.spec.limits)
         except (Undecodable, InvalidCommand):
             return ""

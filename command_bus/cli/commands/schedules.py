@@ -211,8 +211,8 @@ def put(
         message = message_from_class(bus, command, values)
         if message is not None:
             return await bus.schedules.put(name, message, spec, **options)
-        kind, entity_id = await address_from_announcement(bus, command, values)
-        return await bus.schedules.put_raw(name, kind, entity_id, command, values, spec, **options)
+        kind, entity_id, version = await address_from_announcement(bus, command, values)
+        return await bus.schedules.put_raw(name, kind, entity_id, command, values, spec, version=version, **options)
 
     info: ScheduleInfo = _on(target, act)
     if as_json:

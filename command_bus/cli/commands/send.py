@@ -108,8 +108,8 @@ def send(
             message = message_from_class(bus, command, values)
             if message is not None:
                 return await bus.dispatch(message, **options)
-            kind, entity_id = await address_from_announcement(bus, command, values)
-            return await bus.dispatch_raw(kind, entity_id, command, values, **options)
+            kind, entity_id, version = await address_from_announcement(bus, command, values)
+            return await bus.dispatch_raw(kind, entity_id, command, values, version=version, **options)
 
     receipt = run_command(work, sends=True)
     echo(to_json(receipt) if as_json else f"{receipt.command_id}: {receipt.status}")
@@ -144,8 +144,8 @@ def call(
             message = message_from_class(bus, command, values)
             if message is not None:
                 return _reply_data(message, await bus.call(message, **options))
-            kind, entity_id = await address_from_announcement(bus, command, values)
-            return await bus.call_raw(kind, entity_id, command, values, **options)
+            kind, entity_id, version = await address_from_announcement(bus, command, values)
+            return await bus.call_raw(kind, entity_id, command, values, version=version, **options)
 
     echo(to_json(run_command(work, sends=True)))
 
@@ -223,8 +223,8 @@ def _reply_data(message: Message[Any], reply: Any) -> Any:
     return unpack(reply_codec_for(type(message).spec().reply).encode(reply))
 
 
-async def address_from_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -> tuple[str | None, Any]:
-    """Check the fields against the announced schema, and return the entity type and id.
+async def address_from_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -> tuple[str | None, Any, int]:
+    """Check the fields against the announced schema, and return the entity type, its id and the version of the fields.
 
     Raises:
         typer.Exit: No worker announced the command, or fields are wrong.
@@ -241,8 +241,8 @@ async def address_from_announcement(bus: CommandBus, name: str, values: dict[str
         print_error(f"{name}: {'; '.join(found)}")
         raise typer.Exit(ExitCode.USAGE)
     if info.key is None:
-        return None, None
+        return None, None, info.version
     if info.key not in values:  # the announced schema did not require it
         print_error(f"{name}: {info.key} is missing")
         raise typer.Exit(ExitCode.USAGE)
-    return info.entity, values[info.key]
+    return info.entity, values[info.key], info.version
