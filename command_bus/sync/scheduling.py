@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from command_bus.admin.commands import Commands
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from command_bus.handlers.registry import HandlerRegistry
     from command_bus.messages.message import Message
     from command_bus.scheduling.declarations import ScheduleOptions
-    from command_bus.scheduling.info import ScheduleInfo, SyncReport
+    from command_bus.scheduling.info import ImportReport, ScheduleInfo, SyncReport
     from command_bus.scheduling.specs import Cron, Every
 
 __all__ = ["SyncCommands", "SyncSchedules"]
@@ -101,6 +101,14 @@ class SyncSchedules(Part[Schedules]):
     def compare(self, registry: HandlerRegistry) -> dict[str, str]:
         """See `Schedules.compare`."""
         return self._do(lambda schedules: schedules.compare(registry))
+
+    def export(self, *, stop: bool = False) -> Generator[str]:
+        """See `Schedules.export`; a hundred of them are read ahead."""
+        return self._bus.each(lambda bus: bus.schedules.export(stop=stop))
+
+    def import_(self, lines: Iterable[str], *, replace: bool = False) -> ImportReport:
+        """See `Schedules.import_`."""
+        return self._do(lambda schedules: schedules.import_(lines, replace=replace))
 
     def list(self, *, entity_type: str | None = None) -> Generator[ScheduleInfo]:
         """See `Schedules.list`; a hundred of them are read ahead."""

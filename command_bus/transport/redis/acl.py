@@ -73,7 +73,7 @@ _REPLACING: Final = (  # the one that waits is taken out of line, and its caller
 )
 _FIGURES: Final = (  # `stats`: an operator's, a worker's `/metrics`, and what Spark compares
     ("hgetall", "stats workers paused"),
-    ("hlen", "active parked"),
+    ("hlen", "active parked schedules"),
     ("xinfo|groups xpending xlen xrange", "ready"),
     ("xlen", "dead"),
     ("zcard", "due"),
