@@ -13,7 +13,30 @@ _MOVES = "tests/conformance/test_schedule_moves.py"
 _PAUSES = "tests/conformance/test_timed_pauses.py"
 _PLANNING = "tests/unit/test_schedule_planning.py"
 
+_OBLITERATE = "tests/conformance/test_obliterate.py"
+
 SCHEDULES = (
+    Mutant(
+        "scripts of schedules run in a namespace that was deleted",
+        f"{_LUA}/shared/incarnation.lua",
+        "return redis.call('HGET', stats, 'incarnation') ~= incarnation",
+        "return false",
+        f"{_OBLITERATE}::test_a_worker_that_was_stopped_at_a_step_of_a_firing_writes_nothing_afterwards",
+    ),
+    Mutant(
+        "an armed firing is accepted by another namespace of the name",
+        f"{_LUA}/schedule_fire.lua",
+        "if is_of_another_time(stats, ARGV[2]) then return 'gone' end",
+        "",
+        f"{_OBLITERATE}::test_an_armed_firing_meets_another_namespace_of_the_name",
+    ),
+    Mutant(
+        "deletion of a namespace does not close it first",
+        "transport/redis/admin/obliteration.py",
+        "client.hset(keys.stats, INCARNATION, CLOSED)",
+        "client.hget(keys.stats, INCARNATION)",
+        f"{_OBLITERATE}::test_nothing_fires_while_a_namespace_is_deleted_or_behind_it",
+    ),
     Mutant(
         "an exported schedule fires where it was",
         "scheduling/record.py",
