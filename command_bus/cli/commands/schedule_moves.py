@@ -52,14 +52,15 @@ def import_schedules(
 ) -> None:
     """Put schedules that were exported. They go on where they were: ticks since then are due, by their rule `missed`.
 
-    All lines are checked before the first is put. Repeated, it changes nothing.
+    All lines are checked before the first is put. Repeated, it changes nothing. A namespace that nobody has opened yet is begun, with as many
+    shards as COMMAND_BUS_SHARDS says.
 
     \b
-    Exit codes: 0 all are put (or were), 1 a line is refused, or another one of a name stays, 2 wrong usage, 4 no server: repeat it.
+    Exit codes: 0 all are put (or were), 1 another one of a name stays, 2 wrong usage or line, 4 no server: repeat it.
     """  # noqa: D301
 
     async def work() -> ImportReport:
-        async with open_bus(target) as bus:
+        async with open_bus(target, may_begin=True) as bus:
             return await bus.schedules.import_(file.read().splitlines(), replace=replace)
 
     from command_bus.cli.output import pluralize
