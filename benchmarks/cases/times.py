@@ -39,6 +39,7 @@ class Lateness:
         self.done = asyncio.Event()
         self.registry = HandlerRegistry()
         self._count = count
+        self._spent = 0.0
 
         @self.registry.handles(Note)
         async def note(command: Note, context: CommandContext) -> int:
@@ -46,13 +47,16 @@ class Lateness:
             return command.number
 
     def _note(self, late: float) -> None:
+        if not self.seconds:
+            self._spent = time.process_time()
         self.seconds.append(late)
         if len(self.seconds) >= self._count:
             self.done.set()
 
     def sample(self, began: float) -> dict[str, float]:
-        """Return the quantiles, and how many started in a second."""
+        """Return the quantiles, how many started in a second, and processor time since the first."""
         return {
+            "worker_us": (time.process_time() - self._spent) / len(self.seconds) * 1e6,
             "per_s": len(self.seconds) / (time.time() - began),
             "p50_ms": quantile(self.seconds, 0.5) * 1000,
             "p99_ms": quantile(self.seconds, 0.99) * 1000,

@@ -16,14 +16,15 @@ from typing import Any, Unpack
 from command_bus.errors import InvalidSettings, UnknownSchedule
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.message import Message
+from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.randomness import token
-from command_bus.scheduling.declarations import DeclaredSchedule, ScheduleOptions, checked_name
+from command_bus.scheduling.declarations import DeclaredSchedule, PutOptions, checked_name, split_options
 from command_bus.scheduling.firing import ScheduleFiring
 from command_bus.scheduling.info import ImportReport, ScheduleInfo, SyncReport, info_of
 from command_bus.scheduling.moves import ScheduleMoves, contended
 from command_bus.scheduling.planning import first_tick
 from command_bus.scheduling.record import ScheduleRecord, firing_id
-from command_bus.scheduling.specs import Cron, Every, SchedulePolicy, time_of
+from command_bus.scheduling.specs import Cron, Every, time_of
 from command_bus.scheduling.templates import BadTemplate, ForeignTemplate
 from command_bus.sending.sender import Sender
 from command_bus.serialization.envelope import AT_MOST_ONCE, WireEnvelope
@@ -62,10 +63,7 @@ class Schedules:
         name: str,
         command: Message[Any],
         spec: Cron | Every,
-        *,
-        headers: Mapping[str, str] | None = None,
-        expires: float | None = None,
-        **options: Unpack[ScheduleOptions],
+        **options: Unpack[PutOptions],
     ) -> ScheduleInfo:
         """Put a schedule, or change the one of this name; putting the same again changes nothing, its next time least of all.
 
@@ -75,18 +73,17 @@ class Schedules:
             name: Unique in the namespace.
             command: What each tick dispatches, under the command id `name@time`.
             spec: `cron(…)` or `every(seconds)`.
-            headers: Text that travels with each command.
-            expires: Seconds behind its acceptance after which a command is not started any more.
-            **options: See `SchedulePolicy`.
+            **options: See `SchedulePolicy`; `headers`, text that travels with each command; `expires`, seconds behind its acceptance after which
+                a command is not started any more.
 
         Raises:
             InvalidSettings: A name, time or option is not what it may be, or no tick is to come.
             InvalidCommand: The command cannot be sent.
             TransportUnavailable: The server cannot be reached. Asking again is safe.
         """
-        declared = DeclaredSchedule(name, command, spec, SchedulePolicy(**options), 0)
-        out = self._sender.builder.outgoing(command, command_id=name, headers=headers, expires=expires)
-        return (await self._put(_draft(declared, await self._sender.template(out))))[0]
+        policy, sending = split_options(options)
+        declared = DeclaredSchedule(name, command, spec, policy, 0)
+        return await self._put_by_hand(declared, self._sender.builder.outgoing(command, command_id=name, **sending))
 
     async def put_raw(
         self,
@@ -96,16 +93,16 @@ class Schedules:
         command: str,
         payload: Mapping[str, Any],
         spec: Cron | Every,
-        *,
-        headers: Mapping[str, str] | None = None,
-        expires: float | None = None,
-        **options: Unpack[ScheduleOptions],
+        **options: Unpack[PutOptions],
     ) -> ScheduleInfo:
         """Put a schedule without the command's class, as `dispatch_raw` dispatches. `None, None` names no entity."""
-        declared = DeclaredSchedule(name, None, spec, SchedulePolicy(**options), 0)
-        out = self._sender.builder.raw(
-            entity_type, entity_id, command, payload, command_id=name, headers=headers, expires=expires
+        policy, sending = split_options(options)
+        declared = DeclaredSchedule(name, None, spec, policy, 0)
+        return await self._put_by_hand(
+            declared, self._sender.builder.raw(entity_type, entity_id, command, payload, command_id=name, **sending)
         )
+
+    async def _put_by_hand(self, declared: DeclaredSchedule, out: OutgoingMessage) -> ScheduleInfo:
         return (await self._put(_draft(declared, await self._sender.template(out))))[0]
 
     async def _put(self, draft: ScheduleRecord) -> tuple[ScheduleInfo, bool]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from command_bus.admin.commands import DelayedCommand
     from command_bus.handlers.registry import HandlerRegistry
     from command_bus.messages.message import Message
-    from command_bus.scheduling.declarations import ScheduleOptions
+    from command_bus.scheduling.declarations import PutOptions
     from command_bus.scheduling.info import ImportReport, ScheduleInfo, SyncReport
     from command_bus.scheduling.specs import Cron, Every
 
@@ -37,18 +37,9 @@ class SyncCommands(Part[Commands]):
 class SyncSchedules(Part[Schedules]):
     """See `Schedules`; reached as `bus.schedules`."""
 
-    def put(
-        self,
-        name: str,
-        command: Message[Any],
-        spec: Cron | Every,
-        *,
-        headers: Mapping[str, str] | None = None,
-        expires: float | None = None,
-        **options: Unpack[ScheduleOptions],
-    ) -> ScheduleInfo:
+    def put(self, name: str, command: Message[Any], spec: Cron | Every, **options: Unpack[PutOptions]) -> ScheduleInfo:
         """See `Schedules.put`."""
-        return self._do(lambda schedules: schedules.put(name, command, spec, headers=headers, expires=expires, **options))
+        return self._do(lambda schedules: schedules.put(name, command, spec, **options))
 
     def put_raw(
         self,
@@ -58,17 +49,10 @@ class SyncSchedules(Part[Schedules]):
         command: str,
         payload: Mapping[str, Any],
         spec: Cron | Every,
-        *,
-        headers: Mapping[str, str] | None = None,
-        expires: float | None = None,
-        **options: Unpack[ScheduleOptions],
+        **options: Unpack[PutOptions],
     ) -> ScheduleInfo:
         """See `Schedules.put_raw`."""
-        return self._do(
-            lambda schedules: schedules.put_raw(
-                name, entity_type, entity_id, command, payload, spec, headers=headers, expires=expires, **options
-            )
-        )
+        return self._do(lambda schedules: schedules.put_raw(name, entity_type, entity_id, command, payload, spec, **options))
 
     def get(self, name: str) -> ScheduleInfo:
         """See `Schedules.get`."""
