@@ -351,6 +351,7 @@ class Stats:
         fired_late: Those more than a second behind their time.
         schedule_overdue: Seconds for which the schedule has been due that is latest, 0.0 if none is.
         limited: Entities that wait for a limit; see `bus.limits.list()`.
+        schedules_stored: Schedules in all, also those that are paused, ended or exported: they are lost with the namespace.
     """
 
     depth: int
@@ -382,3 +383,4 @@ class Stats:
     fired_late: int = 0
     schedule_overdue: float = 0.0
     limited: int = 0
+    schedules_stored: int = 0

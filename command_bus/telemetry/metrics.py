@@ -55,6 +55,7 @@ _NAMESPACE: dict[str, tuple[str, Callable[[Stats], float]]] = {
     "dead_letters": ("Letters in the dead-letter queue.", lambda stats: stats.dead_letters),
     "workers": ("Live workers.", lambda stats: len(stats.workers)),
     "schedules": ("Schedules that have a tick to come.", lambda stats: stats.schedules),
+    "schedules_stored": ("Schedules in all, also those that are paused or ended.", lambda stats: stats.schedules_stored),
     "schedules_fired": ("Firings of schedules since the namespace was made.", lambda stats: stats.fired),
     "schedules_late": ("Firings more than a second behind their time.", lambda stats: stats.fired_late),
     "schedule_overdue_seconds": ("For how long the latest schedule has been due.", lambda stats: stats.schedule_overdue),

@@ -227,11 +227,6 @@ async def test_an_entity_whose_only_command_was_replaced_by_a_later_one_leaves_t
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
-
-
-@pytest.fixture
 async def bus(sandbox: Sandbox, clock: Clock) -> AsyncIterator[CommandBus]:
     async with sandbox.bus(registry=registry) as bus:
         yield clock.rule(bus)

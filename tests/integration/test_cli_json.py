@@ -66,6 +66,7 @@ WORDS = {
     "introspect COMMAND": ("introspect", "Deposit"),
     "schedules show": ("schedules", "show", "nightly", "--json"),
     "schedules put": ("schedules", "put", "hourly", "Deposit", '{"account_id": "j-3", "amount": 1}', "--every", "1h", "--json"),
+    "schedules import": ("schedules", "import", "/dev/null", "--json"),
     "schedules next": ("schedules", "next", "nightly", "--json"),
     "schedules trigger": ("schedules", "trigger", "nightly", "--json"),
     "schedules pause": ("schedules", "pause", "nightly", "--json"),

@@ -102,6 +102,8 @@ EXCEPTIONS = {
     "SyncCommandBus": (14, "the same for blocking code"),
     "Transport": (24, "a property for each part of a transport"),
     "Worker": (15, "what an application, its supervisor and its own parts each need of it"),
+    "Schedules": (13, "what may be done to a schedule, and to all of them"),
+    "SyncSchedules": (13, "the same for blocking code"),
     "Slots": (14, "what readers, handlers and the worker each need of it"),
     "PrometheusMetrics": (14, "a method for each thing that an observer receives"),
     "LeaseKeeper": (13, "what the event loop and the renewing thread each need of it"),

@@ -73,7 +73,7 @@ _REPLACING: Final = (  # the one that waits is taken out of line, and its caller
 )
 _FIGURES: Final = (  # `stats`: an operator's, a worker's `/metrics`, and what Spark compares
     ("hgetall", "stats workers paused"),
-    ("hlen", "active parked"),
+    ("hlen", "active parked schedules"),
     ("xinfo|groups xpending xlen xrange", "ready"),
     ("xlen", "dead"),
     ("zcard", "due"),
@@ -125,6 +125,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hgetall hset pexpire", "interrupts"),
         ("hget hmget hset hdel hscan hlen", "schedules"),
         ("hget hset hdel", "fired"),
+        ("hsetnx", "stats"),  # the incarnation that schedules are compared with
         ("hget hdel", "paused"),  # pauses that end by themselves
         ("hmget", "parked delayed_counts"),  # predecessors of firings
         ("hmget", "bulk*"),
@@ -137,7 +138,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("xgroup|create xinfo|groups xpending xack xadd xdel xrange", "ready"),
         ("hget hmget hset hdel hexists hscan exists hgetall hkeys", "active"),
         ("hget hset hdel hlen", "lone"),
-        ("hincrby hget", "stats"),
+        ("hincrby hget hsetnx", "stats"),
         ("hget hmget hset hdel hscan", "paused"),
         ("hget hmget hdel hexists", "parked"),
         ("hget hdel hscan hlen hkeys hstrlen", "delayed"),
@@ -177,6 +178,7 @@ def _every_key() -> str:
 
 _GRANTS["owner"] = (
     *_GRANTS["operator"],
+    ("hset", "stats"),  # it closes the incarnation
     ("scan", ""),  # it names the keys of other namespaces, too
     ("unlink", _every_key()),
 )
