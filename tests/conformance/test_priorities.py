@@ -92,6 +92,24 @@ async def test_urgent_work_passes_bulk_work_that_waits(sandbox: Sandbox) -> None
     assert starts == {"high": 2, "normal": 0, "low": 300}, "its first command, too, was lifted"
 
 
+async def test_a_call_has_a_priority_of_its_own(sandbox: Sandbox) -> None:
+    """Also a raw one, and what stands before it in its entity's line is lifted with it."""
+    async with sandbox.bus(registry=registry) as bus:
+        await bus.dispatch_batch(Bulk(bulk=f"b{number}") for number in range(300))
+        await bus.dispatch(Charge(account="a", note="1"), priority="low")
+        async with asyncio.TaskGroup() as callers:
+            callers.create_task(bus.call(Charge(account="a", note="2"), priority="high", timeout=30))
+            callers.create_task(bus.call_raw("account", "b", "Charge", {"account": "b"}, priority="high", timeout=30))
+            while len(found := (await bus.entities.of("account").list()).entities) < 2 or found[0].depth < 2:
+                await asyncio.sleep(0.01)
+            assert {(each.name, each.priority) for each in found} == {("account:a", "high"), ("account:b", "high")}
+            async with bus.worker(concurrency=4):
+                await bus.wait_idle(30)
+    assert max(ran.index(("account", each)) for each in ("a1", "a2", "b")) <= 64 + 12, "within what was ready, and a fetch"
+    with pytest.raises(InvalidCommand, match="priority='urgent'"):
+        await bus.call(Charge(account="a"), priority="urgent")  # type: ignore[arg-type]
+
+
 async def test_a_class_and_an_entity_type_have_a_priority(sandbox: Sandbox) -> None:
     settings = {"entities": {"report": EntityPolicy(priority="low"), "account": EntityPolicy(priority="low")}}
     async with sandbox.bus(registry=registry, **settings) as bus:
