@@ -16,6 +16,16 @@ from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Target, with_target
 from command_bus.cli.terminal import echo, print_error
+from command_bus.cli.unique_options import (
+    Debounce,
+    Key,
+    MaxWait,
+    UniqueUntil,
+    UniqueWindow,
+    UniqueWins,
+    receipt_text,
+    unique_from,
+)
 from command_bus.messages.options import CallOptions, DispatchOptions
 from command_bus.messages.policies import RetryPolicy
 from command_bus.spelling import did_you_mean, some_of
@@ -86,6 +96,12 @@ def send(
     priority: Priority = None,
     attempts: Attempts = None,
     attempt_timeout: AttemptTimeout = None,
+    unique: Key = None,
+    wins: UniqueWins = None,
+    until: UniqueUntil = None,
+    window: UniqueWindow = None,
+    debounce: Debounce = None,
+    max_wait: MaxWait = None,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -103,6 +119,7 @@ def send(
         retry=_retry(attempts),
         attempt_timeout=attempt_timeout,
         priority=_priority(priority),
+        unique=unique_from(unique, wins, until, window=window, debounce=debounce, max_wait=max_wait),
     )
 
     async def work() -> Any:
@@ -114,7 +131,7 @@ def send(
             return await bus.dispatch_raw(kind, entity_id, command, values, **options)
 
     receipt = run_command(work, sends=True)
-    echo(to_json(receipt) if as_json else f"{receipt.command_id}: {receipt.status}")
+    echo(to_json(receipt) if as_json else receipt_text(receipt))
 
 
 @with_target
