@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.protocol import TEXT, Handled
-from command_bus import Command, EntityId, HandlerRegistry
+from command_bus import Command, EntityId, HandlerRegistry, Unique
 
-__all__ = ["HANDLERS", "Note", "NoteOnce", "Ping", "note", "registry"]
+__all__ = ["HANDLERS", "KINDS", "Note", "Ping", "note", "registry"]
 
 _AWAITED = 0.001
+_TENANTS = 100
 
 
 class Note(Command[int], entity="bench"):
@@ -27,6 +28,20 @@ class NoteOnce(Note, entity="bench", delivery="at_most_once"):
     """The same under the other contract."""
 
 
+class NoteLow(Note, entity="bench", priority="low"):
+    """The same behind all others."""
+
+
+class NoteShared(Note, entity="bench", fair_by="tenant"):
+    """The same in the share of a tenant."""
+
+    tenant: int
+
+
+class NoteUnique(Note, entity="bench", unique=Unique()):
+    """The same, of which one per entity waits."""
+
+
 class Ping(Command[None], entity="bench"):
     """Carries the time when it was sent; both clocks are the machine's."""
 
@@ -34,17 +49,23 @@ class Ping(Command[None], entity="bench"):
     sent: float
 
 
-def note(number: int, entities: int, *, once: bool = False) -> Note:
-    """Return the command of this number, for so many entities."""
-    return (NoteOnce if once else Note)(entity=f"e{number % entities}", number=number)
+KINDS: dict[str, type[Note]] = {"plain": Note, "once": NoteOnce, "low": NoteLow, "shared": NoteShared, "unique": NoteUnique}
+
+
+def note(number: int, entities: int, *, kind: str = "plain") -> Note:
+    """Return the command of this number and kind, for so many entities."""
+    entity = f"e{number % entities}"
+    if kind == "shared":
+        return NoteShared(entity=entity, number=number, tenant=number % _TENANTS)
+    return KINDS[kind](entity=entity, number=number)
 
 
 def registry(kind: str, handled: Handled, waited: Callable[[float], None] | None = None) -> HandlerRegistry:
     """Return the handlers of a kind for all commands; `waited` gets the seconds that a `Ping` was under way."""
     made = HandlerRegistry()
     handler = HANDLERS[kind](handled)
-    made.handles(Note)(handler)
-    made.handles(NoteOnce)(handler)
+    for each in KINDS.values():
+        made.handles(each)(handler)
 
     @made.handles(Ping)
     async def ping(command: Ping) -> None:
