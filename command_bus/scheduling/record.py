@@ -51,6 +51,7 @@ class ScheduleRecord:
         floor: No tick up to here is fired any more.
         ahead: Ticks that were fired before their time, from the first to the last: clocks had jumped ahead. Empty, or two.
         catching_up: Whether missed ticks are being fired one by one.
+        tenant: Whom the firings are for, by the class's `fair_by`; empty if it names none.
     """
 
     name: str
@@ -80,6 +81,7 @@ class ScheduleRecord:
     floor: int = 0
     ahead: tuple[int, ...] = ()
     catching_up: bool = False
+    tenant: str = ""
 
     def pack(self) -> bytes:
         """Return the stored bytes."""
