@@ -130,12 +130,16 @@ class ShareInfo:
         weight: 1.0 unless it was given one.
         waiting: Its entities that wait for a worker.
         running: Its entities that workers hold.
+        served: Starts of its commands in the last minute, about.
+        served_by_priority: The same by `high`, `normal` and `low`; those that are not there had none.
     """
 
     tenant: str
     weight: float
     waiting: int
     running: int
+    served: int = 0
+    served_by_priority: Mapping[Priority, int] = field(default_factory=dict[Priority, int])
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,6 +235,10 @@ class Shares(Protocol):
         """Return how many entities of each flow are held by workers."""
         ...
 
+    async def served(self) -> Counter[Flow]:
+        """Return how many starts each flow had in the last minute, about; a transport that does not count them returns none."""
+        ...
+
 
 class TypeRecords(Protocol):
     """Reads the records of entity types, and takes one back."""

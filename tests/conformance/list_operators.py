@@ -372,3 +372,6 @@ class ListShares:
 
     async def running(self) -> Counter[Flow]:
         return Counter()
+
+    async def served(self) -> Counter[Flow]:
+        return Counter()

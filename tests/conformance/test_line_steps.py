@@ -176,6 +176,33 @@ async def test_idle_flows_in_front_keep_nobody_waiting(harness: TransportHarness
     assert not await harness.client.exists(harness.shard.turns), "none of them has anybody in the line"
 
 
+async def test_what_was_served_is_counted_by_minutes_and_forgotten(harness: TransportHarness, worker: ManualWorker) -> None:
+    seconds, _ = await harness.client.time()  # type: ignore[misc]
+    minute, flow = seconds // 60, flow_of("normal", "acme")
+    flows: Any = harness.shard.flows
+    stale = {f"n:1gone{number}": f"{minute - 2}:5:5" for number in range(1500)}
+    await harness.client.hset(flows, mapping={"c0": "0", f"n:{flow}": f"{minute - 1}:30:8", "counted": "1501", **stale})  # type: ignore[misc]
+    await put(harness, "box:a", flow, "a1", "a2")
+    assert len(await run_all(harness, worker)) == 2
+    found = (await harness.client.hget(flows, f"n:{flow}")).decode()  # type: ignore[misc]
+    assert found in (f"{minute}:2:30", f"{minute + 1}:2:0"), "the minute before is kept"
+    for _ in range(4):
+        await use_line(harness, worker)  # as once a second
+    left = [name for name in await harness.client.hkeys(flows) if name.startswith(b"n:")]  # type: ignore[misc]
+    assert left == [f"n:{flow}".encode()]
+    assert await harness.client.hget(flows, "counted") == b"1"  # type: ignore[misc]
+
+
+async def test_no_more_than_ten_thousand_flows_are_counted(harness: TransportHarness) -> None:
+    flows: Any = harness.shard.flows
+    await harness.client.hset(flows, mapping={"c0": "0", "counted": "9999"})  # type: ignore[misc]
+    for tenant in ("a", "b", "a"):
+        await put(harness, f"box:{tenant}", flow_of("normal", tenant), f"{tenant}1")
+    counts = [name for name in await harness.client.hkeys(flows) if name.startswith(b"n:")]  # type: ignore[misc]
+    assert counts == [b"n:1a"]
+    assert await harness.client.hget(flows, "counted") == b"10000"  # type: ignore[misc]
+
+
 async def test_a_weight_holds_at_once_for_what_waits(harness: TransportHarness, worker: ManualWorker) -> None:
     from command_bus.transport.redis.admin.shares import RedisShares
 

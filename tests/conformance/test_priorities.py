@@ -141,9 +141,27 @@ async def test_tenants_share_and_are_listed(sandbox: Sandbox) -> None:
             await bus.wait_idle(30)
         assert await bus.fairness.remove("acme")
         assert not await bus.fairness.remove("acme")
-        assert await bus.fairness.list() == []
+        assert {each.tenant: (each.weight, each.waiting) for each in await bus.fairness.list()} == {
+            "acme": (1.0, 0),
+            "small": (1.0, 0),
+        }
     contended = Counter(customer for customer, _ in ran[64:224])
     assert 0.71 <= contended["acme"] / 160 <= 0.79, "three of four, within five percent"
+
+
+async def test_what_was_served_in_the_last_minute_is_listed(sandbox: Sandbox) -> None:
+    """By tenant and priority, further commands of an entity included; what waits is not served."""
+    async with sandbox.bus(registry=registry) as bus:
+        await bus.dispatch_batch(Import(file=f"a{number % 5}", customer="acme") for number in range(15))
+        await bus.dispatch_batch([Envelope(Import(file=f"s{number}", customer="small"), priority="high") for number in range(3)])
+        await bus.dispatch_batch(Bulk(bulk=str(number)) for number in range(4))
+        async with bus.worker(concurrency=4):
+            await bus.wait_idle(30)
+        found = {each.tenant: (each.served, dict(each.served_by_priority)) for each in await bus.fairness.list()}
+    assert found["acme"][0] in (15, 14), "fourteen if a minute has begun just now"
+    assert found["small"][1].keys() == {"high"}
+    assert found[""][1].keys() == {"low"}
+    assert found["small"][0] + found[""][0] in (6, 7)
 
 
 async def test_a_tenant_alone_gets_all_and_retries_count(sandbox: Sandbox) -> None:
@@ -207,6 +225,17 @@ async def test_75_a_tenant_that_cannot_be_one(sandbox: Sandbox) -> None:
 
         class Wrong(Command[None], entity="file", fair_by="customer"):
             file: EntityId
+
+
+def test_starts_of_the_last_minute() -> None:
+    from command_bus.transport.redis.admin.shares import served_lately
+
+    assert served_lately("10:7:100", 10 * 60) == 107
+    assert served_lately("10:7:100", 10 * 60 + 45) == 7 + 25
+    assert served_lately("10:40:100", 11 * 60 + 45) == 10
+    assert served_lately("10:40:100", 12 * 60) == 0
+    assert served_lately("11:40:100", 10 * 60) == 0, "the clock has gone back"
+    assert served_lately("garbage", 10 * 60) == 0
 
 
 def test_a_flow_has_one_text() -> None:

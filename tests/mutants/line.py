@@ -70,6 +70,27 @@ LINE = (
         f"{_TEST}::test_the_ready_stream_holds_64_and_the_line_the_others",
     ),
     Mutant(
+        "starts of the minute before are forgotten",
+        f"{_LUA}/shared/line_served.lua",
+        "at == minute - 1 and now or 0",
+        "0",
+        f"{_TEST}::test_what_was_served_is_counted_by_minutes_and_forgotten",
+    ),
+    Mutant(
+        "counts of tenants are never forgotten",
+        f"{_LUA}/fill_line.lua",
+        "at < minute - 1",
+        "false",
+        f"{_TEST}::test_what_was_served_is_counted_by_minutes_and_forgotten",
+    ),
+    Mutant(
+        "any number of tenants is counted",
+        f"{_LUA}/shared/line_served.lua",
+        "counted <= COUNTED_MOST",
+        "true",
+        f"{_TEST}::test_no_more_than_ten_thousand_flows_are_counted",
+    ),
+    Mutant(
         "further starts of an entity are not charged",
         f"{_LUA}/advance/3a_states.lua",
         "  if queue_up and verbs[step] ~= 't' then queue_up.charge(parts, head[1]) end\n",

@@ -100,6 +100,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
     ),
     "worker": (
         ("exists", "paused flows"),
+        ("hscan hdel", "flows"),  # forgets what was served long ago
         ("xrevrange", "ready"),
         *_SENDING,  # handlers send, too
         *_FIGURES,

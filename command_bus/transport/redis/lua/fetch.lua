@@ -1,6 +1,6 @@
 -- fetch: deliver activations to a worker, without waiting for any, and start the lone commands among them.
 --
--- uses: memory_limit, record, newer, fences, line_turns, line
+-- uses: memory_limit, record, newer, fences, line_turns, line_served, line
 --
 -- KEYS[1]   ready     stream of activations; its pending entries are the leases
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

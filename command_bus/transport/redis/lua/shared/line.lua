@@ -1,10 +1,10 @@
--- line: entities that wait for a worker, in fair order. Uses record, newer, line_turns.
+-- line: entities that wait for a worker, in fair order. Uses record, newer, line_turns, line_served.
 --
 -- Once classes or shares are used, the ready stream holds at most 64 undelivered activations. An entity that has no room there waits in the line:
 -- its record has the state q, no activation, and its place. Each script that adds to or takes from the ready stream fills it up again.
 --
--- flows   hash: c<class> what a class has used, v<class> its virtual time, s<class> its starts, w:<tenant> a weight; `most`, if it is not
---         64. The line is in use if this key exists
+-- flows   hash: c<class> what a class has used, v<class> its virtual time, s<class> its starts, w:<tenant> a weight; n:<flow> what was
+--         served (see line_served.lua); `most`, if it is not 64. The line is in use if this key exists
 -- turns   sorted set of flows, by their virtual time behind that of their class's span
 -- line    sorted set of equal scores: flow/stamp/mailbox name; a place is flow/stamp, a flow the digit of a class and a tenant
 --
@@ -20,15 +20,15 @@ local LETTERS = {'c', 'v', 's'}
 -- Return the line of a shard; nil if its key is none of ours.
 local function open_line(ready, active, flows, turns, line)
   local call, try, sub, match, find, format = redis.call, redis.pcall, string.sub, string.match, string.find, string.format
-  local self, used, virtual, starts, due, stamps, time = {}, {}, {}, {}, {}, 0, nil
+  local self, used, virtual, starts, served, due, stamps, time = {}, {}, {}, {}, {}, {}, 0, nil
   local joined, has_turn = {line}, {}  -- what `join` adds to the line at once; flows that are known to have a turn
-  local values = try('HMGET', flows, 'c0', 'c1', 'c2', 'v0', 'v1', 'v2', 's0', 's1', 's2', 'most')
+  local values = try('HMGET', flows, 'c0', 'c1', 'c2', 'v0', 'v1', 'v2', 's0', 's1', 's2', 'most', 'counted')
   if values.err then return nil end
   self.most = tonumber(values[10] or READY_MOST) or READY_MOST
   for class = 0, 2 do
     used[class], virtual[class], starts[class] = tonumber(values[class + 1] or 0), tonumber(values[class + 4] or 0), tonumber(values[class + 7] or 0)
   end
-  local set_turn, pay, admit_first = line_turns(ready, active, flows, turns, line, used, virtual, starts)
+  local set_turn, pay, admit_first = line_turns(ready, active, flows, turns, line, used, virtual, starts, served)
 
   local function reaches(bound, head)
     if bound == '' then return false end
@@ -145,6 +145,7 @@ local function open_line(ready, active, flows, turns, line)
         end
       end
     end
+    add_served(flows, now()[1], served, tonumber(values[11] or 0) or 0, write)
     if #write > 2 then try(unpack(write)) end
   end
   lined = self

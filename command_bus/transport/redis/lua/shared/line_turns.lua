@@ -7,8 +7,8 @@ local CLASS_SPAN, TURN = 2251799813685248, 10000
 local CLASS_COSTS = {[0] = 1, 4, 16}
 
 -- Return three functions: set the virtual time of a flow; pay for starts of a flow; give activations to so many of the first in the line.
--- They keep up what classes have used, their virtual times and starts.
-local function line_turns(ready, active, flows, turns, line, used, virtual, starts)
+-- They keep up what classes have used, their virtual times and starts, and how often each flow was served.
+local function line_turns(ready, active, flows, turns, line, used, virtual, starts, served)
   local call, try, sub, match, format = redis.call, redis.pcall, string.sub, string.match, string.format
   local weights = {}
 
@@ -25,6 +25,7 @@ local function line_turns(ready, active, flows, turns, line, used, virtual, star
 
   local function pay(flow, count)
     local class = tonumber(sub(flow, 1, 1))
+    served[flow] = (served[flow] or 0) + count
     used[class], starts[class] = used[class] + count * CLASS_COSTS[class], starts[class] + count
     local at = try('ZSCORE', turns, flow)
     at = type(at) == 'string' and tonumber(at) - class * CLASS_SPAN or virtual[class]
@@ -118,7 +119,7 @@ local function line_turns(ready, active, flows, turns, line, used, virtual, star
     admitted[#admitted + 1] = name
     admitted[#admitted + 1] = state .. (type(added) == 'string' and added or '0-0') .. '||' .. message .. '|' .. attempt .. '|' .. first .. '|' .. parts
     used[class], starts[class], virtual[class] = used[class] + CLASS_COSTS[class], starts[class] + 1, flow.at
-    flow.at = flow.at + cost_of(flow.flow)
+    flow.at, served[flow.flow] = flow.at + cost_of(flow.flow), (served[flow.flow] or 0) + 1
     paid[flow.flow] = flow.at
     return true
   end
