@@ -11,7 +11,6 @@ from collections import Counter
 
 from command_bus.admin.info import ShareInfo
 from command_bus.errors import InvalidCommand, InvalidSettings
-from command_bus.messages.policies import Priority
 from command_bus.session import Session
 from command_bus.transport.flows import Flow, tenant_of
 
@@ -77,18 +76,16 @@ class Fairness:
         shares = self._session.transport.shares
         weights = await shares.weights()
         waiting, running, served = await shares.waiting(), await shares.running(), await shares.served()
-        waiting_of, running_of = _by_tenant(waiting), _by_tenant(running)
-        served_of: dict[str, dict[Priority, int]] = {}
-        for flow, count in served.items():
-            served_of.setdefault(flow.tenant, {})[flow.priority] = count
+        waiting_of, running_of, served_of = _by_tenant(waiting), _by_tenant(running), _by_tenant(served)
         return [
             ShareInfo(
                 name,
                 weights.get(name, 1.0),
                 waiting_of[name],
                 running_of[name],
-                sum(served_of.get(name, {}).values()),
-                served_of.get(name, {}),
+                served_of[name],
+                served[Flow("high", name)],
+                served[Flow("low", name)],
             )
             for name in sorted({*weights, *waiting_of, *running_of, *served_of})
         ]

@@ -22,6 +22,7 @@ from command_bus.transport.records import (
     Waiting,
 )
 from command_bus.transport.steps import Settlement
+from command_bus.transport.unique_keys import StoredKey
 
 __all__ = [
     "Announcements",
@@ -144,6 +145,13 @@ class Mailboxes(Protocol):
 
     async def release_key(self, mailbox: str, key: str) -> bool:
         """Release a unique key (see `unique_keys.py`), and return whether it was held. Its command stays where it is."""
+        ...
+
+    async def unique_keys(self, mailbox: str, entity: str, scan: int) -> tuple[list[StoredKey], bool]:
+        """Return the held unique keys of an entity, given as it stands in keys, and whether these are all.
+
+        About `scan` keys of its shard are looked at.
+        """
         ...
 
 
