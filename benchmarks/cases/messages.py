@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.protocol import TEXT, Handled
+from benchmarks.protocol import TEXT
 from command_bus import Command, EntityId, HandlerRegistry, Unique
 
 __all__ = ["HANDLERS", "KINDS", "Note", "Ping", "note", "registry"]
@@ -60,7 +60,7 @@ def note(number: int, entities: int, *, kind: str = "plain") -> Note:
     return KINDS[kind](entity=entity, number=number)
 
 
-def registry(kind: str, handled: Handled, waited: Callable[[float], None] | None = None) -> HandlerRegistry:
+def registry(kind: str, handled: Callable[[], None], waited: Callable[[float], None] | None = None) -> HandlerRegistry:
     """Return the handlers of a kind for all commands; `waited` gets the seconds that a `Ping` was under way."""
     made = HandlerRegistry()
     handler = HANDLERS[kind](handled)
@@ -75,7 +75,7 @@ def registry(kind: str, handled: Handled, waited: Callable[[float], None] | None
     return made
 
 
-def _noop(handled: Handled) -> Any:
+def _noop(handled: Callable[[], None]) -> Any:
     async def noop(command: Note) -> int:
         handled()
         return command.number
@@ -83,7 +83,7 @@ def _noop(handled: Handled) -> Any:
     return noop
 
 
-def _awaiting(handled: Handled) -> Any:
+def _awaiting(handled: Callable[[], None]) -> Any:
     async def awaiting(command: Note) -> int:
         await asyncio.sleep(_AWAITED)
         handled()
@@ -92,7 +92,7 @@ def _awaiting(handled: Handled) -> Any:
     return awaiting
 
 
-def _blocking(handled: Handled) -> Any:
+def _blocking(handled: Callable[[], None]) -> Any:
     def blocking(command: Note) -> int:
         handled()
         return command.number
@@ -100,5 +100,5 @@ def _blocking(handled: Handled) -> Any:
     return blocking
 
 
-HANDLERS: dict[str, Callable[[Handled], Any]] = {"noop": _noop, "await": _awaiting, "sync": _blocking}
+HANDLERS: dict[str, Callable[[Callable[[], None]], Any]] = {"noop": _noop, "await": _awaiting, "sync": _blocking}
 """By kind: returns at once, awaits a millisecond, runs in a thread."""

@@ -181,8 +181,8 @@ class PrometheusMetrics:
             return
         self._asked_at, self._namespace = mono(), bus.settings.namespace
         try:
-            self._stats = await bus.stats()
-            self._served = await bus.session.transport.shares.served() if self._stats.priorities else Counts()
+            self._stats = stats = await bus.stats()
+            self._served = await bus.session.transport.shares.served() if stats.priorities else Counts()
         except CommandBusError:
             self._stats = None
 

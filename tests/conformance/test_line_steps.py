@@ -180,7 +180,7 @@ async def test_what_was_served_is_counted_by_minutes_and_forgotten(harness: Tran
     seconds, _ = await harness.client.time()  # type: ignore[misc]
     minute, flow = seconds // 60, flow_of("normal", "acme")
     flows: Any = harness.shard.flows
-    stale = {f"n:1gone{number}": f"{minute - 2}:5:5" for number in range(1500)}
+    stale: dict[Any, Any] = {f"n:1gone{number}": f"{minute - 2}:5:5" for number in range(1500)}
     await harness.client.hset(flows, mapping={"c0": "0", f"n:{flow}": f"{minute - 1}:30:8", "counted": "1501", **stale})  # type: ignore[misc]
     await put(harness, "box:a", flow, "a1", "a2")
     assert len(await run_all(harness, worker)) == 2

@@ -15,14 +15,14 @@ __all__ = ["SCANNED", "page_of_keys", "state_of"]
 
 SCANNED = 500
 """Keys of a shard that one request looks at, about."""
-_SPECIAL = "\\*?[]"
 
 
 async def page_of_keys(client: Redis, keys: ShardKeys, mailbox: str, entity: str, cursor: int) -> tuple[int, list[StoredKey]]:
     """Return a page of the keys of an entity, given as it stands in keys, and the next cursor."""
     prefix = stored_key(mailbox, f"{entity}:")
-    pattern = "".join(f"\\{each}" if each in _SPECIAL else each for each in prefix)
-    answer: Any = await client.hscan(keys.unique, cursor, match=f"{pattern}*", count=SCANNED)
+    answer: Any = await client.hscan(
+        keys.unique, cursor, match=f"{prefix}*", count=SCANNED
+    )  # encoded, it has no letter of patterns
     following, page = answer
     found = [(key.decode(errors="replace"), stander) for key, value in page.items() if (stander := Stander.parse(value))]
     record, now_ms, delayed = await _look(client, keys, mailbox, [stander for _, stander in found])
