@@ -1,4 +1,4 @@
-"""A check of `doctor`: unique keys of classes that fold what nobody meant to fold."""
+"""A check of `doctor`: unique keys of classes that fold more than they should."""
 
 from __future__ import annotations
 
