@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         EntityTypeInfo,
         HoldInfo,
         Stats,
+        UniqueKeyInfo,
+        UniqueKeyPage,
         WaitingCommand,
     )
     from command_bus.admin.limits import LimitInfo
@@ -190,6 +192,8 @@ __all__ = [
     "TransportUnavailable",
     "Unconfirmed",
     "Unique",
+    "UniqueKeyInfo",
+    "UniqueKeyPage",
     "UniqueKeyTaken",
     "UnknownCommand",
     "UnknownDeadLetter",
@@ -219,7 +223,8 @@ _HOMES = {
     "admin.commands": "DelayedCommand",
     "admin.entity": "EntityScope",
     "admin.events": "Event",
-    "admin.info": "AbortReport DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo Stats WaitingCommand",
+    "admin.info": "AbortReport DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo Stats"
+    " UniqueKeyInfo UniqueKeyPage WaitingCommand",
     "transport.records": "Recount",
     "serialization.announcements": "CommandInfo WorkerInfo WorkerStatus",
     "admin.limits": "LimitInfo",

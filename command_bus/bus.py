@@ -309,6 +309,7 @@ class CommandBus:
         timeout: float | None = None,
         command_id: str | UUID | None = None,
         headers: Mapping[str, str] | None = None,
+        priority: Priority | None = None,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
     ) -> R:
@@ -320,6 +321,7 @@ class CommandBus:
                 give or take the time that its request was on its way to the server.
             command_id: As for `dispatch`.
             headers: As for `dispatch`.
+            priority: As for `dispatch`.
             retry: As for `dispatch`.
             attempt_timeout: As for `dispatch`.
 
@@ -334,8 +336,9 @@ class CommandBus:
             InvalidCommand, QueueFull, IdempotencyConflict, TransportUnavailable, BusClosed: As for `dispatch`.
         """
         return await self._sender.call(
-            command, timeout=timeout, command_id=command_id, headers=headers, retry=retry, attempt_timeout=attempt_timeout
-        )
+            command, timeout=timeout, command_id=command_id, headers=headers, priority=priority,
+            retry=retry, attempt_timeout=attempt_timeout,
+        )  # fmt: skip
 
     async def call_raw(
         self,
@@ -348,13 +351,14 @@ class CommandBus:
         timeout: float | None = None,
         command_id: str | UUID | None = None,
         headers: Mapping[str, str] | None = None,
+        priority: Priority | None = None,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
     ) -> Any:
         """Call without the command's class: the worker validates the payload, the reply is plain data. `None, None` names no entity."""
         return await self._sender.call_raw(
             entity_type, entity_id, name, payload, version=version, timeout=timeout, command_id=command_id, headers=headers,
-            retry=retry, attempt_timeout=attempt_timeout,
+            priority=priority, retry=retry, attempt_timeout=attempt_timeout,
         )  # fmt: skip
 
     @overload

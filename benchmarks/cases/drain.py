@@ -43,7 +43,7 @@ class Drain:
 
     def filling(self, count: int) -> dict[str, Any]:
         way = {"way": "concurrent", "flight": 500} if self.live else {"way": "batch", "flight": 1000}
-        return {"entities": self.entities or count, "once": int(self.once), **way}
+        return {"entities": self.entities or count, "kind": "once" if self.once else "plain", **way}
 
 
 def measured(ground: Ground, drain: Drain) -> Sample:

@@ -52,6 +52,7 @@ class ScheduleRecord:
         ahead: Ticks that were fired before their time, from the first to the last: clocks had jumped ahead. Empty, or two.
         catching_up: Whether missed ticks are being fired one by one.
         exported: Since when it is taken along to another place, in ms: nothing of it fires here; 0: it is not.
+        tenant: Whom the firings are for, by the class's `fair_by`; empty if it names none.
     """
 
     name: str
@@ -82,6 +83,7 @@ class ScheduleRecord:
     ahead: tuple[int, ...] = ()
     catching_up: bool = False
     exported: int = 0
+    tenant: str = ""
 
     def pack(self) -> bytes:
         """Return the stored bytes."""

@@ -106,7 +106,7 @@ class Schedules:
         )
 
     async def _put_by_hand(self, declared: DeclaredSchedule, out: OutgoingMessage) -> ScheduleInfo:
-        return (await self._put(_draft(declared, await self._sender.template(out))))[0]
+        return (await self._put(_draft(declared, await self._sender.template(out), out.tenant)))[0]
 
     async def _put(self, draft: ScheduleRecord) -> tuple[ScheduleInfo, bool]:
         """Put a schedule; return it, and whether something has changed."""
@@ -143,6 +143,7 @@ class Schedules:
             policy=draft.policy,
             revision=draft.revision or record.revision,
             by_hand=not draft.revision,
+            tenant=draft.tenant,
             last_id="" if moved else record.last_id,
         )
         if record.spec == draft.spec and _span(record) == _span(draft):
@@ -350,7 +351,7 @@ class Schedules:
         if declared.command is None:
             raise InvalidSettings(f"the schedule {declared.name!r} has no command")
         out = self._sender.builder.outgoing(declared.command, command_id=declared.name)
-        return _draft(declared, await self._sender.template(out))
+        return _draft(declared, await self._sender.template(out), out.tenant)
 
     async def _alter(self, name: str, change: Change) -> tuple[ScheduleRecord, ScheduleRecord]:
         """Change a schedule in which no firing is under way; return it as it was and as it is."""
@@ -398,7 +399,8 @@ class Schedules:
         return (None, None) if envelope is None else (envelope.entity_type, envelope.entity_id)
 
     def _same(self, record: ScheduleRecord, draft: ScheduleRecord) -> bool:
-        return self._same_command(record, draft) and record.spec == draft.spec and record.policy == draft.policy
+        rules = (record.spec, record.policy, record.tenant) == (draft.spec, draft.policy, draft.tenant)
+        return rules and self._same_command(record, draft)
 
     def _same_command(self, record: ScheduleRecord, draft: ScheduleRecord) -> bool:
         """Return whether two schedules dispatch the same; what cannot be read here is not the same."""
@@ -408,7 +410,7 @@ class Schedules:
             return False
 
 
-def _draft(declared: DeclaredSchedule, template: bytes) -> ScheduleRecord:
+def _draft(declared: DeclaredSchedule, template: bytes, tenant: str) -> ScheduleRecord:
     return ScheduleRecord(
         name=declared.name,
         template=template,
@@ -420,6 +422,7 @@ def _draft(declared: DeclaredSchedule, template: bytes) -> ScheduleRecord:
         seq=0,
         origin=0,
         next=None,
+        tenant=tenant,
     )
 
 

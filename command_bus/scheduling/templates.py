@@ -144,5 +144,5 @@ class Templates:
             digest=digest_of(replace(envelope, flags=envelope.flags | ENCRYPTED) if encrypted else envelope),
             max_depth=policy.max_depth or self._settings.max_depth,
             late=record.finished(now_ms).late > record.late,
-            flow=envelope_flow(envelope),
+            flow=envelope_flow(envelope, record.tenant),
         )

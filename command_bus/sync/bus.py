@@ -159,12 +159,18 @@ class SyncCommandBus:
         timeout: float | None = None,
         command_id: str | UUID | None = None,
         headers: Mapping[str, str] | None = None,
+        priority: Priority | None = None,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
     ) -> R:
         """See `CommandBus.call`."""
         options = CallOptions(
-            timeout=timeout, command_id=command_id, headers=headers, retry=retry, attempt_timeout=attempt_timeout
+            timeout=timeout,
+            command_id=command_id,
+            headers=headers,
+            priority=priority,
+            retry=retry,
+            attempt_timeout=attempt_timeout,
         )
         return self._bus.do(lambda bus: bus.call(command, **options))
 
@@ -179,12 +185,18 @@ class SyncCommandBus:
         timeout: float | None = None,
         command_id: str | UUID | None = None,
         headers: Mapping[str, str] | None = None,
+        priority: Priority | None = None,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
     ) -> Any:
         """See `CommandBus.call_raw`."""
         options = CallOptions(
-            timeout=timeout, command_id=command_id, headers=headers, retry=retry, attempt_timeout=attempt_timeout
+            timeout=timeout,
+            command_id=command_id,
+            headers=headers,
+            priority=priority,
+            retry=retry,
+            attempt_timeout=attempt_timeout,
         )
         return self._bus.do(lambda bus: bus.call_raw(entity_type, entity_id, name, payload, version=version, **options))
 

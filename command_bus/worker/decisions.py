@@ -137,9 +137,7 @@ class Decisions:
         try:
             payload = self._clear(envelope) if envelope.flags & ENCRYPTED else envelope.payload
             message = decoded(handler.message_type, payload, envelope.options, self._limits)
-            self._check_entity(handler.spec, envelope, message)
-            if handler.spec.limits:
-                check_costs(handler.spec.limits, message)
+            self._check(handler.spec, envelope, message)
         except InvalidCommand as error:
             return self._invalid(started, envelope, handler.spec, error)
         return Runnable(envelope, started, handler, message, self._policy(handler.spec, envelope))
@@ -313,8 +311,10 @@ class Decisions:
         return self._poisoned(spec, started, envelope, Invalid(error.message), record)
 
     @staticmethod
-    def _check_entity(spec: MessageSpec, envelope: WireEnvelope, message: Any) -> None:
-        """Check that the command names the entity whose mailbox it came from."""
+    def _check(spec: MessageSpec, envelope: WireEnvelope, message: Any) -> None:
+        """Check that the command names the entity whose mailbox it came from, and that its costs are such."""
+        if spec.limits:
+            check_costs(spec.limits, message)
         if spec.entity is None or spec.key is None:
             return
         named = getattr(message, spec.key)  # checked with the message

@@ -16,6 +16,16 @@ from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Target, with_target
 from command_bus.cli.terminal import echo, print_error
+from command_bus.cli.unique_options import (
+    Debounce,
+    Key,
+    MaxWait,
+    UniqueUntil,
+    UniqueWindow,
+    UniqueWins,
+    receipt_text,
+    unique_from,
+)
 from command_bus.messages.options import CallOptions, DispatchOptions
 from command_bus.messages.policies import RetryPolicy
 from command_bus.spelling import did_you_mean, some_of
@@ -67,6 +77,11 @@ class PriorityName(StrEnum):
     LOW = "low"
 
 
+Priority = Annotated[
+    PriorityName | None, typer.Option(show_default=False, help="Which entities come first; by default that of the command.")
+]
+
+
 @with_target
 def send(
     command: Name,
@@ -78,11 +93,15 @@ def send(
     expires: Annotated[
         float | None, typer.Option(show_default=False, help="Seconds after which it is no longer started.")
     ] = None,
-    priority: Annotated[
-        PriorityName | None, typer.Option(show_default=False, help="Which entities come first; by default that of the command.")
-    ] = None,
+    priority: Priority = None,
     attempts: Attempts = None,
     attempt_timeout: AttemptTimeout = None,
+    unique: Key = None,
+    wins: UniqueWins = None,
+    until: UniqueUntil = None,
+    window: UniqueWindow = None,
+    debounce: Debounce = None,
+    max_wait: MaxWait = None,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -92,7 +111,6 @@ def send(
     Exit codes: 0 accepted (or was before), 1 refused, 2 wrong usage or fields, 3 unknown whether it was accepted, 4 no server.
     """  # noqa: D301  # fmt: skip
     values, headers = fields_from(fields), headers_from(header)
-    chosen: Any = None if priority is None else priority.value
     options = DispatchOptions(
         command_id=command_id,
         delay=delay,
@@ -100,7 +118,8 @@ def send(
         expires=expires,
         retry=_retry(attempts),
         attempt_timeout=attempt_timeout,
-        priority=chosen,
+        priority=_priority(priority),
+        unique=unique_from(unique, wins, until, window=window, debounce=debounce, max_wait=max_wait),
     )
 
     async def work() -> Any:
@@ -112,7 +131,7 @@ def send(
             return await bus.dispatch_raw(kind, entity_id, command, values, version=version, **options)
 
     receipt = run_command(work, sends=True)
-    echo(to_json(receipt) if as_json else f"{receipt.command_id}: {receipt.status}")
+    echo(to_json(receipt) if as_json else receipt_text(receipt))
 
 
 @with_target
@@ -125,6 +144,7 @@ def call(
     timeout: Annotated[
         float, typer.Option(min=0.01, help="Seconds to wait; a command that has not started by then never starts.")
     ] = 30.0,
+    priority: Priority = None,
     attempts: Attempts = None,
     attempt_timeout: AttemptTimeout = None,
     target: Target,
@@ -136,7 +156,12 @@ def call(
     """  # noqa: D301  # fmt: skip
     values, headers = fields_from(fields), headers_from(header)
     options = CallOptions(
-        timeout=timeout, command_id=command_id, headers=headers, retry=_retry(attempts), attempt_timeout=attempt_timeout
+        timeout=timeout,
+        command_id=command_id,
+        headers=headers,
+        priority=_priority(priority),
+        retry=_retry(attempts),
+        attempt_timeout=attempt_timeout,
     )
 
     async def work() -> Any:
@@ -189,6 +214,10 @@ def headers_from(given: list[str] | None) -> dict[str, str] | None:
         print_error(f"--header {wrong[0]!r}: write NAME=VALUE")
         raise typer.Exit(ExitCode.USAGE)
     return {name: value for name, _, value in pairs} or None
+
+
+def _priority(given: PriorityName | None) -> Any:
+    return None if given is None else given.value
 
 
 def _retry(attempts: int | None) -> RetryPolicy | None:

@@ -100,6 +100,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
     ),
     "worker": (
         ("exists", "paused flows"),
+        ("hscan hdel", "flows"),  # forgets what was served long ago
         ("xrevrange", "ready"),
         *_SENDING,  # handlers send, too
         *_FIGURES,
@@ -143,7 +144,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hmget hdel hexists", "parked"),
         ("hget hdel hscan hlen hkeys hstrlen", "delayed"),
         ("hget hmget hset hdel hexists hincrby hscan hgetall", "delayed_counts"),
-        ("hget hset hsetnx hdel", "unique"),
+        ("hget hset hsetnx hdel hscan", "unique"),
         ("hget hset hdel pexpire", "interrupts"),
         ("exists hget hmget hgetall hset hdel", "flows"),
         ("zadd zrem zscore zrange zrangebyscore del", "turns"),
