@@ -19,6 +19,7 @@ from hashlib import blake2b
 from typing import Any
 
 from command_bus.errors import InvalidCommand
+from command_bus.serialization.callers_option import CALLERS, are_callers
 from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable, UnsupportedVersion
 from command_bus.serialization.msgpack import reason_of
 from command_bus.serialization.native import Packer, Unpacker, unpackb
@@ -70,6 +71,7 @@ KNOWN_OPTIONS: dict[str, Callable[[Any], bool]] = {
     RETRY: is_retry,
     ATTEMPT_TIMEOUT: is_attempt_timeout,
     PRIORITY: is_priority,
+    CALLERS: are_callers,
     "u": lambda key: type(key) is str and key != "",  # see `transport/unique_keys.py`
 }
 """Tells by an option's key whether a value is one of it. A reader that meets another key treats the envelope as one of a later version."""

@@ -1,22 +1,30 @@
 
 -- limit_queues: who waits for a limit, and who is granted its start.
 
+-- Return since when a mailbox waits, in us; it may stand before all that wait for a place (see shared/limits.lua).
+local function micros_since(since) return tonumber(since) * (string.byte(since) == 48 and 10 or 1) end
+
 -- Add to `limits` what changes its queues.
 local function add_queues(limits, state_key, places_key, now)
   -- Reserve tokens and take places for a start of a mailbox's next command, or of this message.
-  function limits.grant(mailbox, message, list, since, shard)
+  function limits.grant(mailbox, message, list, since, shard, keyed)
     local scopes = {}
     for _, each in ipairs(list) do
       local rule = limits.rule_of(each[1])
       scopes[each[1]] = rule.tick and math.min(each[2], rule.burst) or 0
       if rule.tick then limits.reserve(each[1], scopes[each[1]]) end
-      if rule.most then limits.move_place('ZADD', each[1], mailbox) end
+      if rule.most and not each[3] then limits.move_place('ZADD', each[1], mailbox) end
     end
-    limits.keep_pass(mailbox, 'g', '', message, since, shard, scopes)
+    limits.keep_pass(mailbox, 'g', '', message, since, shard, scopes, string.match(keyed, '\t~.*$'))
   end
-  -- Return what is written of a mailbox that waits: since when, its shard, the scope that refused it, the message, its scopes by key.
+  -- Return what is written of a mailbox that waits: since when, its shard, the scope that refused it, the message, what its worker read.
   function limits.waiting(mailbox)
     return string.match(redis.call('HGET', state_key, 'w\n' .. mailbox) or '', '^(%d+)|(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
+  end
+  -- Return whether the first in a queue needs no place, because its caller has one.
+  function limits.is_first_lent(scope)
+    local first = limits.is_queued(scope)
+    return first and string.byte(first, #scope + 4) == 48
   end
   function limits.leave_queue(mailbox, scope, since)
     redis.call('ZREM', places_key, 'q\n' .. scope .. '\n' .. since .. '\n' .. mailbox)
@@ -30,10 +38,13 @@ local function add_queues(limits, state_key, places_key, now)
     if before then limits.leave_queue(mailbox, before, since) end
     local pass = limits.pass_of(mailbox)
     since = since or (pass and pass.since ~= '0' and pass.since) or string.format('%016.0f', now)
+    local is_lent = limits.lent(keyed)[scope]
+    since = string.format('%016.0f', micros_since(since) / (is_lent and 10 or 1))
     limits.drop(mailbox)
-    if not limits.is_queued(scope) then limits.woken[scope] = true end
-    redis.call('ZADD', places_key, 0, 'q\n' .. scope .. '\n' .. since .. '\n' .. mailbox)
+    local member, is_new = 'q\n' .. scope .. '\n' .. since .. '\n' .. mailbox, not limits.is_queued(scope)
+    if is_new or is_lent then limits.woken[scope] = true end
+    redis.call('ZADD', places_key, 0, member)
     redis.call('HSET', state_key, 'w\n' .. mailbox, since .. '|' .. shard .. '\n' .. scope .. '\n' .. message .. '\n' .. (keyed or ''))
-    limits.queues[scope] = true
+    if is_new or member < limits.queues[scope] then limits.queues[scope] = member end
   end
 end
