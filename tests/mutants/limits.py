@@ -144,6 +144,20 @@ LIMITS = (
         f"{_STEPS}::test_an_entity_under_two_limits_takes_of_both_or_none",
     ),
     Mutant(
+        "a grant of another rule is good for this one",
+        f"{_LUA}/shared/limit_queues.lua",
+        "return is_lent or not rule.most or redis.call('ZSCORE', places_key, 's\\n' .. scope .. '\\n' .. mailbox)",
+        "return true",
+        "tests/conformance/test_limit_grants.py::test_a_grant_of_a_rate_has_no_place_of_the_rule_that_follows",
+    ),
+    Mutant(
+        "a grant of places is good for tokens",
+        f"{_LUA}/shared/limit_queues.lua",
+        "+ bucket.reserved + 0.000001 < math.min(cost, rule.burst) then return false end",
+        "+ bucket.reserved + 1000000 < math.min(cost, rule.burst) then return false end",
+        "tests/conformance/test_limit_grants.py::test_grants_of_places_are_no_tokens_of_the_rate_that_follows",
+    ),
+    Mutant(
         "a called command needs a place beside its caller's",
         _LIMITS,
         "    return has_place or is_lent or not rule.most",
@@ -153,8 +167,8 @@ LIMITS = (
     Mutant(
         "a called command waits behind those that wait for its caller's place",
         f"{_LUA}/shared/limit_queues.lua",
-        "micros_since(since) / (is_lent and 10 or 1)",
-        "micros_since(since)",
+        "limits.micros_since(since) / (is_lent and 10 or 1)",
+        "limits.micros_since(since)",
         f"{_CALLS}::test_a_called_command_takes_its_token_all_the_same",
     ),
     Mutant(

@@ -1,11 +1,10 @@
 
 -- limit_queues: who waits for a limit, and who is granted its start.
 
--- Return since when a mailbox waits, in us; it may stand before all that wait for a place (see shared/limits.lua).
-local function micros_since(since) return tonumber(since) * (string.byte(since) == 48 and 10 or 1) end
-
 -- Add to `limits` what changes its queues.
 local function add_queues(limits, state_key, places_key, now)
+  -- Return since when a mailbox waits, in us; it may stand before all that wait for a place (see shared/limits.lua).
+  function limits.micros_since(since) return tonumber(since) * (string.byte(since) == 48 and 10 or 1) end
   -- Reserve tokens and take places for a start of a mailbox's next command, or of this message.
   function limits.grant(mailbox, message, list, since, shard, keyed)
     local scopes = {}
@@ -16,6 +15,24 @@ local function add_queues(limits, state_key, places_key, now)
       if rule.most and not each[3] then limits.move_place('ZADD', each[1], mailbox) end
     end
     limits.keep_pass(mailbox, 'g', '', message, since, shard, scopes, string.match(keyed, '\t~.*$'))
+  end
+  -- Return whether a grant lets its mailbox start: the rule may be another one since.
+  function limits.still_holds(scope, cost, mailbox, is_lent)
+    local rule, bucket = limits.rule_of(scope), limits.bucket_of(scope)
+    if rule.tick and limits.tokens_of(rule, bucket) + bucket.reserved + 0.000001 < math.min(cost, rule.burst) then return false end
+    return is_lent or not rule.most or redis.call('ZSCORE', places_key, 's\n' .. scope .. '\n' .. mailbox)
+  end
+  -- Take a pass back: its tokens are free, its places go to who waits for them.
+  function limits.drop(mailbox)
+    local pass = limits.pass_of(mailbox)
+    if not pass then return end
+    for scope, cost in pairs(pass.scopes) do
+      if pass.kind == 'g' then limits.reserve(scope, -cost) end
+      limits.move_place('ZREM', scope, mailbox)
+      limits.woken[scope] = true
+    end
+    redis.call('HDEL', state_key, 'p\n' .. mailbox)
+    limits.passes[mailbox] = false
   end
   -- Return what is written of a mailbox that waits: since when, its shard, the scope that refused it, the message, what its worker read.
   function limits.waiting(mailbox)
@@ -39,7 +56,7 @@ local function add_queues(limits, state_key, places_key, now)
     local pass = limits.pass_of(mailbox)
     since = since or (pass and pass.since ~= '0' and pass.since) or string.format('%016.0f', now)
     local is_lent = limits.lent(keyed)[scope]
-    since = string.format('%016.0f', micros_since(since) / (is_lent and 10 or 1))
+    since = string.format('%016.0f', limits.micros_since(since) / (is_lent and 10 or 1))
     limits.drop(mailbox)
     local member, is_new = 'q\n' .. scope .. '\n' .. since .. '\n' .. mailbox, not limits.is_queued(scope)
     if is_new or is_lent then limits.woken[scope] = true end

@@ -19,7 +19,7 @@
 local function limiter(rules_key, state_key, places_key, now, is_home)
   local call, match, max, min = redis.call, string.match, math.max, math.min
   local rules, kinds, buckets, dirty, passes, queues, counts, woken = {}, {}, {}, {}, {}, {}, {}, {}
-  local limits = {buckets = buckets, dirty = dirty, woken = woken, queues = queues}  -- woken: scopes whose queue is looked at again
+  local limits = {buckets = buckets, dirty = dirty, woken = woken, queues = queues, passes = passes}  -- woken: scopes whose queue is looked at again
 
   function limits.rule_of(scope)
     local name = match(scope, '^%a+:[^:]*') or scope
@@ -132,19 +132,6 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     call('HSET', state_key, 'p\n' .. mailbox, head .. '\n' .. activation .. '\n' .. message .. '\n' .. table.concat(texts, '\t') .. pass.callers)
     passes[mailbox] = pass
   end
-  -- Take a pass back: its tokens are free, its places go to who waits for them.
-  function limits.drop(mailbox)
-    local pass = limits.pass_of(mailbox)
-    if not pass then return end
-    for scope, cost in pairs(pass.scopes) do
-      if pass.kind == 'g' then limits.reserve(scope, -cost) end
-      limits.move_place('ZREM', scope, mailbox)
-      woken[scope] = true
-    end
-    call('HDEL', state_key, 'p\n' .. mailbox)
-    passes[mailbox] = false
-  end
-
   -- Return whether a scope lets a command start. Who has a place there passes its queue, unless it needs a token as well; whose caller has one
   -- passes it in any case.
   function limits.is_free(scope, cost, has_place, is_first, is_lent)
@@ -162,7 +149,8 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     local holds = pass and pass.kind == 's' and pass.activation == activation
     for _, each in ipairs(list) do
       local has = pass and pass.scopes[each[1]]
-      if not (granted and has) and not limits.is_free(each[1], each[2], holds and has, first_in == each[1], each[3]) then return each[1], list end
+      local passes = granted and has and limits.still_holds(each[1], each[2], mailbox, each[3])
+      if not passes and not limits.is_free(each[1], each[2], holds and has, first_in == each[1], each[3]) then return each[1], list end
     end
     return nil, list
   end
@@ -178,7 +166,7 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
         bucket.full, dirty[scope] = max(min(bucket.full, now + rule.burst * rule.tick), now) + min(each[2], rule.burst) * rule.tick, true
       end
       if rule.most and (not each[3] or (keeps and before[scope])) then
-        if not before[scope] then changes = limits.move_place('ZADD', scope, mailbox) end
+        if not (keeps and before[scope]) then changes = limits.move_place('ZADD', scope, mailbox) end
         held[scope] = each[2]
       end
     end
