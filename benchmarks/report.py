@@ -32,6 +32,8 @@ _MORE = {
     "dispatch_python_us": "dispatch Python µs",
     "drain_redis_us": "drain Redis µs",
     "drain_python_us": "drain Python µs",
+    "wakes_each": "wake-ups a start",
+    "idle_percent": "% of a core",
     "size": "size",
 }
 

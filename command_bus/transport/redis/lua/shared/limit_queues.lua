@@ -31,8 +31,25 @@ local function add_queues(limits, state_key, places_key, now)
       limits.move_place('ZREM', scope, mailbox)
       limits.woken[scope] = true
     end
-    redis.call('HDEL', state_key, 'p\n' .. mailbox)
-    limits.passes[mailbox] = false
+    limits.passes[mailbox], limits.changed[mailbox] = false, true
+  end
+  -- Write the passes that a script has changed, all at once.
+  function limits.keep_passes()
+    local kept, gone, granted_at = {'HSET', state_key}, {'HDEL', state_key}, string.format('%.0f', now)
+    for mailbox in pairs(limits.changed) do
+      local pass = limits.passes[mailbox]
+      if pass then
+        local texts = {}
+        for scope, cost in pairs(pass.scopes) do texts[#texts + 1] = cost .. ' ' .. scope end
+        kept[#kept + 1] = 'p\n' .. mailbox
+        kept[#kept + 1] = pass.kind .. '|' .. pass.since .. '|' .. granted_at .. '|' .. pass.shard .. '\n' .. pass.activation .. '\n' .. pass.message
+          .. '\n' .. table.concat(texts, '\t') .. pass.callers
+      else
+        gone[#gone + 1] = 'p\n' .. mailbox
+      end
+    end
+    if #kept > 2 then redis.call(unpack(kept)) end
+    if #gone > 2 then redis.call(unpack(gone)) end
   end
   -- Return what is written of a mailbox that waits: since when, its shard, the scope that refused it, the message, what its worker read.
   function limits.waiting(mailbox)

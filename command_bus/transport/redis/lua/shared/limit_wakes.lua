@@ -38,6 +38,7 @@ end
 
 -- Write what a script has changed, behind its last step.
 local function keep_limits(limits, state_key, ready, due, now)
+  limits.keep_passes()
   for scope in pairs(limits.woken) do wake_limit(limits, ready, due, scope, 1, now) end
   for scope, bucket in pairs(limits.buckets) do
     if bucket.cut then limits.dirty[scope] = true end

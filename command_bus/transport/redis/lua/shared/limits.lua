@@ -17,9 +17,9 @@
 -- tenth of the time, with a 0 before it, so it stands before all that wait for a place: its caller keeps one until it has run.
 
 local function limiter(rules_key, state_key, places_key, now, is_home)
-  local call, match, max, min = redis.call, string.match, math.max, math.min
-  local rules, kinds, buckets, dirty, passes, queues, counts, woken = {}, {}, {}, {}, {}, {}, {}, {}
-  local limits = {buckets = buckets, dirty = dirty, woken = woken, queues = queues, passes = passes}  -- woken: scopes whose queue is looked at again
+  local call, match, find, sub, max, min = redis.call, string.match, string.find, string.sub, math.max, math.min
+  local rules, kinds, buckets, dirty, passes, changed, queues, counts, woken = {}, {}, {}, {}, {}, {}, {}, {}, {}
+  local limits = {buckets = buckets, dirty = dirty, woken = woken, queues = queues, passes = passes, changed = changed}  -- woken: scopes whose queue is looked at again
 
   function limits.rule_of(scope)
     local name = match(scope, '^%a+:[^:]*') or scope
@@ -30,12 +30,17 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     return rules[name]
   end
 
-  local function costs_in(text) return string.gmatch(match(text, '^(.-)\t~') or text, '(%d+) ([^\t]+)') end
+  -- Return an iterator over costs and scopes, and where the callers begin behind them, if there are any.
+  local function costs_in(text)
+    local at = find(text, '\t~', 1, true)
+    return string.gmatch(at and sub(text, 1, at - 1) or text, '(%d+) ([^\t]+)'), at
+  end
 
   -- Return the scopes of which a command's callers have places now. Nothing is believed of a caller but its name.
   function limits.lent(keyed)
     local lent = {}
-    for activation, mailbox in string.gmatch(keyed or '', '\t~(%S+) ([^\t]+)') do
+    if (keyed or '') == '' then return lent end
+    for activation, mailbox in string.gmatch(keyed, '\t~(%S+) ([^\t]+)') do
       local pass = limits.pass_of(mailbox)
       if pass and pass.kind == 's' and pass.activation == activation then
         for scope in pairs(pass.scopes) do lent[scope] = true end
@@ -58,7 +63,7 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     if not known[1] and (keyed or '') == '' then return known.shared, asks end
     local list, lent = {known[1] and {'entity:' .. mailbox, 1} or nil}, limits.lent(keyed)
     for _, each in ipairs(known.shared) do list[#list + 1] = lent[each[1]] and {each[1], each[2], true} or each end
-    for cost, scope in costs_in(keyed or '') do
+    for cost, scope in (costs_in(keyed or '')) do
       if limits.rule_of(scope) then list[#list + 1] = {scope, tonumber(cost), lent[scope]} end
     end
     return list, asks
@@ -104,14 +109,13 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
   end
 
   local function keep_read(mailbox, text)
-    local head, activation, message, scopes = match(text or '', '^([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
-    local pass = head and {activation = activation, message = message, scopes = {}} or false
-    if pass then
-      pass.kind, pass.since, pass.at, pass.shard = match(head, '^(%a)|(%d+)|(%d+)|(%d+)$')
-      for cost, scope in costs_in(scopes) do pass.scopes[scope] = tonumber(cost) end
-      pass.callers = match(scopes, '\t~.*$') or ''
-    end
-    passes[mailbox] = pass
+    local kind, since, shard, activation, message, rest = match(text or '', '^(%a)|(%d+)|%d+|(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
+    local scopes = {}
+    passes[mailbox] = kind and {kind = kind, since = since, shard = shard, activation = activation, message = message, scopes = scopes} or false
+    if not kind then return end
+    local costs, at = costs_in(rest)
+    for cost, scope in costs do scopes[scope] = tonumber(cost) end
+    passes[mailbox].callers = at and sub(rest, at) or ''
   end
   function limits.read_passes(mailboxes)
     local fields = {}
@@ -125,12 +129,9 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     return passes[mailbox]
   end
   function limits.keep_pass(mailbox, kind, activation, message, since, shard, scopes, callers)
-    local texts, pass = {}, {kind = kind, activation = activation, message = message, since = since, shard = shard, scopes = scopes}
+    local pass = {kind = kind, activation = activation, message = message, since = since, shard = shard, scopes = scopes}
     pass.callers = callers or ''
-    for scope, cost in pairs(scopes) do texts[#texts + 1] = cost .. ' ' .. scope end
-    local head = string.format('%s|%s|%.0f|%s', kind, since, now, shard)
-    call('HSET', state_key, 'p\n' .. mailbox, head .. '\n' .. activation .. '\n' .. message .. '\n' .. table.concat(texts, '\t') .. pass.callers)
-    passes[mailbox] = pass
+    passes[mailbox], changed[mailbox] = pass, true
   end
   -- Return whether a scope lets a command start. Who has a place there passes its queue, unless it needs a token as well; whose caller has one
   -- passes it in any case.
@@ -177,7 +178,7 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
       end
     end
     if not next(held) then
-      if pass then call('HDEL', state_key, 'p\n' .. mailbox) end
+      if pass then changed[mailbox] = true end
       passes[mailbox] = false
     elseif not (keeps and next(before)) or changes then
       limits.keep_pass(mailbox, 's', activation, message, '0', shard, held)
