@@ -34,6 +34,8 @@ _MORE = {
     "drain_python_us": "drain Python µs",
     "ahead_p50": "starts ahead, median",
     "ahead_most": "most",
+    "wakes_each": "wake-ups a start",
+    "idle_percent": "% of a core",
     "size": "size",
 }
 

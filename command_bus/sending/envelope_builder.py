@@ -31,6 +31,7 @@ from command_bus.sending.checked_options import checked_headers, checked_id
 from command_bus.sending.command_ids import new_command_id
 from command_bus.sending.outgoing_options import compresses, fold, schedule
 from command_bus.sending.priorities import checked_priority, options_of
+from command_bus.serialization.callers_option import CALLERS
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
     GIVEN_ID,
@@ -207,7 +208,8 @@ class EnvelopeBuilder:
             running.correlation_id if running is not None else None,
             running.command_id if running is not None else None,
             out.headers or None,
-            options={**out.options, **(options_of(priority) or {})} or None, compressed=compresses(out, self._settings),
+            options={**out.options, **(options_of(priority) or {}), **_callers_of(out, running)} or None,
+            compressed=compresses(out, self._settings),
         )  # fmt: skip
         return Submission(
             mailbox,
@@ -372,6 +374,11 @@ class EnvelopeBuilder:
 
 def _left_ms(deadline: float) -> int:
     return max(1, int((deadline - mono()) * 1000))
+
+
+def _callers_of(out: OutgoingMessage, running: Running | None) -> dict[str, Any]:
+    """Return the option that names who waits for a call, if they have places of limits."""
+    return {CALLERS: dict(running.callers)} if running is not None and out.inbox and running.callers else {}
 
 
 def _cycle(out: OutgoingMessage, running: Running) -> CallCycle:

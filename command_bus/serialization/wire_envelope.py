@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from command_bus.serialization.callers_option import CALLERS, are_callers
 from command_bus.serialization.compression import COMPRESSED, is_compression
 from command_bus.serialization.overrides import ATTEMPT_TIMEOUT, RETRY, is_attempt_timeout, is_retry
 from command_bus.serialization.priority_option import PRIORITY, is_priority
@@ -52,6 +53,7 @@ KNOWN_OPTIONS: dict[str, Callable[[Any], bool]] = {
     PRIORITY: is_priority,
     VERSION: is_version,
     COMPRESSED: is_compression,
+    CALLERS: are_callers,
     "u": lambda key: type(key) is str and key != "",  # see `transport/unique_keys.py`
 }
 """Tells by an option's key whether a value is one of it. A reader that meets another key treats the envelope as one of a later version."""

@@ -345,6 +345,7 @@ class Executor:
             envelope.name,
             run.started.attempt,
             self._worker,
+            run.callers,
             run.lends_beyond or run.serves_handler,
             self._lend_place if handler.is_async else self._lend_place_and_thread,
         )

@@ -11,8 +11,8 @@
 -- KEYS[7]   places    sorted set: the queues and places of limits
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   verb      ask, over, wake, again, gone, hold, clean
--- ARGV[3…]  ask: for each mailbox its name, shard, activation, the message that would start, costs and scopes by key, '1' if it must not keep a
---           place that another one waits for; over: mailbox, activation; wake: scope; again, gone: mailbox; hold: scope, until in ms;
+-- ARGV[3…]  ask: for each mailbox its name, shard, activation, the message that would start, what its worker reads, '1' if it must not keep
+--           a place that another one waits for; over: mailbox, activation; wake: scope; again, gone: mailbox; hold: scope, until in ms;
 --           clean: scope
 --
 -- returns ask: for each '+' if it may start, else the scope in whose queue it now stands; wake: mailbox and shard of each that its own shard
@@ -87,7 +87,7 @@ local function grant(scope, mailbox, member)
     return true
   end
   limits.leave_queue(mailbox, scope, since)
-  if woken and #scopes > 0 then limits.grant(mailbox, message, scopes, since, shard) end
+  if woken and #scopes > 0 then limits.grant(mailbox, message, scopes, since, shard, keyed) end
   if shard ~= '0' then elsewhere[#elsewhere + 1], elsewhere[#elsewhere + 2] = mailbox, shard end
   return true
 end
@@ -118,7 +118,7 @@ local function take_back(mailbox, waits)
     if string.sub(scope, 1, 5) == 'name:' then keyed[#keyed + 1] = cost .. ' ' .. scope end
   end
   if waits and any then
-    limits.wait(mailbox, any, pass.message, table.concat(keyed, '\t'), pass.shard)
+    limits.wait(mailbox, any, pass.message, table.concat(keyed, '\t') .. pass.callers, pass.shard)
     wake_limit(limits, ready, due, any, 1, now, false, math.floor(now / 1000) + PAUSE)
     limits.woken[any] = nil
   else
