@@ -271,7 +271,7 @@ async def test_a_firing_is_in_the_share_of_its_tenant(bus: CommandBus, clock: Cl
     clock.ms += MINUTE
     assert await fire(bus, "visit") == []
     assert (await bus.entity("page", "9").show()).entity.tenant == "small"
-    assert [(each.tenant, each.waiting) for each in await bus.fairness.list() if each.tenant] == [("small", 1)]
+    assert [each.tenant for each in await bus.fairness.list() if each.waiting and each.tenant] == ["small"]
 
 
 async def test_a_firing_waits_in_the_line_and_lifts_what_waits_there(bus: CommandBus, clock: Clock) -> None:
