@@ -36,7 +36,7 @@ if limits then
   local function may_have_callers(step, name, head)
     local entry = head[2] and head or call('XRANGE', KEYS[before + step], head[1], head[1])[1]
     for _, field in ipairs(entry and fields_of(lone, name, entry[2]) or {}) do
-      if find(field, '\161c[\129-\143]') then return true end
+      if find(field, '\161c', 1, true) and find(field, '\161c[\129-\143]') then return true end
     end
     return false
   end
