@@ -93,6 +93,7 @@ class EnvelopeBuilder:
         self.sign = None if protection is None else protection.sign
         self._routes: dict[type[Message[Any]], _Route] = {}
         self._names: dict[str, type[Message[Any]]] = {}
+        self._compresses = settings.compress_above is not None  # or a class does
         self._limits = Limits(max_bytes=settings.max_payload, max_nesting=settings.max_nesting)
 
     def outgoing(
@@ -208,8 +209,8 @@ class EnvelopeBuilder:
             running.correlation_id if running is not None else None,
             running.command_id if running is not None else None,
             out.headers or None,
-            options={**out.options, **(options_of(priority) or {}), **_callers_of(out, running)} or None,
-            compressed=compresses(out, self._settings),
+            options=(out.options or None) if priority == "normal" and running is None else _options(out, priority, running),
+            compressed=self._compresses and compresses(out, self._settings),
         )  # fmt: skip
         return Submission(
             mailbox,
@@ -221,7 +222,7 @@ class EnvelopeBuilder:
             out.given_id or out.inbox is not None,
             out.name,
             None if out.deadline is None else partial(self._renewed, envelope, out.deadline),
-            flow_of(priority, out.tenant),
+            flow_of(priority, out.tenant) if out.tenant or priority != "normal" else "",
             None if out.unique is None else UniqueSubmission.of(out.unique, envelope, mailbox),
         )
 
@@ -354,6 +355,7 @@ class EnvelopeBuilder:
                 f"{kind.__module__}.{kind.__qualname__} and {other.__module__}.{other.__qualname__} have the wire name {spec.name!r}: "
                 'give one of them another with name="…"'
             )
+        self._compresses = self._compresses or spec.compress_above is not None
         policy = self._settings.entity(spec.entity)
         at_most_once = self._settings.handling(spec).delivery == "at_most_once"
         flags = AT_MOST_ONCE if at_most_once else 0
@@ -376,9 +378,12 @@ def _left_ms(deadline: float) -> int:
     return max(1, int((deadline - mono()) * 1000))
 
 
-def _callers_of(out: OutgoingMessage, running: Running | None) -> dict[str, Any]:
-    """Return the option that names who waits for a call, if they have places of limits."""
-    return {CALLERS: dict(running.callers)} if running is not None and out.inbox and running.callers else {}
+def _options(out: OutgoingMessage, priority: Priority, running: Running | None) -> dict[str, Any] | None:
+    """Return what is asked for a message alone; for a call also who waits for it, if they have places of limits."""
+    callers = running.callers if running is not None and out.inbox else None
+    if priority == "normal" and not callers:
+        return out.options or None
+    return {**out.options, **(options_of(priority) or {}), **({CALLERS: dict(callers)} if callers else {})}
 
 
 def _cycle(out: OutgoingMessage, running: Running) -> CallCycle:

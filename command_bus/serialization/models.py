@@ -85,19 +85,18 @@ class MessageCodec(Generic[M]):
         except InvalidCommand as error:
             raise InvalidCommand(f"{self._name}.{error.message}") from error
 
-    def decode(self, payload: bytes, limits: Limits = DEFAULT_LIMITS) -> M:
+    def decode(
+        self, payload: bytes, limits: Limits = DEFAULT_LIMITS, upcast: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    ) -> M:
         """Return the message, validated.
+
+        Args:
+            payload: Its fields.
+            limits: Of what is read.
+            upcast: Makes fields of this version of those that the payload has; None: it has this version.
 
         Raises:
             InvalidCommand: The payload does not match the class; the text has places and reasons, never values.
-        """
-        return self.validate(self.fields(payload, limits))
-
-    def fields(self, payload: bytes, limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:
-        """Return the fields in a payload as plain values.
-
-        Raises:
-            InvalidCommand: It is no map of fields.
         """
         try:
             fields: dict[str, Any] = unpack(payload, limits)
@@ -105,7 +104,7 @@ class MessageCodec(Generic[M]):
             raise InvalidCommand(f"{self._name}: the payload cannot be read: {error.reason}") from None
         if type(fields) is not dict:
             raise InvalidCommand(f"{self._name}: the payload is a map of fields, not a value of type {type(fields).__name__}")
-        return fields
+        return self.validate(fields if upcast is None else upcast(fields))
 
     def validate(self, fields: dict[str, Any]) -> M:
         """Return the message made of plain values, as they come from the wire or from a table.

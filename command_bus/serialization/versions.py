@@ -31,4 +31,4 @@ def decoded(message_type: type[Message[Any]], payload: bytes, options: Mapping[s
     codec, version = codec_for(message_type), version_in(options)
     if version == message_type.spec().version:
         return codec.decode(payload, limits)
-    return codec.validate(upcast(message_type, codec.fields(payload, limits), version))
+    return codec.decode(payload, limits, lambda fields: upcast(message_type, fields, version))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -27,7 +27,7 @@ from command_bus.serialization.compression import compressed
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import AT_MOST_ONCE, ENCRYPTED, GIVEN_ID, KEEP_OUTCOME, WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import Undecodable, UnsupportedVersion, reading_limits
-from command_bus.serialization.models import reply_codec_for
+from command_bus.serialization.models import MessageCodec, codec_for, reply_codec_for
 from command_bus.serialization.overrides import attempt_timeout_in, retry_in
 from command_bus.serialization.protection import Protection, Signatures
 from command_bus.serialization.reply import (
@@ -78,6 +78,20 @@ _UNCONFIRMED = Retry(1000, counts=False)
 whose end they do not know either. So it does not start yet."""
 
 
+@dataclass(slots=True)
+class _Bound:
+    """What all commands of a handler share."""
+
+    handler: Handler
+    policy: HandlingPolicy
+    codec: MessageCodec[Any]
+
+    def policy_of(self, envelope: WireEnvelope) -> HandlingPolicy:
+        """Return what applies to a command: what its dispatch says, else its class, its entity type, the settings."""
+        options = envelope.options
+        return self.policy.with_overrides(retry_in(options), attempt_timeout_in(options)) if options else self.policy
+
+
 class Decisions:
     """The rules of one worker.
 
@@ -110,7 +124,7 @@ class Decisions:
         self._random = random or JITTER
         self._limits = reading_limits(settings)
         self._retention = Retention.of(settings, worker)
-        self._policies: dict[str, tuple[MessageSpec, HandlingPolicy]] = {}
+        self._bound: dict[str, _Bound] = {}
         self._unknown_grace_ms = int(settings.unknown_grace * 1000)
 
     def read(self, started: Started, mailbox: str = "") -> Runnable | Step | Offer:
@@ -129,18 +143,18 @@ class Decisions:
             return self._forged(started, envelope, fault)
         if _is_late(started, envelope):
             return self._expired(started, envelope)
-        handler = self._lookup(envelope.name)
-        if handler is None:
+        bound = self._bound_to(envelope.name)
+        if bound is None:
             return self._unknown(started, envelope, "no_handler", f"no worker handles {envelope.name!r}")
-        if envelope.options and (newer := newer_version(handler.spec, envelope.options)):
+        if envelope.options and (newer := newer_version(bound.handler.spec, envelope.options)):
             return self._unknown(started, envelope, "no_handler", newer)
         try:
-            payload = self._clear(envelope) if envelope.flags & ENCRYPTED else envelope.payload
-            message = decoded(handler.message_type, payload, envelope.options, self._limits)
-            self._check(handler.spec, envelope, message)
+            message = self._message(bound, envelope)
         except InvalidCommand as error:
-            return self._invalid(started, envelope, handler.spec, error)
-        return Runnable(envelope, started, handler, message, self._policy(handler.spec, envelope))
+            return self._invalid(started, envelope, bound.handler.spec, error)
+        return Runnable(
+            envelope, started, bound.handler, message, bound.policy_of(envelope) if envelope.options else bound.policy
+        )
 
     def completed(self, run: Runnable, value: Any) -> Step:
         """Settle a command whose handler returned, whether or not its result can be sent."""
@@ -205,16 +219,16 @@ class Decisions:
             return self._undecodable(started, error)
         if self._signatures is not None and (fault := self._signatures.fault(started.envelope or b"", envelope.signature)):
             return self._forged(started, envelope, fault)
-        handler = self._lookup(envelope.name)
-        if handler is not None and newer_version(handler.spec, envelope.options):
-            handler = None
-        policy = None if handler is None else self._policy(handler.spec, envelope)
+        bound = self._bound_to(envelope.name)
+        if bound is not None and newer_version(bound.handler.spec, envelope.options):
+            bound = None
+        policy = None if bound is None else bound.policy_of(envelope)
         at_most_once = bool(envelope.flags & AT_MOST_ONCE) if policy is None else policy.delivery == "at_most_once"
         if not at_most_once and (policy is None or started.attempt < policy.retry.attempts):
             return GiveBack(counts=True)
         text = f"{why}; it may have run not at all, partly or fully"
         record = self._record(started, envelope, "interrupted", "Interrupted", text)
-        return self._poisoned(handler.spec if handler else None, started, envelope, Interrupted(text), record)
+        return self._poisoned(bound.handler.spec if bound else None, started, envelope, Interrupted(text), record)
 
     def lost(self, started: Started, why: str = WORKER_LOST.text) -> Step | None:
         """Decide as `interrupted` for a command whose worker was lost or abandoned it; None leaves it to another worker.
@@ -237,13 +251,35 @@ class Decisions:
             pass
         return self.interrupted(started, why)
 
-    def _policy(self, spec: MessageSpec, envelope: WireEnvelope) -> HandlingPolicy:
-        """Return what applies to a command: what its dispatch says, else its class, its entity type, the settings."""
-        known = self._policies.get(spec.name)
-        if known is None or known[0] is not spec:
-            known = self._policies[spec.name] = (spec, self._settings.handling(spec))
-        options = envelope.options
-        return known[1].with_overrides(retry_in(options), attempt_timeout_in(options)) if options else known[1]
+    def _bound_to(self, name: str) -> _Bound | None:
+        """Return what all commands of a wire name share; None if they have no handler here."""
+        handler, bound = self._lookup(name), self._bound.get(name)
+        if handler is not None and (bound is None or bound.handler is not handler):
+            policy, codec = self._settings.handling(handler.spec), codec_for(handler.message_type)
+            bound = self._bound[name] = _Bound(handler, policy, codec)
+        return None if handler is None else bound
+
+    def _message(self, bound: _Bound, envelope: WireEnvelope) -> Any:
+        """Return the message of a command.
+
+        Raises:
+            InvalidCommand: It does not match the class, names another entity than the envelope, or a cost is no such.
+        """
+        payload, spec = self._clear(envelope) if envelope.flags & ENCRYPTED else envelope.payload, bound.handler.spec
+        if envelope.options or spec.version > 1:
+            message = decoded(bound.handler.message_type, payload, envelope.options, self._limits)
+        else:
+            message = bound.codec.decode(payload, self._limits)
+        if spec.limits:
+            check_costs(spec.limits, message)
+        if spec.entity is None or spec.key is None:
+            return message
+        named = getattr(message, spec.key)  # checked with the message
+        if envelope.entity_type != spec.entity or envelope.entity_id != (named if type(named) is str else str(named)):
+            raise InvalidCommand(
+                f"sequenced for entity {envelope.entity_type}:{envelope.entity_id}, but its payload names {spec.entity}:{named}"
+            )
+        return message
 
     # What cannot run.
 
@@ -309,19 +345,6 @@ class Decisions:
     def _invalid(self, started: Started, envelope: WireEnvelope, spec: MessageSpec, error: InvalidCommand) -> Step:
         record = self._record(started, envelope, "invalid", "InvalidCommand", error.message)
         return self._poisoned(spec, started, envelope, Invalid(error.message), record)
-
-    @staticmethod
-    def _check(spec: MessageSpec, envelope: WireEnvelope, message: Any) -> None:
-        """Check that the command names the entity whose mailbox it came from, and that its costs are such."""
-        if spec.limits:
-            check_costs(spec.limits, message)
-        if spec.entity is None or spec.key is None:
-            return
-        named = getattr(message, spec.key)  # checked with the message
-        if envelope.entity_type != spec.entity or envelope.entity_id != (named if type(named) is str else str(named)):
-            raise InvalidCommand(
-                f"sequenced for entity {envelope.entity_type}:{envelope.entity_id}, but its payload names {spec.entity}:{named}"
-            )
 
     # What is poisoned.
 
