@@ -74,6 +74,13 @@ LIMITS = (
         f"{_STEPS}::test_a_late_end_of_a_lease_frees_no_place_of_another",
     ),
     Mutant(
+        "a request that comes again late takes the place away",
+        _SCRIPT,
+        "pass.message ~= '' and not is_behind(message, pass.message) then",
+        "false then",
+        f"{_STEPS}::test_a_request_that_comes_again_late_takes_no_place_away",
+    ),
+    Mutant(
         "a kept place starves the queue",
         f"{_LUA}/advance/3a_states.lua",
         "  if limits and is_place_wanted(name) then return true end\n",

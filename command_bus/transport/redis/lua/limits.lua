@@ -34,7 +34,11 @@ add_queues(limits, KEYS[6], KEYS[7], now)
 
 local function ask(mailbox, shard, activation, message, keyed, must_yield)
   local pass = limits.pass_of(mailbox)
-  if pass and pass.kind == 's' and is_behind(pass.activation, activation) then return '+' end  -- a lease that is over: its take is refused
+  if pass and pass.kind == 's' then
+    if is_behind(pass.activation, activation) then return '+' end  -- a lease that is over: its take is refused
+    -- Asked again, as after a lost answer: this message has leave already, or the next one has.
+    if pass.activation == activation and pass.message ~= '' and not is_behind(message, pass.message) then return '+' end
+  end
   local refusing, scopes = limits.refusing(mailbox, activation, message, keyed)
   if not refusing and must_yield == '1' and pass and pass.kind == 's' then
     for scope in pairs(pass.scopes) do
