@@ -85,7 +85,7 @@ async def open_bus(target: Target, *, may_begin: bool = False) -> AsyncGenerator
 
     Args:
         target: The bus.
-        may_begin: Whether a namespace that nobody has opened yet is begun, with the settings of the environment.
+        may_begin: Whether a namespace that was never opened is begun, with the settings of the environment.
 
     Raises:
         InvalidSettings: No such server, namespace or application is known.

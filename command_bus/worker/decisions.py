@@ -10,25 +10,22 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from command_bus.clock import wall_ms
 from command_bus.errors import BadResult, InvalidCommand, Reject
 from command_bus.handlers.handler import Handler
-from command_bus.messages.handling_policy import HandlingPolicy
-from command_bus.messages.limits import check_costs
 from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import MailboxPolicy, RetryPolicy
 from command_bus.messages.put_off import GiveUp, Snooze
 from command_bus.randomness import JITTER
 from command_bus.serialization.compression import compressed
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import AT_MOST_ONCE, ENCRYPTED, GIVEN_ID, KEEP_OUTCOME, WireEnvelope, unpack_envelope
+from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, KEEP_OUTCOME, WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import Undecodable, UnsupportedVersion, reading_limits
-from command_bus.serialization.models import MessageCodec, codec_for, reply_codec_for
-from command_bus.serialization.overrides import attempt_timeout_in, retry_in
+from command_bus.serialization.models import reply_codec_for
 from command_bus.serialization.protection import Protection, Signatures
 from command_bus.serialization.reply import (
     BadReply,
@@ -43,7 +40,7 @@ from command_bus.serialization.reply import (
     Unhandled,
 )
 from command_bus.serialization.text import printable
-from command_bus.serialization.versions import decoded, newer_version
+from command_bus.serialization.versions import newer_version
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import stands_in
 from command_bus.transport.marks import accepted_ms
@@ -62,6 +59,7 @@ from command_bus.transport.steps import (
     Step,
 )
 from command_bus.transport.unique_keys import unique_key
+from command_bus.worker.bindings import Bindings
 from command_bus.worker.failure_text import named, text_of, trace_of
 from command_bus.worker.offers import Offer
 from command_bus.worker.runnable import Runnable
@@ -76,20 +74,6 @@ _LEASES_LEFT = 3
 _UNCONFIRMED = Retry(1000, counts=False)
 """For a command of whose start too few replicas know: after a failover it would start again as if it never had, and so would those before it
 whose end they do not know either. So it does not start yet."""
-
-
-@dataclass(slots=True)
-class _Bound:
-    """What all commands of a handler share."""
-
-    handler: Handler
-    policy: HandlingPolicy
-    codec: MessageCodec[Any]
-
-    def policy_of(self, envelope: WireEnvelope) -> HandlingPolicy:
-        """Return what applies to a command: what its dispatch says, else its class, its entity type, the settings."""
-        options = envelope.options
-        return self.policy.with_overrides(retry_in(options), attempt_timeout_in(options)) if options else self.policy
 
 
 class Decisions:
@@ -118,13 +102,12 @@ class Decisions:
         self._protection = protection
         self._signatures = None if protection is None else protection.signatures
         self._recorded = recorded
-        self._lookup = lookup
         self._settings = settings
         self._worker = worker
         self._random = random or JITTER
         self._limits = reading_limits(settings)
         self._retention = Retention.of(settings, worker)
-        self._bound: dict[str, _Bound] = {}
+        self._bindings = Bindings(lookup, settings, protection)
         self._unknown_grace_ms = int(settings.unknown_grace * 1000)
 
     def read(self, started: Started, mailbox: str = "") -> Runnable | Step | Offer:
@@ -143,13 +126,13 @@ class Decisions:
             return self._forged(started, envelope, fault)
         if _is_late(started, envelope):
             return self._expired(started, envelope)
-        bound = self._bound_to(envelope.name)
+        bound = self._bindings.of(envelope.name)
         if bound is None:
             return self._unknown(started, envelope, "no_handler", f"no worker handles {envelope.name!r}")
         if envelope.options and (newer := newer_version(bound.handler.spec, envelope.options)):
             return self._unknown(started, envelope, "no_handler", newer)
         try:
-            message = self._message(bound, envelope)
+            message = self._bindings.message(bound, envelope)
         except InvalidCommand as error:
             return self._invalid(started, envelope, bound.handler.spec, error)
         return Runnable(
@@ -219,7 +202,7 @@ class Decisions:
             return self._undecodable(started, error)
         if self._signatures is not None and (fault := self._signatures.fault(started.envelope or b"", envelope.signature)):
             return self._forged(started, envelope, fault)
-        bound = self._bound_to(envelope.name)
+        bound = self._bindings.of(envelope.name)
         if bound is not None and newer_version(bound.handler.spec, envelope.options):
             bound = None
         policy = None if bound is None else bound.policy_of(envelope)
@@ -251,36 +234,6 @@ class Decisions:
             pass
         return self.interrupted(started, why)
 
-    def _bound_to(self, name: str) -> _Bound | None:
-        """Return what all commands of a wire name share; None if they have no handler here."""
-        handler, bound = self._lookup(name), self._bound.get(name)
-        if handler is not None and (bound is None or bound.handler is not handler):
-            policy, codec = self._settings.handling(handler.spec), codec_for(handler.message_type)
-            bound = self._bound[name] = _Bound(handler, policy, codec)
-        return None if handler is None else bound
-
-    def _message(self, bound: _Bound, envelope: WireEnvelope) -> Any:
-        """Return the message of a command.
-
-        Raises:
-            InvalidCommand: It does not match the class, names another entity than the envelope, or a cost is no such.
-        """
-        payload, spec = self._clear(envelope) if envelope.flags & ENCRYPTED else envelope.payload, bound.handler.spec
-        if envelope.options or spec.version > 1:
-            message = decoded(bound.handler.message_type, payload, envelope.options, self._limits)
-        else:
-            message = bound.codec.decode(payload, self._limits)
-        if spec.limits:
-            check_costs(spec.limits, message)
-        if spec.entity is None or spec.key is None:
-            return message
-        named = getattr(message, spec.key)  # checked with the message
-        if envelope.entity_type != spec.entity or envelope.entity_id != (named if type(named) is str else str(named)):
-            raise InvalidCommand(
-                f"sequenced for entity {envelope.entity_type}:{envelope.entity_id}, but its payload names {spec.entity}:{named}"
-            )
-        return message
-
     # What cannot run.
 
     def _undecodable(self, started: Started, error: Undecodable) -> Step:
@@ -311,16 +264,6 @@ class Decisions:
         text = f"bad signature: {fault}"
         left = self._retention.reply_only(envelope, Forged(text))
         return DeadLetterStep(left, self._record(started, envelope, "bad_signature", "BadSignature", text), started.entry)
-
-    def _clear(self, envelope: WireEnvelope) -> bytes:
-        """Decrypt the payload.
-
-        Raises:
-            InvalidCommand: It cannot be.
-        """
-        if self._protection is None:
-            raise InvalidCommand("its payload is encrypted, and this worker has no cipher")
-        return self._protection.payload(envelope)
 
     def _expired(self, started: Started, envelope: WireEnvelope) -> Step:
         late = started.now_ms - accepted_ms(started.message) - (envelope.ttl_ms or 0)

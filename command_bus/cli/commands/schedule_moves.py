@@ -35,7 +35,7 @@ def export_schedules(
     async def work() -> None:
         async with open_bus(target) as bus:
             async for line in bus.schedules.export(stop=stop):
-                typer.echo(line)
+                echo(line)
 
     run_command(work)
 
@@ -52,7 +52,7 @@ def import_schedules(
 ) -> None:
     """Put schedules that were exported. They go on where they were: ticks since then are due, by their rule `missed`.
 
-    All lines are checked before the first is put. Repeated, it changes nothing. A namespace that nobody has opened yet is begun, with as many
+    All lines are checked before the first is put. Repeated, it changes nothing. A namespace that was never opened is begun, with as many
     shards as COMMAND_BUS_SHARDS says.
 
     \b

@@ -73,7 +73,7 @@ class Incarnations(RetryingRequests):
             self._known.clear()
             raise TransportUnavailable(
                 f"namespace {self._keys.namespace!r} was deleted, or its server has lost data, since this process read it: nothing was "
-                "written, and it reads all anew",
+                "written, and it reads everything again",
                 outcome_unknown=False,
             )
 

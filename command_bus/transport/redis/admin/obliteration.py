@@ -1,6 +1,6 @@
 """`RedisObliteration`: deletes every key of a namespace.
 
-First it is drained, so that nothing new is accepted, and its incarnation is closed, so that nobody who was stopped in the middle of something
+First it is drained, so that nothing new is accepted, and its incarnation is closed, so that no client that was stopped in the middle of something
 writes without a lease (`incarnations.py`). Then the keys go that everything else hangs on, together: what runs has lost its lease from then
 on, nothing waits or is due any more, and no entry that is still there can come to life again. The others are found by SCAN and go page by page; who
 agrees with whom (`meta`) goes last, and so does the closed incarnation. A call that broke off leaves a drained namespace, and is repeated.
