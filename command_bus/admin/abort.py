@@ -34,7 +34,7 @@ class Aborting:
         self._mailbox = mailbox
         self._entity = (entity_type, entity_id)
         self._limits = reading_limits(session.settings)
-        self._interrupts = session.transport.interrupts
+        self._interrupts = session.transport.operator.interrupts
 
     async def abort(self, reason: str, *, by: str, wait: float, force: bool) -> AbortReport:
         """See `EntityScope.abort`."""

@@ -74,7 +74,7 @@ class Commands:
         except InvalidSettings as error:
             raise InvalidCommand(error.message) from None
         delay_ms = 0 if delay is None else int(checked_seconds("delay", delay, zero=True) * 1000)
-        mailboxes = self._session.transport.mailboxes
+        mailboxes = self._session.transport.operator.mailboxes
         found = await mailboxes.find_delayed(command_id)
         return found is not None and await mailboxes.reschedule(found[0], command_id, at_ms, delay_ms)
 
@@ -88,13 +88,13 @@ class Commands:
         wanted = _Wanted(entity_type, None if before is None else milliseconds_of("before", before))
         transport, seen = self._session.transport, set[str]()
         for shard in range(transport.shards):
-            async for page in transport.mailboxes.delayed(shard):
+            async for page in transport.operator.mailboxes.delayed(shard):
                 fresh = [(mailbox, each) for mailbox, each in page if each.id not in seen]
                 if not fresh:
                     continue
                 seen.update(each.id for _, each in fresh)
                 # All are of one shard, which is all that the mailbox decides here.
-                times = await transport.entities.delayed_times(fresh[0][0], [each.id for _, each in fresh])
+                times = await transport.operator.entities.delayed_times(fresh[0][0], [each.id for _, each in fresh])
                 for _, each in fresh:
                     if each.id in times and (found := _delayed(each.id, each.envelope, times[each.id], wanted)) is not None:
                         yield found

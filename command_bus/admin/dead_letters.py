@@ -166,7 +166,7 @@ class DeadLetters:
 
     @property
     def _store(self) -> DeadLetterStore:
-        return self._session.transport.dead_letters
+        return self._session.transport.operator.dead_letters
 
     async def _edited(self, stored: StoredDeadLetter, envelope: WireEnvelope, payload: Mapping[str, Any] | Message[Any]) -> bytes:
         """Return the envelope with another payload. An operator vouches for the payload alone, so the rest must be sound."""

@@ -70,7 +70,7 @@ class Entities:
             InvalidSettings: `until` is neither, or past.
             TransportUnavailable: The server cannot be reached; with several shards some may be paused. Asking again is safe.
         """
-        return await self._session.transport.holds.pause(self._scope, reason, await pause_end(self._session, until))
+        return await self._session.transport.operator.holds.pause(self._scope, reason, await pause_end(self._session, until))
 
     async def drain(self, reason: str = "") -> bool:
         """Refuse their new commands (`Draining`) and work off what was accepted, until `resume`. False if they were drained.
@@ -80,7 +80,7 @@ class Entities:
         Raises:
             TransportUnavailable: As for `pause`.
         """
-        return await self._session.transport.holds.drain(self._scope, reason)
+        return await self._session.transport.operator.holds.drain(self._scope, reason)
 
     async def resume(self) -> bool:
         """Take back the `pause` or `drain` of exactly these; False if there was none.
@@ -90,7 +90,7 @@ class Entities:
         Raises:
             TransportUnavailable: As for `pause`.
         """
-        return await self._session.transport.holds.resume(self._scope)
+        return await self._session.transport.operator.holds.resume(self._scope)
 
     async def purge(self) -> int:
         """Remove all their waiting commands, not those that run; how many. Callers get `CommandCancelled`.
@@ -100,7 +100,7 @@ class Entities:
         transport, waiting = self._session.transport, WaitingCommands(self._session)
         removed = 0
         for shard in range(transport.shards):
-            async for page in transport.entities.pages(shard):
+            async for page in transport.operator.entities.pages(shard):
                 removed += await waiting.purge_mailboxes({each.mailbox: each.depth for each in page if self._has(each.mailbox)})
             removed += await waiting.purge_delayed(shard, self._has)
         return removed
@@ -128,7 +128,7 @@ class Entities:
 
     async def holds(self) -> list[HoldInfo]:
         """Return what is paused or drained as a type or as a whole. `list(states={"paused"})` lists single entities."""
-        found = [hold_info(hold) for hold in await self._session.transport.holds.wide()]
+        found = [hold_info(hold) for hold in await self._session.transport.operator.holds.wide()]
         return [hold for hold in found if self._scope in (EVERYTHING, type_scope(hold.entity_type)) or hold.what == "everything"]
 
     async def recount(self, *, correct: bool = True) -> Recount:
@@ -144,7 +144,7 @@ class Entities:
             NewerState: An entity is in a state that only a later release knows.
             TransportUnavailable: The server cannot be reached, or entities came and went too quickly.
         """
-        return await self._session.transport.recounts.recount(correct=correct)
+        return await self._session.transport.operator.recounts.recount(correct=correct)
 
     async def types(self) -> list[EntityTypeInfo]:
         """Return all entity types that the namespace knows, by name.
@@ -217,14 +217,14 @@ class Entities:
     async def _walk(self) -> AsyncIterator[StoredEntity]:
         transport = self._session.transport
         for shard in range(transport.shards):
-            async for page in transport.entities.pages(shard):
+            async for page in transport.operator.entities.pages(shard):
                 for entity in page:
                     if self._has(entity.mailbox):
                         yield entity
 
     async def _described(self, entities: Sequence[StoredEntity]) -> tuple[EntityInfo, ...]:
         transport = self._session.transport
-        reader = transport.entities
+        reader = transport.operator.entities
         due = await reader.retry_times([entity.mailbox for entity in entities if entity.state in ("retrying", "snoozed")])
         delayed = await reader.first_delayed(entity.mailbox for entity in entities if entity.is_delayed)
         limited = [each.mailbox for each in entities if each.state == "limited"]

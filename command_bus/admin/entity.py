@@ -63,7 +63,7 @@ class EntityScope:
 
     async def depth(self) -> int:
         """Return how many commands wait or run, delayed ones included."""
-        return await self._session.transport.mailboxes.depth(self._mailbox)
+        return await self._session.transport.operator.mailboxes.depth(self._mailbox)
 
     async def pause(self, reason: str = "", *, until: datetime | float | None = None) -> bool:
         """Start none of its commands until `resume`, across restarts; what runs is not touched. False if it was paused already.
@@ -75,18 +75,18 @@ class EntityScope:
         Raises:
             InvalidSettings: `until` is neither, or past.
         """
-        return await self._session.transport.holds.pause(self._mailbox, reason, await pause_end(self._session, until))
+        return await self._session.transport.operator.holds.pause(self._mailbox, reason, await pause_end(self._session, until))
 
     async def drain(self, reason: str = "") -> bool:
         """Refuse new commands for it (`Draining`) and work off what is there, until `resume`. False if it was drained already."""
-        return await self._session.transport.holds.drain(self._mailbox, reason)
+        return await self._session.transport.operator.holds.drain(self._mailbox, reason)
 
     async def resume(self) -> bool:
         """Go on after a pause or drain of this entity. False if there was none.
 
         A parked entity needs its dead letter replayed or discarded; one whose type or bus is paused waits for that.
         """
-        return await self._session.transport.holds.resume(self._mailbox)
+        return await self._session.transport.operator.holds.resume(self._mailbox)
 
     async def show(self, *, waiting: int = 20) -> EntityDetails:
         """Return everything about the entity now: its holder, since when, its head, what waits behind it, what stops it.
@@ -134,7 +134,7 @@ class EntityScope:
         """
         if Unique(key).key is None:
             raise InvalidCommand("name the unique key: what Unique(key) said, else the wire name of the command")
-        return await self._session.transport.mailboxes.release_key(self._mailbox, f"{encoded(self.id)}:{key}")
+        return await self._session.transport.operator.mailboxes.release_key(self._mailbox, f"{encoded(self.id)}:{key}")
 
     async def unique_keys(self, *, limit: int = 100, scan: int = 20_000) -> UniqueKeyPage:
         """Return the unique keys of this entity that are held, also those of settled commands whose window is open.
@@ -146,7 +146,7 @@ class EntityScope:
         Raises:
             TransportUnavailable: The server cannot be reached.
         """
-        mailboxes = self._session.transport.mailboxes
+        mailboxes = self._session.transport.operator.mailboxes
         found, complete = await mailboxes.unique_keys(self._mailbox, encoded(self.id), scan)
         listed = [
             UniqueKeyInfo(key, state, each.command_id, each.name, each.window_ms or None, each.most_ms or None)

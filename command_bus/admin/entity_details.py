@@ -19,7 +19,7 @@ __all__ = ["details_of"]
 
 async def details_of(session: Session, mailbox: str, count: int) -> EntityDetails:
     """Collect everything an on-call engineer needs to know about one mailbox, with `count` commands behind its head."""
-    reader = session.transport.entities
+    reader = session.transport.operator.entities
     stored = await reader.look(mailbox)
     found = await reader.head(mailbox, count + 1)
     due = await reader.retry_times([mailbox] if stored.state in ("retrying", "snoozed", "paused") else [])
@@ -56,11 +56,11 @@ async def _delayed(session: Session, mailbox: str) -> list[WaitingCommand]:
     transport = session.transport
     limits = reading_limits(session.settings)
     ids: dict[str, WaitingCommand] = {}
-    async for page in transport.mailboxes.delayed(transport.shard_of(mailbox)):
+    async for page in transport.operator.mailboxes.delayed(transport.shard_of(mailbox)):
         for home, command in page:
             if home == mailbox:
                 ids[command.id] = _waiting("0", command.envelope, limits)
-    due = await transport.entities.delayed_times(mailbox, list(ids))
+    due = await transport.operator.entities.delayed_times(mailbox, list(ids))
     found = [replace(each, accepted_ms=0, due_ms=due.get(key)) for key, each in ids.items()]
     return sorted(found, key=lambda each: (each.due_ms or 0, each.command_id))
 

@@ -13,13 +13,13 @@ __all__ = ["forget_type", "types_of"]
 
 async def types_of(session: Session) -> list[EntityTypeInfo]:
     """Return the types that commands were sent to, or that were only paused or drained, by name."""
-    found = await session.transport.types.all()
+    found = await session.transport.operator.types.all()
     return [EntityTypeInfo(name, record.mailboxes) for name, record in found.items()]
 
 
 async def forget_type(session: Session, entity_type: str) -> bool:
     """See `Entities.forget_type`."""
-    records = session.transport.types
+    records = session.transport.operator.types
     record = (await records.all()).get(entity_type)
     if record is None:
         return False
@@ -47,7 +47,7 @@ async def _refuse_if_used(session: Session, entity_type: str) -> None:
         found.append(f"{len(mailboxes):,} of its entities have work, or are paused or drained ({mailbox_label(min(mailboxes))})")
     letters = [letter.id async for letter in DeadLetters(session).list(limit=1, entity_type=entity_type)]
     found += [f"there is a dead letter of it ({letter})" for letter in letters]
-    if any(hold.scope == scope for hold in await session.transport.holds.wide()):
+    if any(hold.scope == scope for hold in await session.transport.operator.holds.wide()):
         found.append("it is paused or drained: resume it")
     if found:
         raise EntityTypeInUse(
@@ -63,7 +63,7 @@ async def _mailboxes_of(session: Session, scope: str) -> list[str]:
     return [
         entity.mailbox
         for shard in range(transport.shards)
-        async for page in transport.entities.pages(shard)
+        async for page in transport.operator.entities.pages(shard)
         for entity in page
         if scope_of(entity.mailbox) == scope
     ]

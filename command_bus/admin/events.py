@@ -141,7 +141,7 @@ class Events:
         """
         if kept < 1:
             raise InvalidSettings(f"kept = {kept}: at least 1")
-        await self._session.transport.events.watch(_fields(entity_types) or [EVERYTHING], kept)
+        await self._session.transport.operator.events.watch(_fields(entity_types) or [EVERYTHING], kept)
 
     async def unwatch(self, *entity_types: str | None) -> None:
         """Take back a `watch` of these types; if none is named, every one. Recorded events are kept for a day once nothing is watched.
@@ -150,17 +150,17 @@ class Events:
             InvalidCommand: One is no entity type.
             TransportUnavailable: As for `watch`.
         """
-        await self._session.transport.events.unwatch(_fields(entity_types))
+        await self._session.transport.operator.events.unwatch(_fields(entity_types))
 
     async def watched(self) -> dict[str | None, int]:
         """Return the types that are watched, with `kept` as it was given; `*` is all of them, None is what has no entity."""
-        found = await self._session.transport.events.watched()
+        found = await self._session.transport.operator.events.watched()
         return {None if name == _NO_TYPE else name: kept for name, kept in found.items()}
 
     async def _read(
         self, types: frozenset[str | None], kinds: frozenset[str], after: str | None, follow: bool
     ) -> AsyncIterator[Event]:
-        streams = self._session.transport.events
+        streams = self._session.transport.operator.events
         try:
             ends = await streams.ends()
         except CommandBusError:

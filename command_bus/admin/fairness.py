@@ -49,7 +49,7 @@ class Fairness:
             raise InvalidSettings(
                 f"weight={weight!r}: a number from {_LEAST} to {_MOST:,.0f}, as weight=3; 1 is the weight of all others"
             )
-        await self._session.transport.shares.put(_checked(tenant), float(weight))
+        await self._session.transport.operator.shares.put(_checked(tenant), float(weight))
 
     async def remove(self, tenant: str | int) -> bool:
         """Take a tenant's weight back: it is 1 again. False if it had none.
@@ -59,8 +59,8 @@ class Fairness:
             TransportUnavailable: As for `put`.
         """
         name = _checked(tenant)
-        known = name in await self._session.transport.shares.weights()
-        await self._session.transport.shares.put(name, None)
+        known = name in await self._session.transport.operator.shares.weights()
+        await self._session.transport.operator.shares.put(name, None)
         return known
 
     async def list(self) -> list[ShareInfo]:
@@ -73,7 +73,7 @@ class Fairness:
         Raises:
             TransportUnavailable: The server cannot be reached.
         """
-        shares = self._session.transport.shares
+        shares = self._session.transport.operator.shares
         weights = await shares.weights()
         waiting, running, served = await shares.waiting(), await shares.running(), await shares.served()
         waiting_of, running_of, served_of = _by_tenant(waiting), _by_tenant(running), _by_tenant(served)

@@ -20,7 +20,7 @@ async def pause_end(session: Session, until: datetime | float | None) -> int | N
     """
     if until is None:
         return None
-    now_ms = await session.transport.entities.now_ms()
+    now_ms = await session.transport.operator.entities.now_ms()
     if isinstance(until, datetime):
         at = milliseconds_of("until", until)
         if at <= now_ms:

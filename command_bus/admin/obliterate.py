@@ -20,14 +20,14 @@ async def obliterate(session: Session, confirm: str, *, force: bool) -> int:
     if not force:
         await _refuse_while_workers_live(session)
     transport = session.transport
-    await transport.holds.drain(EVERYTHING, "it is being obliterated")
+    await transport.operator.holds.drain(EVERYTHING, "it is being obliterated")
     shards = range(transport.shards)
     deleted = 0
-    for step in (transport.obliteration.begin, transport.obliteration.go_on):
+    for step in (transport.operator.obliteration.begin, transport.operator.obliteration.go_on):
         for shard in shards:
             deleted += await step(shard)
     for shard in reversed(shards):  # the first has `meta`
-        deleted += await transport.obliteration.end(shard)
+        deleted += await transport.operator.obliteration.end(shard)
     await session.close()
     return deleted
 

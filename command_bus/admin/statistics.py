@@ -34,7 +34,7 @@ class Statistics:
     async def stats(self) -> Stats:
         """Return the sum over the shards."""
         transport = self._session.transport
-        shots = [await transport.statistics.snapshot(shard) for shard in range(transport.shards)]
+        shots = [await transport.operator.statistics.snapshot(shard) for shard in range(transport.shards)]
         counters = sum((shot.counters for shot in shots), ShardCounters())
         workers = _live_workers(shots)
         in_flight = sum(shot.in_flight for shot in shots)
@@ -107,14 +107,14 @@ class Statistics:
         stopped: list[str] = []
         transport = self._session.transport
         for shard in range(transport.shards):
-            shot = await transport.statistics.snapshot(shard)
+            shot = await transport.operator.statistics.snapshot(shard)
             accepted += shot.counters.accepted
             if not shot.active and not shot.due:
                 continue
             left += max(shot.counters.depth, 1)
             names = None
             if (shot.paused or shot.parked) and not shot.due and not shot.ends:
-                names = await transport.statistics.stopped(shard, _NAMED)
+                names = await transport.operator.statistics.stopped(shard, _NAMED)
             if names:
                 stopped += names
             else:

@@ -47,7 +47,7 @@ class WaitingCommands:
 
     @property
     def _mailboxes(self) -> Mailboxes:
-        return self._session.transport.mailboxes
+        return self._session.transport.operator.mailboxes
 
     async def cancel(self, command_id: str) -> bool:
         """Remove one waiting command; False if it runs, has run or is unknown.

@@ -83,7 +83,7 @@ def _entities(ctx: typer.Context, entity_type: str, incomplete: str) -> list[str
 
 async def _types(bus: CommandBus) -> list[str]:
     announced = [each.entity for each in await bus.fleet.commands() if each.entity is not None]
-    return sorted({*await bus.transport.types.used(), *announced})
+    return sorted({*await bus.transport.operator.types.used(), *announced})
 
 
 async def _commands(bus: CommandBus) -> list[str]:

@@ -32,7 +32,7 @@ async def warn_if_unknown(bus: CommandBus, *, entity_type: str | None = None, co
     """
     commands = {each.name: each.entity for each in await bus.fleet.commands()}
     commands |= {handler.spec.name: handler.spec.entity for handler in bus.registry}
-    types = {*await bus.transport.types.used(), *(kind for kind in commands.values() if kind is not None)}
+    types = {*await bus.transport.operator.types.used(), *(kind for kind in commands.values() if kind is not None)}
     for what, name, known in (
         ("entity type", None if entity_type == "~" else entity_type, types),
         ("command", command, {*commands}),

@@ -65,7 +65,7 @@ class ScheduleFiring:
 
     async def fire_due(self, names: Sequence[str]) -> tuple[int, Sequence[str]]:
         """See `DueSchedules`."""
-        found, server_ms = await asyncio.gather(self._store.read(names), self._session.transport.entities.now_ms())
+        found, server_ms = await asyncio.gather(self._store.read(names), self._session.transport.operator.entities.now_ms())
         due = _Due([], [], [], [])
         for name, raw in zip(names, found, strict=True):
             self._judge(due, name, raw, server_ms)
@@ -170,7 +170,7 @@ class ScheduleFiring:
                 raise NewerState(f"the schedule {name!r} was written by a later release: change it with that")
             if not record.pinned:
                 return record, raw
-            now_ms = await self._session.transport.entities.now_ms()
+            now_ms = await self._session.transport.operator.entities.now_ms()
             if name not in await self.complete([record], now_ms):
                 await self._end(record, raw, now_ms)
         raise NewerState(f"the schedule {name!r} changes all the time: try again")
@@ -196,7 +196,7 @@ class ScheduleFiring:
     async def look_over(self, page: Sequence[tuple[str, bytes]]) -> None:
         """See `DueSchedules`."""
         # The server's time alone: a worker whose clock is behind would take every schedule for one whose clock had jumped ahead.
-        server_ms = await self._session.transport.entities.now_ms()
+        server_ms = await self._session.transport.operator.entities.now_ms()
         due = await self._store.due_at([name for name, _ in page])
         changes: list[RecordChange] = []
         for (name, raw), at in zip(page, due, strict=True):

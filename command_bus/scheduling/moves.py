@@ -45,7 +45,7 @@ class ScheduleMoves:
             record, raw = await self._firing.settled(name)
             if record is None or record.exported or not stop:
                 return record
-            now_ms = await self._session.transport.entities.now_ms()
+            now_ms = await self._session.transport.operator.entities.now_ms()
             if await self._firing.change(replace(record, exported=now_ms), raw):
                 return record
         raise contended(name)

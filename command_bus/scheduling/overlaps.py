@@ -54,7 +54,7 @@ class Overlaps:
         mailbox = await self._unsettled(record)
         if mailbox is None:
             return True
-        if (await self._session.transport.entities.look(mailbox)).state == "parked":
+        if (await self._session.transport.operator.entities.look(mailbox)).state == "parked":
             return True
         if await self._is_running(mailbox, record.last_id):
             if record.policy.overlap == "replace":
@@ -78,7 +78,7 @@ class Overlaps:
 
     async def _is_running(self, mailbox: str, command_id: str) -> str | None:
         """Return the attempt of a command that runs in a mailbox, or None."""
-        attempt = await self._session.transport.interrupts.running(mailbox)
+        attempt = await self._session.transport.operator.interrupts.running(mailbox)
         if attempt is None:
             return None
         try:
@@ -96,28 +96,28 @@ class Overlaps:
 
     async def _ended(self, record: ScheduleRecord, mailbox: str) -> None:
         """End the attempt while its entity is paused for a moment: else it would be started again at once."""
-        transport, by = self._session.transport, f"schedule {record.name}"
+        operator, by = self._session.transport.operator, f"schedule {record.name}"
         with suppress(CommandBusError):
-            until_ms = await transport.entities.now_ms() + int(_PATIENCE * 1000)
-            borrowed = await transport.holds.borrow(mailbox, f"{by} ends its last firing", until_ms)
+            until_ms = await operator.entities.now_ms() + int(_PATIENCE * 1000)
+            borrowed = await operator.holds.borrow(mailbox, f"{by} ends its last firing", until_ms)
             try:
                 await self._abort(record.last_id, mailbox, by)
             finally:
                 if borrowed:
-                    await transport.holds.give_back(mailbox, until_ms)
+                    await operator.holds.give_back(mailbox, until_ms)
         self._ending.pop(record.name, None)
 
     async def _abort(self, command_id: str, mailbox: str, by: str) -> None:
         """End the attempt, and take the command out of line."""
-        transport, asked, deadline = self._session.transport, "", mono() + _PATIENCE
+        operator, asked, deadline = self._session.transport.operator, "", mono() + _PATIENCE
         while mono() < deadline:
             attempt = await self._is_running(mailbox, command_id)
             if attempt is None:
                 await WaitingCommands(self._session).cancel_in(mailbox, command_id)
                 return
             if attempt != asked:
-                now_ms = await transport.entities.now_ms()
-                await transport.interrupts.request(mailbox, Interrupt("abort", attempt, now_ms, by, "its next firing is due"))
+                now_ms = await operator.entities.now_ms()
+                await operator.interrupts.request(mailbox, Interrupt("abort", attempt, now_ms, by, "its next firing is due"))
                 asked = attempt
             await asyncio.sleep(_LOOK_EVERY)
 

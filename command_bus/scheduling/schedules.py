@@ -112,7 +112,7 @@ class Schedules:
         """Put a schedule; return it, and whether something has changed."""
         for _ in range(_TRIES):
             record, raw = await self.firing.settled(draft.name)
-            now_ms = await self._session.transport.entities.now_ms()
+            now_ms = await self._session.transport.operator.entities.now_ms()
             after = _created(draft, now_ms) if record is None else self._updated(record, draft, now_ms)
             if after is None and record is not None:
                 return self._info(record), False
@@ -359,7 +359,7 @@ class Schedules:
             record, raw = await self.firing.settled(checked_name(name))
             if record is None:
                 raise _unknown(name)
-            after = change(record, await self._session.transport.entities.now_ms())
+            after = change(record, await self._session.transport.operator.entities.now_ms())
             if after is None or await self.firing.change(after, raw):
                 return record, after or record
         raise contended(name)

@@ -183,7 +183,7 @@ class PrometheusMetrics:
         self._asked_at, self._namespace = mono(), bus.settings.namespace
         try:
             self._stats = stats = await bus.stats()
-            self._served = await bus.session.transport.shares.served() if stats.priorities else Counts()
+            self._served = await bus.session.transport.operator.shares.served() if stats.priorities else Counts()
         except CommandBusError:
             self._stats = None
 

@@ -33,6 +33,7 @@ __all__ = [
     "Interrupts",
     "Mailboxes",
     "Obliteration",
+    "OperatorSide",
     "Recounts",
     "Shares",
     "StatisticsReader",
@@ -334,4 +335,63 @@ class Obliteration(Protocol):
 
     async def end(self, shard: int) -> int:
         """Delete that."""
+        ...
+
+
+class OperatorSide(Protocol):
+    """The parts that only operators use."""
+
+    @property
+    def statistics(self) -> StatisticsReader:
+        """Figures."""
+        ...
+
+    @property
+    def entities(self) -> EntityReader:
+        """Reads entities."""
+        ...
+
+    @property
+    def mailboxes(self) -> Mailboxes:
+        """Reads what waits."""
+        ...
+
+    @property
+    def dead_letters(self) -> DeadLetterStore:
+        """Reads and settles dead letters."""
+        ...
+
+    @property
+    def holds(self) -> Holds:
+        """Pauses and drains."""
+        ...
+
+    @property
+    def shares(self) -> Shares:
+        """Fair shares between tenants."""
+        ...
+
+    @property
+    def types(self) -> TypeRecords:
+        """Reads entity types."""
+        ...
+
+    @property
+    def events(self) -> EventStreams:
+        """Reads events."""
+        ...
+
+    @property
+    def recounts(self) -> Recounts:
+        """Compares counters with what is there."""
+        ...
+
+    @property
+    def interrupts(self) -> Interrupts:
+        """Ends attempts."""
+        ...
+
+    @property
+    def obliteration(self) -> Obliteration:
+        """Deletes the namespace."""
         ...

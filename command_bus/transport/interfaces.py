@@ -1,10 +1,11 @@
 """The protocols of a transport: one part for each role, so that a producer never meets consumer code.
 
 `Transport` holds the parts. A sender uses those of `sender_interfaces.py`: `producer`, `replies`, `marks`, `agreements`, `locations`; also
-`announcements`. A worker uses `worker_side` (`worker_interfaces.py`), `agreements` and `announcements`. An operator uses the parts of
-`admin_interfaces.py`. Bulk loads use `bulk` (`bulk.py`), schedules `schedules` (`schedule_interfaces.py`).
+`announcements`. A worker uses `worker_side` (`worker_interfaces.py`), `agreements`, `announcements` and `limits`. An operator uses
+`operator` (`admin_interfaces.py`). Bulk loads use `bulk` (`bulk.py`), schedules `schedules` (`schedule_interfaces.py`).
 The values that pass through are in `submissions.py`, `steps.py`, `records.py`, `interrupts.py` and `marks.py`. Envelopes and replies are
-opaque bytes here. A transport may lack `events`, `interrupts`, `limits`, `schedules` or `bulk`: the property then raises `UnsuitableServer`.
+opaque bytes here. A transport may lack `limits`, `schedules`, `bulk`, `operator.events` or `operator.interrupts`: the property then raises
+`UnsuitableServer`.
 
 A *mailbox* is the name that `mailboxes.mailbox_name` gives an entity (or its lane); a *lease* is the right to run a mailbox's commands.
 An *activation* is the id under which a ready mailbox is offered to the workers: one that reads it holds the lease.
@@ -15,20 +16,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from command_bus.transport.admin_interfaces import (
-    Announcements,
-    DeadLetterStore,
-    EntityReader,
-    EventStreams,
-    Holds,
-    Interrupts,
-    Mailboxes,
-    Obliteration,
-    Recounts,
-    Shares,
-    StatisticsReader,
-    TypeRecords,
-)
+from command_bus.transport.admin_interfaces import Announcements, OperatorSide
 from command_bus.transport.availability import Availability
 from command_bus.transport.bulk import BulkDispatches
 from command_bus.transport.limits import BusLimits
@@ -79,63 +67,13 @@ class Transport(Protocol):
         ...
 
     @property
-    def statistics(self) -> StatisticsReader:
-        """Figures."""
-        ...
-
-    @property
-    def entities(self) -> EntityReader:
-        """Reads entities."""
-        ...
-
-    @property
-    def mailboxes(self) -> Mailboxes:
-        """Reads what waits."""
-        ...
-
-    @property
-    def dead_letters(self) -> DeadLetterStore:
-        """Reads and settles dead letters."""
-        ...
-
-    @property
-    def holds(self) -> Holds:
-        """Pauses and drains."""
-        ...
-
-    @property
-    def shares(self) -> Shares:
-        """Fair shares between tenants."""
+    def operator(self) -> OperatorSide:
+        """What only operators use."""
         ...
 
     @property
     def limits(self) -> BusLimits:
         """Writes and reads limits."""
-        ...
-
-    @property
-    def types(self) -> TypeRecords:
-        """Reads entity types."""
-        ...
-
-    @property
-    def obliteration(self) -> Obliteration:
-        """Deletes the namespace."""
-        ...
-
-    @property
-    def events(self) -> EventStreams:
-        """Reads events."""
-        ...
-
-    @property
-    def recounts(self) -> Recounts:
-        """Compares counters with what is there."""
-        ...
-
-    @property
-    def interrupts(self) -> Interrupts:
-        """Ends attempts."""
         ...
 
     @property

@@ -8,8 +8,9 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
+from command_bus.errors import UnsuitableServer
 from command_bus.transport.flows import Flow
 from command_bus.transport.mailboxes import is_wide
 from command_bus.transport.records import (
@@ -31,17 +32,7 @@ from command_bus.transport.steps import (
 from command_bus.transport.unique_keys import StoredKey
 from tests.conformance.list_server import Box, Delayed, ListServer, wall_ms
 
-__all__ = [
-    "ListAnnouncements",
-    "ListDeadLetters",
-    "ListEntities",
-    "ListHolds",
-    "ListMailboxes",
-    "ListShares",
-    "ListStatistics",
-    "ListTypes",
-    "stored_entity",
-]
+__all__ = ["ListAnnouncements", "ListOperatorSide", "stored_entity"]
 
 
 class ListAnnouncements:
@@ -379,3 +370,32 @@ class ListShares:
 
     async def served(self) -> Counter[Flow]:
         return Counter()
+
+
+class ListOperatorSide:
+    """Implements `OperatorSide`."""
+
+    def __init__(self, server: ListServer) -> None:
+        self.statistics = ListStatistics(server)
+        self.entities = ListEntities(server)
+        self.mailboxes = ListMailboxes(server)
+        self.dead_letters = ListDeadLetters(server)
+        self.holds = ListHolds(server)
+        self.types = ListTypes(server)
+        self.shares = ListShares()
+
+    @property
+    def events(self) -> NoReturn:
+        raise UnsuitableServer("this transport has no events")
+
+    @property
+    def recounts(self) -> NoReturn:
+        raise UnsuitableServer("lists have no counters that could be wrong")
+
+    @property
+    def interrupts(self) -> NoReturn:
+        raise UnsuitableServer("this transport cannot end attempts")
+
+    @property
+    def obliteration(self) -> NoReturn:
+        raise UnsuitableServer("this transport cannot delete a namespace")

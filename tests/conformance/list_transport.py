@@ -22,17 +22,7 @@ from command_bus.transport.records import (
 )
 from command_bus.transport.submissions import Admission, Submission
 from command_bus.transport.worker_interfaces import WorkerSideOptions
-from tests.conformance.list_operators import (
-    ListAnnouncements,
-    ListDeadLetters,
-    ListEntities,
-    ListHolds,
-    ListMailboxes,
-    ListShares,
-    ListStatistics,
-    ListTypes,
-    stored_entity,
-)
+from tests.conformance.list_operators import ListAnnouncements, ListOperatorSide, stored_entity
 from tests.conformance.list_server import Delayed, ListLine, ListServer, wall_ms
 from tests.conformance.list_worker import ListWorkerSide
 
@@ -56,25 +46,7 @@ class ListTransport:
         self.agreements = ListAgreements(server, settings)
         self.locations = ListLocator(server)
         self.announcements = ListAnnouncements(server)
-        self.statistics = ListStatistics(server)
-        self.entities = ListEntities(server)
-        self.mailboxes = ListMailboxes(server)
-        self.dead_letters = ListDeadLetters(server)
-        self.holds = ListHolds(server)
-        self.types = ListTypes(server)
-        self.shares = ListShares()
-
-    @property
-    def events(self) -> NoReturn:
-        raise UnsuitableServer("this transport has no events")
-
-    @property
-    def recounts(self) -> NoReturn:
-        raise UnsuitableServer("lists have no counters that could be wrong")
-
-    @property
-    def interrupts(self) -> NoReturn:
-        raise UnsuitableServer("this transport cannot end attempts")
+        self.operator = ListOperatorSide(server)
 
     @property
     def schedules(self) -> NoReturn:
@@ -83,10 +55,6 @@ class ListTransport:
     @property
     def limits(self) -> NoReturn:
         raise UnsuitableServer("this transport has no limits")
-
-    @property
-    def obliteration(self) -> NoReturn:
-        raise UnsuitableServer("this transport cannot delete a namespace")
 
     @property
     def bulk(self) -> NoReturn:

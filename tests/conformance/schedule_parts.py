@@ -36,7 +36,7 @@ class Clock:
         monkeypatch.setattr(firing_module, "wall_ms", lambda: self.ms - self.behind_ms)
 
     def rule(self, bus: CommandBus) -> CommandBus:
-        entities: Any = bus.session.transport.entities
+        entities: Any = bus.session.transport.operator.entities
 
         async def now_ms() -> int:
             return self.ms
@@ -58,7 +58,7 @@ async def fire(bus: CommandBus, *names: str) -> Sequence[str]:
     for _ in range(2000):
         done, left = await bus.schedules.firing.fire_due(names)
         due = await bus.session.transport.schedules.due_at(names)
-        now = await bus.session.transport.entities.now_ms()
+        now = await bus.session.transport.operator.entities.now_ms()
         if not done or not any(at is not None and at <= now for name, at in zip(names, due, strict=True) if name not in left):
             return left
     raise AssertionError("always something due")

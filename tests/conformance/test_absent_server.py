@@ -151,7 +151,7 @@ async def test_an_error_in_closing_does_not_keep_other_parts_open(start: Starter
     async def fails() -> None:
         raise RuntimeError("planned")
 
-    monkeypatch.setattr(bus.session.transport.events, "close", fails)
+    monkeypatch.setattr(bus.session.transport.operator.events, "close", fails)
     connections = bus.session.redis.connections
     with pytest.raises(RuntimeError, match="planned"):
         await bus.close()

@@ -360,7 +360,9 @@ async def test_random_interleavings_of_attempts_give_the_one_history(sandbox: Sa
                     committed = True
             for entity in range(4):
                 mailbox = EnvelopeBuilder(bus.settings).mailbox_of("sum", f"e{seed}-{entity}")
-                waiting = [each.envelope async for page in bus.session.transport.mailboxes.waiting(mailbox) for each in page]
+                waiting = [
+                    each.envelope async for page in bus.session.transport.operator.mailboxes.waiting(mailbox) for each in page
+                ]
                 assert waiting == [each[3] for each in items if each[0] == mailbox]
 
 

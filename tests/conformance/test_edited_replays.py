@@ -150,7 +150,7 @@ async def test_94_what_cannot_be_edited_stays_as_it_is(sandbox: Sandbox) -> None
             with pytest.raises(InvalidSettings, match="signing_keys"):
                 await keyless.dead_letters.replay(letter, payload={"till": "a", "amount": 1})
         assert (await letters.get(letter)).id == letter
-        store = bus.session.transport.dead_letters
+        store = bus.session.transport.operator.dead_letters
         stored = await store.get(letter)
         assert isinstance(stored, StoredDeadLetter)
         with pytest.raises(InvalidCommand, match="cannot be edited"):

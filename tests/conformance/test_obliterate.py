@@ -142,7 +142,7 @@ async def test_one_that_broke_off_leaves_a_drained_namespace_and_is_repeated(
         async def breaks_off(shard: int) -> int:
             raise ConnectionError("as planned")
 
-        monkeypatch.setattr(bus.transport.obliteration, "go_on", breaks_off)
+        monkeypatch.setattr(bus.transport.operator.obliteration, "go_on", breaks_off)
         with pytest.raises(ConnectionError):
             await bus.entities.obliterate(confirm=sandbox.namespace)
         with pytest.raises(Draining):
@@ -230,7 +230,7 @@ async def test_nothing_fires_while_a_namespace_is_deleted_or_behind_it(
         async def breaks_off(shard: int) -> int:
             raise ConnectionError("as planned")
 
-        monkeypatch.setattr(bus.transport.obliteration, "go_on", breaks_off)
+        monkeypatch.setattr(bus.transport.operator.obliteration, "go_on", breaks_off)
         with pytest.raises(ConnectionError):
             await bus.entities.obliterate(confirm=sandbox.namespace, force=True)
         with pytest.raises(TransportUnavailable, match="is being deleted"):

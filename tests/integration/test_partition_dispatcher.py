@@ -73,7 +73,7 @@ def waiting(target: Target, book: str) -> list[int]:
 
     async def read() -> list[int]:
         found: list[int] = []
-        async for page in connection.transport.mailboxes.waiting(connection.builder.mailbox_of("book", book)):
+        async for page in connection.transport.operator.mailboxes.waiting(connection.builder.mailbox_of("book", book)):
             found += [link_payload(each.envelope)["number"] for each in page]
         return found
 

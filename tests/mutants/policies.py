@@ -195,7 +195,7 @@ POLICIES = (
     Mutant(
         "a namespace takes commands while it is deleted",
         "admin/obliterate.py",
-        '    await transport.holds.drain(EVERYTHING, "it is being obliterated")\n',
+        '    await transport.operator.holds.drain(EVERYTHING, "it is being obliterated")\n',
         "",
         f"{_OBLITERATE}::test_one_that_broke_off_leaves_a_drained_namespace_and_is_repeated",
     ),

@@ -292,11 +292,11 @@ async def test_a_pipeline_loads_dispatches_and_reads_their_outcomes(place: Place
             assert streams[0] is not None
             assert await outcomes.ends("d", 0, "-", "+") is not None
             await outcomes.skip("d", 0, "", "+", 10)
-            assert [page async for page in transport.entities.pages(0)]
-            assert [page async for page in transport.mailboxes.contents(0)]
-            newest = await transport.dead_letters.newest(0)
+            assert [page async for page in transport.operator.entities.pages(0)]
+            assert [page async for page in transport.operator.mailboxes.contents(0)]
+            newest = await transport.operator.dead_letters.newest(0)
             assert newest is not None
-            assert await transport.dead_letters.page(0, "", newest, 10)
+            assert await transport.operator.dead_letters.page(0, "", newest, 10)
             page = await outcomes.page("d", 0, "", "+", 100)
             return [str(record) for record in page.records] if hasattr(page, "records") else [str(page)]
 

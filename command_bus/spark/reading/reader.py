@@ -132,7 +132,7 @@ class BatchReader(DataSourceReader):
     def _dead_letter_partitions(self) -> Iterator[InputPartition]:
         connection, until = self._plan.connection, self._plan.options.until_ms
         for shard in range(connection.transport.shards):
-            newest = connection.wait(connection.transport.dead_letters.newest(shard, until))
+            newest = connection.wait(connection.transport.operator.dead_letters.newest(shard, until))
             if newest is not None:
                 yield LivePartition(shard, until=newest)
 
@@ -140,7 +140,7 @@ class BatchReader(DataSourceReader):
         connection, count = self._plan.connection, self._plan.options.page
         match self._plan.options.view:
             case "entities":
-                for pages in _pages(connection, connection.transport.entities.pages(part.shard)):
+                for pages in _pages(connection, connection.transport.operator.entities.pages(part.shard)):
                     yield [entity_row(entity, part.shard) for entity in pages[0]]
             case "deadLetters":
                 yield from self._dead_letters(connection, part)
@@ -155,7 +155,9 @@ class BatchReader(DataSourceReader):
         named, only, since = self._plan.options.dispatch_id, self._plan.only, self._plan.options.since_ms
         after = "" if since is None else id_before(f"{since}-0")
         while True:
-            page = connection.wait(connection.transport.dead_letters.page(part.shard, after, part.until, _DEAD_LETTERS_PER_PAGE))
+            page = connection.wait(
+                connection.transport.operator.dead_letters.page(part.shard, after, part.until, _DEAD_LETTERS_PER_PAGE)
+            )
             rows = [dead_letter_row(letter) for _, letter in page]
             yield [row for row in rows if (named is None or row[1] == named) and (only is None or row[1] in only)]
             if len(page) < _DEAD_LETTERS_PER_PAGE:

@@ -65,7 +65,7 @@ class DispatchState:
                 f"dispatch {dispatch_id!r} keeps no outcomes, so its commands cannot be reconciled: "
                 'dispatch with outcomes="7 days", or as long as they may be read'
             )
-        shot = connection.wait(connection.transport.statistics.snapshot(0))
+        shot = connection.wait(connection.transport.operator.statistics.snapshot(0))
         return cls(facts, tuple(_streams(connection, dispatch_id)), shot.now_ms)
 
     @property
@@ -140,7 +140,7 @@ def _waiting(target: Target, dispatch_id: str, _moment: int, batches: Iterable[A
     limits = reading_limits(connection.settings)
     for batch in batches:
         for shard in batch.column(0).to_pylist():
-            pages = transport.mailboxes.contents(shard)
+            pages = transport.operator.mailboxes.contents(shard)
             while (page := connection.wait(_next(pages))) is not None:
                 found = list(_of_dispatch(page, dispatch_id, limits))
                 if found:

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from command_bus.clock import mono
 from command_bus.settings import BusSettings
 from command_bus.transport.redis.admin.announcements import RedisAnnouncements
-from command_bus.transport.redis.admin.dead_letters import RedisDeadLetters
-from command_bus.transport.redis.admin.entities import RedisEntities
-from command_bus.transport.redis.admin.events import RedisEventStreams
-from command_bus.transport.redis.admin.holds import RedisHolds
-from command_bus.transport.redis.admin.interrupts import RedisInterrupts
-from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
-from command_bus.transport.redis.admin.obliteration import RedisObliteration
-from command_bus.transport.redis.admin.recounts import RedisRecounts
-from command_bus.transport.redis.admin.shares import RedisShares
-from command_bus.transport.redis.admin.statistics import RedisStatistics
-from command_bus.transport.redis.admin.type_records import RedisTypeRecords
 from command_bus.transport.redis.bulk.dispatches import RedisBulkDispatches
 from command_bus.transport.redis.connection.clients import clients_of
 from command_bus.transport.redis.connection.connections import Connections, Replicas
@@ -37,6 +26,9 @@ from command_bus.transport.retention import Retention
 from command_bus.transport.sender_interfaces import Producer
 from command_bus.transport.tasks import all_of
 from command_bus.transport.worker_interfaces import WorkerSide, WorkerSideOptions
+
+if TYPE_CHECKING:
+    from command_bus.transport.redis.admin.parts import RedisOperatorSide
 
 __all__ = ["RedisTransport"]
 
@@ -72,20 +64,10 @@ class RedisTransport:
         self.bulk = RedisBulkDispatches(connections, keys, max_depth=settings.max_depth, patience=patience, **limits)
         self.marks = RedisMarks(connections, keys, patience=patience)
         self.announcements = RedisAnnouncements(connections, keys, patience=patience)
-        self.statistics = RedisStatistics(connections, keys, patience=patience)
-        self.entities = RedisEntities(connections, keys, patience=patience)
-        self.mailboxes = RedisMailboxes(
-            connections, keys, patience=patience, reply_ttl=settings.reply_ttl, entities=self.entities
-        )
-        self.dead_letters = RedisDeadLetters(connections, keys, patience=patience)
-        self.holds = RedisHolds(connections, keys, patience=patience)
-        self.shares = RedisShares(connections, keys, patience=patience)
+        self._reply_ttl = settings.reply_ttl
+        self._patience = patience
+        self._operator: RedisOperatorSide | None = None
         self.limits = RedisLimits(connections, keys, patience=patience)
-        self.types = RedisTypeRecords(connections, keys, patience=patience)
-        self.obliteration = RedisObliteration(connections, keys, patience=patience)
-        self.events = RedisEventStreams(connections, keys, patience=patience)
-        self.recounts = RedisRecounts(connections, keys, patience=patience)
-        self.interrupts = RedisInterrupts(connections, keys, patience=patience)
         self.schedules = RedisSchedules(connections, keys, patience=patience, max_total_depth=settings.max_total_depth)
 
     @classmethod
@@ -116,6 +98,15 @@ class RedisTransport:
         """See `Transport`."""
         return self.connections.reconnects
 
+    @property
+    def operator(self) -> RedisOperatorSide:
+        """See `Transport`."""
+        if self._operator is None:
+            from command_bus.transport.redis.admin.parts import RedisOperatorSide  # a sender loads nothing of it
+
+            self._operator = RedisOperatorSide(self.connections, self.keys, patience=self._patience, reply_ttl=self._reply_ttl)
+        return self._operator
+
     def worker_side(self, options: WorkerSideOptions) -> WorkerSide:
         """See `Transport`."""
         from command_bus.transport.redis.worker.parts import RedisWorkerSide  # a sender loads nothing of it
@@ -129,6 +120,10 @@ class RedisTransport:
     async def close(self) -> None:
         """See `Transport`. Each part is closed, whatever another raises."""
         try:
-            await all_of(self._stream.close(), self.replies.close(), self.events.close())
+            await all_of(self._stream.close(), self.replies.close(), self._close_operator())
         finally:
             await self.connections.close()
+
+    async def _close_operator(self) -> None:
+        if self._operator is not None:
+            await self._operator.events.close()

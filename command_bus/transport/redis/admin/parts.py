@@ -1,0 +1,43 @@
+"""`RedisOperatorSide`: the parts that only operators use."""
+
+from __future__ import annotations
+
+from command_bus.transport.redis.admin.dead_letters import RedisDeadLetters
+from command_bus.transport.redis.admin.entities import RedisEntities
+from command_bus.transport.redis.admin.events import RedisEventStreams
+from command_bus.transport.redis.admin.holds import RedisHolds
+from command_bus.transport.redis.admin.interrupts import RedisInterrupts
+from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
+from command_bus.transport.redis.admin.obliteration import RedisObliteration
+from command_bus.transport.redis.admin.recounts import RedisRecounts
+from command_bus.transport.redis.admin.shares import RedisShares
+from command_bus.transport.redis.admin.statistics import RedisStatistics
+from command_bus.transport.redis.admin.type_records import RedisTypeRecords
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.keys import KeySpace
+
+__all__ = ["RedisOperatorSide"]
+
+
+class RedisOperatorSide:
+    """Implements `OperatorSide`.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+        patience: Seconds for which a request may be repeated.
+        reply_ttl: Seconds that a reply waits for its caller.
+    """
+
+    def __init__(self, connections: Connections, keys: KeySpace, *, patience: float, reply_ttl: float) -> None:
+        self.statistics = RedisStatistics(connections, keys, patience=patience)
+        self.entities = RedisEntities(connections, keys, patience=patience)
+        self.mailboxes = RedisMailboxes(connections, keys, patience=patience, reply_ttl=reply_ttl, entities=self.entities)
+        self.dead_letters = RedisDeadLetters(connections, keys, patience=patience)
+        self.holds = RedisHolds(connections, keys, patience=patience)
+        self.shares = RedisShares(connections, keys, patience=patience)
+        self.types = RedisTypeRecords(connections, keys, patience=patience)
+        self.obliteration = RedisObliteration(connections, keys, patience=patience)
+        self.events = RedisEventStreams(connections, keys, patience=patience)
+        self.recounts = RedisRecounts(connections, keys, patience=patience)
+        self.interrupts = RedisInterrupts(connections, keys, patience=patience)
