@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.settings import BusSettings, SettingValues
 
-__all__ = ["load_settings", "open_bus", "run_command", "run_until_interrupted"]
+__all__ = ["load_settings", "on_bus", "open_bus", "run_command", "run_until_interrupted"]
 
 T = TypeVar("T")
 _PATIENCE = 5.0  # seconds to wait for the server, at most: a person waits
@@ -65,6 +65,16 @@ def run_command(work: Callable[[], Awaitable[T]], *, sends: bool = False) -> T:
     except BrokenPipeError:  # the reader of the pipe, such as `head`, has ended
         sys.stderr.close()
         raise typer.Exit(ExitCode.DONE) from None
+
+
+def on_bus(target: Target, act: Callable[[CommandBus], Awaitable[T]], *, may_begin: bool = False) -> T:
+    """Do one thing on the target's open bus, as `open_bus` and `run_command`, and return its result."""
+
+    async def work() -> T:
+        async with open_bus(target, may_begin=may_begin) as bus:
+            return await act(bus)
+
+    return run_command(work)
 
 
 def run_until_interrupted(work: Callable[[], Awaitable[None]]) -> None:

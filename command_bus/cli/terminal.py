@@ -16,7 +16,17 @@ import typer
 from command_bus.cli import PROGRAM
 from command_bus.cli.exit_codes import ExitCode
 
-__all__ = ["SafeText", "confirm_or_exit", "echo", "escape", "escape_json", "format_value", "print_error"]
+__all__ = [
+    "SafeText",
+    "confirm_or_exit",
+    "echo",
+    "escape",
+    "escape_json",
+    "failure",
+    "format_value",
+    "print_error",
+    "usage_error",
+]
 
 _TWO_STOPS = re.compile(r"(?<=[^\s./])\.\.(?=\s|$)")  # neither an ellipsis nor a parent folder
 
@@ -38,6 +48,18 @@ def print_error(message: str) -> None:
     print(f"{PROGRAM}: {_one_line(text)}", file=sys.stderr)  # noqa: T201 - a program's answer
 
 
+def usage_error(message: str) -> typer.Exit:
+    """Print what is wrong with a call, and return the exit to raise."""
+    print_error(message)
+    return typer.Exit(ExitCode.USAGE)
+
+
+def failure(message: str) -> typer.Exit:
+    """Print why nothing was done, and return the exit to raise."""
+    print_error(message)
+    return typer.Exit(ExitCode.FAILED)
+
+
 def confirm_or_exit(question: str, *, yes: bool) -> None:
     """Ask for confirmation, unless `--yes` was given. Without `--yes` and a terminal nothing is done.
 
@@ -47,8 +69,7 @@ def confirm_or_exit(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        print_error(f"{question} There is no terminal to ask on: pass --yes")
-        raise typer.Exit(ExitCode.USAGE)
+        raise usage_error(f"{question} There is no terminal to ask on: pass --yes")
     if not typer.confirm(_one_line(question)):
         raise typer.Exit(ExitCode.FAILED)
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-import typer
-
-from command_bus.cli.exit_codes import ExitCode
-from command_bus.cli.terminal import print_error
+from command_bus.cli.terminal import usage_error
 
 __all__ = ["parse_duration", "parse_end", "parse_moment", "parse_time"]
 
@@ -32,8 +29,7 @@ def parse_time(text: str | None) -> datetime | None:
         found = datetime.fromisoformat(text)
         found.timestamp()
     except (ValueError, OverflowError):
-        print_error(f"{text!r} is no age such as 30m, 2h or 7d, and no time such as 2026-11-21T10:00")
-        raise typer.Exit(ExitCode.USAGE) from None
+        raise usage_error(f"{text!r} is no age such as 30m, 2h or 7d, and no time such as 2026-11-21T10:00") from None
     return found
 
 
@@ -45,8 +41,7 @@ def parse_duration(text: str) -> float:
     """
     found = _AGE.fullmatch(text.strip())
     if found is None or not 0 < float(found[1]) * _UNITS[found[2]] < _LONGEST:
-        print_error(f"{text!r} is no duration such as 90s, 30m, 2h or 7d")
-        raise typer.Exit(ExitCode.USAGE)
+        raise usage_error(f"{text!r} is no duration such as 90s, 30m, 2h or 7d")
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -60,8 +55,7 @@ def parse_moment(text: str) -> datetime:
         found = datetime.fromisoformat(text)
         return found if found.tzinfo is not None else found.astimezone()
     except (ValueError, OverflowError, OSError):
-        print_error(f"{text!r} is no time such as 2026-12-01T09:00 or 2026-12-01T09:00+01:00")
-        raise typer.Exit(ExitCode.USAGE) from None
+        raise usage_error(f"{text!r} is no time such as 2026-12-01T09:00 or 2026-12-01T09:00+01:00") from None
 
 
 def parse_end(until: str | None, duration: str | None) -> datetime | float | None:
@@ -71,8 +65,7 @@ def parse_end(until: str | None, duration: str | None) -> datetime | float | Non
         typer.Exit: Both were given, or one is wrong.
     """
     if until is not None and duration is not None:
-        print_error("give --until or --for, not both")
-        raise typer.Exit(ExitCode.USAGE)
+        raise usage_error("give --until or --for, not both")
     if until is not None:
         return parse_moment(until)
     return None if duration is None else parse_duration(duration)

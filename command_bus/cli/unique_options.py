@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from command_bus.cli.exit_codes import ExitCode
-from command_bus.cli.terminal import print_error
+from command_bus.cli.terminal import usage_error
 from command_bus.errors import InvalidCommand
 from command_bus.messages.receipts import Receipt
 from command_bus.messages.unique import Unique
@@ -80,16 +79,14 @@ def unique_from(
     given = {"--wins": wins, "--until": until, "--window": window, "--debounce": debounce, "--max-wait": max_wait}
     if key is None:
         if without := [name for name, value in given.items() if value is not None]:
-            print_error(f"{without[0]} says how a unique key folds: name the key with --unique KEY")
-            raise typer.Exit(ExitCode.USAGE)
+            raise usage_error(f"{without[0]} says how a unique key folds: name the key with --unique KEY")
         return None
     winner: Any = "first" if wins is None else wins.value
     end: Any = None if until is None else until.value
     try:
         return Unique(key, winner, end, window=window, debounce=debounce, max_wait=max_wait)
     except InvalidCommand as error:
-        print_error(error.message)
-        raise typer.Exit(ExitCode.USAGE) from None
+        raise usage_error(error.message) from None
 
 
 def receipt_text(receipt: Receipt[Any]) -> str:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from command_bus.cli import PROGRAM
-from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.connection import on_bus
 from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Target
-from command_bus.cli.terminal import confirm_or_exit, echo, print_error
+from command_bus.cli.terminal import confirm_or_exit, echo, failure, print_error
 
 if TYPE_CHECKING:
     from command_bus.admin.info import AbortReport, EntityDetails
@@ -33,21 +33,12 @@ def abort(
     """
     name = f"{entity_type}:{entity_id}"
 
-    async def read() -> EntityDetails:
-        async with open_bus(target) as bus:
-            return await bus.entity(entity_type, entity_id).show(waiting=0)
-
-    async def act() -> AbortReport:
-        async with open_bus(target) as bus:
-            return await bus.entity(entity_type, entity_id).abort(reason, by=_operator(), wait=wait, force=force)
-
     if not yes:
-        question = _question(run_command(read))
+        question = _question(on_bus(target, lambda bus: bus.entity(entity_type, entity_id).show(waiting=0)))
         if question is None:
-            print_error(f"{name}: nothing runs, so nothing was ended")
-            raise typer.Exit(ExitCode.FAILED)
+            raise failure(f"{name}: nothing runs, so nothing was ended")
         confirm_or_exit(question + (_RISK if force else ""), yes=yes)
-    report = run_command(act)
+    report = on_bus(target, lambda bus: bus.entity(entity_type, entity_id).abort(reason, by=_operator(), wait=wait, force=force))
     if as_json:
         echo(to_json(report))
     elif report.result == "ended":

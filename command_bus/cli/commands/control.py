@@ -12,7 +12,7 @@ from command_bus.cli.completion import entity_types
 from command_bus.cli.connection import open_bus, run_command
 from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.options import DryRun, PauseFor, PauseUntil, Target, Yes, entity_type_named, with_target
-from command_bus.cli.terminal import confirm_or_exit, echo, print_error
+from command_bus.cli.terminal import confirm_or_exit, echo, print_error, usage_error
 from command_bus.cli.times import parse_end
 from command_bus.cli.unknown_names import undo_hint, warn_if_unknown
 
@@ -202,8 +202,7 @@ def _selection_name(entity_type: str | None, everything: bool) -> str:
         typer.Exit: Neither was given, or both, or a single entity.
     """
     if (entity_type is None) != everything:
-        print_error("name an entity type, or --all for the whole bus")
-        raise typer.Exit(ExitCode.USAGE)
+        raise usage_error("name an entity type, or --all for the whole bus")
     if entity_type is not None and ":" in entity_type:
         print_error(
             f"{entity_type} is one entity, not a type: write `{PROGRAM} entity {entity_type} pause` (or resume, drain, purge)"

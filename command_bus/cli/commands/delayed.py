@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from command_bus.cli.completion import entity_types
-from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.connection import on_bus
 from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.json_output import to_json
+from command_bus.cli.listing import print_listing
 from command_bus.cli.options import Json, Target, command_group, with_target
 from command_bus.cli.terminal import echo
 from command_bus.cli.times import parse_moment
 
 if TYPE_CHECKING:
     from command_bus.admin.commands import DelayedCommand
+    from command_bus.bus import CommandBus
 
 __all__ = ["delayed"]
 
@@ -45,31 +46,12 @@ def list_delayed(
     """  # noqa: D301
     moment = None if before is None else parse_moment(before)
 
-    async def work() -> list[DelayedCommand]:
-        async with open_bus(target) as bus:
-            return [each async for each in bus.commands.delayed(entity_type=entity_type, before=moment)]
+    async def read(bus: CommandBus) -> list[DelayedCommand]:
+        return [each async for each in bus.commands.delayed(entity_type=entity_type, before=moment)]
 
-    found = sorted(run_command(work), key=lambda each: (each.due_ms, each.command_id))
-    if as_json:
-        echo(to_json({"delayed": found[:limit], "count": len(found)}))
-        return
-    if not found:
-        echo("nothing is delayed")
-        return
-    from command_bus.cli.output import format_table, format_time_and_age
-
-    rows = (
-        (
-            format_time_and_age(each.due_ms),
-            each.name,
-            f"{each.entity_type}:{each.entity_id}" if each.entity_type else "-",
-            each.command_id,
-        )
-        for each in islice(found, limit)
-    )
-    echo(format_table(["due", "command", "entity", "id"], rows))
-    if len(found) > limit:
-        echo(f"the first {limit:,} of {len(found):,}")
+    found = sorted(on_bus(target, read), key=lambda each: (each.due_ms, each.command_id))
+    columns = ["due", "command", "entity", "id"]
+    print_listing("delayed", found, limit, columns, _row, as_json=as_json, empty="nothing is delayed")
 
 
 @delayed.command("promote", short_help="Let delayed commands take their place now.")
@@ -90,14 +72,11 @@ def promote(
     """  # noqa: D301
     moment = None if at is None else parse_moment(at)
 
-    async def work() -> dict[str, bool]:
-        async with open_bus(target) as bus:
-            return {
-                each: await bus.commands.reschedule(each, delay=0.0 if moment is None else None, at=moment)
-                for each in command_ids
-            }
+    async def move(bus: CommandBus) -> dict[str, bool]:
+        delay = 0.0 if moment is None else None
+        return {each: await bus.commands.reschedule(each, delay=delay, at=moment) for each in command_ids}
 
-    done = run_command(work)
+    done = on_bus(target, move)
     if as_json:
         echo(
             to_json({"promoted": [each for each in done if done[each]], "not_delayed": [each for each in done if not done[each]]})
@@ -106,3 +85,10 @@ def promote(
         for command_id, changed in done.items():
             echo(f"{command_id}: {'promoted' if changed else 'not delayed any more, or never accepted'}")
     raise typer.Exit(ExitCode.DONE if all(done.values()) else ExitCode.FAILED)
+
+
+def _row(each: DelayedCommand) -> tuple[str, str, str, str]:
+    from command_bus.cli.output import format_time_and_age
+
+    entity = f"{each.entity_type}:{each.entity_id}" if each.entity_type else "-"
+    return format_time_and_age(each.due_ms), each.name, entity, each.command_id

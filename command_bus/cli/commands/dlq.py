@@ -12,11 +12,10 @@ import typer
 
 from command_bus.cli.commands.letter_selection import LetterSelection, apply_to_letters, format_counts, warn_if_names_unknown
 from command_bus.cli.completion import command_names, entity_types, letter_ids
-from command_bus.cli.connection import open_bus, run_command
-from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.connection import on_bus, open_bus, run_command
 from command_bus.cli.json_output import to_json
 from command_bus.cli.options import DryRun, Json, Target, Yes, command_group, with_options, with_target
-from command_bus.cli.terminal import confirm_or_exit, echo, format_value, print_error
+from command_bus.cli.terminal import confirm_or_exit, echo, format_value, usage_error
 from command_bus.cli.times import parse_time
 
 if TYPE_CHECKING:
@@ -87,8 +86,7 @@ def _filters(
         entity_type, _, found = entity_type.partition(":")
         entity_id = found or None
     if entity_id is not None and entity_type is None:
-        print_error("--id goes with --type: ids are unique within a type only")
-        raise typer.Exit(ExitCode.USAGE)
+        raise usage_error("--id goes with --type: ids are unique within a type only")
     return {
         "entity_type": entity_type,
         "entity_id": entity_id,
@@ -158,12 +156,7 @@ def show(
     \b
     Exit codes: 0 shown, 1 there is no such letter, 2 wrong usage, 4 no server.
     """  # noqa: D301
-
-    async def read() -> DeadLetter:
-        async with open_bus(target) as bus:
-            return await bus.dead_letters.get(letter)
-
-    found = run_command(read)
+    found = on_bus(target, lambda bus: bus.dead_letters.get(letter))
     if as_json:
         echo(to_json(found))
         return
@@ -217,8 +210,7 @@ def _payload(text: str | None, letters: Sequence[str] | None) -> dict[str, Any] 
     if text is None:
         return None
     if len(letters or ()) != 1:
-        print_error("--payload goes with one letter")
-        raise typer.Exit(ExitCode.USAGE)
+        raise usage_error("--payload goes with one letter")
     from command_bus.cli.commands.send import fields_from
 
     return fields_from(text)

@@ -9,11 +9,11 @@ import typer
 
 from command_bus.cli.commands.entity_view import print_details
 from command_bus.cli.completion import entity_words
-from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.connection import on_bus, open_bus, run_command
 from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, PauseFor, PauseUntil, Target, Yes, with_target
-from command_bus.cli.terminal import confirm_or_exit, echo, print_error
+from command_bus.cli.terminal import confirm_or_exit, echo, failure, print_error, usage_error
 from command_bus.cli.times import parse_end
 from command_bus.cli.unknown_names import undo_hint, warn_if_unknown
 from command_bus.spelling import did_you_mean
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from command_bus.admin.entity import EntityScope
-    from command_bus.admin.info import EntityDetails, UniqueKeyPage
+    from command_bus.admin.info import EntityDetails
 
 __all__ = ["Action", "entity", "parse_entity_words"]
 
@@ -122,19 +122,18 @@ def parse_entity_words(words: list[str]) -> tuple[str, str, Action]:
     if not colon and rest:
         entity_id, *rest = rest
     if not entity_id or len(rest) > 1:
-        print_error("name one entity as TYPE:ID or TYPE ID, then an action or none, as in: command-bus entity account:a-17 pause")
-        raise typer.Exit(ExitCode.USAGE)
+        raise usage_error(
+            "name one entity as TYPE:ID or TYPE ID, then an action or none, as in: command-bus entity account:a-17 pause"
+        )
     action = rest[0] if rest else Action.SHOW
     if action not in {*Action}:
-        print_error(f"{action!r} is no action: {', '.join(Action)}{did_you_mean(action, [each.value for each in Action])}")
-        raise typer.Exit(ExitCode.USAGE)
+        raise usage_error(f"{action!r} is no action: {', '.join(Action)}{did_you_mean(action, [each.value for each in Action])}")
     return entity_type, entity_id, Action(action)
 
 
 def _check_options(action: Action, *, dry_run: bool, force: bool, key: bool, ends: bool) -> None:
     if action is Action.FORGET and not key:
-        print_error("name the unique key: --key, what Unique(key) said, else the wire name of the command")
-        raise typer.Exit(ExitCode.USAGE)
+        raise usage_error("name the unique key: --key, what Unique(key) said, else the wire name of the command")
     for given, option, fits in (
         (dry_run, "--dry-run", Action.PURGE),
         (force, "--force", Action.ABORT),
@@ -142,8 +141,7 @@ def _check_options(action: Action, *, dry_run: bool, force: bool, key: bool, end
         (ends, "--until or --for", Action.PAUSE),
     ):
         if given and action is not fits:
-            print_error(f"{option} goes with {fits}")
-            raise typer.Exit(ExitCode.USAGE)
+            raise usage_error(f"{option} goes with {fits}")
 
 
 class _OneEntity:
@@ -185,14 +183,8 @@ class _OneEntity:
         Raises:
             typer.Exit: The entity itself was neither paused nor drained.
         """
-
-        async def act() -> bool:
-            async with open_bus(self._target) as bus:
-                return await bus.entity(self._type, self._id).resume()
-
-        if not run_command(act):
-            print_error(f"{self._name} was neither paused nor drained itself{_other_obstacle(self.read())}")
-            raise typer.Exit(ExitCode.FAILED)
+        if not on_bus(self._target, lambda bus: bus.entity(self._type, self._id).resume()):
+            raise failure(f"{self._name} was neither paused nor drained itself{_other_obstacle(self.read())}")
         echo(f"{self._name}: resumed")
 
     def forget(self, key: str, *, as_json: bool) -> None:
@@ -201,12 +193,7 @@ class _OneEntity:
         Raises:
             typer.Exit: No command held it.
         """
-
-        async def act() -> bool:
-            async with open_bus(self._target) as bus:
-                return await bus.entity(self._type, self._id).forget(key)
-
-        released = run_command(act)
+        released = on_bus(self._target, lambda bus: bus.entity(self._type, self._id).forget(key))
         if as_json:
             echo(to_json({"entity": self._name, "key": key, "released": released}))
         elif released:
@@ -220,11 +207,7 @@ class _OneEntity:
         """Show the unique keys that are held."""
         from command_bus.cli.output import format_table, format_time_and_age
 
-        async def read() -> UniqueKeyPage:
-            async with open_bus(self._target) as bus:
-                return await bus.entity(self._type, self._id).unique_keys()
-
-        found = run_command(read)
+        found = on_bus(self._target, lambda bus: bus.entity(self._type, self._id).unique_keys())
         if as_json:
             echo(to_json(found))
             return

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_bus.cli.completion import command_names
-from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.connection import on_bus
 from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Target, with_target
-from command_bus.cli.terminal import echo, escape, print_error
+from command_bus.cli.terminal import echo, escape, failure, print_error, usage_error
 from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
+    from command_bus.bus import CommandBus
     from command_bus.serialization.announcements import CommandInfo
 
 __all__ = ["generate"]
@@ -51,22 +52,19 @@ def generate(
     Exit codes: 0 written, 1 unknown command, nothing announced, or not up to date, 2 wrong usage, 4 no server.
     """  # noqa: D301
     if check and out is None:
-        print_error("--check compares with a file: name it with --out")
-        raise typer.Exit(ExitCode.USAGE)
+        raise usage_error("--check compares with a file: name it with --out")
 
-    async def work() -> tuple[list[CommandInfo], str]:
-        async with open_bus(target) as bus:
-            return await bus.fleet.commands(), bus.settings.namespace
+    async def read(bus: CommandBus) -> tuple[list[CommandInfo], str]:
+        return await bus.fleet.commands(), bus.settings.namespace
 
-    found, name = run_command(work)
+    found, name = on_bus(target, read)
     chosen = _select(found, commands)
     text, count = _json_schema(chosen, name) if json_schema else _python_source(chosen, name, whole=not commands)
     if out is None:
         echo(escape(text, kept="\n\t"), newline=False)
     elif check:
         if not out.exists() or out.read_text(encoding="utf-8") != text:
-            print_error(f"{out} is not what the workers announce: write it again without --check")
-            raise typer.Exit(ExitCode.FAILED)
+            raise failure(f"{out} is not what the workers announce: write it again without --check")
         echo(f"{out}: up to date")
     else:
         out.write_text(text, encoding="utf-8")

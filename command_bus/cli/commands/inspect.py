@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from command_bus.cli.completion import command_names, entity_types
-from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.connection import on_bus, open_bus, run_command
 from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.json_output import to_json, to_jsonable
 from command_bus.cli.options import Json, Target, with_target
-from command_bus.cli.terminal import SafeText, echo, print_error
+from command_bus.cli.terminal import SafeText, echo, failure, print_error
 from command_bus.cli.unknown_names import warn_if_unknown
 from command_bus.spelling import did_you_mean, some_of
 
 if TYPE_CHECKING:
     from command_bus.admin.info import EntityInfo, EntityPage, HoldInfo, Stats
+    from command_bus.bus import CommandBus
     from command_bus.serialization.announcements import CommandInfo, WorkerStatus
 
 __all__ = ["Order", "State", "entities", "entity_table", "introspect", "stats", "stats_lines", "worker_table", "workers"]
@@ -54,11 +55,10 @@ def stats(*, target: Target, as_json: Json = False) -> None:
     Exit codes: 0 shown, 2 wrong usage, 4 no server.
     """  # noqa: D301 - \b makes typer keep the lines
 
-    async def work() -> tuple[Stats, list[HoldInfo]]:
-        async with open_bus(target) as bus:
-            return await bus.stats(), await bus.entities.holds()
+    async def read(bus: CommandBus) -> tuple[Stats, list[HoldInfo]]:
+        return await bus.stats(), await bus.entities.holds()
 
-    found, holds = run_command(work)
+    found, holds = on_bus(target, read)
     if as_json:
         echo(to_json({**to_jsonable(found), "holds": holds}))
         return
@@ -210,12 +210,7 @@ def workers(*, target: Target, as_json: Json = False) -> None:
     \b
     Exit codes: 0 at least one is live, 1 none is, 2 wrong usage, 4 no server.
     """  # noqa: D301
-
-    async def work() -> list[WorkerStatus]:
-        async with open_bus(target) as bus:
-            return await bus.fleet.workers()
-
-    found = run_command(work)
+    found = on_bus(target, lambda bus: bus.fleet.workers())
     if as_json:
         echo(to_json({"workers": found}))
     elif found:
@@ -271,18 +266,12 @@ def introspect(
     \b
     Exit codes: 0 shown, 1 there is no such command, 2 wrong usage, 4 no server.
     """  # noqa: D301
-
-    async def work() -> list[CommandInfo]:
-        async with open_bus(target) as bus:
-            return await bus.fleet.commands()
-
-    found = run_command(work)
+    found = on_bus(target, lambda bus: bus.fleet.commands())
     if name is not None:
         chosen = next((each for each in found if each.name == name), None)
         if chosen is None:
             known = [each.name for each in found]
-            print_error(f"no worker has announced {name!r}; announced are: {some_of(known)}{did_you_mean(name, known)}")
-            raise typer.Exit(ExitCode.FAILED)
+            raise failure(f"no worker has announced {name!r}; announced are: {some_of(known)}{did_you_mean(name, known)}")
         echo(to_json(chosen))
         return
     if as_json:

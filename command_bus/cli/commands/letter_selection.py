@@ -7,12 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import typer
-
 from command_bus.cli.connection import open_bus, run_command
-from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.options import Target
-from command_bus.cli.terminal import confirm_or_exit, echo, print_error
+from command_bus.cli.terminal import confirm_or_exit, echo, usage_error
 from command_bus.cli.unknown_names import warn_if_unknown
 
 if TYPE_CHECKING:
@@ -56,8 +53,7 @@ class LetterSelection:
         """
         filtered = any(value is not None for value in self.filters.values())
         if sum((bool(self.letters), filtered, self.everything)) != 1:
-            print_error("name letters, or filters, or --all")
-            raise typer.Exit(ExitCode.USAGE)
+            raise usage_error("name letters, or filters, or --all")
 
 
 def apply_to_letters(

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from command_bus.cli.connection import open_bus, run_command
-from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.connection import on_bus
 from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Target, command_group, with_target
-from command_bus.cli.terminal import echo, print_error
+from command_bus.cli.terminal import echo, failure, usage_error
 
 if TYPE_CHECKING:
     from command_bus.admin.limits import LimitInfo
@@ -41,12 +40,7 @@ def list_limits(
     \b
     Exit codes: 0 shown, 1 there is no such limit, 2 wrong usage, 4 no server.
     """  # noqa: D301
-
-    async def read() -> list[LimitInfo]:
-        async with open_bus(target) as bus:
-            return await bus.limits.list(name)
-
-    found = run_command(read)
+    found = on_bus(target, lambda bus: bus.limits.list(name))
     if as_json:
         echo(to_json({"limits": found}))
         return
@@ -75,14 +69,10 @@ def put_limit(
     """  # noqa: D301
     given = None if rate is None else _rate(rate, burst)
     if given is None and (concurrency is None or burst is not None):
-        print_error("give --rate, --concurrency or both; --burst belongs to a rate. `limits remove` takes a limit back")
-        raise typer.Exit(ExitCode.USAGE)
+        raise usage_error("give --rate, --concurrency or both; --burst belongs to a rate. `limits remove` takes a limit back")
 
-    async def put() -> bool:
-        async with open_bus(target) as bus:
-            return await bus.limits.put(name, given, concurrency=concurrency)
-
-    echo(f"{name}: {'set' if run_command(put) else 'was so already'}")
+    changed = on_bus(target, lambda bus: bus.limits.put(name, given, concurrency=concurrency))
+    echo(f"{name}: {'set' if changed else 'was so already'}")
 
 
 @limits.command("remove", short_help="Take back what was put.")
@@ -93,14 +83,8 @@ def remove_limit(name: Name, *, target: Target) -> None:
     \b
     Exit codes: 0 taken back, 1 nothing was put, 2 wrong usage, 4 no server: repeat it.
     """  # noqa: D301
-
-    async def remove() -> bool:
-        async with open_bus(target) as bus:
-            return await bus.limits.remove(name)
-
-    if not run_command(remove):
-        print_error(f"{name}: nothing was put; what code declares is changed there, or put something above it")
-        raise typer.Exit(ExitCode.FAILED)
+    if not on_bus(target, lambda bus: bus.limits.remove(name)):
+        raise failure(f"{name}: nothing was put; what code declares is changed there, or put something above it")
     echo(f"{name}: taken back")
 
 
@@ -114,8 +98,7 @@ def _rate(text: str, burst: int | None) -> Rate:
         per = (float(found[2]) if found[2] else 1.0) * _SECONDS[found[3] or "s"]
         return Rate(float(found[1]), per=per, burst=burst)
     except ValueError as error:
-        print_error(f"--rate {text}: {error if found else 'starts and a time, as in 50/s, 1000/m or 5/10s'}")
-        raise typer.Exit(ExitCode.USAGE) from None
+        raise usage_error(f"--rate {text}: {error if found else 'starts and a time, as in 50/s, 1000/m or 5/10s'}") from None
 
 
 def _row(each: LimitInfo) -> tuple[str, str, str, int, str, int, str]:

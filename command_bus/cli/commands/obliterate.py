@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.connection import on_bus, open_bus, run_command
 from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Target, Yes, with_target
 from command_bus.cli.terminal import confirm_or_exit, echo
@@ -42,10 +42,6 @@ def obliterate(
         async with open_bus(target) as bus:
             return bus.settings.namespace, await bus.stats()
 
-    async def delete() -> int:
-        async with open_bus(target) as bus:
-            return await bus.entities.obliterate(confirm=confirm, force=force)
-
     namespace, stats = run_command(waiting)
     if confirm == namespace:
         held = (
@@ -54,7 +50,7 @@ def obliterate(
         if stats.schedules_stored:
             held += f" and {pluralize(stats.schedules_stored, 'schedule', 'schedules')}"
         confirm_or_exit(f"Delete namespace {namespace} with {held}? It cannot be undone.", yes=yes)
-    deleted = run_command(delete)
+    deleted = on_bus(target, lambda bus: bus.entities.obliterate(confirm=confirm, force=force))
     echo(
         to_json({"namespace": namespace, "keys": deleted})
         if as_json

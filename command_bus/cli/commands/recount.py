@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
-from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.connection import on_bus
 from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.json_output import to_json
 from command_bus.cli.options import DryRun, Json, Target, with_target
 from command_bus.cli.terminal import echo
-
-if TYPE_CHECKING:
-    from command_bus.transport.records import Recount
 
 __all__ = ["recount"]
 
@@ -27,12 +22,7 @@ def recount(*, dry_run: DryRun = False, target: Target, as_json: Json = False) -
     \b
     Exit codes: 0 the counters are right (now), 1 there was too much to count, 2 wrong usage, 4 no server.
     """  # noqa: D301
-
-    async def work() -> Recount:
-        async with open_bus(target) as bus:
-            return await bus.entities.recount(correct=not dry_run)
-
-    found = run_command(work)
+    found = on_bus(target, lambda bus: bus.entities.recount(correct=not dry_run))
     if as_json:
         echo(to_json(found))
     else:

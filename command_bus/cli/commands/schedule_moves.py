@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.connection import on_bus, open_bus, run_command
 from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Target, with_target
 from command_bus.cli.terminal import echo
-
-if TYPE_CHECKING:
-    from command_bus.scheduling.info import ImportReport
 
 __all__ = ["export_schedules", "import_schedules"]
 
@@ -58,14 +55,9 @@ def import_schedules(
     \b
     Exit codes: 0 all are put (or were), 1 another one of a name stays, 2 wrong usage or line, 4 no server: repeat it.
     """  # noqa: D301
-
-    async def work() -> ImportReport:
-        async with open_bus(target, may_begin=True) as bus:
-            return await bus.schedules.import_(file.read().splitlines(), replace=replace)
-
     from command_bus.cli.output import pluralize
 
-    put, kept = run_command(work)
+    put, kept = on_bus(target, lambda bus: bus.schedules.import_(file.read().splitlines(), replace=replace), may_begin=True)
     if as_json:
         echo(to_json({"put": put, "kept": kept}))
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,11 +18,12 @@ from command_bus.cli.commands.send import (
     message_from_class,
 )
 from command_bus.cli.completion import entity_types, schedule_names
-from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.connection import on_bus
 from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.json_output import to_json
+from command_bus.cli.listing import print_listing
 from command_bus.cli.options import Json, Target, Yes, command_group, with_target
-from command_bus.cli.terminal import confirm_or_exit, echo, print_error
+from command_bus.cli.terminal import confirm_or_exit, echo, usage_error
 from command_bus.cli.times import parse_duration, parse_moment
 
 if TYPE_CHECKING:
@@ -77,34 +77,12 @@ def list_schedules(
     Exit codes: 0 shown, 2 wrong usage, 4 no server.
     """  # noqa: D301
 
-    async def work() -> list[ScheduleInfo]:
-        async with open_bus(target) as bus:
-            return [each async for each in bus.schedules.list(entity_type=entity_type)]
+    async def read(bus: CommandBus) -> list[ScheduleInfo]:
+        return [each async for each in bus.schedules.list(entity_type=entity_type)]
 
-    found = sorted(run_command(work), key=lambda each: (each.next_at_ms is None, each.next_at_ms, each.name))
-    if as_json:
-        echo(to_json({"schedules": found[:limit], "count": len(found)}))
-        return
-    if not found:
-        echo("there are no schedules")
-        return
-    from command_bus.cli.output import format_table, format_time_and_age
-
-    rows = (
-        (
-            each.name,
-            each.state,
-            each.times,
-            _command(each),
-            format_time_and_age(each.next_at_ms),
-            f"{each.fired:,}",
-            f"{each.late:,}",
-        )
-        for each in found[:limit]
-    )
-    echo(format_table(["name", "state", "times", "command", "next", "fired#", "late#"], rows))
-    if len(found) > limit:
-        echo(f"the first {limit:,} of {len(found):,}")
+    found = sorted(on_bus(target, read), key=lambda each: (each.next_at_ms is None, each.next_at_ms, each.name))
+    columns = ["name", "state", "times", "command", "next", "fired#", "late#"]
+    print_listing("schedules", found, limit, columns, _row, as_json=as_json, empty="there are no schedules")
 
 
 @schedules.command("show", short_help="Show one schedule.")
@@ -115,7 +93,7 @@ def show(name: ScheduleName, *, target: Target, as_json: Json = False) -> None:
     \b
     Exit codes: 0 shown, 1 there is none of this name, 2 wrong usage, 4 no server.
     """  # noqa: D301
-    info: ScheduleInfo = _on(target, lambda bus: bus.schedules.get(name))
+    info: ScheduleInfo = on_bus(target, lambda bus: bus.schedules.get(name))
     if as_json:
         echo(to_json(info))
         return
@@ -160,7 +138,7 @@ def next_ticks(
     \b
     Exit codes: 0 shown, 1 there is none of this name, 2 wrong usage, 4 no server.
     """  # noqa: D301
-    found = _on(target, lambda bus: bus.schedules.next(name, count))
+    found = on_bus(target, lambda bus: bus.schedules.next(name, count))
     if as_json:
         echo(to_json({"name": name, "next": [each.isoformat().replace("+00:00", "Z") for each in found]}))
         return
@@ -217,7 +195,7 @@ def put(
         kind, entity_id, version = await address_from_announcement(bus, command, values)
         return await bus.schedules.put_raw(name, kind, entity_id, command, values, spec, version=version, **options)
 
-    info: ScheduleInfo = _on(target, act)
+    info: ScheduleInfo = on_bus(target, act)
     if as_json:
         echo(to_json(info))
         return
@@ -240,7 +218,7 @@ def pause(
     \b
     Exit codes: 0 paused (or was), 1 there is none of this name, 2 wrong usage, 4 no server: repeat it.
     """  # noqa: D301
-    changed = _on(target, lambda bus: bus.schedules.pause(name, reason))
+    changed = on_bus(target, lambda bus: bus.schedules.pause(name, reason))
     _say(name, "paused" if changed else "was paused already", as_json=as_json)
 
 
@@ -252,7 +230,7 @@ def resume(name: ScheduleName, *, target: Target, as_json: Json = False) -> None
     \b
     Exit codes: 0 resumed, 1 it was not paused, or there is none of this name, 2 wrong usage, 4 no server: repeat it.
     """  # noqa: D301
-    changed = _on(target, lambda bus: bus.schedules.resume(name))
+    changed = on_bus(target, lambda bus: bus.schedules.resume(name))
     _say(name, "resumed" if changed else "was not paused", as_json=as_json)
     raise typer.Exit(ExitCode.DONE if changed else ExitCode.FAILED)
 
@@ -265,7 +243,7 @@ def trigger(name: ScheduleName, *, target: Target, as_json: Json = False) -> Non
     \b
     Exit codes: 0 asked for, 1 there is none of this name, 2 wrong usage, 4 no server.
     """  # noqa: D301
-    command_id = _on(target, lambda bus: bus.schedules.trigger(name))
+    command_id = on_bus(target, lambda bus: bus.schedules.trigger(name))
     echo(to_json({"name": name, "command_id": command_id}) if as_json else command_id)
 
 
@@ -277,11 +255,18 @@ def remove(name: ScheduleName, *, yes: Yes = False, target: Target, as_json: Jso
     \b
     Exit codes: 0 removed, 1 there is none of this name, or not confirmed, 2 wrong usage, or no terminal to ask on, 4 no server.
     """  # noqa: D301
-    info: ScheduleInfo = _on(target, lambda bus: bus.schedules.get(name))
+    info: ScheduleInfo = on_bus(target, lambda bus: bus.schedules.get(name))
     declared = " Code declares it: it comes back with the next worker that starts." if info.revision else ""
     confirm_or_exit(f"Remove {name} ({info.times}, {_command(info)})?{declared}", yes=yes)
-    _on(target, lambda bus: bus.schedules.remove(name))
+    on_bus(target, lambda bus: bus.schedules.remove(name))
     _say(name, "removed", as_json=as_json)
+
+
+def _row(each: ScheduleInfo) -> tuple[str, ...]:
+    from command_bus.cli.output import format_time_and_age
+
+    next_time = format_time_and_age(each.next_at_ms)
+    return each.name, each.state, each.times, _command(each), next_time, f"{each.fired:,}", f"{each.late:,}"
 
 
 def _say(name: str, result: str, *, as_json: bool) -> None:
@@ -302,18 +287,8 @@ def _times(cron: str | None, tz: str, every: str | None) -> Cron | Every:
     from command_bus.scheduling import specs
 
     if (cron is None) == (every is None):
-        print_error('give --cron "0 2 * * MON-FRI" or --every 30s')
-        raise typer.Exit(ExitCode.USAGE)
+        raise usage_error('give --cron "0 2 * * MON-FRI" or --every 30s')
     try:
         return specs.cron(cron, tz) if cron is not None else specs.every(parse_duration(every or ""))
     except CommandBusError as error:
-        print_error(error.message)
-        raise typer.Exit(ExitCode.USAGE) from None
-
-
-def _on(target: Target, act: Callable[[CommandBus], Awaitable[Any]]) -> Any:
-    async def work() -> Any:
-        async with open_bus(target) as bus:
-            return await act(bus)
-
-    return run_command(work)
+        raise usage_error(error.message) from None

@@ -12,10 +12,9 @@ import typer
 
 from command_bus.cli.completion import command_names
 from command_bus.cli.connection import open_bus, run_command
-from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Target, with_target
-from command_bus.cli.terminal import echo, print_error
+from command_bus.cli.terminal import echo, usage_error
 from command_bus.cli.unique_options import (
     Debounce,
     Key,
@@ -192,14 +191,11 @@ def fields_from(given: str | None) -> dict[str, Any]:
             where, given = given, Path(given[1:]).read_text(encoding="utf-8")
         values = json.loads(given or "{}")
     except OSError as error:
-        print_error(f"{where} cannot be read: {error.strerror}")
-        raise typer.Exit(ExitCode.USAGE) from None
+        raise usage_error(f"{where} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        print_error(f"{where} is no JSON: {error}")
-        raise typer.Exit(ExitCode.USAGE) from None
+        raise usage_error(f"{where} is no JSON: {error}") from None
     if not isinstance(values, dict):
-        print_error(f'{where}: the fields of a command are a JSON object, as in \'{{"account_id": "a-1"}}\'')
-        raise typer.Exit(ExitCode.USAGE)
+        raise usage_error(f'{where}: the fields of a command are a JSON object, as in \'{{"account_id": "a-1"}}\'')
     return values
 
 
@@ -211,8 +207,7 @@ def headers_from(given: list[str] | None) -> dict[str, str] | None:
     """
     pairs = [each.partition("=") for each in given or ()]
     if wrong := [name for name, equals, _ in pairs if not equals or not name]:
-        print_error(f"--header {wrong[0]!r}: write NAME=VALUE")
-        raise typer.Exit(ExitCode.USAGE)
+        raise usage_error(f"--header {wrong[0]!r}: write NAME=VALUE")
     return {name: value for name, _, value in pairs} or None
 
 
@@ -240,8 +235,7 @@ def message_from_class(bus: CommandBus, name: str, values: dict[str, Any]) -> Me
     try:
         return kind.model_validate_json(json.dumps(values))
     except ValidationError as error:
-        print_error(f"{name}: {problems_of(error)}")
-        raise typer.Exit(ExitCode.USAGE) from None
+        raise usage_error(f"{name}: {problems_of(error)}") from None
 
 
 def _reply_data(message: Message[Any], reply: Any) -> Any:
@@ -264,14 +258,11 @@ async def address_from_announcement(bus: CommandBus, name: str, values: dict[str
     if info is None:
         known = [each.name for each in await bus.fleet.commands()]
         shown = f"{some_of(known)}{did_you_mean(name, known)}"
-        print_error(f"no worker has announced {name!r}, so it cannot be checked; announced are: {shown}")
-        raise typer.Exit(ExitCode.USAGE)
+        raise usage_error(f"no worker has announced {name!r}, so it cannot be checked; announced are: {shown}")
     if found := schema_problems(values, info.schema):
-        print_error(f"{name}: {'; '.join(found)}")
-        raise typer.Exit(ExitCode.USAGE)
+        raise usage_error(f"{name}: {'; '.join(found)}")
     if info.key is None:
         return None, None, info.version
     if info.key not in values:  # the announced schema did not require it
-        print_error(f"{name}: {info.key} is missing")
-        raise typer.Exit(ExitCode.USAGE)
+        raise usage_error(f"{name}: {info.key} is missing")
     return info.entity, values[info.key], info.version

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from command_bus.cli.connection import open_bus, run_command
-from command_bus.cli.exit_codes import ExitCode
-from command_bus.cli.json_output import to_json
+from command_bus.cli.connection import on_bus
+from command_bus.cli.listing import print_listing
 from command_bus.cli.options import Json, Target, command_group, with_target
-from command_bus.cli.terminal import echo, escape, print_error
+from command_bus.cli.terminal import echo, escape, failure
 
 if TYPE_CHECKING:
     from command_bus.admin.info import ShareInfo
@@ -34,21 +33,8 @@ def list_shares(
     \b
     Exit codes: 0 shown, 2 wrong usage, 4 no server.
     """  # noqa: D301
-
-    async def read() -> list[ShareInfo]:
-        async with open_bus(target) as bus:
-            return await bus.fairness.list()
-
-    found = sorted(run_command(read), key=lambda each: (-each.waiting, -each.served, each.tenant))
-    if as_json:
-        echo(to_json({"shares": found[:limit], "count": len(found)}))
-        return
-    from command_bus.cli.output import format_table
-
-    rows = [(each.tenant or "(no tenant)", f"{each.weight:g}", each.waiting, each.running, each.served) for each in found[:limit]]
-    echo(format_table(["tenant", "weight", "waiting", "running", "last minute"], rows))
-    if len(found) > limit:
-        echo(f"the first {limit:,} of {len(found):,}")
+    found = sorted(on_bus(target, lambda bus: bus.fairness.list()), key=lambda each: (-each.waiting, -each.served, each.tenant))
+    print_listing("shares", found, limit, ["tenant", "weight", "waiting", "running", "last minute"], _row, as_json=as_json)
 
 
 @shares.command("put", short_help="Give a tenant a weight.")
@@ -64,12 +50,7 @@ def put_share(
     \b
     Exit codes: 0 written, 2 wrong usage, 4 no server.
     """  # noqa: D301
-
-    async def put() -> None:
-        async with open_bus(target) as bus:
-            await bus.fairness.put(tenant, weight=weight)
-
-    run_command(put)
+    on_bus(target, lambda bus: bus.fairness.put(tenant, weight=weight))
     echo(f"{escape(tenant)}: weight {weight:g}")
 
 
@@ -81,12 +62,10 @@ def remove_share(tenant: _Tenant, *, target: Target) -> None:
     \b
     Exit codes: 0 removed, 1 it had none, 2 wrong usage, 4 no server.
     """  # noqa: D301
-
-    async def remove() -> bool:
-        async with open_bus(target) as bus:
-            return await bus.fairness.remove(tenant)
-
-    if not run_command(remove):
-        print_error(f"{escape(tenant)} has no weight: `shares list` shows them")
-        raise typer.Exit(ExitCode.FAILED)
+    if not on_bus(target, lambda bus: bus.fairness.remove(tenant)):
+        raise failure(f"{escape(tenant)} has no weight: `shares list` shows them")
     echo(f"{escape(tenant)}: weight 1")
+
+
+def _row(each: ShareInfo) -> tuple[str, str, int, int, int]:
+    return each.tenant or "(no tenant)", f"{each.weight:g}", each.waiting, each.running, each.served

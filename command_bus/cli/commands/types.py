@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_bus.cli.completion import entity_types
-from command_bus.cli.connection import open_bus, run_command
-from command_bus.cli.exit_codes import ExitCode
-from command_bus.cli.json_output import to_json
+from command_bus.cli.connection import on_bus
+from command_bus.cli.listing import print_listing
 from command_bus.cli.options import Json, Target, Yes, command_group, with_target
-from command_bus.cli.terminal import confirm_or_exit, echo, escape, print_error
+from command_bus.cli.terminal import confirm_or_exit, echo, escape, failure
 
 if TYPE_CHECKING:
     from command_bus.admin.info import EntityTypeInfo
@@ -34,15 +33,9 @@ def list_types(
     \b
     Exit codes: 0 shown, 2 wrong usage, 4 no server.
     """  # noqa: D301
-    found = run_command(lambda: _read_types(target))
-    if as_json:
-        echo(to_json({"types": found[:limit], "count": len(found)}))
-        return
-    from command_bus.cli.output import format_table
-
-    echo(format_table(["entity type", "mailboxes"], [(each.name, _mailboxes(each)) for each in found[:limit]]))
-    if len(found) > limit:
-        echo(f"the first {limit:,} of {len(found):,}")
+    found = on_bus(target, lambda bus: bus.entities.types())
+    columns = ["entity type", "mailboxes"]
+    print_listing("types", found, limit, columns, lambda each: (each.name, _mailboxes(each)), as_json=as_json)
 
 
 @types.command("forget", short_help="Remove a type of which nothing is stored.")
@@ -63,24 +56,14 @@ def forget_type(
     \b
     Exit codes: 0 removed, 1 there is no such type, it is in use, or not confirmed, 2 wrong usage, or no terminal to ask on, 4 no server.
     """  # noqa: D301
-    known = run_command(lambda: _read_types(target))
+    known = on_bus(target, lambda bus: bus.entities.types())
     found = next((each for each in known if entity_type in (each.name, escape(each.name))), None)
     if found is None:
-        print_error(f"there is no entity type {entity_type!r} on record: `types list` shows them")
-        raise typer.Exit(ExitCode.FAILED)
+        raise failure(f"there is no entity type {entity_type!r} on record: `types list` shows them")
     confirm_or_exit(f"Forget that {found.name} has mailboxes {_mailboxes(found)}?", yes=yes)
 
-    async def forget() -> bool:
-        async with open_bus(target) as bus:
-            return await bus.entities.forget_type(found.name)
-
-    run_command(forget)
+    on_bus(target, lambda bus: bus.entities.forget_type(found.name))
     echo(f"{found.name}: forgotten")
-
-
-async def _read_types(target: Target) -> list[EntityTypeInfo]:
-    async with open_bus(target) as bus:
-        return await bus.entities.types()
 
 
 def _mailboxes(found: EntityTypeInfo) -> str:

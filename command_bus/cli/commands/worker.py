@@ -11,7 +11,7 @@ import typer
 from command_bus.cli.exit_codes import ExitCode, WorkerExitCode
 from command_bus.cli.options import Target, Yes
 from command_bus.cli.process.worker_options import LogFormat, LogLevel, WorkerOptions
-from command_bus.cli.terminal import confirm_or_exit, echo, print_error
+from command_bus.cli.terminal import confirm_or_exit, echo, failure, print_error
 
 __all__ = ["dev", "forget", "worker"]
 
@@ -204,8 +204,7 @@ def forget(context: typer.Context, *, yes: Yes = False) -> None:
     try:
         folder = forget_shared_server()
     except CommandBusError as error:
-        print_error(error.message)
-        raise typer.Exit(ExitCode.FAILED) from None
+        raise failure(error.message) from None
     echo("there was nothing to delete" if folder is None else f"deleted {folder}")
 
 
