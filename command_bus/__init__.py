@@ -91,12 +91,12 @@ if TYPE_CHECKING:
     from command_bus.messages.put_off import GiveUp, Snooze
     from command_bus.messages.receipts import BatchOutcome, BatchResult, Receipt, SyncReceipt
     from command_bus.messages.retry_policy import RetryPolicy
+    from command_bus.messages.schedule_specs import Cron, Every, cron, every
     from command_bus.messages.unique import Unique
     from command_bus.messages.upcasting import upcasts
     from command_bus.middleware import Middleware, Proceed, Sending
     from command_bus.observer import Observer
     from command_bus.scheduling.info import ScheduleInfo
-    from command_bus.scheduling.specs import Cron, Every, cron, every
     from command_bus.serialization.announcements import CommandInfo, WorkerInfo, WorkerStatus
     from command_bus.serialization.protection import PayloadCipher
     from command_bus.settings import BusSettings
@@ -241,7 +241,7 @@ _HOMES = {
     "messages.upcasting": "upcasts",
     "handlers.registry": "HandlerRegistry handles",
     "scheduling.info": "ScheduleInfo",
-    "scheduling.specs": "Cron Every cron every",
+    "messages.schedule_specs": "Cron Every cron every",
     "serialization.protection": "PayloadCipher",
     "settings": "BusSettings",
     "sync.bus": "SyncCommandBus",

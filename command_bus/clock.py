@@ -1,13 +1,19 @@
-"""Two clocks, two names: `wall_ms` is stored and shown, `mono` is subtracted. Leases use neither, but the server's clock."""
+"""Two clocks, two names: `wall_ms` is stored and shown, `mono` is subtracted. Leases use neither, but the server's clock.
+
+Durations and moments that an application gives are checked here, too.
+"""
 
 from __future__ import annotations
 
 import math
 import time
+from datetime import UTC, datetime, timedelta
 
-from command_bus.errors import InvalidCommand
+from command_bus.errors import InvalidCommand, InvalidSettings
 
-__all__ = ["LONGEST", "checked_seconds", "duration_fault", "mono", "wall_ms"]
+__all__ = ["LONGEST", "checked_seconds", "duration_fault", "milliseconds_of", "mono", "time_of", "wall_ms"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 mono = time.monotonic
 """Seconds that never jump, for durations and local deadlines."""
@@ -44,3 +50,22 @@ def checked_seconds(what: str, value: float, *, zero: bool = False) -> float:
     if fault is not None:
         raise InvalidCommand(f"{what} {fault}")
     return float(value)
+
+
+def milliseconds_of(name: str, at: object) -> int:
+    """Return a moment in ms since the epoch.
+
+    Raises:
+        InvalidSettings: It is no datetime, or one without a time zone.
+    """
+    if not isinstance(at, datetime) or at.utcoffset() is None:
+        what = "a datetime" if not isinstance(at, datetime) else "a datetime with a time zone"
+        raise InvalidSettings(
+            f"{name}: {what}, for example datetime(2026, 12, 1, 9, tzinfo=ZoneInfo('Europe/Berlin')), not {at!r}"
+        )
+    return (at - _EPOCH) // timedelta(milliseconds=1)
+
+
+def time_of(ms: int) -> datetime:
+    """Return the moment of a time in ms since the epoch, in UTC."""
+    return _EPOCH + timedelta(milliseconds=ms)

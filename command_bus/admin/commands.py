@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from command_bus.clock import checked_seconds
+from command_bus.clock import checked_seconds, milliseconds_of, time_of
 from command_bus.errors import InvalidCommand, InvalidSettings
-from command_bus.scheduling.specs import milliseconds_of, time_of
 from command_bus.serialization.envelope import names_of
 from command_bus.session import Session
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from command_bus.clock import duration_fault
+from command_bus.clock import duration_fault, milliseconds_of
 from command_bus.errors import InvalidSettings
-from command_bus.scheduling.specs import milliseconds_of
 from command_bus.session import Session
 
 __all__ = ["pause_end"]

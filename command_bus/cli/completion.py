@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from command_bus.cli.connection import open_bus
+from command_bus.cli.entity_actions import Action
 from command_bus.cli.light_imports import import_bus
 from command_bus.cli.options import Target
 
@@ -60,8 +61,6 @@ def entity_words(ctx: typer.Context, args: list[str], incomplete: str) -> list[s
     if len(before) == 1 and before[0].endswith(":"):
         return _entities(ctx, before[0].removesuffix(":"), incomplete)
     if before and (":" in before[0] or len(before) > 1):
-        from command_bus.cli.commands.entity import Action
-
         return [action.value for action in Action if action.startswith(incomplete)]
     if before:
         return _entities(ctx, before[0], incomplete)

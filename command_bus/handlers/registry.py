@@ -22,8 +22,8 @@ from command_bus.handlers.handler import Handler, function_handler
 from command_bus.handlers.objects import handlers_of, in_class_body, mark
 from command_bus.handlers.signatures import qualified_name
 from command_bus.messages.message import Message
-from command_bus.scheduling.declarations import DeclaredSchedule, ScheduleOptions
-from command_bus.scheduling.specs import Cron, Every, SchedulePolicy
+from command_bus.messages.schedule_declarations import DeclaredSchedule, ScheduleOptions
+from command_bus.messages.schedule_specs import Cron, Every, SchedulePolicy
 
 __all__ = ["HandlerRegistry", "Registration", "default_registry", "handles"]
 

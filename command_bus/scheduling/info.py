@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple
 
+from command_bus.clock import time_of
 from command_bus.scheduling.record import ScheduleRecord
-from command_bus.scheduling.specs import time_of
 from command_bus.serialization.envelope import WireEnvelope
 
 __all__ = ["ImportReport", "ScheduleInfo", "SyncReport", "info_of"]

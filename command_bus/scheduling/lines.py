@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from command_bus.errors import InvalidSettings
-from command_bus.scheduling.declarations import checked_name
+from command_bus.messages.schedule_declarations import checked_name
+from command_bus.messages.schedule_specs import cron, every
 from command_bus.scheduling.record import STATE, ScheduleRecord
-from command_bus.scheduling.specs import cron, every
 
 __all__ = ["ExportedSchedule", "imported", "line_of", "read_line"]
 

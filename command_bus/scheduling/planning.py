@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from command_bus.messages.schedule_specs import latest_ticks
 from command_bus.scheduling.record import ScheduleRecord
-from command_bus.scheduling.specs import latest_ticks
 
 __all__ = ["MOST_CAUGHT_UP", "first_tick", "plan", "present", "set_back", "unpin"]
 

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from typing import Any, Self
 from zlib import crc32
 
-from command_bus.scheduling.specs import Cron, Every, SchedulePolicy, ScheduleSpec, time_of
+from command_bus.clock import time_of
+from command_bus.messages.schedule_specs import Cron, Every, SchedulePolicy, ScheduleSpec
 from command_bus.serialization.native import Packer, unpackb
 
 __all__ = ["STATE", "ScheduleRecord", "firing_id", "spread"]

@@ -13,18 +13,19 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Unpack
 
+from command_bus.clock import time_of
 from command_bus.errors import InvalidSettings, UnknownSchedule
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.message import Message
 from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.messages.schedule_declarations import DeclaredSchedule, PutOptions, checked_name, split_options
+from command_bus.messages.schedule_specs import Cron, Every
 from command_bus.randomness import token
-from command_bus.scheduling.declarations import DeclaredSchedule, PutOptions, checked_name, split_options
 from command_bus.scheduling.firing import ScheduleFiring
 from command_bus.scheduling.info import ImportReport, ScheduleInfo, SyncReport, info_of
 from command_bus.scheduling.moves import ScheduleMoves, contended
 from command_bus.scheduling.planning import first_tick
 from command_bus.scheduling.record import ScheduleRecord, firing_id
-from command_bus.scheduling.specs import Cron, Every, time_of
 from command_bus.scheduling.templates import BadTemplate, ForeignTemplate
 from command_bus.sending.sender import Sender
 from command_bus.serialization.envelope import AT_MOST_ONCE, WireEnvelope

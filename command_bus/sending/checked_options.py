@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from uuid import UUID
 
-from command_bus.clock import checked_seconds, wall_ms
+from command_bus.clock import checked_seconds, milliseconds_of, wall_ms
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.message import MAX_COMMAND_ID_BYTES
-from command_bus.scheduling.specs import milliseconds_of
 
 __all__ = ["checked_headers", "checked_id", "checked_ms", "until_ms"]
 

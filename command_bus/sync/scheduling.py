@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from command_bus.admin.commands import DelayedCommand
     from command_bus.handlers.registry import HandlerRegistry
     from command_bus.messages.message import Message
-    from command_bus.scheduling.declarations import PutOptions
+    from command_bus.messages.schedule_declarations import PutOptions
+    from command_bus.messages.schedule_specs import Cron, Every
     from command_bus.scheduling.info import ImportReport, ScheduleInfo, SyncReport
-    from command_bus.scheduling.specs import Cron, Every
 
 __all__ = ["SyncCommands", "SyncSchedules"]
 

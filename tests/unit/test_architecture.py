@@ -25,7 +25,7 @@ PACKAGE = "command_bus"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "clock", "randomness", "spelling"),
     ("server_urls",),
-    ("messages", "scheduling.specs", "scheduling.declarations"),
+    ("messages",),
     ("settings",),
     ("stray_variables",),
     ("embedded", "serialization"),
@@ -46,7 +46,7 @@ KNOW_REDIS = ("command_bus.session", "command_bus.transport.redis")
 
 # Where a library may be imported; anywhere else it would leak through the seam that keeps it replaceable.
 HOMES = {
-    "cronsim": ("command_bus.scheduling",),
+    "cronsim": ("command_bus.messages",),
     "dependency_injector": ("command_bus.container",),
     "django": ("command_bus.integrations",),
     "fakeredis": ("command_bus.transport.redis.memory",),

@@ -13,9 +13,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from command_bus import InvalidSettings, cron, every
+from command_bus.clock import milliseconds_of, time_of
 from command_bus.errors import MissingExtra
-from command_bus.scheduling import specs
-from command_bus.scheduling.specs import latest_ticks, milliseconds_of, time_of
+from command_bus.messages import schedule_specs as specs
+from command_bus.messages.schedule_specs import latest_ticks
 
 MINUTE = timedelta(minutes=1)
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from command_bus import InvalidSettings, cron, every
-from command_bus.scheduling.declarations import checked_name
+from command_bus.clock import milliseconds_of
+from command_bus.messages.schedule_declarations import checked_name
+from command_bus.messages.schedule_specs import SchedulePolicy, ScheduleSpec
 from command_bus.scheduling.planning import MOST_CAUGHT_UP, first_tick, plan, present, set_back, unpin
 from command_bus.scheduling.record import ScheduleRecord, firing_id, spread
-from command_bus.scheduling.specs import SchedulePolicy, ScheduleSpec, milliseconds_of
 
 NOON = milliseconds_of("noon", datetime(2026, 12, 1, 12, tzinfo=UTC))
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from command_bus.cli.commands.entity_view import print_details
 from command_bus.cli.completion import entity_words
 from command_bus.cli.connection import on_bus, open_bus, run_command
+from command_bus.cli.entity_actions import Action
 from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, PauseFor, PauseUntil, Target, Yes, with_target
@@ -24,22 +24,9 @@ if TYPE_CHECKING:
     from command_bus.admin.entity import EntityScope
     from command_bus.admin.info import EntityDetails
 
-__all__ = ["Action", "entity", "parse_entity_words"]
+__all__ = ["entity", "parse_entity_words"]
 
 _LEFT_RUNNING = "; the one that runs is left alone"
-
-
-class Action(StrEnum):
-    """Actions on one entity."""
-
-    SHOW = "show"
-    PAUSE = "pause"
-    RESUME = "resume"
-    DRAIN = "drain"
-    PURGE = "purge"
-    ABORT = "abort"
-    FORGET = "forget"
-    KEYS = "keys"
 
 
 @with_target

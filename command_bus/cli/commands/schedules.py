@@ -28,8 +28,8 @@ from command_bus.cli.times import parse_duration, parse_moment
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
+    from command_bus.messages.schedule_specs import Cron, Every
     from command_bus.scheduling.info import ScheduleInfo
-    from command_bus.scheduling.specs import Cron, Every
 
 __all__ = ["schedules"]
 
@@ -284,7 +284,7 @@ def _times(cron: str | None, tz: str, every: str | None) -> Cron | Every:
         typer.Exit: Neither or both were given, or they are wrong.
     """
     from command_bus.errors import CommandBusError
-    from command_bus.scheduling import specs
+    from command_bus.messages import schedule_specs as specs
 
     if (cron is None) == (every is None):
         raise usage_error('give --cron "0 2 * * MON-FRI" or --every 30s')

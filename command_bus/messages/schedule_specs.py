@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, Literal, Protocol
 from zoneinfo import ZoneInfo
 
-from command_bus.clock import duration_fault
+from command_bus.clock import duration_fault, milliseconds_of, time_of
 from command_bus.errors import InvalidSettings, MissingExtra
 
 __all__ = [
@@ -30,8 +30,6 @@ __all__ = [
     "cron",
     "every",
     "latest_ticks",
-    "milliseconds_of",
-    "time_of",
 ]
 
 Missed = Literal["one", "all", "skip"]
@@ -220,27 +218,7 @@ class SchedulePolicy:
 _OVERLAPS = ("queue", "skip", "replace", "cancel")
 
 
-def milliseconds_of(name: str, at: object) -> int:
-    """Return a moment in ms since the epoch.
-
-    Raises:
-        InvalidSettings: It is no datetime, or one without a time zone.
-    """
-    if not isinstance(at, datetime) or at.utcoffset() is None:
-        what = "a datetime" if not isinstance(at, datetime) else "a datetime with a time zone"
-        raise InvalidSettings(
-            f"{name}: {what}, for example datetime(2026, 12, 1, 9, tzinfo=ZoneInfo('Europe/Berlin')), not {at!r}"
-        )
-    return (at - _EPOCH) // timedelta(milliseconds=1)
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
-
-
-def time_of(ms: int) -> datetime:
-    """Return the moment of a time in ms since the epoch, in UTC."""
-    return _EPOCH + timedelta(milliseconds=ms)
 
 
 def latest_ticks(spec: ScheduleSpec, after: int, until: int, origin: int, most: int) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, cast
 
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import Message
-from command_bus.scheduling.specs import Cron, Every, Missed, Overlap, SchedulePolicy
+from command_bus.messages.schedule_specs import Cron, Every, Missed, Overlap, SchedulePolicy
 
 __all__ = ["DeclaredSchedule", "PutOptions", "ScheduleOptions", "checked_name", "split_options"]
 
