@@ -29,7 +29,7 @@ NEVER = {
 # Of the package: what runs handlers, and what serves other purposes.
 NOT_OURS = re.compile(r"command_bus\.(worker\.(worker|entity_run|executor|observed|threads)|spark|telemetry|testing|sync)\b")
 HELP = {"app", "exit_codes", "lazy_commands", "light_imports", "options", "terminal"}
-SHARED = HELP | {"commands", "completion", "connection", "json_output", "output", "unknown_names"}
+SHARED = HELP | {"commands", "completion", "connection", "entity_actions", "json_output", "output", "unknown_names"}
 LOADS = {
     ("stats",): {"commands.inspect"},
     ("stats", "--json"): {"commands.inspect"},
@@ -49,8 +49,9 @@ LOADS = {
         "commands.limit_diagnosis",
         "commands.priority_check",
         "commands.schedule_checks",
+        "commands.unique_check",
     },
-    ("types", "list"): {"commands.types"},
+    ("types", "list"): {"commands.types", "listing"},
 }
 
 
