@@ -20,15 +20,12 @@ from command_bus.messages.message import Message
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.messages.schedule_declarations import DeclaredSchedule, PutOptions, checked_name, split_options
 from command_bus.messages.schedule_specs import Cron, Every
-from command_bus.randomness import token
 from command_bus.scheduling.firing import ScheduleFiring
 from command_bus.scheduling.info import ImportReport, ScheduleInfo, SyncReport, info_of
 from command_bus.scheduling.moves import ScheduleMoves, contended
-from command_bus.scheduling.planning import first_tick
+from command_bus.scheduling.puts import SchedulePuts
 from command_bus.scheduling.record import ScheduleRecord, firing_id
-from command_bus.scheduling.templates import BadTemplate, ForeignTemplate
 from command_bus.sending.sender import Sender
-from command_bus.serialization.envelope import AT_MOST_ONCE, WireEnvelope
 from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.reply import unpack_reply
 from command_bus.session import Session
@@ -57,6 +54,7 @@ class Schedules:
         self._session = session
         self._sender = sender
         self.firing = ScheduleFiring(session)
+        self._puts = SchedulePuts(session, sender, self.firing)
         self._moves = ScheduleMoves(session, self.firing)
 
     async def put(
@@ -107,51 +105,8 @@ class Schedules:
         )
 
     async def _put_by_hand(self, declared: DeclaredSchedule, out: OutgoingMessage) -> ScheduleInfo:
-        return (await self._put(_draft(declared, await self._sender.template(out), out.tenant)))[0]
-
-    async def _put(self, draft: ScheduleRecord) -> tuple[ScheduleInfo, bool]:
-        """Put a schedule; return it, and whether something has changed."""
-        for _ in range(_TRIES):
-            record, raw = await self.firing.settled(draft.name)
-            now_ms = await self._session.transport.operator.entities.now_ms()
-            after = _created(draft, now_ms) if record is None else self._updated(record, draft, now_ms)
-            if after is None and record is not None:
-                return self._info(record), False
-            if after is not None and (await self.firing.change(after, raw)):
-                await self.firing.arm(after)
-                return self._info(after), True
-        raise contended(draft.name)
-
-    def _updated(self, record: ScheduleRecord, draft: ScheduleRecord, now_ms: int) -> ScheduleRecord | None:
-        """Return what a schedule becomes by a put; None: it stays as it is."""
-        same = self._same(record, draft)
-        if draft.revision:
-            if draft.revision <= record.revision:
-                if not same and draft.revision == record.revision and not record.by_hand:
-                    _log.warning(
-                        "schedule %s: this code declares something else than what is stored, both as revision %d: raise it",
-                        record.name,
-                        draft.revision,
-                    )
-                return None
-        elif same:
-            return None
-        moved = self._entity(record) != self._entity(draft)
-        after = replace(
-            record,
-            template=record.template if self._same_command(record, draft) else draft.template,
-            spec=draft.spec,
-            policy=draft.policy,
-            revision=draft.revision or record.revision,
-            by_hand=not draft.revision,
-            tenant=draft.tenant,
-            last_id="" if moved else record.last_id,
-        )
-        if record.spec == draft.spec and _span(record) == _span(draft):
-            return after
-        origin = draft.policy.start_ms or record.last or record.origin
-        after = replace(after, origin=origin, catching_up=False)
-        return replace(after, next=first_tick(after, now_ms))
+        record, _ = await self._puts.put(await self._puts.draft(declared, out))
+        return self._info(record)
 
     async def get(self, name: str) -> ScheduleInfo:
         """Return a schedule.
@@ -334,25 +289,15 @@ class Schedules:
             elif (
                 record.revision == declared.revision
                 and not record.by_hand
-                and not self._same(record, await self._drafted(declared))
+                and not self._puts.same(record, await self._puts.draft_of(declared))
             ):
                 found[declared.name] = f"differs from what is stored, both are revision {record.revision}: raise it in the code"
         return found
 
     async def _declare(self, declared: DeclaredSchedule) -> bool:
         """Put what code declares; return whether something has changed."""
-        return (await self._put(await self._drafted(declared)))[1]
-
-    async def _drafted(self, declared: DeclaredSchedule) -> ScheduleRecord:
-        """Return the record of what code declares, without a next tick.
-
-        Raises:
-            InvalidSettings: It has no command.
-        """
-        if declared.command is None:
-            raise InvalidSettings(f"the schedule {declared.name!r} has no command")
-        out = self._sender.builder.outgoing(declared.command, command_id=declared.name)
-        return _draft(declared, await self._sender.template(out), out.tenant)
+        _, changed = await self._puts.put(await self._puts.draft_of(declared))
+        return changed
 
     async def _alter(self, name: str, change: Change) -> tuple[ScheduleRecord, ScheduleRecord]:
         """Change a schedule in which no firing is under way; return it as it was and as it is."""
@@ -373,10 +318,10 @@ class Schedules:
         return record
 
     def _info(self, record: ScheduleRecord, last_outcome: str | None = None) -> ScheduleInfo:
-        return info_of(record, self._envelope(record), last_outcome)
+        return info_of(record, self.firing.templates.readable(record), last_outcome)
 
     async def _last_outcome(self, record: ScheduleRecord) -> str | None:
-        envelope = self._envelope(record)
+        envelope = self.firing.templates.readable(record)
         if envelope is None or not record.last_id:
             return None
         mailbox = await self.firing.templates.mailbox(envelope, record.last_id)
@@ -388,70 +333,6 @@ class Schedules:
             return None if reply is None else type(unpack_reply(reply)[1]).__name__.lower()
         except Undecodable:
             return None
-
-    def _envelope(self, record: ScheduleRecord) -> WireEnvelope | None:
-        try:
-            return self.firing.templates.read(record)
-        except BadTemplate:
-            return None
-
-    def _entity(self, record: ScheduleRecord) -> tuple[str | None, str | None]:
-        envelope = self._envelope(record)
-        return (None, None) if envelope is None else (envelope.entity_type, envelope.entity_id)
-
-    def _same(self, record: ScheduleRecord, draft: ScheduleRecord) -> bool:
-        rules = (record.spec, record.policy, record.tenant) == (draft.spec, draft.policy, draft.tenant)
-        return rules and self._same_command(record, draft)
-
-    def _same_command(self, record: ScheduleRecord, draft: ScheduleRecord) -> bool:
-        """Return whether two schedules dispatch the same; what cannot be read here is not the same."""
-        try:
-            return _essence(self.firing.templates.clear(record)) == _essence(self.firing.templates.clear(draft))
-        except (BadTemplate, ForeignTemplate):
-            return False
-
-
-def _draft(declared: DeclaredSchedule, template: bytes, tenant: str) -> ScheduleRecord:
-    return ScheduleRecord(
-        name=declared.name,
-        template=template,
-        spec=declared.spec,
-        policy=declared.policy,
-        revision=declared.revision,
-        by_hand=not declared.revision,
-        incarnation=token(8).hex(),
-        seq=0,
-        origin=0,
-        next=None,
-        tenant=tenant,
-    )
-
-
-def _created(draft: ScheduleRecord, now_ms: int) -> ScheduleRecord:
-    """Return a new schedule.
-
-    Raises:
-        InvalidSettings: It has no tick.
-    """
-    start, end = draft.policy.start_ms, draft.policy.end_ms
-    record = replace(draft, origin=start if start is not None else now_ms)
-    at = max(now_ms, start or 0)
-    first = at if draft.policy.immediately and (end is None or at <= end) else first_tick(record, now_ms)
-    if first is None:
-        raise InvalidSettings(
-            f"schedule {draft.name!r}: {draft.spec} has no tick to come before its end: check `start` and `end`"
-        )
-    return replace(record, next=first)
-
-
-def _span(record: ScheduleRecord) -> tuple[Any, ...]:
-    return record.policy.start_ms, record.policy.end_ms, record.policy.max_runs
-
-
-def _essence(envelope: WireEnvelope) -> tuple[Any, ...]:
-    at_most_once = envelope.flags & AT_MOST_ONCE
-    names = (envelope.name, envelope.entity_type, envelope.entity_id)
-    return *names, envelope.payload, envelope.ttl_ms, envelope.headers or {}, at_most_once, envelope.options or {}
 
 
 def _unknown(name: str) -> UnknownSchedule:

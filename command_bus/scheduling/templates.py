@@ -61,6 +61,13 @@ class Templates:
             raise BadTemplate("its command is that of another schedule")
         return envelope
 
+    def readable(self, record: ScheduleRecord) -> WireEnvelope | None:
+        """Return what a schedule dispatches, or None if it cannot be read here."""
+        try:
+            return self.read(record)
+        except BadTemplate:
+            return None
+
     def clear(self, record: ScheduleRecord) -> WireEnvelope:
         """Return the stored envelope, verified, with its payload in clear text.
 

@@ -246,7 +246,7 @@ LINE = (
     ),
     Mutant(
         "a schedule that is put again keeps its former tenant",
-        "scheduling/schedules.py",
+        "scheduling/puts.py",
         "            tenant=draft.tenant,\n",
         "",
         f"{_OTHERS}::test_a_firing_is_in_the_share_of_its_tenant",

@@ -117,7 +117,7 @@ SCHEDULES = (
     ),
     Mutant(
         "an older revision replaces a newer one",
-        "scheduling/schedules.py",
+        "scheduling/puts.py",
         "            if draft.revision <= record.revision:",
         "            if draft.revision == record.revision:",
         f"{_CHANGES}::test_revisions_of_what_code_declares",

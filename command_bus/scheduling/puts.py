@@ -1,0 +1,165 @@
+"""`SchedulePuts`: what a put makes of a schedule: a new one, a changed one, or the same.
+
+A *draft* is the record of what was declared or put, without a next tick.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+from command_bus.errors import InvalidSettings
+from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.messages.schedule_declarations import DeclaredSchedule
+from command_bus.randomness import token
+from command_bus.scheduling.firing import ScheduleFiring
+from command_bus.scheduling.moves import contended
+from command_bus.scheduling.planning import first_tick
+from command_bus.scheduling.record import ScheduleRecord
+from command_bus.scheduling.templates import BadTemplate, ForeignTemplate
+from command_bus.sending.sender import Sender
+from command_bus.serialization.envelope import AT_MOST_ONCE, WireEnvelope
+from command_bus.session import Session
+
+__all__ = ["SchedulePuts"]
+
+_log = logging.getLogger("command_bus.worker")
+_TRIES = 100
+
+
+class SchedulePuts:
+    """Puts schedules.
+
+    Args:
+        session: Of the bus.
+        sender: Of the bus: makes the templates of commands.
+        firing: Changes records.
+    """
+
+    def __init__(self, session: Session, sender: Sender, firing: ScheduleFiring) -> None:
+        self._session = session
+        self._sender = sender
+        self._firing = firing
+
+    async def draft(self, declared: DeclaredSchedule, out: OutgoingMessage) -> ScheduleRecord:
+        """Return the draft of a schedule that dispatches a message."""
+        return _draft(declared, await self._sender.template(out), out.tenant)
+
+    async def draft_of(self, declared: DeclaredSchedule) -> ScheduleRecord:
+        """Return the draft of what code declares.
+
+        Raises:
+            InvalidSettings: It has no command.
+        """
+        if declared.command is None:
+            raise InvalidSettings(f"the schedule {declared.name!r} has no command")
+        return await self.draft(declared, self._sender.builder.outgoing(declared.command, command_id=declared.name))
+
+    async def put(self, draft: ScheduleRecord) -> tuple[ScheduleRecord, bool]:
+        """Put a schedule; return it, and whether something has changed.
+
+        Raises:
+            InvalidSettings: It has no tick to come.
+            TransportUnavailable: The server cannot be reached, or others change the schedule all the time.
+        """
+        for _ in range(_TRIES):
+            record, raw = await self._firing.settled(draft.name)
+            now_ms = await self._session.transport.operator.entities.now_ms()
+            after = _created(draft, now_ms) if record is None else self._updated(record, draft, now_ms)
+            if after is None and record is not None:
+                return record, False
+            if after is not None and (await self._firing.change(after, raw)):
+                await self._firing.arm(after)
+                return after, True
+        raise contended(draft.name)
+
+    def _updated(self, record: ScheduleRecord, draft: ScheduleRecord, now_ms: int) -> ScheduleRecord | None:
+        """Return what a schedule becomes by a put; None: it stays as it is."""
+        same = self.same(record, draft)
+        if draft.revision:
+            if draft.revision <= record.revision:
+                if not same and draft.revision == record.revision and not record.by_hand:
+                    _log.warning(
+                        "schedule %s: this code declares something else than what is stored, both as revision %d: raise it",
+                        record.name,
+                        draft.revision,
+                    )
+                return None
+        elif same:
+            return None
+        moved = self._entity(record) != self._entity(draft)
+        after = replace(
+            record,
+            template=record.template if self._same_command(record, draft) else draft.template,
+            spec=draft.spec,
+            policy=draft.policy,
+            revision=draft.revision or record.revision,
+            by_hand=not draft.revision,
+            tenant=draft.tenant,
+            last_id="" if moved else record.last_id,
+        )
+        if record.spec == draft.spec and _span(record) == _span(draft):
+            return after
+        origin = draft.policy.start_ms or record.last or record.origin
+        after = replace(after, origin=origin, catching_up=False)
+        return replace(after, next=first_tick(after, now_ms))
+
+    def same(self, record: ScheduleRecord, draft: ScheduleRecord) -> bool:
+        """Return whether a schedule has the rules and the command of a draft."""
+        rules = (record.spec, record.policy, record.tenant) == (draft.spec, draft.policy, draft.tenant)
+        return rules and self._same_command(record, draft)
+
+    def _same_command(self, record: ScheduleRecord, draft: ScheduleRecord) -> bool:
+        """Return whether two schedules dispatch the same; what cannot be read here is not the same."""
+        try:
+            return _essence(self._firing.templates.clear(record)) == _essence(self._firing.templates.clear(draft))
+        except (BadTemplate, ForeignTemplate):
+            return False
+
+    def _entity(self, record: ScheduleRecord) -> tuple[str | None, str | None]:
+        envelope = self._firing.templates.readable(record)
+        return (None, None) if envelope is None else (envelope.entity_type, envelope.entity_id)
+
+
+def _draft(declared: DeclaredSchedule, template: bytes, tenant: str) -> ScheduleRecord:
+    return ScheduleRecord(
+        name=declared.name,
+        template=template,
+        spec=declared.spec,
+        policy=declared.policy,
+        revision=declared.revision,
+        by_hand=not declared.revision,
+        incarnation=token(8).hex(),
+        seq=0,
+        origin=0,
+        next=None,
+        tenant=tenant,
+    )
+
+
+def _created(draft: ScheduleRecord, now_ms: int) -> ScheduleRecord:
+    """Return a new schedule.
+
+    Raises:
+        InvalidSettings: It has no tick.
+    """
+    start, end = draft.policy.start_ms, draft.policy.end_ms
+    record = replace(draft, origin=start if start is not None else now_ms)
+    at = max(now_ms, start or 0)
+    first = at if draft.policy.immediately and (end is None or at <= end) else first_tick(record, now_ms)
+    if first is None:
+        raise InvalidSettings(
+            f"schedule {draft.name!r}: {draft.spec} has no tick to come before its end: check `start` and `end`"
+        )
+    return replace(record, next=first)
+
+
+def _span(record: ScheduleRecord) -> tuple[Any, ...]:
+    return record.policy.start_ms, record.policy.end_ms, record.policy.max_runs
+
+
+def _essence(envelope: WireEnvelope) -> tuple[Any, ...]:
+    at_most_once = envelope.flags & AT_MOST_ONCE
+    names = (envelope.name, envelope.entity_type, envelope.entity_id)
+    return *names, envelope.payload, envelope.ttl_ms, envelope.headers or {}, at_most_once, envelope.options or {}
