@@ -431,3 +431,22 @@ def test_no_test_file_outgrows_its_limit() -> None:
         for path in (ROOT / "tests").rglob("*.py")
     }
     assert {name: size for name, size in sizes.items() if size > TEST_LINES} == {}
+
+
+def mapped_folders(page: str) -> set[str]:
+    """Return the folders of the package on a page's tree, as paths."""
+    tree = page.partition("```text\n")[2].partition("```")[0]
+    found: set[str] = set()
+    above: list[str] = []
+    for line in tree.splitlines():
+        name, depth = line.split()[0], (len(line) - len(line.lstrip())) // 2
+        if name.endswith("/") and depth <= len(above):
+            above = [*above[:depth], name.rstrip("/")]
+            found.add("/".join(above))
+    return {name for name in found if name.startswith(f"{PACKAGE}/")}
+
+
+def test_the_map_in_contributing_names_every_package() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    packages = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / PACKAGE).rglob("__init__.py")} - {PACKAGE}
+    assert mapped_folders(page) - {f"{PACKAGE}/transport/redis/lua"} == packages
