@@ -38,6 +38,6 @@ class Calm:
                 self._troubles.append((start, end))
 
     def between(self, since: float, until: float) -> float:
-        """Seconds of calm from one time to the other."""
+        """Return the seconds of calm from one time to the other."""
         troubled = sum(max(0.0, min(end, until) - max(start, since)) for start, end in self._troubles)
         return until - since - troubled

@@ -99,7 +99,7 @@ def _started(name: str, folder: Path) -> Server:
 
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    """Starts each real server once, at its first use."""
+    """Start each real server once, at its first use."""
     running: dict[str, Server] = {}
 
     def url(name: str) -> str:
@@ -136,13 +136,13 @@ def worker(harness: TransportHarness) -> ManualWorker:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The time by which schedules are judged."""
+    """Return the time by which schedules are judged."""
     return Clock(monkeypatch)
 
 
 @pytest.fixture
 async def bus(sandbox: Sandbox, clock: Clock) -> AsyncIterator[CommandBus]:
-    """An open bus whose schedules follow `clock`."""
+    """Yield an open bus whose schedules follow `clock`."""
     async with sandbox.bus() as bus:
         yield clock.rule(bus)
 

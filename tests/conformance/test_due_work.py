@@ -40,7 +40,7 @@ class Weighing(Connections):
 
 
 def weight(answer: Any) -> int:
-    """Bytes of an answer, about."""
+    """Return the bytes of an answer, about."""
     if isinstance(answer, (list, tuple)):
         return sum(map(weight, answer))
     return len(answer) if isinstance(answer, (bytes, str)) else 8
@@ -75,7 +75,7 @@ async def delay(harness: TransportHarness, *sizes: int, boxes: int = 1) -> None:
 
 
 async def sent_by(harness: TransportHarness, sandbox: Sandbox) -> int:
-    """Bytes that the server has sent to all its clients; 0 if it does not count them."""
+    """Return the bytes that the server has sent to all its clients; 0 if it does not count them."""
     return 0 if sandbox.url is None else int((await harness.client.info("stats"))["total_net_output_bytes"])
 
 

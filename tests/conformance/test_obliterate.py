@@ -33,7 +33,7 @@ class Do(Command[int], entity="box", retry=RetryPolicy(attempts=1)):
 
 @pytest.fixture
 def gate(sandbox: Sandbox) -> asyncio.Event:
-    """Opens for handlers that wait."""
+    """Return a gate for handlers that wait."""
     gate = asyncio.Event()
 
     @sandbox.registry.handles(Do)

@@ -18,7 +18,7 @@ from tests.conformance.schedule_parts import Poll
 
 @asynccontextmanager
 async def worker_before(sandbox: Sandbox) -> AsyncIterator[CommandBus]:
-    """A worker as of the release before: of what becomes due it knows retries and delayed commands alone."""
+    """Return a worker as of the release before: of what becomes due it knows retries and delayed commands alone."""
     async with sandbox.bus() as bus:
         transport: Any = bus.session.transport
 

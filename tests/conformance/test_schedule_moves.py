@@ -21,7 +21,7 @@ async def exported(bus: CommandBus, *, stop: bool = True) -> list[str]:
 
 @pytest.fixture
 async def there(sandbox: Sandbox, clock: Clock) -> AsyncIterator[CommandBus]:
-    """The place to which schedules move: another namespace with other shards."""
+    """Return the place to which schedules move: another namespace with other shards."""
     other = Sandbox(sandbox.name, sandbox.clients, namespace=f"{sandbox.namespace}-b")
     async with other.bus(shards=2) as bus:
         yield clock.rule(bus)

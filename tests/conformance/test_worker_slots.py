@@ -84,7 +84,7 @@ async def test_a_cold_entity_of_any_shard_gets_a_slot_of_hot_ones(sandbox: Sandb
 
 
 async def ordering(sandbox: Sandbox, most: Most) -> Callable[[CommandBus], None]:
-    """Orders that ask for their stocks, by a bus that is given later."""
+    """Register orders that ask for their stocks, by a bus that is given later."""
     buses: list[CommandBus] = []
 
     @sandbox.registry.handles(Stock)

@@ -38,7 +38,7 @@ def missing() -> str | None:
 
 
 def allowed(unit: str) -> set[str]:
-    """The calls that a unit's SystemCallFilter leaves."""
+    """Return the calls that a unit's SystemCallFilter leaves."""
     names = group("@default")
     for words in re.findall(r"^SystemCallFilter=(.*)$", unit, re.MULTILINE):
         taken = words.startswith("~")
@@ -48,7 +48,7 @@ def allowed(unit: str) -> set[str]:
 
 
 def group(name: str) -> set[str]:
-    """The calls of a group, those of the groups in it included."""
+    """Return the calls of a group, those of the groups in it included."""
     if not name.startswith("@"):
         return {name}
     listed = subprocess.run(["systemd-analyze", "syscall-filter", name], capture_output=True, text=True, check=True).stdout

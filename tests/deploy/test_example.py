@@ -99,7 +99,7 @@ def eventually(ask: Callable[[], str | None], what: str) -> str:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """Starts a program of the example on a server of this test's, which keeps its data; gives its log."""
+    """Start a program of the example on a server of this test's, which keeps its data; return its log."""
     server = EmbeddedServer.start(persistence=tmp_path / "data")
     processes: list[subprocess.Popen[bytes]] = []
     environment = {

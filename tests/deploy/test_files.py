@@ -112,7 +112,7 @@ KEDA: dict[str, Any] = {
 
 
 def words(arguments: list[str]) -> dict[str, str]:
-    """Options with their values, as the worker would read them."""
+    """Return options with their values, as the worker would read them."""
     found: dict[str, str] = {}
     flat = [part for argument in arguments for part in argument.split("=", 1)]
     for word, value in zip(flat, [*flat[1:], ""], strict=True):

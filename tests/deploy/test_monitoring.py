@@ -47,7 +47,7 @@ def panels() -> list[dict[str, Any]]:
 
 
 def expressions() -> Iterator[tuple[str, str]]:
-    """Every expression, by what it is for."""
+    """Return every expression, by what it is for."""
     for alert in ALERTS:
         yield alert["alert"], alert["expr"]
     for panel in panels():
@@ -67,7 +67,7 @@ every_expression = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def exposed() -> dict[str, set[str]]:
-    """The labels of each metric, from an exposition in which everything has happened once."""
+    """Return the labels of each metric, from an exposition in which everything has happened once."""
     metrics = PrometheusMetrics()
     metrics.dispatched("Work", "accepted")
     metrics.called("Work", "replied", 0.1)
@@ -163,7 +163,7 @@ def test_every_alert_leads_to_its_section_of_the_runbook() -> None:
 
 
 def check(words: list[str]) -> None:
-    """The program has this command with these options and as many arguments; their values may be any."""
+    """Check that the program has this command with these options and as many arguments; their values may be any."""
     found: Any = typer.main.get_command(app)
     while words and (below := getattr(found, "commands", {}).get(words[0])) is not None:
         found, words = below, words[1:]

@@ -55,7 +55,7 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    """The blocks of a page whose fence says Python, in any spelling."""
+    """Return the blocks of a page whose fence says Python, in any spelling."""
     found: list[Block] = []
     for fence in _FENCE.finditer(text):
         language, source = fence[1].partition(" ")[0], fence[2]
@@ -68,7 +68,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def files(page: list[Block]) -> dict[str, str]:
-    """The files of a page, whole, in the order in which they begin."""
+    """Return the files of a page, whole, in the order in which they begin."""
     whole: dict[str, str] = {}
     for block in page:
         if block.name:

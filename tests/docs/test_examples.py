@@ -80,7 +80,7 @@ def compiles(source: str) -> bool:
 
 
 def mistyped(source: str) -> list[str]:
-    """The lines at which the prompt of Python 3.11 or 3.12 stops: an empty line ends a statement there."""
+    """Return the lines at which the prompt of Python 3.11 or 3.12 stops: an empty line ends a statement there."""
     compiler = codeop.CommandCompiler()
     compiler.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as `python -m asyncio` has it
     lines: list[str] = []

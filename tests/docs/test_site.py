@@ -71,7 +71,7 @@ def test_links_lead_somewhere_on_the_site(source: str, text: str, wanted: str) -
 
 
 def slug(heading: str) -> str:
-    """The anchor of a heading, where people read the sources and on the site alike."""
+    """Return the anchor of a heading, where people read the sources and on the site alike."""
     return re.sub(r"[^\w\- ]", "", heading.replace("`", "").strip().lower()).replace(" ", "-")
 
 

@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def shown(value: object) -> str:
-    """A default as the table has it."""
+    """Return a default as the table has it."""
     if isinstance(value, tuple):
         return f"({', '.join(kind.__name__ for kind in value)}{',' if len(value) == 1 else ''})"
     return f'"{value}"' if isinstance(value, str) else str(value)

@@ -325,7 +325,7 @@ class TestWithoutSpark:
         return run
 
     def java(self, folder: Path, version: str) -> None:
-        """A `java` that only knows its version."""
+        """Make a `java` that only knows its version."""
         (folder / "bin").mkdir()
         (folder / "bin" / "java").write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
         (folder / "bin" / "java").chmod(0o755)

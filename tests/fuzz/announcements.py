@@ -49,7 +49,7 @@ _values = st.recursive(
 
 
 def _sound(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Schemas as they should be, with words in them that should not."""
+    """Return schemas as they should be, with words in them that should not."""
     return st.fixed_dictionaries(
         {},
         optional={

@@ -235,7 +235,7 @@ def with_atheris(seconds: int) -> None:
 
 
 def with_hypothesis(seconds: int) -> None:
-    """Examples without guidance, until the time is over."""
+    """Run examples without guidance, until the time is over."""
     from hypothesis import HealthCheck, Phase, given, settings
 
     from tests.fuzz.announcements import records

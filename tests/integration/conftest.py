@@ -73,7 +73,7 @@ def server() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture(scope="module")
 def trouble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trouble]:
-    """A bus with trouble, one for all tests of a module."""
+    """Yield a bus with trouble, one for all tests of a module."""
     trouble = Trouble(tmp_path_factory.mktemp("shop"))
     asyncio.run(trouble.__aenter__())
     yield trouble

@@ -67,7 +67,7 @@ class History:
         return found
 
     def overlaps(self) -> list[str]:
-        """Starts while another holder ran, which was neither killed nor stopped at the time. An older start that was logged late is none."""
+        """Return starts while another holder ran, which was neither killed nor stopped at the time. An older start that was logged late is none."""
         found = []
         for line, events in self.by_line().items():
             running: dict[int, Event] = {}
@@ -84,7 +84,7 @@ class History:
         return found
 
     def fences_regressing(self) -> list[str]:
-        """Starts of a line whose fence is not above all before."""
+        """Return starts of a line whose fence is not above all before."""
         found = []
         for line, events in self.by_line().items():
             highest = 0

@@ -107,7 +107,7 @@ def compared(found: Any, shape: Shape, at: str) -> Iterator[tuple[str, Any]]:
 
 
 def check_unit(path: str, value: Any) -> None:
-    """Durations and times, by their names; nothing else is a fraction or looks like a time."""
+    """Check durations and times, by their names; nothing else is a fraction or looks like a time."""
     name = path.rpartition(".")[2]
     if name in AS_WRITTEN or value is None:
         return

@@ -30,7 +30,7 @@ class Built:
             return set(archive.namelist())
 
     def sdist_members(self) -> dict[str, tarfile.TarInfo]:
-        """By path below the sdist's one top folder."""
+        """Return the members by path below the sdist's one top folder."""
         with tarfile.open(self.sdist) as archive:
             return {member.name.partition("/")[2]: member for member in archive.getmembers()}
 
@@ -42,7 +42,7 @@ class Built:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """An sdist of this folder, and a wheel built from that sdist: what is missing in one is missing in both."""
+    """Build an sdist of this folder, and a wheel built from that sdist: what is missing in one is missing in both."""
     out = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)

@@ -23,7 +23,7 @@ Install = Callable[..., Path]
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Puts a Java of a version into a folder of its own; the machine's are out of sight."""
+    """Put a Java of a version into a folder of its own; the machine's are out of sight."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(java, "FOLDERS", (f"{tmp_path}/jvm/*",))

@@ -23,7 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 
 def pins(*parts: Part) -> dict[str, list[str]]:
-    """The locked versions by name; several where they differ between Pythons."""
+    """Return the locked versions by name; several where they differ between Pythons."""
     found: dict[str, list[str]] = {}
     for part in parts:
         for name, version in re.findall(r"^([\w.-]+)==([^\s;\\]+)", part.lock.read_text(encoding="utf-8"), re.MULTILINE):
@@ -126,7 +126,7 @@ def refusal(script: Path, changes: str) -> str:
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Path:
-    """The script in a copy that is not set up."""
+    """Return the script in a copy that is not set up."""
     (tmp_path / "scripts").mkdir()
     for name in ("pyproject.toml", "constraints.txt", "scripts/setup.py", "scripts/java.py"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())

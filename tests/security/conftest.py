@@ -96,7 +96,7 @@ class TlsServer:
 
 @pytest.fixture
 def tls(start: Starter, certificates: Certificates) -> Callable[..., TlsServer]:
-    """Starts a server with TLS: `tls(certificate="server", clients="no")`; the plain way in is its own unix socket."""
+    """Start a server with TLS: `tls(certificate="server", clients="no")`; the plain way in is its own unix socket."""
     if REDIS is None:
         pytest.skip("no redis-server on PATH; the embedded server is built without TLS")
     program = Path(REDIS)

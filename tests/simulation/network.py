@@ -147,7 +147,7 @@ class Network:
         self.later(noticed_after, self._server.cut, link)
 
     def notice(self) -> float:
-        """Seconds until the server learns that a connection has ended: mostly at once, sometimes only in a while."""
+        """Return the seconds until the server learns that a connection has ended: mostly at once, sometimes only in a while."""
         return 0.001 if self._random.random() < 0.7 else 3.0 * self._random.random()
 
     def drop_connections(self, owner: str, *, noticed_after: float) -> int:

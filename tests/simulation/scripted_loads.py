@@ -80,7 +80,7 @@ class ScriptedLoads:
             await asyncio.sleep(self._random.uniform(0.0, 0.2))
 
     def _names(self, word: str, shard: int, *, others: bool = False) -> Iterator[str]:
-        """Entities of a shard, or of the others (if there are any)."""
+        """Return entities of a shard, or of the others (if there are any)."""
         for number in itertools.count():
             name = f"{word}{number}"
             if self._keys.count == 1 or (self._keys.shard_of(f"item:{name}") == shard) is not others:

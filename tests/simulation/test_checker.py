@@ -224,7 +224,7 @@ def triggered(history: History) -> None:
 
 
 def told_rightly(history: History) -> None:
-    """Events that are right for `right()`."""
+    """Return events that are right for `right()`."""
     history.told = []
     for run in history.executions:
         if run.attempt == 1:

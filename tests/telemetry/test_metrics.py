@@ -46,7 +46,7 @@ class Other(Command[int], entity="shelf"):
 
 
 def read(text: str) -> dict[str, dict[tuple[str, ...], float]]:
-    """Samples by name and by the values of their labels, in the order of the labels' names."""
+    """Return samples by name and by the values of their labels, in the order of the labels' names."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

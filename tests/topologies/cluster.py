@@ -55,11 +55,11 @@ class ClusterServers:
         return self
 
     def primaries(self) -> list[Node]:
-        """The nodes that have slots, as one that lives tells it."""
+        """Return the nodes that have slots, as one that lives tells it."""
         return list(dict.fromkeys(self._at(int(answer[2][1])) for answer in self._slots()))
 
     def primary_of(self, key: str) -> Node:
-        """The node that has a key."""
+        """Return the node that has a key."""
         slot = key_slot(key.encode())
         return next(self._at(int(answer[2][1])) for answer in self._slots() if answer[0] <= slot <= answer[1])
 

@@ -20,7 +20,7 @@ _CLUSTER_BUS = 10_000  # a node's second port is that far above its first
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, nor on those of a cluster's own traffic."""
+    """Return ports that nobody listens on, nor on those of a cluster's own traffic."""
     found: list[int] = []
     while len(found) < count:
         port = random.randrange(20_000, 50_000)
@@ -88,11 +88,11 @@ class Node:
         return self._process.pid
 
     def client(self, timeout: float = 1.0) -> Redis:
-        """A client of this very node."""
+        """Return a client of this very node."""
         return Redis(host=HOST, port=self.port, socket_timeout=timeout, protocol=2)
 
     def ask(self, *words: Any) -> Any:
-        """One request, as it is answered."""
+        """Send one request; return it as it is answered."""
         with self.client() as client:
             connection: Any = client.connection_pool.make_connection()
             try:

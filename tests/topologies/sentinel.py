@@ -66,7 +66,7 @@ class SentinelServers:
         return int(facts[b"num-other-sentinels"]) == 2 and int(facts[b"num-slaves"]) == 2
 
     def primary(self) -> Node:
-        """The server that the Sentinels name."""
+        """Return the server that the Sentinels name."""
         _, port = next(each for each in self.sentinels if each.alive).ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
         return next(node for node in self.nodes if node.port == int(port))
 

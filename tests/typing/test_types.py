@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def available() -> list[Path]:
-    """The cases whose modules there are."""
+    """Return the cases whose modules there are."""
     return [case for case in CASES if importlib.util.find_spec(NEEDS.get(case.stem, "command_bus")) is not None]
 
 
@@ -53,7 +53,7 @@ def pyright(project: Path) -> list[str]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with the cases that can be checked here, and pyright's settings."""
+    """Make a folder with the cases that can be checked here, and pyright's settings."""
     (tmp_path / "cases").mkdir()
     for case in available():
         shutil.copy(case, tmp_path / "cases" / case.name)

@@ -151,7 +151,7 @@ def within(module: str, prefix: str) -> bool:
 
 
 def layer_of(module: str) -> int | None:
-    """The layer of the longest prefix that names the module; the facade is itself only."""
+    """Return the layer of the longest prefix that names the module; the facade is itself only."""
     if module == PACKAGE:
         return next(number for number, names in enumerate(LAYERS) if "" in names)
     named = ((name, number) for number, names in enumerate(LAYERS) for name in names if name)
@@ -160,7 +160,7 @@ def layer_of(module: str) -> int | None:
 
 
 def imports(module: str, tree: ast.Module, *, is_package: bool, modules: set[str]) -> list[Import]:
-    """Every module that this one imports; of `from a import b` it is `a.b` if that is a module, else `a`."""
+    """Return every module that this one imports; of `from a import b` it is `a.b` if that is a module, else `a`."""
     package = module.split(".") if is_package else module.split(".")[:-1]
 
     def targets(node: ast.ImportFrom) -> Iterator[str]:
@@ -201,7 +201,7 @@ def points_up(module: str, found: list[Import]) -> list[str]:
 
 
 def cycle(graph: dict[str, set[str]]) -> list[str]:
-    """One cycle of the graph, its first module repeated at the end; empty if there is none."""
+    """Return one cycle of the graph, its first module repeated at the end; empty if there is none."""
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
@@ -275,7 +275,7 @@ def docstring_lines(tree: ast.Module) -> int:
 
 
 def code_lines(function: Function) -> int:
-    """Lines of the body, without the docstring."""
+    """Return the lines of the body, without the docstring."""
     first = function.body[0]
     return (function.end_lineno or function.lineno) - first.lineno + 1 - docstring_length(function)
 
@@ -313,7 +313,7 @@ def test_nothing_outgrows_its_limit(module: str) -> None:
 
 
 def bound_names(nodes: list[ast.stmt]) -> Iterator[str]:
-    """The names that the statements bind at the module's level."""
+    """Return the names that the statements bind at the module's level."""
     for node in nodes:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -333,7 +333,7 @@ def bound_names(nodes: list[ast.stmt]) -> Iterator[str]:
 
 
 def exported(tree: ast.Module) -> list[str] | None:
-    """The value of `__all__`, which must be a plain list of strings; None if there is none."""
+    """Return the value of `__all__`, which must be a plain list of strings; None if there is none."""
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
@@ -341,6 +341,42 @@ def exported(tree: ast.Module) -> list[str] | None:
             assert value is not None
             return list(ast.literal_eval(value))
     return None
+
+
+NO_VERBS = {
+    "A",
+    "All",
+    "An",
+    "Each",
+    "Every",
+    "How",
+    "No",
+    "The",
+    "This",
+    "Those",
+    "What",
+    "When",
+    "Where",
+    "Whether",
+    "Which",
+    "Who",
+}
+
+
+def headed_by_no_verb(tree: ast.AST) -> list[str]:
+    """Return the functions whose docstrings begin with another word; a property is named by a noun."""
+    found: list[str] = []
+    for function in functions(tree):
+        is_property = any("property" in ast.unparse(decorator) for decorator in function.decorator_list)
+        words = (ast.get_docstring(function) or "").split()
+        if words and words[0] in NO_VERBS and not is_property:
+            found.append(f"line {function.lineno}: {function.name}")
+    return found
+
+
+@every_module
+def test_docstrings_of_functions_begin_with_a_verb(module: str) -> None:
+    assert not headed_by_no_verb(TREES[module])
 
 
 def is_empty(tree: ast.Module) -> bool:
@@ -410,6 +446,11 @@ def test_the_longest_prefix_names_the_layer() -> None:
 def test_a_cycle_is_found() -> None:
     assert set(cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}
     assert not cycle({"a": {"b", "c"}, "b": {"c"}})
+
+
+def test_a_docstring_without_a_verb_is_found() -> None:
+    found = headed_by_no_verb(ast.parse('def f():\n    """The sum."""\n@property\ndef g(self):\n    """The sum."""'))
+    assert found == ["line 1: f"]
 
 
 def test_what_is_too_large_is_found() -> None:

@@ -18,7 +18,7 @@ from command_bus.transport.steps import GiveBack
 
 
 async def pauses(shards: int, lease: float) -> tuple[list[float], list[float]]:
-    """Seconds until the next look of an idle worker at each shard: for leases that are over, and for due work."""
+    """Return the seconds until the next look of an idle worker at each shard: for leases that are over, and for due work."""
     pytest.importorskip("fakeredis")
     connections = Connections(MemoryClients())
     keys = KeySpace(f"looks-{secrets.token_hex(4)}", shards)

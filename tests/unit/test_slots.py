@@ -21,7 +21,7 @@ async def waits(task: asyncio.Task[Ask]) -> bool:
 
 
 async def quieten(slots: Slots, *readers: int) -> None:
-    """These readers find nothing."""
+    """Let these readers find nothing."""
     for reader in readers:
         assert slots.answered(reader, await ask(slots, reader), 0, 0) == 0
 

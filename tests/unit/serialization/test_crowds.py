@@ -53,7 +53,7 @@ def others(count: int) -> list[bytes]:
 
 
 def nearly_equal(levels: int, width: int, last: int = 0) -> bytes:
-    """Sets within sets that differ in their last member alone: comparing two of them compares all."""
+    """Return sets within sets that differ in their last member alone: comparing two of them compares all."""
     if levels == 0:
         return uuids(last + 1)[last]
     return a_set([nearly_equal(levels - 1, width, each) for each in (*range(width - 1), width - 1 + last)])
