@@ -25,6 +25,7 @@ from command_bus.scheduling.moves import ScheduleMoves, contended
 from command_bus.scheduling.planning import first_tick
 from command_bus.scheduling.record import ScheduleRecord, firing_id
 from command_bus.scheduling.specs import Cron, Every, time_of
+from command_bus.scheduling.tellings import PUT, REMOVED, altered
 from command_bus.scheduling.templates import BadTemplate, ForeignTemplate
 from command_bus.sending.sender import Sender
 from command_bus.serialization.envelope import AT_MOST_ONCE, WireEnvelope
@@ -116,7 +117,7 @@ class Schedules:
             after = _created(draft, now_ms) if record is None else self._updated(record, draft, now_ms)
             if after is None and record is not None:
                 return self._info(record), False
-            if after is not None and (await self.firing.change(after, raw)):
+            if after is not None and (await self.firing.change(after, raw, PUT)):
                 await self.firing.arm(after)
                 return self._info(after), True
         raise contended(draft.name)
@@ -234,7 +235,7 @@ class Schedules:
             record, raw = await self.firing.settled(checked_name(name))
             if record is None:
                 raise _unknown(name)
-            if (await self._session.transport.schedules.change([RecordChange(name, raw, b"", None)]))[0]:
+            if (await self._session.transport.schedules.change([RecordChange(name, raw, b"", None, REMOVED)]))[0]:
                 await self._session.transport.schedules.forget(name)
                 return
         raise contended(name)
@@ -360,7 +361,7 @@ class Schedules:
             if record is None:
                 raise _unknown(name)
             after = change(record, await self._session.transport.entities.now_ms())
-            if after is None or await self.firing.change(after, raw):
+            if after is None or await self.firing.change(after, raw, altered(record, after)):
                 return record, after or record
         raise contended(name)
 
