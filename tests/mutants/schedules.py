@@ -47,6 +47,13 @@ SCHEDULES = (
         f"{_OBLITERATE}::test_a_worker_that_was_stopped_at_a_step_of_a_firing_writes_nothing_afterwards",
     ),
     Mutant(
+        "what replicas confirm brings a key of a deleted namespace back",
+        f"{_LUA}/confirm.lua",
+        "if not redis.call('HGET', KEYS[1], 'depth') then return 0 end",
+        "",
+        f"{_OBLITERATE}::test_a_refused_firing_that_replicas_would_confirm_brings_no_key_back",
+    ),
+    Mutant(
         "an armed firing is accepted by another namespace of the name",
         f"{_LUA}/schedule_fire.lua",
         "if is_of_another_time(stats, ARGV[2]) then return 'gone' end",
