@@ -41,14 +41,14 @@ def announced_mapping(info: CommandInfo, options: WriteOptions, columns: Sequenc
     plans = [FieldPlan(field, None, required=field in required) for field in fields]
     check = SchemaCheck(info.schema)
 
-    def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None]:
+    def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None, str]:
         try:
             problems = check.problems(json.loads(json.dumps(row, default=_as_json)))
         except (TypeError, ValueError) as error:  # a map whose keys are no JSON, say
             raise InvalidCommand(f"{info.name}: {error}") from None
         if problems:
             raise InvalidCommand(f"{info.name}: {'; '.join(problems[:_SHOWN])}")
-        return pack(row, limits), None if spec.key is None else canonical_entity_id(row.get(spec.key))
+        return pack(row, limits), None if spec.key is None else canonical_entity_id(row.get(spec.key)), ""
 
     return CommandMapping(spec, plans, field_columns(spec, plans, options, columns), vectorised=False, payload=payload)
 

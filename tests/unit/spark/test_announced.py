@@ -33,8 +33,8 @@ def mapping(fields: dict[str, Any], key: str | None = "truck") -> CommandMapping
 def test_a_row_becomes_a_payload() -> None:
     row = {"truck": "a", "at": datetime(2026, 11, 22, tzinfo=UTC), "load": None}
     found = mapping({"at": {"type": "string", "format": "date-time"}, "load": {"anyOf": [{"type": "number"}, {"type": "null"}]}})
-    payload, entity = found.payload(row, Limits())
-    assert (unpack(payload), entity) == (row, "a")
+    payload, entity, tenant = found.payload(row, Limits())
+    assert (unpack(payload), entity, tenant) == (row, "a", "")
 
 
 def test_a_bad_row_is_refused_with_the_reasons() -> None:
