@@ -69,6 +69,8 @@ async def test_what_is_loaded_waits_by_its_priority(sandbox: Sandbox) -> None:
         assert await waiting(bus) == {"high": 0, "normal": 0, "low": 200 - OPEN}
         assert await load(bus, version, others) == [ACCEPTED] * 2
         assert await waiting(bus) == {"high": 1, "normal": 1, "low": 200 - OPEN}
+        assert (await bus.entity("page", "u").show()).entity.priority == "high"
+        assert (await bus.entity("page", "n").show()).entity.priority == "normal"
         assert await load(bus, version, low + others) == [DUPLICATE] * 202
         assert await waiting(bus) == {"high": 1, "normal": 1, "low": 200 - OPEN}, "what is loaded again waits once"
         async with bus.worker(concurrency=4):

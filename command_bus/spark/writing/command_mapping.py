@@ -24,7 +24,16 @@ from command_bus.spark.options import WriteOptions
 from command_bus.spark.writing.field_checks import MISSING, FieldPlan, fits, plans_of
 from command_bus.transport.flows import tenant_of
 
-__all__ = ["CommandMapping", "check_columns", "command_mappings", "mapper_of", "named_command", "pickled", "unpickled"]
+__all__ = [
+    "CommandMapping",
+    "check_columns",
+    "command_mappings",
+    "mapper_of",
+    "named_command",
+    "not_folded",
+    "pickled",
+    "unpickled",
+]
 
 _PICKLED = "pickle:"
 _ALLOWED = "COMMAND_BUS_SPARK_PICKLE"
@@ -218,9 +227,7 @@ def _why(module: str, name: str) -> str:
 def _class_mapping(message_type: type[Message[Any]], options: WriteOptions, columns: Sequence[str]) -> CommandMapping:
     spec = message_type.spec()
     if spec.unique is not None:
-        raise InvalidSettings(
-            f"{spec.name} has a unique key, and loads do not fold: fold the rows in the DataFrame, and dispatch a class without unique="
-        )
+        raise not_folded(spec.name)
     codec = codec_for(message_type)
     codec.prepare()
     plans, vectorised = plans_of(message_type)
@@ -234,6 +241,14 @@ def _class_mapping(message_type: type[Message[Any]], options: WriteOptions, colu
     fed = field_columns(spec, plans, options, columns)
     vectorised = vectorised and all(plan.name in fed or plan.default is not MISSING for plan in plans)
     return CommandMapping(spec, plans, fed, vectorised, payload)
+
+
+def not_folded(name: str) -> InvalidSettings:
+    """Return the error of a command with a unique key."""
+    return InvalidSettings(
+        f"{name} has a unique key, and loads do not fold: fold the rows in the DataFrame and dispatch a class without unique=, or send them "
+        "with SyncCommandBus().dispatch_batch in a function for foreachPartition"
+    )
 
 
 def field_columns(spec: MessageSpec, plans: Sequence[FieldPlan], options: WriteOptions, columns: Sequence[str]) -> dict[str, str]:

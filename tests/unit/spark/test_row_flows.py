@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import field_validator
 
-from command_bus import BusSettings, Command, EntityId, EntityPolicy, InvalidCommand, InvalidSettings, RetryPolicy
+from command_bus import BusSettings, Command, EntityId, EntityPolicy, InvalidCommand, InvalidSettings, RetryPolicy, Unique
 from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.serialization.envelope import unpack_envelope
 
@@ -50,6 +50,10 @@ class Lowered(Command[None], entity="thing", name="flow.lowered", fair_by="custo
 class Far(Command[None], entity="thing", name="flow.far", fair_by="customer"):
     thing: EntityId
     customer: str = "x" * 201
+
+
+class Folded(Command[None], entity="thing", name="flow.folded", unique=Unique()):
+    thing: EntityId
 
 
 def flows(packed: list[Any]) -> list[str]:
@@ -163,3 +167,8 @@ def test_116_a_priority_that_is_neither_one_nor_a_column_is_refused_when_the_que
     schema = pa.schema([("command_id", pa.string()), ("thing", pa.string()), ("count", pa.int64())])
     with pytest.raises(InvalidSettings, match=problem):
         check_columns(chosen, command_mappings(chosen, schema.names), schema)
+
+
+def test_117_a_mapper_s_command_with_a_unique_key_is_rejected() -> None:
+    (packed,) = encode(rows(count=[1]), mapper=lambda row: Folded(thing=row["thing"]))
+    assert "loads do not fold" in why(packed)
