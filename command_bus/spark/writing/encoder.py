@@ -75,7 +75,7 @@ class BatchEncoder:
         self._sequence_column = sequence_column
         self._entity_column = entity_column
         self._mapper = mapper
-        self._priority = priority
+        self._priority: Priority | None = priority
         self._priority_column = priority_column
         self._mappings = mappings
         self._encoders: dict[_Kind, CommandEncoder] = {}
@@ -150,7 +150,7 @@ class BatchEncoder:
                 message = mapper(dict(row))
                 if not isinstance(message, Message):
                     raise InvalidCommand(f"the mapper gave {type(message).__name__}, not a command")
-                priority = self._priority if self._priority_column is None else row[self._priority_column]
+                priority: Any = self._priority if self._priority_column is None else row[self._priority_column]
                 envelope = Envelope(message, command_id=id_of_row(command_id), priority=priority)
                 packed = self._dispatcher.pack(envelope, sequence=checked_number(number))
                 if self._entity_column is not None and message.spec().entity is not None:
