@@ -13,19 +13,19 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, Reject
 from command_bus.handlers.handler import Invoke
-from command_bus.messages.context import CommandContext, HandlerBus, Running, current_command
+from command_bus.messages.context import CommandContext, HandlerBus, Outbox, Running, current_command
 from command_bus.messages.put_off import Snooze
 from command_bus.middleware import Handling
 from command_bus.randomness import JITTER
 from command_bus.serialization.text import printable
 from command_bus.transport.mailboxes import mailbox_label, type_of
 from command_bus.transport.sender_interfaces import Policies
-from command_bus.transport.steps import Cancellation, Cause, GiveBack, Lease, Started, Step
+from command_bus.transport.steps import Cancellation, Cause, FollowUp, GiveBack, Lease, Started, Step
 from command_bus.transport.worker_interfaces import WorkerSlots
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.failure_text import text_of
@@ -35,7 +35,7 @@ from command_bus.worker.offers import Offer, Offers
 from command_bus.worker.runnable import Runnable
 from command_bus.worker.threads import HandlerThreads, NeverStartedError, NoThreadError, ThreadJob
 
-__all__ = ["CANCELLED", "STOPPING", "Executor"]
+__all__ = ["CANCELLED", "STOPPING", "Executor", "RunOutbox"]
 
 STOPPING = Cancellation(Cause.STOPPING, "the worker is stopping")
 """Ends handlers that outlive the grace time."""
@@ -72,6 +72,14 @@ class _ThreadRunsError(BaseException):
     """Internal: the wait for a thread has ended, the thread goes on."""
 
 
+class RunOutbox(Outbox, Protocol):
+    """The follow-ups of one run, until its end is known."""
+
+    async def settled(self, *, completed: bool) -> tuple[FollowUp, ...]:
+        """Return those that this end sends."""
+        ...
+
+
 class Executor:
     """Executes deliveries under their leases.
 
@@ -86,6 +94,7 @@ class Executor:
         bus: What handlers send with.
         policies: Where the mailboxes of entity types are looked up for commands that are signed for one; None if nothing is verified.
         holds: Holds the limits that handlers name; None: there are none.
+        outbox: Makes what keeps the follow-ups of one run, given the command's id; None: handlers send none.
     """
 
     def __init__(
@@ -101,7 +110,9 @@ class Executor:
         bus: HandlerBus | None = None,
         policies: Policies | None = None,
         holds: LimitHolds | None = None,
+        outbox: Callable[[str], RunOutbox] | None = None,
     ) -> None:
+        self._outbox = outbox
         self._policies = policies
         self._holds = holds
         self._decisions = decisions
@@ -211,8 +222,9 @@ class Executor:
             lease.renew_until = mono() + run.policy.attempt_timeout + self._grace
         lease.in_thread = not run.handler.is_async
         lease.cancel = interrupt
+        outbox = None if context is None or self._outbox is None else self._outbox(run.envelope.command_id)
         try:
-            return await self._call(run, context)
+            return await self._sent(outbox, run, context)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and run.interrupted is None and task is not None and task.cancelling():
                 if not self._works():
@@ -227,6 +239,22 @@ class Executor:
                 running.lending.end()
             while task is not None and task.cancelling():
                 task.uncancel()  # also where the handler swallowed it; what it has not met yet ends the next step (see `StepBatcher`)
+
+    async def _sent(self, outbox: RunOutbox | None, run: Runnable, context: CommandContext | None) -> Any:
+        """Call the handler; whatever it sends with this end is ready then."""
+        if outbox is None or context is None:
+            return await self._call(run, context)
+        context.sends_by(outbox)
+        try:
+            result = await self._call(run, context)
+        except Exception:
+            run.follow_ups = await outbox.settled(completed=False)
+            raise
+        else:
+            run.follow_ups = await outbox.settled(completed=True)
+            return result
+        finally:
+            context.sends_by(None)
 
     async def _invoke(self, run: Runnable, context: CommandContext | None) -> Any:
         handler = run.handler

@@ -37,7 +37,7 @@ from command_bus.transport.worker_interfaces import WorkerSideOptions
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.descriptions import describe_commands
 from command_bus.worker.entity_run import EntityRun
-from command_bus.worker.executor import STOPPING, Executor
+from command_bus.worker.executor import STOPPING, Executor, RunOutbox
 from command_bus.worker.limit_holds import LimitHolds
 from command_bus.worker.limit_keys import LimitKeys
 from command_bus.worker.limit_rules import declare_limits
@@ -45,7 +45,7 @@ from command_bus.worker.signals import on_signals
 from command_bus.worker.state import WorkerState
 from command_bus.worker.threads import HandlerThreads
 
-__all__ = ["StopReport", "Worker", "WorkerBus", "WorkerSchedules"]
+__all__ = ["StopReport", "Worker", "WorkerBus", "WorkerSchedules", "WorkerSender"]
 
 _log = logging.getLogger("command_bus.worker")
 _LAST_WORDS = 5.0
@@ -78,12 +78,25 @@ class WorkerSchedules(Protocol):
         raise NotImplementedError
 
 
+class WorkerSender(Protocol):
+    """What a worker needs of a bus's sender."""
+
+    def outbox(self, command_id: str) -> RunOutbox:
+        """Return what keeps the commands that one run of a handler sends."""
+        raise NotImplementedError
+
+
 class WorkerBus(HandlerBus, Protocol):
     """The bus of a worker: a `CommandBus`."""
 
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
     session: Session
     settings: BusSettings
+
+    @property
+    def sender(self) -> WorkerSender:
+        """What handlers send follow-ups by."""
+        raise NotImplementedError
 
     @property
     def schedules(self) -> WorkerSchedules:
@@ -337,6 +350,7 @@ class _Parts:
             around=around_handle(middleware),
             bus=worker.bus,
             holds=LimitHolds(session.transport),
+            outbox=worker.bus.sender.outbox,
             policies=session.transport.agreements if protection is not None and protection.signatures is not None else None,
         )
         keys = LimitKeys(worker.registry.lookup, settings, protection)
