@@ -8,8 +8,10 @@
 --
 -- returns how many are left
 
-if #ARGV > 1 then
-  local deleted = redis.call('XDEL', KEYS[1], unpack(ARGV, 2))
+local ids = {}
+for i = 2, #ARGV do ids[i - 1] = ARGV[i] end
+if #ids > 0 then
+  local deleted = redis.call('XDEL', KEYS[1], unpack(ids))
   redis.pcall('HINCRBY', KEYS[3], 'depth', -deleted)  -- they count in the shard that took them
 end
 local left = redis.call('XLEN', KEYS[1])
