@@ -87,6 +87,8 @@ class CommandContext:
     loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False)
     _cancel_reason: str | None = field(default=None, init=False, repr=False)
     _outbox: Outbox | None = field(default=None, init=False, repr=False)
+    _is_over: bool = field(default=False, init=False, repr=False)
+    _sent: list[Message[Any]] = field(default_factory=list["Message[Any]"], init=False, repr=False)
 
     async def dispatch(self, command: Message[R], **options: Unpack[DispatchOptions]) -> Receipt[R]:
         """Dispatch as `CommandBus.dispatch`, by the worker's bus: the handler's module need not import one.
@@ -122,13 +124,20 @@ class CommandContext:
 
         Raises:
             InvalidCommand: It or an option is not what it may be, or it is one too many: at most 1,000, and 4 MiB.
-            RuntimeError: The context was made by hand, or the handler is over.
+            RuntimeError: The handler is over.
         """
-        if self._outbox is None:
+        if self._is_over:
             raise RuntimeError(
-                "this context sends nothing: its handler is over, or it was made by hand; a worker's or a TestBus's sends"
+                f"the handler of {self.name or 'this context'} is over: what it sends goes with its settlement, so send before it returns"
             )
-        return self._outbox.add(command, always=on == "always", **options)
+        command_id = "" if self._outbox is None else self._outbox.add(command, always=on == "always", **options)
+        self._sent.append(command)
+        return command_id
+
+    @property
+    def sent(self) -> tuple[Message[Any], ...]:
+        """What the handler has sent by `send`. With a context made by hand, in a unit test, that is all that `send` does."""
+        return tuple(self._sent)
 
     @property
     def blocking(self) -> BlockingSender:
@@ -167,8 +176,8 @@ class CommandContext:
             self._cancel_reason = reason
 
     def sends_by(self, outbox: Outbox | None) -> None:
-        """Send by this outbox from now on; None: no more. For the worker that runs the handler."""
-        self._outbox = outbox
+        """Send by this outbox from now on; None: the handler is over. For the worker that runs it."""
+        self._outbox, self._is_over = outbox, outbox is None
 
     def remaining(self) -> float | None:
         """Return the seconds until the caller stops waiting, 0.0 after that; None if it set no deadline."""

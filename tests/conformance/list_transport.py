@@ -33,7 +33,7 @@ from tests.conformance.list_operators import (
     ListTypes,
     stored_entity,
 )
-from tests.conformance.list_server import Delayed, ListLine, ListServer, wall_ms
+from tests.conformance.list_server import ListLine, ListServer, wall_ms
 from tests.conformance.list_worker import ListWorkerSide
 
 __all__ = ["ListTransport", "lists"]
@@ -156,11 +156,7 @@ class ListProducer:
         server = self._server
         if each.marked:
             server.marks[each.command_id] = waiting_mark(each.digest, each.mailbox)
-        server.counters["accepted"] += 1
-        if each.delay_ms:
-            server.delayed[each.command_id] = Delayed(wall_ms() + each.delay_ms, each.mailbox, each.command_id, each.envelope)
-        else:
-            server.put(each.mailbox, each.command_id, each.envelope)
+        server.take(each.mailbox, each.command_id, each.envelope, each.delay_ms)
 
 
 class ListReply:
