@@ -125,6 +125,8 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hgetall hset pexpire", "interrupts"),
         ("hget hmget hset hdel hscan hlen", "schedules"),
         ("hget hset hdel", "fired"),
+        ("xadd xdel xlen xrange del", "outs*"),
+        ("hget hgetall hset hdel hincrby", "relays*"),
         ("hget hdel", "paused"),  # pauses that end by themselves
         ("hmget", "parked delayed_counts"),  # predecessors of firings
         ("hmget", "bulk*"),
