@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.case import Case
-from benchmarks.cases import call, dispatch, drain, growth, memory
+from benchmarks.cases import call, dispatch, drain, growth, limits, line, memory, times
 from benchmarks.floor import ALL as FLOOR
 from benchmarks.peers.cases import cases_of
 from benchmarks.peers.field import PEERS
 
 __all__ = ["GROUPS", "catalogue"]
 
-GROUPS = ("dispatch", "drain", "call", "wake-up", "memory", "growth", "floor", "peers")
+GROUPS = ("dispatch", "drain", "limits", "call", "wake-up", "memory", "line", "schedules", "growth", "floor", "peers")
 
 _BESIDE = {"fill": "dispatch, batches of 1,000", "drain": "drain, 1,000 entities"}
 """Our case that does what a peer's does, if it has another name."""
@@ -20,7 +20,7 @@ _BESIDE = {"fill": "dispatch, batches of 1,000", "drain": "drain, 1,000 entities
 
 def catalogue() -> list[Case]:
     """Return our cases, the floor's and the peers'."""
-    ours = [*dispatch.ALL, *drain.ALL, *call.ALL, *memory.ALL, *FLOOR, *growth.ALL]
+    ours = [*dispatch.ALL, *drain.ALL, *limits.ALL, *call.ALL, *memory.ALL, *line.ALL, *times.ALL, *FLOOR, *growth.ALL]
     return list(_side_by_side(ours, [case for peer in PEERS for case in cases_of(peer)]))
 
 

@@ -32,6 +32,10 @@ _MORE = {
     "dispatch_python_us": "dispatch Python µs",
     "drain_redis_us": "drain Redis µs",
     "drain_python_us": "drain Python µs",
+    "ahead_p50": "starts ahead, median",
+    "ahead_most": "most",
+    "wakes_each": "wake-ups a start",
+    "idle_percent": "% of a core",
     "size": "size",
 }
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         EntityTypeInfo,
         HoldInfo,
         Stats,
+        UniqueKeyInfo,
+        UniqueKeyPage,
         WaitingCommand,
     )
     from command_bus.admin.limits import LimitInfo
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
     from command_bus.messages.receipts import BatchOutcome, BatchResult, Receipt, SyncReceipt
     from command_bus.messages.retry_policy import RetryPolicy
     from command_bus.messages.unique import Unique
+    from command_bus.messages.upcasting import upcasts
     from command_bus.middleware import Middleware, Proceed, Sending
     from command_bus.observer import Observer
     from command_bus.scheduling.info import ScheduleInfo
@@ -189,6 +192,8 @@ __all__ = [
     "TransportUnavailable",
     "Unconfirmed",
     "Unique",
+    "UniqueKeyInfo",
+    "UniqueKeyPage",
     "UniqueKeyTaken",
     "UnknownCommand",
     "UnknownDeadLetter",
@@ -206,6 +211,7 @@ __all__ = [
     "handles",
     "lanes",
     "per_entity",
+    "upcasts",
 ]
 
 # Where each name lives, as in the imports above (a test compares the two); what is not here is an error.
@@ -217,7 +223,8 @@ _HOMES = {
     "admin.commands": "DelayedCommand",
     "admin.entity": "EntityScope",
     "admin.events": "Event",
-    "admin.info": "AbortReport DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo Stats WaitingCommand",
+    "admin.info": "AbortReport DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo Stats"
+    " UniqueKeyInfo UniqueKeyPage WaitingCommand",
     "transport.records": "Recount",
     "serialization.announcements": "CommandInfo WorkerInfo WorkerStatus",
     "admin.limits": "LimitInfo",
@@ -231,6 +238,7 @@ _HOMES = {
     "messages.receipts": "BatchOutcome BatchResult Receipt SyncReceipt",
     "messages.put_off": "GiveUp Snooze",
     "messages.unique": "Unique",
+    "messages.upcasting": "upcasts",
     "handlers.registry": "HandlerRegistry handles",
     "scheduling.info": "ScheduleInfo",
     "scheduling.specs": "Cron Every cron every",

@@ -269,6 +269,7 @@ class CommandBus:
         name: str,
         payload: Mapping[str, Any],
         *,
+        version: int = 1,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
         at: datetime | None = None,
@@ -280,12 +281,15 @@ class CommandBus:
         attempt_timeout: float | None = None,
         unique: Unique | None = None,
     ) -> Receipt[Any]:
-        """Dispatch without the command's class: the worker validates the payload. `None, None` names no entity."""
+        """Dispatch without the command's class: the worker validates the payload. `None, None` names no entity.
+
+        `version` is that of the payload's fields, if the class has versions (see `upcasts`).
+        """
         options = DispatchOptions(
             command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
             retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority,
         )  # fmt: skip
-        return await self.sender.dispatch_raw(entity_type, entity_id, name, payload, **options)
+        return await self.sender.dispatch_raw(entity_type, entity_id, name, payload, version=version, **options)
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
         """Accept many commands in few steps; the order of an entity's commands is kept.
@@ -306,6 +310,7 @@ class CommandBus:
         timeout: float | None = None,
         command_id: str | UUID | None = None,
         headers: Mapping[str, str] | None = None,
+        priority: Priority | None = None,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
     ) -> R:
@@ -317,6 +322,7 @@ class CommandBus:
                 give or take the time that its request was on its way to the server.
             command_id: As for `dispatch`.
             headers: As for `dispatch`.
+            priority: As for `dispatch`.
             retry: As for `dispatch`.
             attempt_timeout: As for `dispatch`.
 
@@ -331,8 +337,9 @@ class CommandBus:
             InvalidCommand, QueueFull, IdempotencyConflict, TransportUnavailable, BusClosed: As for `dispatch`.
         """
         return await self.sender.call(
-            command, timeout=timeout, command_id=command_id, headers=headers, retry=retry, attempt_timeout=attempt_timeout
-        )
+            command, timeout=timeout, command_id=command_id, headers=headers, priority=priority,
+            retry=retry, attempt_timeout=attempt_timeout,
+        )  # fmt: skip
 
     async def call_raw(
         self,
@@ -341,16 +348,18 @@ class CommandBus:
         name: str,
         payload: Mapping[str, Any],
         *,
+        version: int = 1,
         timeout: float | None = None,
         command_id: str | UUID | None = None,
         headers: Mapping[str, str] | None = None,
+        priority: Priority | None = None,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
     ) -> Any:
         """Call without the command's class: the worker validates the payload, the reply is plain data. `None, None` names no entity."""
         return await self.sender.call_raw(
-            entity_type, entity_id, name, payload, timeout=timeout, command_id=command_id, headers=headers,
-            retry=retry, attempt_timeout=attempt_timeout,
+            entity_type, entity_id, name, payload, version=version, timeout=timeout, command_id=command_id, headers=headers,
+            priority=priority, retry=retry, attempt_timeout=attempt_timeout,
         )  # fmt: skip
 
     @overload

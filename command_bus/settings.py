@@ -79,6 +79,7 @@ class SettingOverrides(TypedDict, total=False):
     max_dead_letters: int | None
     max_payload: int
     max_nesting: int
+    compress_above: int | None
     durability: Durability
     wait_replicas: int
     wait_timeout: float
@@ -198,6 +199,9 @@ class BusSettings(BaseSettings):
         default=1024 * 1024, description="Bytes of one encoded payload."
     )
     max_nesting: Annotated[int, Field(ge=1, le=512)] = Field(default=64, description="Levels of nesting in a payload.")
+    compress_above: Count | None = Field(
+        default=None, description="Bytes above which payloads and replies travel compressed; none: they never do."
+    )
 
     durability: Durability = Field(
         default="server",
@@ -309,6 +313,10 @@ class BusSettings(BaseSettings):
     def handling(self, spec: MessageSpec) -> HandlingPolicy:
         """Return what applies to commands of a class: what it says, else its entity type, else these settings."""
         return handling_policy(spec, self.entity(spec.entity), self)
+
+    def compress_above_of(self, spec: MessageSpec) -> int | None:
+        """Return the bytes above which payloads and replies of a class travel compressed; None: they never do."""
+        return self.compress_above if spec.compress_above is None else spec.compress_above
 
     def call_timeout_of(self, entity_type: str | None) -> float:
         """Return the seconds that a call waits which names no timeout."""

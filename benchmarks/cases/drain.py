@@ -9,10 +9,10 @@ from typing import Any
 from benchmarks.case import Case
 from benchmarks.figures import Sample
 from benchmarks.ground import NAMESPACE, Ground, Spent
-from command_bus import Rate, SyncCommandBus
+from command_bus import Limit, SyncCommandBus
 from command_bus.transport.redis.keys import ShardKeys
 
-__all__ = ["ALL", "together"]
+__all__ = ["ALL", "Drain", "filled", "measured", "together"]
 
 _FULL, _AS_BULLMQ = 40_000, 100_000
 
@@ -28,7 +28,7 @@ class Drain:
         workers: Processes.
         live: The commands come while they are handled, instead of before.
         watched: All steps are published as events.
-        limit: Starts a second that a limit of the entity type allows; 0: any number.
+        limit: Of the entity type; None: there is none.
         full: Commands at scale 1; what is compared with BullMQ drains as many as it does.
     """
 
@@ -38,34 +38,35 @@ class Drain:
     workers: int = 1
     live: bool = False
     watched: bool = False
-    limit: int = 0
+    limit: Limit | None = None
     full: int = _FULL
 
     def filling(self, count: int) -> dict[str, Any]:
         way = {"way": "concurrent", "flight": 500} if self.live else {"way": "batch", "flight": 1000}
-        return {"entities": self.entities or count, "once": int(self.once), **way}
+        return {"entities": self.entities or count, "kind": "once" if self.once else "plain", **way}
 
 
 def measured(ground: Ground, drain: Drain) -> Sample:
     count = ground.count(drain.full)
     if drain.watched:
         ground.client.hset(ShardKeys(NAMESPACE, 0).watched, "*", "10000")
-    if drain.limit:
+    if drain.limit is not None:
         with SyncCommandBus(ground.url, namespace=NAMESPACE) as bus:
-            bus.limits.put("type:bench", Rate(drain.limit, burst=1))
+            bus.limits.put("type:bench", drain.limit.rate, concurrency=drain.limit.concurrency)
     if drain.workers > 1:
         return _by_several(ground, drain, count)
     if not drain.live:
-        _fill(ground, drain, count)
+        filled(ground, drain, count)
     with ground.ours("work", count, handler=drain.handler) as worker, ground.spending() as spent:
         worker.go()
         if drain.live:
-            _fill(ground, drain, count)
+            filled(ground, drain, count)
         report = worker.report()
     return together([report], count) | spent.per(count) | _bound(spent, count)
 
 
-def _fill(ground: Ground, drain: Drain, count: int) -> None:
+def filled(ground: Ground, drain: Drain, count: int) -> None:
+    """Dispatch the commands."""
     with ground.ours("fill", count, **drain.filling(count)) as program:
         program.go()
         program.report()
@@ -73,7 +74,7 @@ def _fill(ground: Ground, drain: Drain, count: int) -> None:
 
 def _by_several(ground: Ground, drain: Drain, count: int) -> Sample:
     """Drain with several workers. No worker knows when it is the last, so they are stopped when the bus is idle."""
-    _fill(ground, drain, count)
+    filled(ground, drain, count)
     workers = [ground.ours("work", 0, handler=drain.handler) for _ in range(drain.workers)]
     try:
         for worker in workers:
@@ -123,5 +124,4 @@ ALL = [
     _case("1,000 entities, handler awaits 1 ms", Drain(handler="await")),
     _case("1,000 entities, sync handler", Drain(handler="sync")),
     _case("1,000 entities, watched", Drain(watched=True)),
-    _case("10,000 entities behind a limit of 1,000/s", Drain(entities=10_000, limit=1000, full=10_000)),
 ]

@@ -20,7 +20,7 @@ from command_bus import Envelope, SyncCommandBus
 from command_bus.messages.policies import EntityPolicy, MailboxPolicy, lanes, per_entity
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
-__all__ = ["ALL"]
+__all__ = ["ALL", "used"]
 
 _BATCH = 1000
 _NODE = "stream-node-max-bytes"
@@ -44,11 +44,11 @@ def _queued(ground: Ground, count: int, mailbox: MailboxPolicy, each: int) -> Sa
     policies = {"bench": EntityPolicy(mailbox=mailbox)}
     with SyncCommandBus(ground.url, namespace=NAMESPACE, entities=policies, max_depth=_UNLIMITED) as bus:
         bus.dispatch(note(0, 1))  # what a namespace has once
-        empty = _used(ground)
+        empty = used(ground)
         for start in range(0, count, _BATCH):
             numbers = range(start, min(start + _BATCH, count))
             bus.dispatch_batch([note(number, max(count // each, 1)) for number in numbers])
-        each_bytes = (_used(ground) - empty) / count
+        each_bytes = (used(ground) - empty) / count
         return {"bytes_each": each_bytes, "mark_bytes": _mark(ground, bus, count)}
 
 
@@ -57,9 +57,9 @@ def _mark(ground: Ground, bus: SyncCommandBus, count: int) -> float:
     for start in range(0, count, _BATCH):
         numbers = range(start, min(start + _BATCH, count))
         bus.dispatch_batch([Envelope(note(number, 1000), command_id=f"order-{number:08d}") for number in numbers])
-    full = _used(ground)
+    full = used(ground)
     marks = _without_marks(ground)
-    return (full - _used(ground)) / marks if marks else 0.0
+    return (full - used(ground)) / marks if marks else 0.0
 
 
 def bare(ground: Ground) -> Sample:
@@ -67,23 +67,23 @@ def bare(ground: Ground) -> Sample:
     count = ground.count(20_000, least=1000)
     envelope = _an_envelope(ground)
     ground.clear()
-    empty = _used(ground)
+    empty = used(ground)
     pipeline = ground.client.pipeline(transaction=False)
     for _ in range(count):
         pipeline.xadd("bare", {"e": envelope})
     pipeline.execute()
-    return {"bytes_each": (_used(ground) - empty) / count}
+    return {"bytes_each": (used(ground) - empty) / count}
 
 
 def idle(ground: Ground) -> Sample:
     """Measure keys and bytes that are left of entities whose work is done, without the dedup marks."""
     count = ground.count(10_000, least=1000)
     _come_and_gone(ground, count)  # hash tables, once grown, are the same for any number of idle entities
-    keys, used = _keys(ground), _used(ground)
+    keys, before = _keys(ground), used(ground)
     resident = _come_and_gone(ground, count)
     return {
         "keys_each": (_keys(ground) - keys) / count,
-        "bytes_each": max(_used(ground) - used, 0) / count,
+        "bytes_each": max(used(ground) - before, 0) / count,
         "rss_mb": resident / 1e6,
     }
 
@@ -126,7 +126,7 @@ def _an_envelope(ground: Ground) -> bytes:
     return bytes(envelope)
 
 
-def _used(ground: Ground) -> int:
+def used(ground: Ground) -> int:
     """Return the bytes that the server has allocated, once its tables have their final size: they resize in the background."""
     before = -1
     for _ in range(_LOOKS):

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.protocol import TEXT, Handled
-from command_bus import Command, EntityId, HandlerRegistry
+from benchmarks.protocol import TEXT
+from command_bus import Command, EntityId, HandlerRegistry, Unique
 
-__all__ = ["HANDLERS", "Note", "NoteOnce", "Ping", "note", "registry"]
+__all__ = ["HANDLERS", "KINDS", "Note", "Ping", "note", "registry"]
 
 _AWAITED = 0.001
+_TENANTS = 100
 
 
 class Note(Command[int], entity="bench"):
@@ -27,6 +28,20 @@ class NoteOnce(Note, entity="bench", delivery="at_most_once"):
     """The same under the other contract."""
 
 
+class NoteLow(Note, entity="bench", priority="low"):
+    """The same behind all others."""
+
+
+class NoteShared(Note, entity="bench", fair_by="tenant"):
+    """The same in the share of a tenant."""
+
+    tenant: int
+
+
+class NoteUnique(Note, entity="bench", unique=Unique()):
+    """The same, of which one per entity waits."""
+
+
 class Ping(Command[None], entity="bench"):
     """Carries the time when it was sent; both clocks are the machine's."""
 
@@ -34,17 +49,23 @@ class Ping(Command[None], entity="bench"):
     sent: float
 
 
-def note(number: int, entities: int, *, once: bool = False) -> Note:
-    """Return the command of this number, for so many entities."""
-    return (NoteOnce if once else Note)(entity=f"e{number % entities}", number=number)
+KINDS: dict[str, type[Note]] = {"plain": Note, "once": NoteOnce, "low": NoteLow, "shared": NoteShared, "unique": NoteUnique}
 
 
-def registry(kind: str, handled: Handled, waited: Callable[[float], None] | None = None) -> HandlerRegistry:
+def note(number: int, entities: int, *, kind: str = "plain") -> Note:
+    """Return the command of this number and kind, for so many entities."""
+    entity = f"e{number % entities}"
+    if kind == "shared":
+        return NoteShared(entity=entity, number=number, tenant=number % _TENANTS)
+    return KINDS[kind](entity=entity, number=number)
+
+
+def registry(kind: str, handled: Callable[[], None], waited: Callable[[float], None] | None = None) -> HandlerRegistry:
     """Return the handlers of a kind for all commands; `waited` gets the seconds that a `Ping` was under way."""
     made = HandlerRegistry()
     handler = HANDLERS[kind](handled)
-    made.handles(Note)(handler)
-    made.handles(NoteOnce)(handler)
+    for each in KINDS.values():
+        made.handles(each)(handler)
 
     @made.handles(Ping)
     async def ping(command: Ping) -> None:
@@ -54,7 +75,7 @@ def registry(kind: str, handled: Handled, waited: Callable[[float], None] | None
     return made
 
 
-def _noop(handled: Handled) -> Any:
+def _noop(handled: Callable[[], None]) -> Any:
     async def noop(command: Note) -> int:
         handled()
         return command.number
@@ -62,7 +83,7 @@ def _noop(handled: Handled) -> Any:
     return noop
 
 
-def _awaiting(handled: Handled) -> Any:
+def _awaiting(handled: Callable[[], None]) -> Any:
     async def awaiting(command: Note) -> int:
         await asyncio.sleep(_AWAITED)
         handled()
@@ -71,7 +92,7 @@ def _awaiting(handled: Handled) -> Any:
     return awaiting
 
 
-def _blocking(handled: Handled) -> Any:
+def _blocking(handled: Callable[[], None]) -> Any:
     def blocking(command: Note) -> int:
         handled()
         return command.number
@@ -79,5 +100,5 @@ def _blocking(handled: Handled) -> Any:
     return blocking
 
 
-HANDLERS: dict[str, Callable[[Handled], Any]] = {"noop": _noop, "await": _awaiting, "sync": _blocking}
+HANDLERS: dict[str, Callable[[Callable[[], None]], Any]] = {"noop": _noop, "await": _awaiting, "sync": _blocking}
 """By kind: returns at once, awaits a millisecond, runs in a thread."""

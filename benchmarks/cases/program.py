@@ -15,7 +15,8 @@ import redis.asyncio
 
 from benchmarks import protocol
 from benchmarks.cases.growing import grow
-from benchmarks.cases.messages import HANDLERS, Note, Ping, note, registry
+from benchmarks.cases.lifting import lift
+from benchmarks.cases.messages import HANDLERS, KINDS, Note, Ping, note, registry
 from benchmarks.ground import NAMESPACE
 from benchmarks.protocol import Handled, Stretch, latencies, say
 from command_bus import CommandBus, SyncCommandBus
@@ -70,7 +71,7 @@ async def fill(given: argparse.Namespace) -> None:
     await _warm_up(given)
     async with bus_of(given) as bus:
         await bus.ping()
-        notes = [note(number, given.entities, once=given.once) for number in range(given.count)]  # the application's, not ours
+        notes = [note(number, given.entities, kind=given.kind) for number in range(given.count)]  # the application's, not ours
         protocol.ready()
         with Stretch(given.count) as stretch:
             await WAYS[given.way](bus, given, notes, stretch)
@@ -80,8 +81,8 @@ async def _warm_up(given: argparse.Namespace) -> None:
     """Let code and scripts run once, in a namespace of which nothing is left."""
     async with bus_of(given, namespace="warm") as bus:
         for number in range(_WARM):
-            await bus.dispatch(note(number, given.entities, once=given.once))
-        await bus.dispatch_batch([note(number, given.entities, once=given.once) for number in range(_WARM)])
+            await bus.dispatch(note(number, given.entities, kind=given.kind))
+        await bus.dispatch_batch([note(number, given.entities, kind=given.kind) for number in range(_WARM)])
     client: Any = redis.asyncio.Redis.from_url(given.url)
     await client.delete(*[name async for name in client.scan_iter("{warm:*", count=1000)])
     await client.aclose()
@@ -146,10 +147,10 @@ async def ping(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = protocol.parser("fill", "work", "call", "ping", "grow")
+    parser = protocol.parser("fill", "work", "call", "ping", "grow", "lift")
     parser.add_argument("--entities", type=int, default=1000)
     parser.add_argument("--way", choices=(*WAYS, "sync"), default="batch")
-    parser.add_argument("--once", type=int, default=0, help="1: at most once")
+    parser.add_argument("--kind", choices=tuple(KINDS), default="plain")
     parser.add_argument("--handler", choices=tuple(HANDLERS), default="noop")
     parser.add_argument("--concurrency", type=int, default=100)
     parser.add_argument("--backlog", type=int, default=1000)
@@ -159,6 +160,8 @@ def main() -> None:
         fill_from_sync(given)
     elif given.role == "grow":
         run(grow(given, bus_of))
+    elif given.role == "lift":
+        run(lift(given, bus_of))
     else:
         run({"fill": fill, "work": work, "call": call, "ping": ping}[given.role](given))
 

@@ -19,6 +19,7 @@ from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import codec_for
 from command_bus.serialization.msgpack import pack
 from command_bus.serialization.schema_check import schema_problems
+from command_bus.serialization.version_option import with_version
 from command_bus.session import Session
 
 __all__ = ["EDITED", "edited_envelope"]
@@ -39,16 +40,17 @@ async def edited_envelope(
     """
     limits = Limits(max_bytes=session.settings.max_payload, max_nesting=session.settings.max_nesting)
     if isinstance(payload, Message):
-        packed, entity_id = _of_class(envelope, payload, limits)
+        packed, entity_id, version = _of_class(envelope, payload, limits)
     else:
-        packed, entity_id = await _of_mapping(session, envelope, payload, limits)
+        packed, entity_id, version = await _of_mapping(session, envelope, payload, limits)
     if entity_id != envelope.entity_id:
         raise InvalidCommand(
             f"{envelope.name}: the payload is of entity {entity_id!r}, the letter of {envelope.entity_id!r}: a replay moves no command to "
             "another entity. Discard the letter and dispatch a new command"
         )
     headers = {**(envelope.headers or {}), EDITED: letter_id}
-    return _protected(session, replace(envelope, payload=packed, headers=headers, signature=None))
+    options = with_version(envelope.options, version)
+    return _protected(session, replace(envelope, payload=packed, headers=headers, options=options, signature=None))
 
 
 def _protected(session: Session, envelope: WireEnvelope) -> bytes:
@@ -64,17 +66,17 @@ def _protected(session: Session, envelope: WireEnvelope) -> bytes:
     return pack_envelope(envelope) if protection is None else protection.pack(envelope)
 
 
-def _of_class(envelope: WireEnvelope, message: Message[Any], limits: Limits) -> tuple[bytes, str | None]:
+def _of_class(envelope: WireEnvelope, message: Message[Any], limits: Limits) -> tuple[bytes, str | None, int]:
     spec = type(message).spec()
     if spec.name != envelope.name:
         raise InvalidCommand(f"the letter is of {envelope.name!r}, and the payload is a {spec.name!r}")
     entity_id = None if spec.key is None else canonical_entity_id(getattr(message, spec.key, None))
-    return codec_for(type(message)).encode(message, limits), entity_id
+    return codec_for(type(message)).encode(message, limits), entity_id, spec.version
 
 
 async def _of_mapping(
     session: Session, envelope: WireEnvelope, payload: Mapping[str, Any], limits: Limits
-) -> tuple[bytes, str | None]:
+) -> tuple[bytes, str | None, int]:
     if not isinstance(payload, Mapping) or not all(isinstance(key, str) for key in payload):
         raise InvalidCommand(f"the payload of {envelope.name!r} is a mapping of field names to values")
     info = await _announced(session, envelope.name)
@@ -84,7 +86,8 @@ async def _of_mapping(
         raise InvalidCommand(f"{envelope.name}: {error}") from None
     if problems:
         raise InvalidCommand(f"{envelope.name}: {'; '.join(problems[:_SHOWN])}")
-    return pack(dict(payload), limits), None if info.key is None else canonical_entity_id(payload.get(info.key))
+    entity_id = None if info.key is None else canonical_entity_id(payload.get(info.key))
+    return pack(dict(payload), limits), entity_id, info.version
 
 
 async def _announced(session: Session, name: str) -> CommandInfo:

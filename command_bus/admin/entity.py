@@ -9,6 +9,7 @@ from uuid import UUID
 from command_bus.admin.abort import Aborting
 from command_bus.admin.entity_details import details_of
 from command_bus.admin.holding import pause_end
+from command_bus.admin.info import UniqueKeyInfo, UniqueKeyPage
 from command_bus.admin.waiting import WaitingCommands
 from command_bus.errors import InvalidCommand
 from command_bus.messages.message import Message, canonical_entity_id, check_entity_type
@@ -134,6 +135,24 @@ class EntityScope:
         if Unique(key).key is None:
             raise InvalidCommand("name the unique key: what Unique(key) said, else the wire name of the command")
         return await self._session.transport.mailboxes.release_key(self._mailbox, f"{encoded(self.id)}:{key}")
+
+    async def unique_keys(self, *, limit: int = 100, scan: int = 20_000) -> UniqueKeyPage:
+        """Return the unique keys of this entity that are held, also those of settled commands whose window is open.
+
+        Args:
+            limit: Keys at most.
+            scan: Keys of this entity's shard that are looked at, about: the keys of all its entities stand together.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+        """
+        mailboxes = self._session.transport.mailboxes
+        found, complete = await mailboxes.unique_keys(self._mailbox, encoded(self.id), scan)
+        listed = [
+            UniqueKeyInfo(key, state, each.command_id, each.name, each.window_ms or None, each.most_ms or None)
+            for key, each, state in sorted(found, key=lambda one: one.key)
+        ]
+        return UniqueKeyPage(listed[:limit], complete and len(listed) <= limit)
 
     def _own(self, command: Message[R]) -> Message[R]:
         if type(command).spec().entity != self.type or command.entity_id() != self.id:

@@ -7,11 +7,12 @@ wait for a worker, each tenant gets its share of the starts; one that waits alon
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from command_bus.admin.info import ShareInfo
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.session import Session
-from command_bus.transport.flows import tenant_of
+from command_bus.transport.flows import Flow, tenant_of
 
 __all__ = ["Fairness"]
 
@@ -63,23 +64,39 @@ class Fairness:
         return known
 
     async def list(self) -> list[ShareInfo]:
-        """Return the tenants that have a weight, wait or run, by name. What has no tenant shares as one, with an empty name.
+        """Return the tenants that have a weight, wait, run or were served in the last minute, by name.
+
+        What has no tenant shares as one, with an empty name. What was served is counted where the server looks after the line anyway: of
+        ten thousand tenants and priorities at a time, as starts of the running minute of its clock, and of the one before as large a part
+        as is left of it.
 
         Raises:
             TransportUnavailable: The server cannot be reached.
         """
         shares = self._session.transport.shares
-        weights, waiting, running = await shares.weights(), await shares.waiting(), await shares.running()
-        names = {*weights, *(flow.tenant for flow in waiting), *(flow.tenant for flow in running)}
+        weights = await shares.weights()
+        waiting, running, served = await shares.waiting(), await shares.running(), await shares.served()
+        waiting_of, running_of, served_of = _by_tenant(waiting), _by_tenant(running), _by_tenant(served)
         return [
             ShareInfo(
                 name,
                 weights.get(name, 1.0),
-                sum(count for flow, count in waiting.items() if flow.tenant == name),
-                sum(count for flow, count in running.items() if flow.tenant == name),
+                waiting_of[name],
+                running_of[name],
+                served_of[name],
+                served[Flow("high", name)],
+                served[Flow("low", name)],
             )
-            for name in sorted(names)
+            for name in sorted({*weights, *waiting_of, *running_of, *served_of})
         ]
+
+
+def _by_tenant(counts: Counter[Flow]) -> Counter[str]:
+    """Return the counts of all priorities of each tenant."""
+    found: Counter[str] = Counter()
+    for flow, count in counts.items():
+        found[flow.tenant] += count
+    return found
 
 
 def _checked(tenant: str | int) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from command_bus.messages.policies import Priority
 from command_bus.serialization.announcements import WorkerInfo, WorkerStatus
 from command_bus.transport.records import EntityState
+from command_bus.transport.unique_keys import KeyState
 
 __all__ = [
     "AbortReport",
@@ -130,12 +131,18 @@ class ShareInfo:
         weight: 1.0 unless it was given one.
         waiting: Its entities that wait for a worker.
         running: Its entities that workers hold.
+        served: Starts of its commands in the last minute, about.
+        served_high: Of these, of high priority.
+        served_low: Of these, of low priority.
     """
 
     tenant: str
     weight: float
     waiting: int
     running: int
+    served: int = 0
+    served_high: int = 0
+    served_low: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +208,41 @@ class WaitingCommand:
     accepted_ms: int
     due_ms: int | None
     unique: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueKeyInfo:
+    """A unique key that is held.
+
+    Attributes:
+        key: What `Unique(key)` said, else the wire name of the command.
+        state: Where the command is that stands for it: `delayed`, `waiting`, `started` (it runs, or waits for a retry) or `settled`. That of
+            a settled one is held by its window alone.
+        command_id: Of that command.
+        name: Its wire name.
+        window_ms: Until when the key is held in any case; None without a window.
+        latest_ms: Until when others can put that command off; None if nothing bounds it.
+    """
+
+    key: str
+    state: KeyState
+    command_id: str
+    name: str
+    window_ms: int | None
+    latest_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueKeyPage:
+    """Unique keys of an entity.
+
+    Attributes:
+        keys: Those that were found, by key.
+        complete: Whether these are all: else there are more, or the shard has more keys than were looked at.
+    """
+
+    keys: list[UniqueKeyInfo]
+    complete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +393,7 @@ class Stats:
         fired_late: Those more than a second behind their time.
         schedule_overdue: Seconds for which the schedule has been due that is latest, 0.0 if none is.
         limited: Entities that wait for a limit; see `bus.limits.list()`.
+        schedules_stored: Schedules in all, also those that are paused, ended or exported: they are lost with the namespace.
     """
 
     depth: int
@@ -382,3 +425,4 @@ class Stats:
     fired_late: int = 0
     schedule_overdue: float = 0.0
     limited: int = 0
+    schedules_stored: int = 0

@@ -68,6 +68,7 @@ class Statistics:
             fired_late=counters.late,
             schedule_overdue=max((_overdue(shot) for shot in shots), default=0.0),
             limited=sum(shot.limited for shot in shots),
+            schedules_stored=sum(shot.schedules for shot in shots),
         )
 
     async def until_idle(self, timeout: float | None) -> None:

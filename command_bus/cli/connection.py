@@ -80,15 +80,19 @@ def run_until_interrupted(work: Callable[[], Awaitable[None]]) -> None:
 
 
 @asynccontextmanager
-async def open_bus(target: Target) -> AsyncGenerator[CommandBus]:
+async def open_bus(target: Target, *, may_begin: bool = False) -> AsyncGenerator[CommandBus]:
     """Open a bus on the target, for as long as the block runs.
+
+    Args:
+        target: The bus.
+        may_begin: Whether a namespace that was never opened is begun, with the settings of the environment.
 
     Raises:
         InvalidSettings: No such server, namespace or application is known.
         TransportUnavailable: The server cannot be reached.
     """
     try:
-        bus = await _bus_of_app(target) if target.app is not None else await _bus_of_settings(target)
+        bus = await _bus_of_app(target) if target.app is not None else await _bus_of_settings(target, may_begin=may_begin)
         await bus.open()
     except TransportUnavailable as error:  # nothing was sent yet, so the outcome is known
         raise TransportUnavailable(error.message) from error
@@ -119,7 +123,7 @@ def load_settings(target: Target) -> BusSettings:
     return settings
 
 
-async def _bus_of_settings(target: Target) -> CommandBus:
+async def _bus_of_settings(target: Target, *, may_begin: bool) -> CommandBus:
     from command_bus.bus import CommandBus
     from command_bus.handlers.registry import HandlerRegistry
     from command_bus.transport.redis.connection.credentials import connection_options
@@ -128,7 +132,7 @@ async def _bus_of_settings(target: Target) -> CommandBus:
     settings = load_settings(target)
     url = settings.server_url or ""
     choices = await recorded_choices(url, settings.namespace, settings.dispatch_timeout, connection_options(settings))
-    if not choices:
+    if not choices and not may_begin:
         raise InvalidSettings(
             f"there is no namespace {settings.namespace!r} on this server: no worker or sender has opened it yet (--namespace, COMMAND_BUS_NAMESPACE)"
         )

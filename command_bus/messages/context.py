@@ -242,6 +242,7 @@ class Running:
         name: Its wire name, for messages.
         attempt: Which start of it this is; for logs, as the next.
         worker: Who runs it.
+        callers: Mailboxes and activations of the handlers that wait for what it calls and have places of limits: itself, and its callers.
         lends_beyond: Whether its slot is lent although no more may be: another handler waits for its reply, say.
         make_lending: Makes what lends its slot while it waits for the bus, or None: it holds no slot.
         lending: That, once it has waited.
@@ -254,6 +255,7 @@ class Running:
     name: str
     attempt: int = 1
     worker: str = ""
+    callers: Mapping[str, str] = field(default_factory=dict[str, str])
     lends_beyond: bool = False
     make_lending: Callable[[Running], LentSlot] | None = None
     lending: LentSlot | None = None

@@ -41,9 +41,22 @@ Reply_co = TypeVar("Reply_co", covariant=True)
 
 MAX_COMMAND_ID_BYTES = 512
 MAX_ENTITY_ID_BYTES = 4096
+MOST_VERSION = 1_000_000
 _ENTITY_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _CLASS_ARGUMENTS = frozenset(
-    {"entity", "delivery", "retry", "on_poison", "attempt_timeout", "unique", "limits", "priority", "fair_by"}
+    {
+        "entity",
+        "delivery",
+        "retry",
+        "on_poison",
+        "attempt_timeout",
+        "unique",
+        "limits",
+        "priority",
+        "fair_by",
+        "compress_above",
+        "version",
+    }
 )
 _WIRE_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
 
@@ -141,6 +154,8 @@ class MessageSpec:
         limits: The named limits that its starts are held to.
         priority: The priority of its commands.
         fair_by: The field that holds the tenant, or None: workers are shared fairly between tenants.
+        compress_above: Payloads and replies of more bytes travel compressed; None leaves it to the bus.
+        version: Of its fields: see `upcasts`.
     """
 
     name: str
@@ -155,6 +170,8 @@ class MessageSpec:
     limits: tuple[Limit, ...] = ()
     priority: Priority | None = None
     fair_by: str | None = None
+    compress_above: int | None = None
+    version: int = 1
 
 
 class Message(BaseModel, Generic[Reply_co]):
@@ -177,6 +194,8 @@ class Message(BaseModel, Generic[Reply_co]):
         limits: Sequence[Limit] | None = None,
         priority: Priority | None = None,
         fair_by: str | None = None,
+        compress_above: int | None = None,
+        version: int | None = None,
         **config: Unpack[ConfigDict],
     ) -> None:
         """Name the class arguments for type checkers; pydantic passes the same ones to the hook below, once fields are known."""
@@ -227,6 +246,8 @@ class Command(Message[Reply_co]):
         limits: Named limits, as in `limits=(Limit("shopify", key="partner", cost="points"),)`.
         priority: `"high"`, `"normal"` or `"low"`: which entities come first where several wait for a worker.
         fair_by: Name of the field that holds the tenant: workers are shared fairly between tenants.
+        compress_above: Payloads and replies of more bytes travel compressed; by default as the bus says.
+        version: Raise it with a change of the fields, and write an `upcasts` function for what was sent before; 1 at first. Not inherited.
 
     What a class does not say, the policy of its entity type says, and then that of the bus.
 
@@ -242,10 +263,7 @@ def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any]
     """Build the spec of a class from its class arguments, its fields and its base."""
     values: dict[str, Any] = {}
     if inherited is not None:
-        values = {
-            slot: getattr(inherited, slot)
-            for slot in ("entity", "delivery", "retry", "on_poison", "attempt_timeout", "unique", "limits", "priority", "fair_by")
-        }
+        values = {slot: getattr(inherited, slot) for slot in _CLASS_ARGUMENTS - {"version"}}
         if given.get("delivery") == "at_most_once" and inherited.delivery != "at_most_once":
             values["retry"] = None  # at most one start, unless the class itself asks for retries of what it raised
     values |= given
@@ -280,6 +298,16 @@ def _check_choices(cls: type[Message[Any]], values: dict[str, Any]) -> None:
         raise RegistrationError(f"{cls.__qualname__}: unique is a Unique, not {values['unique']!r}")
     if values.get("unique") is not None and values.get("entity") is None:
         raise RegistrationError(f'{cls.__qualname__}: a unique key is one within an entity: add entity="…"')
+    _check_numbers(cls, values)
+
+
+def _check_numbers(cls: type[Message[Any]], values: dict[str, Any]) -> None:
+    above = values.get("compress_above")
+    if above is not None and (type(above) is not int or above < 1):
+        raise RegistrationError(f"{cls.__qualname__}: compress_above is a number of bytes, at least 1, not {above!r}")
+    version = values.get("version", 1)
+    if type(version) is not int or not 1 <= version <= MOST_VERSION:
+        raise RegistrationError(f"{cls.__qualname__}: version is a whole number from 1 to {MOST_VERSION:,}, not {version!r}")
     timeout = values.get("attempt_timeout")
     if timeout is not None and (fault := duration_fault(timeout)) is not None:
         raise RegistrationError(f"{cls.__qualname__}: attempt_timeout {fault}")

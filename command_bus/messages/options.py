@@ -37,6 +37,7 @@ class CallOptions(TypedDict, total=False):
     timeout: float | None
     command_id: str | UUID | None
     headers: Mapping[str, str] | None
+    priority: Priority | None
     retry: RetryPolicy | None
     attempt_timeout: float | None
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import Message
 from command_bus.scheduling.specs import Cron, Every, Missed, Overlap, SchedulePolicy
 
-__all__ = ["DeclaredSchedule", "ScheduleOptions", "checked_name"]
+__all__ = ["DeclaredSchedule", "PutOptions", "ScheduleOptions", "checked_name", "split_options"]
 
 _LONGEST_NAME = 200
 
@@ -26,6 +27,36 @@ class ScheduleOptions(TypedDict, total=False):
     end: datetime | None
     max_runs: int | None
     immediately: bool
+
+
+class PutOptions(ScheduleOptions, total=False):
+    """Options of a schedule that is put: also of the command that each tick dispatches.
+
+    Attributes:
+        headers: Text that travels with each command.
+        expires: Seconds behind its acceptance after which a command is not started any more.
+    """
+
+    headers: Mapping[str, str] | None
+    expires: float | None
+
+
+class SendingOptions(TypedDict):
+    """What `put` says of the command alone."""
+
+    headers: Mapping[str, str] | None
+    expires: float | None
+
+
+def split_options(options: PutOptions) -> tuple[SchedulePolicy, SendingOptions]:
+    """Return the rules of a schedule, and what concerns its command.
+
+    Raises:
+        InvalidSettings: A rule is not what it may be.
+    """
+    sending = SendingOptions(headers=options.get("headers"), expires=options.get("expires"))
+    rules = cast("ScheduleOptions", {name: value for name, value in options.items() if name not in sending})
+    return SchedulePolicy(**rules), sending
 
 
 @dataclass(frozen=True, slots=True)

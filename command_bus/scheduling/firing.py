@@ -182,6 +182,17 @@ class ScheduleFiring:
         after = unpin(record) if barred else record.finished(now_ms)
         await self._store.change([RecordChange(record.name, raw, after.pack(), after.due)])
 
+    async def arm(self, record: ScheduleRecord) -> None:
+        """Give the entity's shard a number to compare firings with."""
+        envelope = self.templates.read(record)
+        if envelope.entity_type is not None:
+            mailbox = await self.templates.mailbox(envelope, record.name)
+            await self._store.bar(record.name, mailbox, record.incarnation, record.seq)
+
+    async def change(self, after: ScheduleRecord, raw: bytes) -> bool:
+        """Write a record in the place of one, which may be empty; return whether that was still there."""
+        return (await self._store.change([RecordChange(after.name, raw, after.pack(), after.due)]))[0]
+
     async def look_over(self, page: Sequence[tuple[str, bytes]]) -> None:
         """See `DueSchedules`."""
         # The server's time alone: a worker whose clock is behind would take every schedule for one whose clock had jumped ahead.

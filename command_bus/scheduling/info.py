@@ -10,9 +10,9 @@ from command_bus.scheduling.record import ScheduleRecord
 from command_bus.scheduling.specs import time_of
 from command_bus.serialization.envelope import WireEnvelope
 
-__all__ = ["ScheduleInfo", "SyncReport", "info_of"]
+__all__ = ["ImportReport", "ScheduleInfo", "SyncReport", "info_of"]
 
-ScheduleState = Literal["active", "firing", "paused", "ended"]
+ScheduleState = Literal["active", "firing", "paused", "ended", "exported"]
 
 
 class SyncReport(NamedTuple):
@@ -22,13 +22,21 @@ class SyncReport(NamedTuple):
     removed: tuple[str, ...]
 
 
+class ImportReport(NamedTuple):
+    """What `import_` has done: the names of schedules that were put, and of those that stay as they were."""
+
+    put: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleInfo:
     """One schedule.
 
     Attributes:
         name: Its name.
-        state: `active`; `firing`: a firing is under way, or was refused and is tried again; `paused`; `ended`: no tick is to come.
+        state: `active`; `firing`: a firing is under way, or was refused and is tried again; `paused`; `ended`: no tick is to come;
+            `exported`: it is taken along to another place, and nothing of it fires here.
         command: Wire name of its command.
         entity_type: Of the command; None without an entity.
         entity_id: Of the command.
@@ -102,7 +110,7 @@ def info_of(record: ScheduleRecord, envelope: WireEnvelope | None, last_outcome:
     following = record.pinned or record.next
     return ScheduleInfo(
         name=record.name,
-        state="firing" if record.pinned else "paused" if record.paused else "ended" if record.next is None else "active",
+        state=_state(record),
         command="?" if envelope is None else envelope.name,
         entity_type=None if envelope is None else envelope.entity_type,
         entity_id=None if envelope is None else envelope.entity_id,
@@ -113,7 +121,7 @@ def info_of(record: ScheduleRecord, envelope: WireEnvelope | None, last_outcome:
         start_ms=policy.start_ms,
         end_ms=policy.end_ms,
         max_runs=policy.max_runs,
-        next_at_ms=None if record.paused else following,
+        next_at_ms=None if record.paused or record.exported else following,
         last_at_ms=record.last or None,
         last_id=record.last_id or None,
         last_outcome=last_outcome,
@@ -127,3 +135,9 @@ def info_of(record: ScheduleRecord, envelope: WireEnvelope | None, last_outcome:
         revision=record.revision,
         by_hand=record.by_hand,
     )
+
+
+def _state(record: ScheduleRecord) -> ScheduleState:
+    if record.exported:
+        return "exported"
+    return "firing" if record.pinned else "paused" if record.paused else "ended" if record.next is None else "active"

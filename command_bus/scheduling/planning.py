@@ -36,6 +36,8 @@ def first_tick(record: ScheduleRecord, now_ms: int) -> int | None:
 
 def plan(record: ScheduleRecord, now_ms: int) -> ScheduleRecord | None:
     """Return the record with the tick pinned that fires now, or without those that do not fire any more; None if nothing is due."""
+    if record.exported:
+        return None
     if record.pinned:
         return record
     if record.triggers:
@@ -132,7 +134,7 @@ def set_back(record: ScheduleRecord, now_ms: int) -> ScheduleRecord | None:
 
     Ticks that were fired are not fired again: neither those up to `floor`, nor those from `chain` to `last`.
     """
-    if record.pinned or record.paused or record.next is None or record.next <= now_ms:
+    if record.exported or record.pinned or record.paused or record.next is None or record.next <= now_ms:
         return None
     ahead = record.ahead
     if record.last > now_ms and 0 < record.chain <= record.last:

@@ -14,7 +14,7 @@ from zlib import crc32
 from command_bus.scheduling.specs import Cron, Every, SchedulePolicy, ScheduleSpec, time_of
 from command_bus.serialization.native import Packer, unpackb
 
-__all__ = ["ScheduleRecord", "firing_id", "spread"]
+__all__ = ["STATE", "ScheduleRecord", "firing_id", "spread"]
 
 _VERSION = 1
 
@@ -51,6 +51,8 @@ class ScheduleRecord:
         floor: No tick up to here is fired any more.
         ahead: Ticks that were fired before their time, from the first to the last: clocks had jumped ahead. Empty, or two.
         catching_up: Whether missed ticks are being fired one by one.
+        exported: Since when it is taken along to another place, in ms: nothing of it fires here; 0: it is not.
+        tenant: Whom the firings are for, by the class's `fair_by`; empty if it names none.
     """
 
     name: str
@@ -80,15 +82,27 @@ class ScheduleRecord:
     floor: int = 0
     ahead: tuple[int, ...] = ()
     catching_up: bool = False
+    exported: int = 0
+    tenant: str = ""
 
     def pack(self) -> bytes:
         """Return the stored bytes."""
+        packed: bytes = Packer().pack(
+            [_VERSION, self.name, self.template, self.spec.pack(), self.rules, list(self.state.values())]
+        )
+        return packed
+
+    @property
+    def rules(self) -> list[Any]:
+        """The policy as plain data."""
         policy = self.policy
         moments = (policy.start_ms, policy.end_ms)
-        rules = [policy.missed, policy.catch_up, policy.overlap, policy.jitter, *moments, policy.max_runs, policy.immediately]
-        values = [getattr(self, name) for name in _STATE]
-        packed: bytes = Packer().pack([_VERSION, self.name, self.template, self.spec.pack(), rules, values])
-        return packed
+        return [policy.missed, policy.catch_up, policy.overlap, policy.jitter, *moments, policy.max_runs, policy.immediately]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """How far it has come, as plain data."""
+        return {name: getattr(self, name) for name in STATE}
 
     @classmethod
     def unpack(cls, data: bytes) -> Self | None:
@@ -97,18 +111,30 @@ class ScheduleRecord:
             version, name, template, spec, rules, values, *_ = unpackb(data)
             if version != _VERSION:
                 return None
-            missed, catch_up, overlap, jitter, start, end, max_runs, immediately, *_ = rules
-            begin, until = (None if ms is None else time_of(ms) for ms in (start, end))
-            policy = SchedulePolicy(missed, catch_up, overlap, jitter, begin, until, max_runs, immediately)
-            state = dict(zip(_STATE, values, strict=False))
+            state = dict(zip(STATE, values, strict=False))
             state |= {each: tuple(state[each]) for each in ("triggers", "ahead")}
-            return cls(name=name, template=template, spec=_spec(spec), policy=policy, **state)
+            return cls.of_rules(name, template, _spec(spec), rules, state)
         except Exception:  # noqa: BLE001 - any client may write there
             return None
+
+    @classmethod
+    def of_rules(cls, name: str, template: bytes, spec: ScheduleSpec, rules: list[Any], state: dict[str, Any]) -> Self:
+        """Return a schedule of rules and state as plain data.
+
+        Raises:
+            InvalidSettings: A rule is not what it may be.
+            ValueError, TypeError: They are no such data.
+        """
+        missed, catch_up, overlap, jitter, start, end, max_runs, immediately, *_ = rules
+        begin, until = (None if ms is None else time_of(ms) for ms in (start, end))
+        policy = SchedulePolicy(missed, catch_up, overlap, jitter, begin, until, max_runs, immediately)
+        return cls(name=name, template=template, spec=spec, policy=policy, **state)
 
     @property
     def due(self) -> int | None:
         """When something is to be done: a firing that is under way, one that was asked for, or the next tick; in ms, None if nothing is."""
+        if self.exported:
+            return None
         if self.pinned:
             return self.pinned
         if self.triggers:
@@ -164,4 +190,5 @@ def _spec(packed: list[Any]) -> ScheduleSpec:
     return Every(int(rest[0])) if kind == "e" else Cron(str(rest[0]), str(rest[1]))
 
 
-_STATE = tuple(each.name for each in fields(ScheduleRecord) if each.name not in ("name", "template", "spec", "policy"))
+STATE = {each.name: str(each.type) for each in fields(ScheduleRecord) if each.name not in ("name", "template", "spec", "policy")}
+"""What says how far a schedule has come: name and type, in the order in which it is stored."""

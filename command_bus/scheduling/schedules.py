@@ -8,21 +8,23 @@ restarts in a rolling deploy takes nothing back.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Unpack
 
-from command_bus.errors import InvalidSettings, TransportUnavailable, UnknownSchedule
+from command_bus.errors import InvalidSettings, UnknownSchedule
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.message import Message
+from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.randomness import token
-from command_bus.scheduling.declarations import DeclaredSchedule, ScheduleOptions, checked_name
+from command_bus.scheduling.declarations import DeclaredSchedule, PutOptions, checked_name, split_options
 from command_bus.scheduling.firing import ScheduleFiring
-from command_bus.scheduling.info import ScheduleInfo, SyncReport, info_of
+from command_bus.scheduling.info import ImportReport, ScheduleInfo, SyncReport, info_of
+from command_bus.scheduling.moves import ScheduleMoves, contended
 from command_bus.scheduling.planning import first_tick
 from command_bus.scheduling.record import ScheduleRecord, firing_id
-from command_bus.scheduling.specs import Cron, Every, SchedulePolicy, time_of
+from command_bus.scheduling.specs import Cron, Every, time_of
 from command_bus.scheduling.templates import BadTemplate, ForeignTemplate
 from command_bus.sending.sender import Sender
 from command_bus.serialization.envelope import AT_MOST_ONCE, WireEnvelope
@@ -54,16 +56,14 @@ class Schedules:
         self._session = session
         self._sender = sender
         self.firing = ScheduleFiring(session)
+        self._moves = ScheduleMoves(session, self.firing)
 
     async def put(
         self,
         name: str,
         command: Message[Any],
         spec: Cron | Every,
-        *,
-        headers: Mapping[str, str] | None = None,
-        expires: float | None = None,
-        **options: Unpack[ScheduleOptions],
+        **options: Unpack[PutOptions],
     ) -> ScheduleInfo:
         """Put a schedule, or change the one of this name; putting the same again changes nothing, its next time least of all.
 
@@ -73,18 +73,17 @@ class Schedules:
             name: Unique in the namespace.
             command: What each tick dispatches, under the command id `name@time`.
             spec: `cron(…)` or `every(seconds)`.
-            headers: Text that travels with each command.
-            expires: Seconds behind its acceptance after which a command is not started any more.
-            **options: See `SchedulePolicy`.
+            **options: See `SchedulePolicy`; `headers`, text that travels with each command; `expires`, seconds behind its acceptance after which
+                a command is not started any more.
 
         Raises:
             InvalidSettings: A name, time or option is not what it may be, or no tick is to come.
             InvalidCommand: The command cannot be sent.
             TransportUnavailable: The server cannot be reached. Asking again is safe.
         """
-        declared = DeclaredSchedule(name, command, spec, SchedulePolicy(**options), 0)
-        out = self._sender.builder.outgoing(command, command_id=name, headers=headers, expires=expires)
-        return (await self._put(_draft(declared, await self._sender.template(out))))[0]
+        policy, sending = split_options(options)
+        declared = DeclaredSchedule(name, command, spec, policy, 0)
+        return await self._put_by_hand(declared, self._sender.builder.outgoing(command, command_id=name, **sending))
 
     async def put_raw(
         self,
@@ -95,16 +94,19 @@ class Schedules:
         payload: Mapping[str, Any],
         spec: Cron | Every,
         *,
-        headers: Mapping[str, str] | None = None,
-        expires: float | None = None,
-        **options: Unpack[ScheduleOptions],
+        version: int = 1,
+        **options: Unpack[PutOptions],
     ) -> ScheduleInfo:
         """Put a schedule without the command's class, as `dispatch_raw` dispatches. `None, None` names no entity."""
-        declared = DeclaredSchedule(name, None, spec, SchedulePolicy(**options), 0)
-        out = self._sender.builder.raw(
-            entity_type, entity_id, command, payload, command_id=name, headers=headers, expires=expires
+        policy, sending = split_options(options)
+        declared = DeclaredSchedule(name, None, spec, policy, 0)
+        builder = self._sender.builder
+        return await self._put_by_hand(
+            declared, builder.raw(entity_type, entity_id, command, payload, version=version, command_id=name, **sending)
         )
-        return (await self._put(_draft(declared, await self._sender.template(out))))[0]
+
+    async def _put_by_hand(self, declared: DeclaredSchedule, out: OutgoingMessage) -> ScheduleInfo:
+        return (await self._put(_draft(declared, await self._sender.template(out), out.tenant)))[0]
 
     async def _put(self, draft: ScheduleRecord) -> tuple[ScheduleInfo, bool]:
         """Put a schedule; return it, and whether something has changed."""
@@ -114,10 +116,10 @@ class Schedules:
             after = _created(draft, now_ms) if record is None else self._updated(record, draft, now_ms)
             if after is None and record is not None:
                 return self._info(record), False
-            if after is not None and (await self._change(after, raw)):
-                await self._arm(after)
+            if after is not None and (await self.firing.change(after, raw)):
+                await self.firing.arm(after)
                 return self._info(after), True
-        raise _contended(draft.name)
+        raise contended(draft.name)
 
     def _updated(self, record: ScheduleRecord, draft: ScheduleRecord, now_ms: int) -> ScheduleRecord | None:
         """Return what a schedule becomes by a put; None: it stays as it is."""
@@ -141,6 +143,7 @@ class Schedules:
             policy=draft.policy,
             revision=draft.revision or record.revision,
             by_hand=not draft.revision,
+            tenant=draft.tenant,
             last_id="" if moved else record.last_id,
         )
         if record.spec == draft.spec and _span(record) == _span(draft):
@@ -148,13 +151,6 @@ class Schedules:
         origin = draft.policy.start_ms or record.last or record.origin
         after = replace(after, origin=origin, catching_up=False)
         return replace(after, next=first_tick(after, now_ms))
-
-    async def _arm(self, record: ScheduleRecord) -> None:
-        """Give the entity's shard a number to compare firings with."""
-        envelope = self.firing.templates.read(record)
-        if envelope.entity_type is not None:
-            mailbox = await self.firing.templates.mailbox(envelope, record.name)
-            await self._session.transport.schedules.bar(record.name, mailbox, record.incarnation, record.seq)
 
     async def get(self, name: str) -> ScheduleInfo:
         """Return a schedule.
@@ -194,30 +190,32 @@ class Schedules:
         return not before.paused
 
     async def resume(self, name: str) -> bool:
-        """Fire again, from the next tick on. False if it was not paused.
+        """Fire again, from the next tick on, also what was exported. False if it was neither paused nor exported.
 
         Raises:
             UnknownSchedule, TransportUnavailable: As for `pause`.
         """
 
         def resumed(record: ScheduleRecord, now_ms: int) -> ScheduleRecord | None:
-            if not record.paused:
+            if not record.paused and not record.exported:
                 return None
             following = record.next if record.next is None or record.next > now_ms else record.after(now_ms)
-            return replace(record, paused=0, reason="", next=following, catching_up=False)
+            return replace(record, paused=0, reason="", next=following, catching_up=False, exported=0)
 
         before, _ = await self._alter(name, resumed)
-        return bool(before.paused)
+        return bool(before.paused or before.exported)
 
     async def trigger(self, name: str) -> str:
         """Fire once now, beside the ticks, also if it is paused; a worker does it. Return the command id.
 
         Raises:
             UnknownSchedule, TransportUnavailable: As for `pause`.
-            InvalidSettings: A hundred firings by hand wait already.
+            InvalidSettings: A hundred firings by hand wait already, or it was exported.
         """
 
         def triggered(record: ScheduleRecord, now_ms: int) -> ScheduleRecord:
+            if record.exported:
+                raise InvalidSettings(f"{name!r} was exported: trigger it where it was imported, or resume it here")
             if len(record.triggers) >= _MOST_TRIGGERS:
                 raise InvalidSettings(f"{name!r} has {_MOST_TRIGGERS} firings by hand that wait: is there a worker?")
             at = max(now_ms, record.last_at + 1, *(each + 1 for each in record.triggers[-1:]))
@@ -239,7 +237,7 @@ class Schedules:
             if (await self._session.transport.schedules.change([RecordChange(name, raw, b"", None)]))[0]:
                 await self._session.transport.schedules.forget(name)
                 return
-        raise _contended(name)
+        raise contended(name)
 
     async def sync(self, registry: HandlerRegistry, *, prune: bool = False) -> SyncReport:
         """Put what a registry declares; a worker does it when it starts.
@@ -267,17 +265,56 @@ class Schedules:
         Raises:
             TransportUnavailable: The server cannot be reached.
         """
+        async for _, raw in self._stored():
+            record = ScheduleRecord.unpack(raw)
+            if record is not None:
+                info = self._info(record)
+                if entity_type in (None, info.entity_type):
+                    yield info
+
+    async def _stored(self) -> AsyncIterator[tuple[str, bytes]]:
+        """Yield the names with their records, each once."""
         transport, seen = self._session.transport, set[str]()
         for shard in range(transport.shards):
             async for page in transport.schedules.pages(shard):
                 for name, raw in page:
-                    record = ScheduleRecord.unpack(raw)
-                    if record is None or name in seen:
-                        continue
-                    seen.add(name)
-                    info = self._info(record)
-                    if entity_type in (None, info.entity_type):
-                        yield info
+                    if name not in seen:
+                        seen.add(name)
+                        yield name, raw
+
+    async def export(self, *, stop: bool = False) -> AsyncIterator[str]:
+        """Yield each schedule as a line of JSON, for `import_`: its times and rules, its command, and how far it has come.
+
+        A firing that is under way is ended first.
+
+        Args:
+            stop: Whether it fires nothing here any more, because it is being moved. A repeated export gives the same lines. `import_` of its line, or
+                `resume`, takes that back.
+
+        Raises:
+            NewerState: A schedule was written by a later release: nothing behind it is exported.
+            TransportUnavailable: The server cannot be reached. Asking again is safe.
+        """
+        async for name, _ in self._stored():
+            line = await self._moves.export(name, stop=stop)
+            if line is not None:
+                yield line
+
+    async def import_(self, lines: Iterable[str], *, replace: bool = False) -> ImportReport:
+        """Put schedules that were exported, and go on where they were: no tick is lost, none fires twice.
+
+        Ticks of the time in between are due, by the rule `missed`. Repeated, it changes nothing. All lines are checked before the first is put.
+
+        Args:
+            lines: As `export` gives them.
+            replace: Whether other schedules of the same names are replaced. What those have fired is not fired again. Else they stay, and the
+                report names them.
+
+        Raises:
+            InvalidSettings: A line is no exported schedule, or its command cannot be verified. Nothing was put.
+            TransportUnavailable: The server cannot be reached. Asking again is safe.
+        """
+        return await self._moves.import_(lines, replacing=replace)
 
     async def compare(self, registry: HandlerRegistry) -> dict[str, str]:
         """Return what is wrong with schedules that a registry declares, by name: one is not stored as it is declared.
@@ -314,7 +351,7 @@ class Schedules:
         if declared.command is None:
             raise InvalidSettings(f"the schedule {declared.name!r} has no command")
         out = self._sender.builder.outgoing(declared.command, command_id=declared.name)
-        return _draft(declared, await self._sender.template(out))
+        return _draft(declared, await self._sender.template(out), out.tenant)
 
     async def _alter(self, name: str, change: Change) -> tuple[ScheduleRecord, ScheduleRecord]:
         """Change a schedule in which no firing is under way; return it as it was and as it is."""
@@ -323,13 +360,9 @@ class Schedules:
             if record is None:
                 raise _unknown(name)
             after = change(record, await self._session.transport.entities.now_ms())
-            if after is None or await self._change(after, raw):
+            if after is None or await self.firing.change(after, raw):
                 return record, after or record
-        raise _contended(name)
-
-    async def _change(self, after: ScheduleRecord, raw: bytes) -> bool:
-        change = RecordChange(after.name, raw, after.pack(), after.due)
-        return (await self._session.transport.schedules.change([change]))[0]
+        raise contended(name)
 
     async def _read(self, name: str) -> ScheduleRecord:
         (raw,) = await self._session.transport.schedules.read([checked_name(name)])
@@ -366,7 +399,8 @@ class Schedules:
         return (None, None) if envelope is None else (envelope.entity_type, envelope.entity_id)
 
     def _same(self, record: ScheduleRecord, draft: ScheduleRecord) -> bool:
-        return self._same_command(record, draft) and record.spec == draft.spec and record.policy == draft.policy
+        rules = (record.spec, record.policy, record.tenant) == (draft.spec, draft.policy, draft.tenant)
+        return rules and self._same_command(record, draft)
 
     def _same_command(self, record: ScheduleRecord, draft: ScheduleRecord) -> bool:
         """Return whether two schedules dispatch the same; what cannot be read here is not the same."""
@@ -376,7 +410,7 @@ class Schedules:
             return False
 
 
-def _draft(declared: DeclaredSchedule, template: bytes) -> ScheduleRecord:
+def _draft(declared: DeclaredSchedule, template: bytes, tenant: str) -> ScheduleRecord:
     return ScheduleRecord(
         name=declared.name,
         template=template,
@@ -388,6 +422,7 @@ def _draft(declared: DeclaredSchedule, template: bytes) -> ScheduleRecord:
         seq=0,
         origin=0,
         next=None,
+        tenant=tenant,
     )
 
 
@@ -420,7 +455,3 @@ def _essence(envelope: WireEnvelope) -> tuple[Any, ...]:
 
 def _unknown(name: str) -> UnknownSchedule:
     return UnknownSchedule(f"there is no schedule {name!r}: `command-bus schedules list` names all", name=name)
-
-
-def _contended(name: str) -> TransportUnavailable:
-    return TransportUnavailable(f"the schedule {name!r} changes all the time: try again", outcome_unknown=False)

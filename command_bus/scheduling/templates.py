@@ -6,6 +6,7 @@ write to the server can make workers sign another one: the worker verifies what 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from command_bus.errors import CommandBusError, InvalidCommand
@@ -67,7 +68,26 @@ class Templates:
             BadTemplate: As `read`, or it is not signed as it ought to be.
             ForeignTemplate: It was signed or encrypted, and this bus has no keys.
         """
-        envelope, protection = self.read(record), self._session.protection
+        return self._clear(record, self._session.protection)
+
+    def moved(self, record: ScheduleRecord, namespace: str) -> bytes:
+        """Return the template of a schedule from another namespace, signed and encrypted for this one.
+
+        Raises:
+            BadTemplate, ForeignTemplate: As `clear`.
+        """
+        protection = self._session.protection
+        if namespace == self._settings.namespace:
+            with suppress(ForeignTemplate):
+                self.clear(record)
+            return record.template
+        theirs = self._settings.model_copy(update={"namespace": namespace})
+        before = None if protection is None else Protection.of(theirs, protection.cipher)
+        envelope = replace(self._clear(record, before), signature=None)
+        return pack_envelope(envelope) if protection is None else protection.pack(envelope)
+
+    def _clear(self, record: ScheduleRecord, protection: Protection | None) -> WireEnvelope:
+        envelope = self.read(record)
         signatures = None if protection is None else protection.signatures
         if signatures is not None and (fault := signatures.fault(record.template, envelope.signature)) is not None:
             raise BadTemplate(f"bad signature: {fault}")
@@ -124,5 +144,5 @@ class Templates:
             digest=digest_of(replace(envelope, flags=envelope.flags | ENCRYPTED) if encrypted else envelope),
             max_depth=policy.max_depth or self._settings.max_depth,
             late=record.finished(now_ms).late > record.late,
-            flow=envelope_flow(envelope),
+            flow=envelope_flow(envelope, record.tenant),
         )

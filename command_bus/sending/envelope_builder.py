@@ -26,9 +26,12 @@ from command_bus.messages.message import (
 from command_bus.messages.outgoing import Envelope, OutgoingMessage
 from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy, Priority, RetryPolicy
 from command_bus.messages.unique import Unique
-from command_bus.sending.checked_options import checked_headers, checked_id, checked_ms, until_ms
+from command_bus.messages.upcasting import checked_version
+from command_bus.sending.checked_options import checked_headers, checked_id
 from command_bus.sending.command_ids import new_command_id
+from command_bus.sending.outgoing_options import compresses, fold, schedule
 from command_bus.sending.priorities import checked_priority, options_of
+from command_bus.serialization.callers_option import CALLERS
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
     GIVEN_ID,
@@ -43,6 +46,7 @@ from command_bus.serialization.models import MessageCodec, codec_for
 from command_bus.serialization.msgpack import pack
 from command_bus.serialization.overrides import override
 from command_bus.serialization.protection import Protection
+from command_bus.serialization.version_option import VERSION, with_version
 from command_bus.settings import BusSettings
 from command_bus.transport.flows import flow_of, tenant_of
 from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_label, mailbox_name
@@ -89,6 +93,7 @@ class EnvelopeBuilder:
         self.sign = None if protection is None else protection.sign
         self._routes: dict[type[Message[Any]], _Route] = {}
         self._names: dict[str, type[Message[Any]]] = {}
+        self._compresses = settings.compress_above is not None  # or a class does
         self._limits = Limits(max_bytes=settings.max_payload, max_nesting=settings.max_nesting)
 
     def outgoing(
@@ -128,14 +133,16 @@ class EnvelopeBuilder:
             priority=spec.priority if priority is None else checked_priority(priority),
             tenant="" if spec.fair_by is None else tenant_of(getattr(message, spec.fair_by, None)),
         )
+        if spec.version > 1:
+            out.options[VERSION] = spec.version
         if retry is not None or attempt_timeout is not None:
             override(out.options, retry, attempt_timeout)
         if headers:
             out.headers = checked_headers(headers)
         if unique is not None or spec.unique is not None:
-            delay = _fold(out, unique or spec.unique, delay, at)
+            delay = fold(out, unique or spec.unique, delay, at)
         if delay or at is not None or expires is not None:
-            _schedule(out, delay, at, expires)
+            schedule(out, delay, at, expires)
         return out
 
     def raw(
@@ -145,6 +152,7 @@ class EnvelopeBuilder:
         name: str,
         payload: Mapping[str, Any],
         *,
+        version: int = 1,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
         at: datetime | None = None,
@@ -175,7 +183,9 @@ class EnvelopeBuilder:
             headers=checked_headers(headers or {}),
             priority=None if priority is None else checked_priority(priority),
         )
-        _schedule(out, _fold(out, unique, delay, at), at, expires)
+        schedule(out, fold(out, unique, delay, at), at, expires)
+        if checked_version(version) > 1:
+            out.options[VERSION] = version
         override(out.options, retry, attempt_timeout)
         return out
 
@@ -199,7 +209,8 @@ class EnvelopeBuilder:
             running.correlation_id if running is not None else None,
             running.command_id if running is not None else None,
             out.headers or None,
-            options={**out.options, **(options_of(priority) or {})} or None,
+            options=(out.options or None) if priority == "normal" and running is None else _options(out, priority, running),
+            compressed=self._compresses and compresses(out, self._settings),
         )  # fmt: skip
         return Submission(
             mailbox,
@@ -211,7 +222,7 @@ class EnvelopeBuilder:
             out.given_id or out.inbox is not None,
             out.name,
             None if out.deadline is None else partial(self._renewed, envelope, out.deadline),
-            flow_of(priority, out.tenant),
+            flow_of(priority, out.tenant) if out.tenant or priority != "normal" else "",
             None if out.unique is None else UniqueSubmission.of(out.unique, envelope, mailbox),
         )
 
@@ -344,13 +355,18 @@ class EnvelopeBuilder:
                 f"{kind.__module__}.{kind.__qualname__} and {other.__module__}.{other.__qualname__} have the wire name {spec.name!r}: "
                 'give one of them another with name="…"'
             )
+        self._compresses = self._compresses or spec.compress_above is not None
         policy = self._settings.entity(spec.entity)
         at_most_once = self._settings.handling(spec).delivery == "at_most_once"
         flags = AT_MOST_ONCE if at_most_once else 0
         priority = spec.priority or policy.priority
         sample = None if spec.entity is None else "x"
         stamp = EnvelopeTemplate(
-            WireEnvelope("x", spec.name, spec.entity, sample, b"", flags, options=options_of(priority)), self.sign
+            WireEnvelope(
+                "x", spec.name, spec.entity, sample, b"", flags, options=with_version(options_of(priority), spec.version)
+            ),
+            self.sign,
+            self._settings.compress_above_of(spec),
         )
         depth = policy.max_depth or self._settings.max_depth
         flow = flow_of(priority)
@@ -362,34 +378,16 @@ def _left_ms(deadline: float) -> int:
     return max(1, int((deadline - mono()) * 1000))
 
 
+def _options(out: OutgoingMessage, priority: Priority, running: Running | None) -> dict[str, Any] | None:
+    """Return what is asked for a message alone; for a call also who waits for it, if they have places of limits."""
+    callers = running.callers if running is not None and out.inbox else None
+    if priority == "normal" and not callers:
+        return out.options or None
+    return {**out.options, **(options_of(priority) or {}), **({CALLERS: dict(callers)} if callers else {})}
+
+
 def _cycle(out: OutgoingMessage, running: Running) -> CallCycle:
     return CallCycle(
         f"the handler of {running.name} calls {out.name} on {mailbox_label(running.mailbox)}, which it holds itself: "
         "the call would wait for its own handler. Dispatch it instead, or do the work in place"
     )
-
-
-def _fold(out: OutgoingMessage, unique: Unique | None, delay: float, at: datetime | None) -> float:
-    """Give a message its unique key; return the seconds until it takes its place."""
-    if unique is None:
-        return delay
-    if not isinstance(unique, Unique):
-        raise InvalidCommand(f"unique is a Unique, not {unique!r}: from command_bus import Unique")
-    if out.entity_type is None:
-        raise InvalidCommand(f"a unique key is one within an entity, and {out.name!r} names none")
-    if unique.debounce is not None and (delay or at is not None):
-        given = f"delay={delay!r}" if at is None else f"at={at!r}"
-        raise InvalidCommand(
-            f"{given} and Unique(debounce={unique.debounce!r}): each says when it takes its place, give one of them"
-        )
-    out.unique = unique
-    out.options["u"] = unique.key or out.name
-    return delay if unique.debounce is None else unique.debounce
-
-
-def _schedule(out: OutgoingMessage, delay: float, at: datetime | None, expires: float | None) -> None:
-    out.delay_ms = checked_ms("delay", delay, zero=True) if at is None else until_ms(at, delay)
-    if expires is not None:
-        out.ttl_ms = checked_ms("expires", expires) - out.delay_ms
-        if out.ttl_ms <= 0:
-            raise InvalidCommand(f"expires={expires!r} is over before delay={delay!r}: the command would never start")

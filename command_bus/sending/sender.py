@@ -100,10 +100,12 @@ class Sender:
         entity_id: str | int | None,
         name: str,
         payload: Mapping[str, Any],
+        *,
+        version: int = 1,
         **options: Unpack[DispatchOptions],
     ) -> Receipt[Any]:
         """See `CommandBus.dispatch_raw`."""
-        out = self._builder.raw(entity_type, entity_id, name, payload, **options)
+        out = self._builder.raw(entity_type, entity_id, name, payload, version=version, **options)
         ask = partial(self._ask_later, None) if options.get("keep_result") else None
         return receipt(out.command_id, await self._send(out), ask, out.other)
 
@@ -140,11 +142,12 @@ class Sender:
         name: str,
         payload: Mapping[str, Any],
         *,
+        version: int = 1,
         timeout: float | None = None,
         **options: Unpack[DispatchOptions],
     ) -> Any:
         """See `CommandBus.call_raw`."""
-        out = self._builder.raw(entity_type, entity_id, name, payload, **options)
+        out = self._builder.raw(entity_type, entity_id, name, payload, version=version, **options)
         return await self._exchange(out, Any, timeout)
 
     async def result(self, command_id: str | UUID, command_type: type[Message[Any]] | None, timeout: float) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 from command_bus.serialization.announced_schema import plain_data, sound_schema
 from command_bus.serialization.limits import Limits, Undecodable
 from command_bus.serialization.msgpack import pack, unpack
+from command_bus.serialization.version_option import is_version
 
 __all__ = ["CommandInfo", "WorkerInfo", "WorkerStatus", "read_description", "read_worker", "worker_record", "worker_statuses"]
 
@@ -42,7 +43,12 @@ def read_description(name: str, record: bytes, workers: tuple[str, ...]) -> Comm
         schema=schema,
         reply=sound_schema(facts.get("reply")),
         workers=workers,
+        version=_version(facts.get("version", 1)),
     )
+
+
+def _version(found: Any) -> int:
+    return found if is_version(found) else 1
 
 
 def _policy(found: Any) -> dict[str, Any]:
@@ -109,6 +115,7 @@ class CommandInfo:
         schema: JSON Schema of its fields.
         reply: JSON Schema of its reply; None if JSON Schema cannot describe it.
         workers: The live workers that handle it.
+        version: Of its fields (see `upcasts`).
     """
 
     name: str
@@ -120,6 +127,7 @@ class CommandInfo:
     schema: Mapping[str, Any]
     reply: Mapping[str, Any] | None
     workers: tuple[str, ...]
+    version: int = 1
 
 
 _LIMITS = Limits(max_bytes=1024 * 1024)

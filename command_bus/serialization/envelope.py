@@ -13,22 +13,36 @@ handlers are found in a registry only, and the code that writes to `inbox` check
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
 from command_bus.errors import InvalidCommand
-from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable, UnsupportedVersion
-from command_bus.serialization.msgpack import reason_of
-from command_bus.serialization.native import Packer, Unpacker, unpackb
-from command_bus.serialization.overrides import ATTEMPT_TIMEOUT, RETRY, is_attempt_timeout, is_retry
-from command_bus.serialization.priority_option import PRIORITY, is_priority
+from command_bus.serialization.compression import COMPRESSED, ZLIB, compressed
+from command_bus.serialization.envelope_reading import names_of, salvage, unpack_envelope
+from command_bus.serialization.native import Packer
+from command_bus.serialization.wire_envelope import (
+    AT_MOST_ONCE,
+    CRITICAL,
+    ENCRYPTED,
+    ENTITY_ID_LIMIT,
+    ENVELOPE_VERSION,
+    GIVEN_ID,
+    HEAD_LIMIT,
+    HEADERS_LIMIT,
+    IN_DISPATCH,
+    KEEP_OUTCOME,
+    KNOWN_OPTIONS,
+    OPTIONS,
+    SHORTEST,
+    WireEnvelope,
+)
 
 __all__ = [
     "AT_MOST_ONCE",
     "CRITICAL",
     "ENCRYPTED",
+    "ENTITY_ID_LIMIT",
     "ENVELOPE_VERSION",
     "GIVEN_ID",
     "HEADERS_LIMIT",
@@ -45,88 +59,14 @@ __all__ = [
     "pack_envelope",
     "packed_text",
     "salvage",
+    "shrunk",
     "unpack_envelope",
 ]
-
-ENVELOPE_VERSION = 1
-
-GIVEN_ID = 1
-"""Flag: the command id is remembered for the whole dedup window, and the result with it: the id was given, or the result is to be kept."""
-AT_MOST_ONCE = 2
-"""Flag: an interrupted command is dead-lettered, never run again."""
-IN_DISPATCH = 4
-"""Flag: a dispatch remembers the command id while it is open, so that no mark of its own is kept."""
-KEEP_OUTCOME = 8
-"""Flag: its outcome is kept for the dispatch, which the correlation id names."""
-
-ENCRYPTED = 16
-"""Flag: the payload is what a cipher made of it (see `protection`)."""
-CRITICAL = 1 << 16
-"""The first critical flag. A reader that does not know one of these treats the envelope as one of a later version; lower ones it ignores."""
-OPTIONS = CRITICAL
-"""Critical flag: the envelope has options. Packing sets it."""
-
-KNOWN_OPTIONS: dict[str, Callable[[Any], bool]] = {
-    RETRY: is_retry,
-    ATTEMPT_TIMEOUT: is_attempt_timeout,
-    PRIORITY: is_priority,
-    "u": lambda key: type(key) is str and key != "",  # see `transport/unique_keys.py`
-}
-"""Tells by an option's key whether a value is one of it. A reader that meets another key treats the envelope as one of a later version."""
 
 Sign = Callable[[bytes], bytes]
 """Gives the signature of an envelope's bytes, at most 255 bytes long."""
 
-HEAD_LIMIT = 4 * 1024
-"""Bytes of the packed envelope without payload, headers and entity id."""
-HEADERS_LIMIT = 16 * 1024
-"""Bytes of the packed headers."""
-ENTITY_ID_LIMIT = 4 * 1024
-"""Bytes of an entity id, as `canonical_entity_id` checks it."""
-
-_SHORTEST = 6
-_LONGEST = 13
-_NAME = 2
-_FLAGS = 6
-_INBOX = 8
-_BEHIND_HEADERS = 12
-_NO_TAIL = [0, None, None, None, None, None, None]
 _SHORT_TEXT = [bytes([0xA0 | size]) for size in range(32)]
-
-
-@dataclass(slots=True)
-class WireEnvelope:
-    """A command on the wire.
-
-    Attributes:
-        command_id: Identifies the command, for dedup and replies.
-        name: The wire name of its class.
-        entity_type: Type of the entity whose commands run in order; None, as `entity_id` then is, for an unordered command.
-        entity_id: Id of that entity, as canonical text.
-        payload: The packed map of its fields.
-        flags: `GIVEN_ID`, `AT_MOST_ONCE`, `IN_DISPATCH`, `KEEP_OUTCOME`, `ENCRYPTED`, or several; unknown ones below `CRITICAL` are kept.
-        ttl_ms: It expires so many milliseconds after it was accepted; None: never.
-        inbox: Where the caller waits for the reply, or None.
-        correlation_id: Shared by all commands of one business transaction.
-        causation_id: The command whose handler sent this one.
-        headers: Text by text, for tracing and the like.
-        signature: Signature of all elements before it, as received; packing signs again.
-        options: What the sender asks for this command alone, by the keys of `KNOWN_OPTIONS`; None if nothing.
-    """
-
-    command_id: str
-    name: str
-    entity_type: str | None
-    entity_id: str | None
-    payload: bytes
-    flags: int = 0
-    ttl_ms: int | None = None
-    inbox: str | None = None
-    correlation_id: str | None = None
-    causation_id: str | None = None
-    headers: dict[str, str] | None = None
-    signature: bytes | None = None
-    options: dict[str, Any] | None = None
 
 
 def pack_envelope(envelope: WireEnvelope, sign: Sign | None = None) -> bytes:
@@ -138,6 +78,8 @@ def pack_envelope(envelope: WireEnvelope, sign: Sign | None = None) -> bytes:
     headers = envelope.headers
     if headers:
         _check_headers(headers)
+    if envelope.compressed:
+        envelope = shrunk(envelope)
     parts = [
         ENVELOPE_VERSION,
         envelope.command_id,
@@ -156,32 +98,47 @@ def pack_envelope(envelope: WireEnvelope, sign: Sign | None = None) -> bytes:
     return data if sign is None else _signed(bytes([data[0] + 1]) + data[1:], sign)
 
 
+def shrunk(envelope: WireEnvelope) -> WireEnvelope:
+    """Return an envelope whose payload is as it travels: compressed if that was asked for and saves something."""
+    smaller = compressed(envelope.payload) if envelope.compressed else None
+    if smaller is None:
+        return replace(envelope, compressed=False)
+    return replace(envelope, payload=smaller, options={**(envelope.options or {}), COMPRESSED: ZLIB}, compressed=False)
+
+
 class EnvelopeTemplate:
     """Packs envelopes that differ in command id, entity id and payload only, as `pack_envelope` would, in a fifth of the time.
 
     Args:
         template: All else.
         sign: As for `pack_envelope`.
+        compress_above: Payloads of more bytes are compressed, if that saves something; None: none is.
 
     Raises:
         InvalidCommand: As `pack_envelope`.
     """
 
-    __slots__ = ("_head", "_name", "_sign", "_tail", "_template")
+    __slots__ = ("_above", "_head", "_name", "_sign", "_smaller", "_tail", "_template")
 
-    def __init__(self, template: WireEnvelope, sign: Sign | None = None) -> None:
+    def __init__(self, template: WireEnvelope, sign: Sign | None = None, compress_above: int | None = None) -> None:
         pack_envelope(template)  # checks it
+        self._above = compress_above
+        self._smaller: EnvelopeTemplate | None = None
+        if compress_above is not None:
+            self._smaller = EnvelopeTemplate(replace(template, options={**(template.options or {}), COMPRESSED: ZLIB}), sign)
         tail = _tail(template) if sign is None else _whole_tail(template)
         pack = Packer().pack
         self._sign = sign
         self._template = template
-        self._head: bytes = bytes([0x90 | (_SHORTEST + len(tail) + (sign is not None))]) + pack(ENVELOPE_VERSION)
+        self._head: bytes = bytes([0x90 | (SHORTEST + len(tail) + (sign is not None))]) + pack(ENVELOPE_VERSION)
         self._name: bytes = pack(template.name) + pack(template.entity_type)
         self._tail: bytes = b"".join(pack(part) for part in tail)
 
     def pack(self, command_id: bytes, entity_id: bytes, payload: bytes) -> bytes:
         """Return the envelope; command and entity id are MessagePack already (see `packed_text`)."""
         size = len(payload)
+        if self._smaller is not None and (smaller := compressed(payload, self._above)) is not None:
+            return self._smaller.pack(command_id, entity_id, smaller)
         if size < 0x100:
             start = b"\xc4" + size.to_bytes(1, "big")
         elif size < 0x10000:
@@ -202,11 +159,11 @@ class EnvelopeTemplate:
         return envelopes if sign is None else [_signed(data, sign) for data in envelopes]
 
     def packer(self) -> Callable[[str, str, bytes], bytes] | None:
-        """Return a function that packs many envelopes in a row, in half of `pack`'s time; None if they are signed.
+        """Return a function that packs many envelopes in a row, in half of `pack`'s time; None if they are signed or may be compressed.
 
         It does not check the head: the ids that it is given are short.
         """
-        if self._sign is not None:
+        if self._sign is not None or self._smaller is not None:
             return None
         pack, name, entity_type, tail = (
             Packer(buf_size=512).pack,
@@ -232,63 +189,6 @@ def packed_text(text: str) -> bytes:
     return packed
 
 
-def unpack_envelope(data: bytes, limits: Limits = DEFAULT_LIMITS) -> WireEnvelope:
-    """Return the envelope that was packed; its payload is not read.
-
-    Raises:
-        UnsupportedVersion: It was written by a later version, or has a critical flag that is not known.
-        Undecodable: It is no envelope. Both errors carry the command id, name and inbox as far as they can be read.
-    """
-    if len(data) > limits.max_bytes + HEAD_LIMIT + HEADERS_LIMIT + ENTITY_ID_LIMIT:
-        raise salvage(data, f"an envelope of {len(data)} bytes, the limit of its payload is {limits.max_bytes}")
-    try:
-        parts = unpackb(data, max_array_len=64)
-    except MemoryError:
-        raise
-    except Exception as error:  # noqa: BLE001 - msgpack raises many types on bad bytes
-        raise salvage(data, reason_of(error)) from None
-    if type(parts) is not list or not parts or type(parts[0]) is not int:
-        raise salvage(data, "not an envelope")
-    options = None
-    if len(parts) > _FLAGS and type(parts[_FLAGS]) is int and parts[_FLAGS] >= CRITICAL and parts[0] == ENVELOPE_VERSION:
-        options = _take_options(data, parts)
-    if parts[0] != ENVELOPE_VERSION or not _SHORTEST <= len(parts) <= _LONGEST:
-        raise salvage(data, f"an envelope of {len(parts)} elements", version=parts[0])
-    envelope = _read(parts)
-    if envelope is None:
-        raise salvage(data, "an envelope with an element of the wrong type")
-    envelope.options = options
-    return envelope
-
-
-def _take_options(data: bytes, parts: list[Any]) -> dict[str, Any]:
-    """Take the options out of the elements of an envelope that has critical flags.
-
-    Raises:
-        UnsupportedVersion: A critical flag or an option is not known.
-        Undecodable: There are no options, or one is not what it may be.
-    """
-    unknown = parts[_FLAGS] // CRITICAL * CRITICAL & ~OPTIONS
-    if unknown:
-        raise _of_later_release(data, flags=unknown)
-    options = parts.pop(_BEHIND_HEADERS) if len(parts) > _BEHIND_HEADERS else None
-    if type(options) is not dict or not options or not all(type(key) is str for key in options):
-        raise salvage(data, "an envelope whose options are missing")
-    if strange := sorted(options.keys() - KNOWN_OPTIONS.keys()):
-        raise _of_later_release(data, options=tuple(strange))
-    for key, value in options.items():
-        if not KNOWN_OPTIONS[key](value):
-            raise salvage(data, f"an envelope whose option {key!r} is of the wrong type")
-    return options
-
-
-def _of_later_release(data: bytes, *, flags: int = 0, options: tuple[str, ...] = ()) -> UnsupportedVersion:
-    head = salvage(data, "")
-    return UnsupportedVersion(
-        ENVELOPE_VERSION, flags=flags, options=options, command_id=head.command_id, name=head.name, inbox=head.inbox
-    )
-
-
 def digest(name: str, entity_type: str | None, entity_id: str | None, payload: bytes) -> bytes:
     """Return eight bytes by which a repeated command id is seen to come with the same command.
 
@@ -296,19 +196,6 @@ def digest(name: str, entity_type: str | None, entity_id: str | None, payload: b
     """
     head: bytes = Packer(buf_size=256).pack((name, entity_type, entity_id))  # an array delimits itself
     return blake2b(head + payload, digest_size=8).digest()
-
-
-def salvage(data: bytes, reason: str, *, version: int = ENVELOPE_VERSION) -> Undecodable:
-    """Return the error for a bad envelope, with all that can be read of it, so that its caller need not wait for a timeout."""
-    elements: list[Any] = []
-    unpacker = Unpacker(max_buffer_size=max(len(data), 1), max_array_len=64)
-    with suppress(Exception):  # cut short or damaged from there on; what was read before counts
-        unpacker.feed(data)
-        elements.extend(unpacker.unpack() for _ in range(min(unpacker.read_array_header(), _INBOX + 1)))
-    command_id, name, inbox = (_text_at(elements, index) for index in (1, _NAME, _INBOX))
-    if version > ENVELOPE_VERSION:
-        return UnsupportedVersion(version, command_id=command_id, name=name, inbox=inbox)
-    return Undecodable(reason, command_id=command_id, name=name, inbox=inbox)
 
 
 def _tail(envelope: WireEnvelope) -> tuple[Any, ...]:
@@ -374,72 +261,3 @@ def _head_fault(envelope: WireEnvelope) -> str:
         except UnicodeEncodeError:
             return f"{field}: text with lone surrogates, which UTF-8 cannot carry"
     return "the envelope has a number beyond 64 bits or an element of the wrong type"
-
-
-def _read(parts: list[Any]) -> WireEnvelope | None:
-    """Return the envelope if every element has its type. Spelled out, because a loop over a table takes three times as long."""
-    parts += _NO_TAIL[len(parts) - _SHORTEST :]
-    (
-        _,
-        command_id,
-        name,
-        entity_type,
-        entity_id,
-        payload,
-        flags,
-        ttl_ms,
-        inbox,
-        correlation_id,
-        causation_id,
-        headers,
-        signature,
-    ) = parts
-    if (
-        type(command_id) is str
-        and command_id
-        and type(name) is str
-        and type(payload) is bytes
-        and ((type(entity_id) is str and type(entity_type) is str) or (entity_id is None and entity_type is None))
-        and (type(flags) is int and flags >= 0)
-        and (ttl_ms is None or (type(ttl_ms) is int and ttl_ms >= 0))
-        and (inbox is None or type(inbox) is str)
-        and (correlation_id is None or type(correlation_id) is str)
-        and (causation_id is None or type(causation_id) is str)
-        and (headers is None or _is_text_map(headers))
-        and (signature is None or type(signature) is bytes)
-    ):
-        return WireEnvelope(
-            command_id,
-            name,
-            entity_type,
-            entity_id,
-            payload,
-            flags,
-            ttl_ms,
-            inbox,
-            correlation_id,
-            causation_id,
-            headers,
-            signature,
-        )
-    return None
-
-
-def names_of(packed: bytes) -> tuple[str, str, str, str]:
-    """Return command id, wire name, entity type and entity id as an event quotes them from an envelope; empty where there is none."""
-    unpacker = Unpacker(unicode_errors="replace")
-    found: list[str] = []
-    with suppress(ValueError, TypeError):
-        unpacker.feed(packed)
-        found = [name if type(name) is str else "" for name in unpacker]
-    command_id, name, entity_type, entity_id, *_ = [*found, "", "", "", ""]
-    return command_id, name, entity_type, entity_id
-
-
-def _is_text_map(headers: Any) -> bool:
-    return type(headers) is dict and all(type(key) is str and type(value) is str for key, value in headers.items())
-
-
-def _text_at(elements: list[Any], index: int) -> str | None:
-    value = elements[index] if index < len(elements) else None
-    return value if type(value) is str and 0 < len(value) <= HEAD_LIMIT else None

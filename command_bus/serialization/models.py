@@ -85,19 +85,26 @@ class MessageCodec(Generic[M]):
         except InvalidCommand as error:
             raise InvalidCommand(f"{self._name}.{error.message}") from error
 
-    def decode(self, payload: bytes, limits: Limits = DEFAULT_LIMITS) -> M:
+    def decode(
+        self, payload: bytes, limits: Limits = DEFAULT_LIMITS, upcast: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    ) -> M:
         """Return the message, validated.
+
+        Args:
+            payload: Its fields.
+            limits: Of what is read.
+            upcast: Makes fields of this version of those that the payload has; None: it has this version.
 
         Raises:
             InvalidCommand: The payload does not match the class; the text has places and reasons, never values.
         """
         try:
-            fields = unpack(payload, limits)
+            fields: dict[str, Any] = unpack(payload, limits)
         except Undecodable as error:
             raise InvalidCommand(f"{self._name}: the payload cannot be read: {error.reason}") from None
         if type(fields) is not dict:
             raise InvalidCommand(f"{self._name}: the payload is a map of fields, not a value of type {type(fields).__name__}")
-        return self.validate(fields)
+        return self.validate(fields if upcast is None else upcast(fields))
 
     def validate(self, fields: dict[str, Any]) -> M:
         """Return the message made of plain values, as they come from the wire or from a table.

@@ -17,7 +17,9 @@ from dataclasses import replace
 from typing import Final, Protocol, Self
 
 from command_bus.errors import BadResult, InvalidCommand
-from command_bus.serialization.envelope import ENCRYPTED, Sign, WireEnvelope, pack_envelope
+from command_bus.serialization.compression import expanded
+from command_bus.serialization.envelope import ENCRYPTED, Sign, WireEnvelope, pack_envelope, shrunk
+from command_bus.serialization.limits import DEFAULT_LIMITS, Undecodable, reading_limits
 from command_bus.serialization.native import Packer
 from command_bus.serialization.reply import Completed
 from command_bus.settings import BusSettings
@@ -94,9 +96,18 @@ class Protection:
         namespace: Of the bus.
         signatures: Its keys, or None.
         cipher: Its cipher, or None.
+        most: Bytes of a payload or reply that is expanded.
     """
 
-    def __init__(self, namespace: str, signatures: Signatures | None, cipher: PayloadCipher | None) -> None:
+    def __init__(
+        self,
+        namespace: str,
+        signatures: Signatures | None,
+        cipher: PayloadCipher | None,
+        *,
+        most: int = DEFAULT_LIMITS.max_bytes,
+    ) -> None:
+        self._most = most
         self._namespace = namespace
         self.signatures = signatures
         self.cipher = cipher
@@ -106,7 +117,8 @@ class Protection:
         """Return the protection that settings and arguments name, or None."""
         keys = {key_id: secret.get_secret_value().encode() for key_id, secret in settings.signing_keys.items()}
         signatures = Signatures(settings.namespace, keys, required=settings.require_signatures) if keys else None
-        return cls(settings.namespace, signatures, cipher) if signatures or cipher else None
+        most = reading_limits(settings).max_bytes
+        return cls(settings.namespace, signatures, cipher, most=most) if signatures or cipher else None
 
     @property
     def sign(self) -> Sign | None:
@@ -114,12 +126,13 @@ class Protection:
         return None if self.signatures is None else self.signatures.sign
 
     def pack(self, envelope: WireEnvelope) -> bytes:
-        """Return the envelope's bytes, encrypted and signed as far as this bus does that.
+        """Return the envelope's bytes, compressed, encrypted and signed, in this order, as far as the envelope and this bus ask for it.
 
         Raises:
             InvalidCommand: As `pack_envelope`, or the cipher failed.
         """
         if self.cipher is not None:
+            envelope = shrunk(envelope)
             try:
                 payload = self.cipher.encrypt(envelope.payload, self._aad("command", envelope))
             except Exception as error:  # noqa: BLE001 - a cipher raises what it likes
@@ -128,41 +141,50 @@ class Protection:
         return pack_envelope(envelope, self.sign)
 
     def payload(self, envelope: WireEnvelope) -> bytes:
-        """Return the packed payload in clear text.
+        """Return the packed payload in clear text, expanded.
 
         Raises:
-            InvalidCommand: It cannot be decrypted. The cipher's own text is left out: it may contain data.
+            InvalidCommand: It cannot be decrypted, or is larger than the limit. The cipher's own text is left out: it may contain data.
         """
         if not envelope.flags & ENCRYPTED:
             return envelope.payload
         if self.cipher is None:
             raise InvalidCommand("its payload is encrypted, and this bus has no cipher")
         try:
-            return bytes(self.cipher.decrypt(envelope.payload, self._aad("command", envelope)))
+            clear = bytes(self.cipher.decrypt(envelope.payload, self._aad("command", envelope)))
         except Exception as error:  # noqa: BLE001 - a cipher raises what it likes
             raise InvalidCommand(f"its payload cannot be decrypted: {type(error).__name__}") from None
+        try:
+            return expanded(clear, self._most) if envelope.compressed else clear
+        except Undecodable as error:
+            raise InvalidCommand(f"its payload is {error.reason}") from None
 
-    def reply(self, envelope: WireEnvelope, value: bytes) -> Completed:
+    def reply(self, envelope: WireEnvelope, outcome: Completed) -> Completed:
         """Return the reply to a command: encrypted if the command was, since then its caller has the cipher."""
         if self.cipher is None or not envelope.flags & ENCRYPTED:
-            return Completed(value)
+            return outcome
         try:
-            return Completed(bytes(self.cipher.encrypt(value, self._aad("reply", envelope.command_id))), encrypted=True)
+            secret = bytes(self.cipher.encrypt(outcome.value, self._aad("reply", envelope.command_id)))
+            return replace(outcome, value=secret, encrypted=True)
         except Exception as error:  # noqa: BLE001 - as above
             raise BadResult(f"the cipher failed to encrypt the reply: {type(error).__name__}") from None
 
     def result(self, command_id: str, outcome: Completed) -> Completed:
-        """Return a reply in clear text.
+        """Return a reply in clear text, expanded.
 
         Raises:
-            BadResult: It cannot be decrypted.
+            BadResult: It cannot be decrypted, or is larger than the limit.
         """
         if not outcome.encrypted or self.cipher is None:
             return outcome
         try:
-            return Completed(bytes(self.cipher.decrypt(outcome.value, self._aad("reply", command_id))))
+            clear = bytes(self.cipher.decrypt(outcome.value, self._aad("reply", command_id)))
         except Exception as error:  # noqa: BLE001 - as above
             raise BadResult(f"the reply cannot be decrypted: {type(error).__name__}", command_id=command_id) from None
+        try:
+            return Completed(expanded(clear, self._most) if outcome.compressed else clear)
+        except Undecodable as error:
+            raise BadResult(f"the reply is {error.reason}", command_id=command_id) from None
 
     def _aad(self, what: str, of: WireEnvelope | str) -> bytes:
         """Return the data that a ciphertext is bound to, so that it cannot be used in another place."""

@@ -25,6 +25,7 @@ from command_bus.errors import (
     InvalidCommand,
     NoHandler,
 )
+from command_bus.serialization.compression import expanded
 from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable, UnsupportedVersion
 from command_bus.serialization.models import ReplyCodec
 from command_bus.serialization.msgpack import pack, reason_of, unpack
@@ -60,10 +61,11 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The handler returned; `value` is its packed reply, or what a cipher made of it."""
+    """The handler returned; `value` is its packed reply, or what compression and then a cipher made of it."""
 
     value: bytes
     encrypted: bool = False
+    compressed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class Forged:
 
 Outcome: TypeAlias = Completed | Rejected | Failed | Interrupted | Expired | Unhandled | Invalid | BadReply | Cancelled | Forged
 
-_COMPLETED, _REJECTED, _FAILED, _CANCELLED = 0, 1, 2, 8
+_COMPLETED, _REJECTED, _FAILED, _CANCELLED, _COMPRESSED = 0, 1, 2, 8, 10
 _WITH_MESSAGE: dict[int, type[Interrupted | Expired | Unhandled | Invalid | BadReply | Cancelled | Forged]] = {
     3: Interrupted,
     4: Expired,
@@ -160,7 +162,8 @@ def pack_reply(command_id: str, outcome: Outcome) -> bytes:
     """Return the bytes of a reply. Never fails on an outcome: details that cannot be packed are left out, and the message says so."""
     match outcome:
         case Completed():
-            body: tuple[Any, ...] = (_COMPLETED, outcome.value, 1) if outcome.encrypted else (_COMPLETED, outcome.value)
+            kind = _COMPRESSED if outcome.compressed else _COMPLETED
+            body: tuple[Any, ...] = (kind, outcome.value, 1) if outcome.encrypted else (kind, outcome.value)
         case Rejected():
             body = (_REJECTED, *_rejection(outcome))
         case Failed():
@@ -175,6 +178,8 @@ def pack_reply(command_id: str, outcome: Outcome) -> bytes:
 
 def unpack_reply(data: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[str, Outcome]:
     """Return the command id and its outcome. The value of a completed command stays packed, and its size is not checked here.
+
+    One that was compressed is expanded, if it is no larger than the limits allow; an encrypted one is expanded when it is decrypted.
 
     Raises:
         UnsupportedVersion: A later version wrote it.
@@ -262,6 +267,9 @@ def _outcome(kind: int, body: list[Any], limits: Limits) -> Outcome | None:
     """Return the outcome, or None if the body is not that of its kind. Elements that a later version appends are ignored."""
     if kind == _COMPLETED and type(body[0]) is bytes:  # first and without `match`, which takes 2 µs
         return Completed(body[0], len(body) > 1 and body[1] == 1)
+    if kind == _COMPRESSED and type(body[0]) is bytes:
+        encrypted = len(body) > 1 and body[1] == 1
+        return Completed(body[0], True, True) if encrypted else Completed(expanded(body[0], limits.max_bytes))
     match kind, body:
         case 1, [str(message), str(code), bytes(packed), *_]:
             details = unpack(packed, limits)

@@ -129,6 +129,7 @@ class SyncCommandBus:
         name: str,
         payload: Mapping[str, Any],
         *,
+        version: int = 1,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
         at: datetime | None = None,
@@ -145,7 +146,7 @@ class SyncCommandBus:
             command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
             retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority,
         )  # fmt: skip
-        return self._bus.receive(lambda bus: bus.dispatch_raw(entity_type, entity_id, name, payload, **options))
+        return self._bus.receive(lambda bus: bus.dispatch_raw(entity_type, entity_id, name, payload, version=version, **options))
 
     def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
         """See `CommandBus.dispatch_batch`. The iterable is consumed in the bus's own thread."""
@@ -158,12 +159,18 @@ class SyncCommandBus:
         timeout: float | None = None,
         command_id: str | UUID | None = None,
         headers: Mapping[str, str] | None = None,
+        priority: Priority | None = None,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
     ) -> R:
         """See `CommandBus.call`."""
         options = CallOptions(
-            timeout=timeout, command_id=command_id, headers=headers, retry=retry, attempt_timeout=attempt_timeout
+            timeout=timeout,
+            command_id=command_id,
+            headers=headers,
+            priority=priority,
+            retry=retry,
+            attempt_timeout=attempt_timeout,
         )
         return self._bus.do(lambda bus: bus.call(command, **options))
 
@@ -174,17 +181,24 @@ class SyncCommandBus:
         name: str,
         payload: Mapping[str, Any],
         *,
+        version: int = 1,
         timeout: float | None = None,
         command_id: str | UUID | None = None,
         headers: Mapping[str, str] | None = None,
+        priority: Priority | None = None,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
     ) -> Any:
         """See `CommandBus.call_raw`."""
         options = CallOptions(
-            timeout=timeout, command_id=command_id, headers=headers, retry=retry, attempt_timeout=attempt_timeout
+            timeout=timeout,
+            command_id=command_id,
+            headers=headers,
+            priority=priority,
+            retry=retry,
+            attempt_timeout=attempt_timeout,
         )
-        return self._bus.do(lambda bus: bus.call_raw(entity_type, entity_id, name, payload, **options))
+        return self._bus.do(lambda bus: bus.call_raw(entity_type, entity_id, name, payload, version=version, **options))
 
     @overload
     def result(self, command_id: str | UUID, command_type: type[Message[R]], *, timeout: float = ...) -> R: ...

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         EntityTypeInfo,
         HoldInfo,
         ShareInfo,
+        UniqueKeyPage,
     )
     from command_bus.bus import CommandBus
     from command_bus.messages.limits import Rate
@@ -226,6 +227,10 @@ class SyncEntityScope(Part[EntityScope]):
     def forget(self, key: str) -> bool:
         """See `EntityScope.forget`."""
         return self._do(lambda scope: scope.forget(key))
+
+    def unique_keys(self, *, limit: int = 100, scan: int = 20_000) -> UniqueKeyPage:
+        """See `EntityScope.unique_keys`."""
+        return self._do(lambda scope: scope.unique_keys(limit=limit, scan=scan))
 
 
 class SyncEvents(Part[Events]):

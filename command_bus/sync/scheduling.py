@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from command_bus.admin.commands import Commands
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from command_bus.admin.commands import DelayedCommand
     from command_bus.handlers.registry import HandlerRegistry
     from command_bus.messages.message import Message
-    from command_bus.scheduling.declarations import ScheduleOptions
-    from command_bus.scheduling.info import ScheduleInfo, SyncReport
+    from command_bus.scheduling.declarations import PutOptions
+    from command_bus.scheduling.info import ImportReport, ScheduleInfo, SyncReport
     from command_bus.scheduling.specs import Cron, Every
 
 __all__ = ["SyncCommands", "SyncSchedules"]
@@ -37,18 +37,9 @@ class SyncCommands(Part[Commands]):
 class SyncSchedules(Part[Schedules]):
     """See `Schedules`; reached as `bus.schedules`."""
 
-    def put(
-        self,
-        name: str,
-        command: Message[Any],
-        spec: Cron | Every,
-        *,
-        headers: Mapping[str, str] | None = None,
-        expires: float | None = None,
-        **options: Unpack[ScheduleOptions],
-    ) -> ScheduleInfo:
+    def put(self, name: str, command: Message[Any], spec: Cron | Every, **options: Unpack[PutOptions]) -> ScheduleInfo:
         """See `Schedules.put`."""
-        return self._do(lambda schedules: schedules.put(name, command, spec, headers=headers, expires=expires, **options))
+        return self._do(lambda schedules: schedules.put(name, command, spec, **options))
 
     def put_raw(
         self,
@@ -59,15 +50,12 @@ class SyncSchedules(Part[Schedules]):
         payload: Mapping[str, Any],
         spec: Cron | Every,
         *,
-        headers: Mapping[str, str] | None = None,
-        expires: float | None = None,
-        **options: Unpack[ScheduleOptions],
+        version: int = 1,
+        **options: Unpack[PutOptions],
     ) -> ScheduleInfo:
         """See `Schedules.put_raw`."""
         return self._do(
-            lambda schedules: schedules.put_raw(
-                name, entity_type, entity_id, command, payload, spec, headers=headers, expires=expires, **options
-            )
+            lambda schedules: schedules.put_raw(name, entity_type, entity_id, command, payload, spec, version=version, **options)
         )
 
     def get(self, name: str) -> ScheduleInfo:
@@ -101,6 +89,14 @@ class SyncSchedules(Part[Schedules]):
     def compare(self, registry: HandlerRegistry) -> dict[str, str]:
         """See `Schedules.compare`."""
         return self._do(lambda schedules: schedules.compare(registry))
+
+    def export(self, *, stop: bool = False) -> Generator[str]:
+        """See `Schedules.export`; a hundred of them are read ahead."""
+        return self._bus.each(lambda bus: bus.schedules.export(stop=stop))
+
+    def import_(self, lines: Iterable[str], *, replace: bool = False) -> ImportReport:
+        """See `Schedules.import_`."""
+        return self._do(lambda schedules: schedules.import_(lines, replace=replace))
 
     def list(self, *, entity_type: str | None = None) -> Generator[ScheduleInfo]:
         """See `Schedules.list`; a hundred of them are read ahead."""

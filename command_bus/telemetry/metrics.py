@@ -9,6 +9,7 @@ aggregate them with `max`, not `sum`.
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from command_bus.admin.info import PriorityInfo, Stats
     from command_bus.bus import CommandBus
     from command_bus.observer import WorkerFigures
+    from command_bus.transport.flows import Flow
     from command_bus.worker.worker import WorkerBus
 
 __all__ = ["PrometheusMetrics", "merge_expositions"]
@@ -55,6 +57,7 @@ _NAMESPACE: dict[str, tuple[str, Callable[[Stats], float]]] = {
     "dead_letters": ("Letters in the dead-letter queue.", lambda stats: stats.dead_letters),
     "workers": ("Live workers.", lambda stats: len(stats.workers)),
     "schedules": ("Schedules that have a tick to come.", lambda stats: stats.schedules),
+    "schedules_stored": ("Schedules in all, also those that are paused or ended.", lambda stats: stats.schedules_stored),
     "schedules_fired": ("Firings of schedules since the namespace was made.", lambda stats: stats.fired),
     "schedules_late": ("Firings more than a second behind their time.", lambda stats: stats.fired_late),
     "schedule_overdue_seconds": ("For how long the latest schedule has been due.", lambda stats: stats.schedule_overdue),
@@ -68,6 +71,7 @@ class PrometheusMetrics:
         registry: The registry of the metrics, by default a new one; prometheus_client's `REGISTRY` adds metrics of the process.
         cache: Seconds for which the namespace's figures are kept, so that frequent scrapes do not load the server.
         max_names: How many commands have a label of their own.
+        max_tenants: How many tenants have one: those that were served most in the last minute.
 
     Attributes:
         registry: The registry of the metrics.
@@ -76,15 +80,19 @@ class PrometheusMetrics:
 
     content_type = CONTENT_TYPE_LATEST
 
-    def __init__(self, registry: CollectorRegistry | None = None, *, cache: float = 5.0, max_names: int = 500) -> None:
+    def __init__(
+        self, registry: CollectorRegistry | None = None, *, cache: float = 5.0, max_names: int = 500, max_tenants: int = 100
+    ) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
         self._cache = cache
         self._max_names = max_names
+        self._max_tenants = max_tenants
         self._names: set[str] = set()
         self._workers: list[Callable[[], WorkerFigures]] = []
         self._reconnects: list[Callable[[], int]] = []
         self._namespace = ""
         self._stats: Stats | None = None
+        self._served: Counts[Flow] = Counts()
         self._asked_at = -cache
         given: dict[str, Any] = {"namespace": "command_bus", "registry": self.registry}
         self._dispatched = Counter("commands_dispatched", "Commands sent by this process.", ("command", "status"), **given)
@@ -174,7 +182,8 @@ class PrometheusMetrics:
             return
         self._asked_at, self._namespace = mono(), bus.settings.namespace
         try:
-            self._stats = await bus.stats()
+            self._stats = stats = await bus.stats()
+            self._served = await bus.session.transport.shares.served() if stats.priorities else Counts()
         except CommandBusError:
             self._stats = None
 
@@ -216,6 +225,24 @@ class PrometheusMetrics:
                 gauge.add_metric((self._namespace,), figure(stats))
                 yield gauge
             yield from self._of_priorities(stats.priorities)
+            yield from self._of_tenants()
+
+    def _of_tenants(self) -> Iterable[Metric]:
+        """Return the starts of the tenants that were served most; tenants come from outside, so the others are one."""
+        served: Counts[str] = Counts()
+        for flow, count in self._served.items():
+            served[flow.tenant] += count
+        gauge = GaugeMetricFamily(
+            "command_bus_namespace_tenant_starts_per_minute",
+            f"Starts in the last minute by tenant, about; of the {self._max_tenants} with the most.",
+            labels=("namespace", "tenant"),
+        )
+        shown = dict(served.most_common(self._max_tenants))
+        if others := served.total() - sum(shown.values()):
+            shown[_OTHER] = shown.get(_OTHER, 0) + others
+        for tenant, count in shown.items():
+            gauge.add_metric((self._namespace, tenant), count)
+        yield from (gauge,) if set(shown) - {""} else ()
 
     def _of_priorities(self, priorities: Iterable[PriorityInfo]) -> Iterable[Metric]:
         labels = ("namespace", "priority")

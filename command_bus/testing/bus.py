@@ -14,7 +14,7 @@ supervisor. The new worker takes over when the lease expires.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Self, TypeVar, Unpack
 
 from command_bus.admin.info import Stats
@@ -102,6 +102,20 @@ class TestBus(Noted):
         """Dispatch a command; see `CommandBus.dispatch`."""
         bus = await self._processes.sender()
         return await bus.dispatch(command, **options)
+
+    async def dispatch_raw(
+        self,
+        entity_type: str | None,
+        entity_id: str | int | None,
+        name: str,
+        payload: Mapping[str, Any],
+        *,
+        version: int = 1,
+        **options: Unpack[DispatchOptions],
+    ) -> Receipt[Any]:
+        """Dispatch without the command's class, for example as an older version was sent; see `CommandBus.dispatch_raw`."""
+        bus = await self._processes.sender()
+        return await bus.dispatch_raw(entity_type, entity_id, name, payload, version=version, **options)
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
         """Dispatch commands together; see `CommandBus.dispatch_batch`."""

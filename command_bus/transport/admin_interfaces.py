@@ -22,6 +22,7 @@ from command_bus.transport.records import (
     Waiting,
 )
 from command_bus.transport.steps import Settlement
+from command_bus.transport.unique_keys import StoredKey
 
 __all__ = [
     "Announcements",
@@ -146,6 +147,13 @@ class Mailboxes(Protocol):
         """Release a unique key (see `unique_keys.py`), and return whether it was held. Its command stays where it is."""
         ...
 
+    async def unique_keys(self, mailbox: str, entity: str, scan: int) -> tuple[list[StoredKey], bool]:
+        """Return the held unique keys of an entity, given as it stands in keys, and whether these are all.
+
+        About `scan` keys of its shard are looked at.
+        """
+        ...
+
 
 class DeadLetterStore(Protocol):
     """Reads dead letters, and settles one at a time."""
@@ -233,6 +241,10 @@ class Shares(Protocol):
 
     async def running(self) -> Counter[Flow]:
         """Return how many entities of each flow are held by workers."""
+        ...
+
+    async def served(self) -> Counter[Flow]:
+        """Return how many starts each flow had in the last minute, about; a transport that does not count them returns none."""
         ...
 
 

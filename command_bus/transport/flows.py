@@ -39,9 +39,9 @@ def flow_of(priority: Priority, tenant: str = "") -> str:
     return f"{PRIORITIES.index(priority)}{encoded(tenant) if tenant else ''}"
 
 
-def envelope_flow(envelope: WireEnvelope) -> str:
-    """Return what the command of an envelope waits in. Envelopes do not name the tenant: it is empty."""
-    return flow_of((envelope.options or {}).get("p", "normal"))
+def envelope_flow(envelope: WireEnvelope, tenant: str = "") -> str:
+    """Return what the command of an envelope waits in. Envelopes do not name the tenant."""
+    return flow_of((envelope.options or {}).get("p", "normal"), tenant)
 
 
 def parse_flow(text: str) -> Flow:

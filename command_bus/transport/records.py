@@ -248,6 +248,7 @@ class ShardSnapshot:
         schedule_ms: When the first schedule is due, if that is among the first of what is due; else None.
         ends: Pauses that end by themselves, of those that end first.
         limited: Mailboxes of all shards that wait for a limit; 0 of all shards but the first.
+        schedules: Schedules in all.
     """
 
     counters: ShardCounters
@@ -266,6 +267,7 @@ class ShardSnapshot:
     schedule_ms: int | None = None
     ends: int = 0
     limited: int = 0
+    schedules: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,7 @@ class Lease:
         ahead: Ids and envelopes of commands that were read ahead, the next one last.
         begun: What was started together with the delivery: the first take answers it, without a request.
         is_limited: Whether limits were asked under it: they are told when it ends.
+        has_place: Whether the server said that limits gave it a place.
     """
 
     shard: int
@@ -106,6 +107,12 @@ class Lease:
     ahead: list[tuple[str, bytes]] | None = None
     begun: Started | None = None
     is_limited: bool = False
+    has_place: bool = False
+
+    @property
+    def may_have_places(self) -> bool:
+        """Whether limits may have given it places; who asked them is not told."""
+        return self.has_place or self.is_limited
 
 
 class Snoozes(NamedTuple):

@@ -11,9 +11,11 @@ from command_bus.serialization.envelope import GIVEN_ID, WireEnvelope
 from command_bus.serialization.native import Packer
 from command_bus.transport.mailboxes import encoded
 
-__all__ = ["Stander", "UniqueSubmission", "mailbox_of_key", "stander_of", "stored_key", "unique_key"]
+__all__ = ["KeyState", "Stander", "StoredKey", "UniqueSubmission", "mailbox_of_key", "stander_of", "stored_key", "unique_key"]
 
 _FIELDS = 7
+KeyState = Literal["delayed", "waiting", "started", "settled"]
+"""Where the command is that stands for a key; `settled` of one that left, and whose window holds the key."""
 
 
 def unique_key(envelope: WireEnvelope) -> str:
@@ -67,6 +69,20 @@ class Stander(NamedTuple):
     def names(self) -> str:
         """Its part from the flags on, as the scripts take it."""
         return f"{'g' if self.given_id else ''}|{quote(self.inbox, safe='')}|{self.name}|{self.command_id}"
+
+
+class StoredKey(NamedTuple):
+    """A unique key that is held.
+
+    Attributes:
+        key: As the application gave it.
+        stander: Who stands for it.
+        state: Where that command is.
+    """
+
+    key: str
+    stander: Stander
+    state: KeyState
 
 
 def stander_of(envelope: WireEnvelope) -> str:

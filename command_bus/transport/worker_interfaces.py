@@ -224,7 +224,7 @@ class WorkerSide(Protocol):
         Args:
             lease: Of its mailbox.
             asked: What would start.
-            keyed: Costs and scopes of its class's own limits: `cost scope`, with tabs between them.
+            keyed: Costs and scopes of its class's own limits, and its callers: see `LimitKeys`.
             must_yield: Whether it must give up a place that another entity waits for.
         """
         ...

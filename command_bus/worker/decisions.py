@@ -17,17 +17,15 @@ from typing import Any
 from command_bus.clock import wall_ms
 from command_bus.errors import BadResult, InvalidCommand, Reject
 from command_bus.handlers.handler import Handler
-from command_bus.messages.handling_policy import HandlingPolicy
-from command_bus.messages.limits import check_costs
 from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import MailboxPolicy, RetryPolicy
 from command_bus.messages.put_off import GiveUp, Snooze
 from command_bus.randomness import JITTER
+from command_bus.serialization.compression import compressed
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import AT_MOST_ONCE, ENCRYPTED, GIVEN_ID, KEEP_OUTCOME, WireEnvelope, unpack_envelope
+from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, KEEP_OUTCOME, WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import Undecodable, UnsupportedVersion, reading_limits
-from command_bus.serialization.models import codec_for, reply_codec_for
-from command_bus.serialization.overrides import attempt_timeout_in, retry_in
+from command_bus.serialization.models import reply_codec_for
 from command_bus.serialization.protection import Protection, Signatures
 from command_bus.serialization.reply import (
     BadReply,
@@ -42,6 +40,7 @@ from command_bus.serialization.reply import (
     Unhandled,
 )
 from command_bus.serialization.text import printable
+from command_bus.serialization.versions import newer_version
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import stands_in
 from command_bus.transport.marks import accepted_ms
@@ -60,6 +59,7 @@ from command_bus.transport.steps import (
     Step,
 )
 from command_bus.transport.unique_keys import unique_key
+from command_bus.worker.bindings import Bindings
 from command_bus.worker.failure_text import named, text_of, trace_of
 from command_bus.worker.offers import Offer
 from command_bus.worker.runnable import Runnable
@@ -102,13 +102,12 @@ class Decisions:
         self._protection = protection
         self._signatures = None if protection is None else protection.signatures
         self._recorded = recorded
-        self._lookup = lookup
         self._settings = settings
         self._worker = worker
         self._random = random or JITTER
         self._limits = reading_limits(settings)
         self._retention = Retention.of(settings, worker)
-        self._policies: dict[str, tuple[MessageSpec, HandlingPolicy]] = {}
+        self._bindings = Bindings(lookup, settings, protection)
         self._unknown_grace_ms = int(settings.unknown_grace * 1000)
 
     def read(self, started: Started, mailbox: str = "") -> Runnable | Step | Offer:
@@ -127,18 +126,18 @@ class Decisions:
             return self._forged(started, envelope, fault)
         if _is_late(started, envelope):
             return self._expired(started, envelope)
-        handler = self._lookup(envelope.name)
-        if handler is None:
+        bound = self._bindings.of(envelope.name)
+        if bound is None:
             return self._unknown(started, envelope, "no_handler", f"no worker handles {envelope.name!r}")
+        if envelope.options and (newer := newer_version(bound.handler.spec, envelope.options)):
+            return self._unknown(started, envelope, "no_handler", newer)
         try:
-            payload = self._clear(envelope) if envelope.flags & ENCRYPTED else envelope.payload
-            message = codec_for(handler.message_type).decode(payload, self._limits)
-            self._check_entity(handler.spec, envelope, message)
-            if handler.spec.limits:
-                check_costs(handler.spec.limits, message)
+            message = self._bindings.message(bound, envelope)
         except InvalidCommand as error:
-            return self._invalid(started, envelope, handler.spec, error)
-        return Runnable(envelope, started, handler, message, self._policy(handler.spec, envelope))
+            return self._invalid(started, envelope, bound.handler.spec, error)
+        return Runnable(
+            envelope, started, bound.handler, message, bound.policy_of(envelope) if envelope.options else bound.policy
+        )
 
     def completed(self, run: Runnable, value: Any) -> Step:
         """Settle a command whose handler returned, whether or not its result can be sent."""
@@ -148,10 +147,16 @@ class Decisions:
             return Done(_sending(run, replace(NO_SETTLEMENT, unique=key) if key else NO_SETTLEMENT))
         try:
             packed = reply_codec_for(run.handler.spec.reply).encode(value, self._limits)
-            outcome: Outcome = Completed(packed) if self._protection is None else self._protection.reply(envelope, packed)
+            outcome: Outcome = self._completion(run, packed)
         except BadResult as error:
             outcome = BadReply(error.message)
         return Done(_sending(run, self._retention.settlement(envelope, outcome, "completed", run.started)))
+
+    def _completion(self, run: Runnable, packed: bytes) -> Completed:
+        """Return the outcome with a packed reply, compressed and encrypted as far as that is asked for."""
+        smaller = compressed(packed, self._settings.compress_above_of(run.handler.spec))
+        outcome = Completed(packed) if smaller is None else Completed(smaller, compressed=True)
+        return outcome if self._protection is None else self._protection.reply(run.envelope, outcome)
 
     def rejected(self, run: Runnable, refusal: Reject) -> Step:
         """Settle a command that its handler refused for business reasons: it is not retried."""
@@ -198,14 +203,16 @@ class Decisions:
             return self._undecodable(started, error)
         if self._signatures is not None and (fault := self._signatures.fault(started.envelope or b"", envelope.signature)):
             return self._forged(started, envelope, fault)
-        handler = self._lookup(envelope.name)
-        policy = None if handler is None else self._policy(handler.spec, envelope)
+        bound = self._bindings.of(envelope.name)
+        if bound is not None and newer_version(bound.handler.spec, envelope.options):
+            bound = None
+        policy = None if bound is None else bound.policy_of(envelope)
         at_most_once = bool(envelope.flags & AT_MOST_ONCE) if policy is None else policy.delivery == "at_most_once"
         if not at_most_once and (policy is None or started.attempt < policy.retry.attempts):
             return GiveBack(counts=True)
         text = f"{why}; it may have run not at all, partly or fully"
         record = self._record(started, envelope, "interrupted", "Interrupted", text)
-        return self._poisoned(handler.spec if handler else None, started, envelope, Interrupted(text), record)
+        return self._poisoned(bound.handler.spec if bound else None, started, envelope, Interrupted(text), record)
 
     def lost(self, started: Started, why: str = WORKER_LOST.text) -> Step | None:
         """Decide as `interrupted` for a command whose worker was lost or abandoned it; None leaves it to another worker.
@@ -227,14 +234,6 @@ class Decisions:
         except Undecodable:
             pass
         return self.interrupted(started, why)
-
-    def _policy(self, spec: MessageSpec, envelope: WireEnvelope) -> HandlingPolicy:
-        """Return what applies to a command: what its dispatch says, else its class, its entity type, the settings."""
-        known = self._policies.get(spec.name)
-        if known is None or known[0] is not spec:
-            known = self._policies[spec.name] = (spec, self._settings.handling(spec))
-        options = envelope.options
-        return known[1].with_overrides(retry_in(options), attempt_timeout_in(options)) if options else known[1]
 
     # What cannot run.
 
@@ -267,16 +266,6 @@ class Decisions:
         left = self._retention.reply_only(envelope, Forged(text))
         return DeadLetterStep(left, self._record(started, envelope, "bad_signature", "BadSignature", text), started.entry)
 
-    def _clear(self, envelope: WireEnvelope) -> bytes:
-        """Decrypt the payload.
-
-        Raises:
-            InvalidCommand: It cannot be.
-        """
-        if self._protection is None:
-            raise InvalidCommand("its payload is encrypted, and this worker has no cipher")
-        return self._protection.payload(envelope)
-
     def _expired(self, started: Started, envelope: WireEnvelope) -> Step:
         late = started.now_ms - accepted_ms(started.message) - (envelope.ttl_ms or 0)
         text = f"not started: its deadline passed {late} ms before its turn"
@@ -300,17 +289,6 @@ class Decisions:
     def _invalid(self, started: Started, envelope: WireEnvelope, spec: MessageSpec, error: InvalidCommand) -> Step:
         record = self._record(started, envelope, "invalid", "InvalidCommand", error.message)
         return self._poisoned(spec, started, envelope, Invalid(error.message), record)
-
-    @staticmethod
-    def _check_entity(spec: MessageSpec, envelope: WireEnvelope, message: Any) -> None:
-        """Check that the command names the entity whose mailbox it came from."""
-        if spec.entity is None or spec.key is None:
-            return
-        named = getattr(message, spec.key)  # checked with the message
-        if envelope.entity_type != spec.entity or envelope.entity_id != (named if type(named) is str else str(named)):
-            raise InvalidCommand(
-                f"sequenced for entity {envelope.entity_type}:{envelope.entity_id}, but its payload names {spec.entity}:{named}"
-            )
 
     # What is poisoned.
 

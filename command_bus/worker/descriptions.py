@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -11,6 +12,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.messages.message import Message, MessageSpec, Query
+from command_bus.messages.unique import Unique
 from command_bus.settings import BusSettings
 
 __all__ = ["describe_command", "describe_commands"]
@@ -26,7 +28,9 @@ def describe_commands(registry: HandlerRegistry, settings: BusSettings) -> dict[
         except PydanticInvalidForJsonSchema:  # a field of a type that JSON Schema lacks: the class is needed then
             continue
         policy = settings.handling(spec)
-        facts = {"entity": spec.entity, "key": spec.key, "delivery": policy.delivery, "schema": schema}
+        facts: dict[str, Any] = {"entity": spec.entity, "key": spec.key, "delivery": policy.delivery, "schema": schema}
+        if spec.version > 1:
+            facts["version"] = spec.version
         facts |= describe_command(handler.message_type, spec, policy)
         found[spec.name] = json.dumps(facts, sort_keys=True, default=str).encode()
     return found
@@ -46,8 +50,15 @@ def describe_command(kind: type[Message[Any]], spec: MessageSpec, policy: Handli
             "max_delay": retry.max_delay,
             "on_poison": spec.on_poison,
             "attempt_timeout": policy.attempt_timeout,
+            "unique": None if spec.unique is None else _unique(spec.unique, spec.name),
         },
     }
+
+
+def _unique(unique: Unique, name: str) -> dict[str, Any]:
+    facts = asdict(unique)
+    until = unique.until or ("settled" if unique.wins == "first" else "started")
+    return {**facts, "key": unique.key or name, "until": until}
 
 
 def _reply_schema(reply: Any) -> dict[str, Any] | None:

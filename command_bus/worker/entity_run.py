@@ -73,6 +73,7 @@ class EntityRun:
 
     async def run(self, lease: Lease) -> None:
         """Run the mailbox's commands in order."""
+        answer: Answer | None = None
         try:
             task = asyncio.current_task()
             answer = await self._advance(lease, _TAKE)
@@ -80,7 +81,7 @@ class EntityRun:
             while True:
                 while type(answer) is Started:
                     if self._leaving():
-                        await self._advance(lease, _UNTOUCHED)
+                        answer = await self._advance(lease, _UNTOUCHED)
                         return
                     step = await self._executor.execute(lease, answer, task)
                     if step is None:
@@ -95,7 +96,7 @@ class EntityRun:
                     return
                 answer = await self._asked(lease, answer, must_yield=commands >= self._quantum)
         finally:
-            if lease.is_limited:
+            if lease.is_limited and answer is not None and type(answer) is not Started:  # else it is taken over, with its places
                 self._over(lease)
 
     async def _asked(self, lease: Lease, asked: Asked, *, must_yield: bool) -> Answer:

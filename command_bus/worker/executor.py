@@ -22,6 +22,7 @@ from command_bus.messages.context import CommandContext, HandlerBus, Outbox, Run
 from command_bus.messages.put_off import Snooze
 from command_bus.middleware import Handling
 from command_bus.randomness import JITTER
+from command_bus.serialization.callers_option import NO_CALLERS
 from command_bus.serialization.text import printable
 from command_bus.transport.mailboxes import mailbox_label, type_of
 from command_bus.transport.sender_interfaces import Policies
@@ -373,6 +374,7 @@ class Executor:
             envelope.name,
             run.started.attempt,
             self._worker,
+            run.callers if envelope.options or lease.may_have_places else NO_CALLERS,
             run.lends_beyond or run.serves_handler,
             self._lend_place if handler.is_async else self._lend_place_and_thread,
         )

@@ -1,4 +1,4 @@
-"""The named limits of a command, by its fields: which buckets, at what cost."""
+"""What limits ask of a command: its named limits by its fields, which buckets at what cost, and the callers that wait for it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Callable
 from command_bus.errors import InvalidCommand
 from command_bus.handlers.handler import Handler
 from command_bus.messages.limits import Limit, cost_of
-from command_bus.serialization.envelope import ENCRYPTED, unpack_envelope
+from command_bus.serialization.callers_option import callers_in
+from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
-from command_bus.serialization.models import codec_for
 from command_bus.serialization.protection import Protection
+from command_bus.serialization.versions import decoded, newer_version
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import encoded
 from command_bus.transport.steps import Asked
@@ -38,15 +39,25 @@ class LimitKeys:
         self._protection = protection
 
     def keyed(self, asked: Asked) -> str:
-        """Return costs and buckets: `cost scope`, with tabs between them. A command that cannot be read has none: it is settled as what it is."""
+        """Return costs and buckets: `cost scope`, with tabs between them; then a tab and `~activation mailbox` for each caller that waits.
+
+        A command that cannot be read has none: it is settled as what it is.
+        """
         try:
             envelope = unpack_envelope(asked.envelope or b"", self._limits)
+        except Undecodable:
+            return ""
+        callers = "".join(f"\t~{activation} {mailbox}" for mailbox, activation in callers_in(envelope.options).items())
+        return self._costs(envelope) + callers
+
+    def _costs(self, envelope: WireEnvelope) -> str:
+        try:
             handler = self._lookup(envelope.name)
-            if handler is None or not handler.spec.limits:
+            if handler is None or not handler.spec.limits or newer_version(handler.spec, envelope.options):
                 return ""
             is_secret = envelope.flags & ENCRYPTED and self._protection is not None
             payload = self._protection.payload(envelope) if is_secret and self._protection is not None else envelope.payload
-            message = codec_for(handler.message_type).decode(payload, self._limits)
+            message = decoded(handler.message_type, payload, envelope.options, self._limits)
             return "\t".join(f"{cost_of(limit, message)} {scope_name(limit, message)}" for limit in handler.spec.limits)
         except (Undecodable, InvalidCommand):
             return ""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from command_bus.clock import mono
 from command_bus.handlers.handler import Handler
 from command_bus.messages.handling_policy import HandlingPolicy
+from command_bus.serialization.callers_option import callers_in, with_caller
 from command_bus.serialization.envelope import (
     WireEnvelope,
 )
@@ -50,6 +52,14 @@ class Runnable:
     def serves_handler(self) -> bool:
         """Whether it was called by a handler, which may still wait for its reply."""
         return bool(self.envelope.inbox) and self.envelope.causation_id is not None
+
+    @property
+    def callers(self) -> Mapping[str, str]:
+        """Who waits for what its handler calls, and may have places of limits: its own callers, and itself."""
+        callers, lease = callers_in(self.envelope.options), self.lease
+        if lease is None or not lease.may_have_places:
+            return callers
+        return with_caller(callers, lease.mailbox, lease.activation)
 
     @property
     def accepted_ms(self) -> int:

@@ -23,6 +23,7 @@ from command_bus.errors import QueueFull
 from command_bus.handlers.injection import check_wired
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.context import HandlerBus
+from command_bus.messages.upcasting import check_upcasters
 from command_bus.middleware import Middleware, around_handle
 from command_bus.observer import WorkerFigures
 from command_bus.randomness import token
@@ -212,7 +213,7 @@ class Worker:
         """Begin to run commands; returns at once.
 
         Raises:
-            RegistrationError: A handler's dependency is not wired, or a message or reply type cannot be sent.
+            RegistrationError: A handler's dependency is not wired, a message or reply type cannot be sent, or an upcaster is missing.
             CommandBusError: As `CommandBus.open`.
         """
         async with self._starting:
@@ -222,6 +223,7 @@ class Worker:
         if self._parts is not None or self._stopped is not None:
             raise RuntimeError("a worker is started once: make a new one with bus.worker()")
         for handler in self.registry:
+            check_upcasters(handler.message_type)
             codec_for(handler.message_type).prepare()
             reply_codec_for(handler.spec.reply).prepare()
         for name in self.registry.unhandled():

@@ -21,6 +21,7 @@ from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.memory import MemoryClients
 from scripts.redis62 import BINARY as OLDEST
 from tests.conformance.harness import ManualWorker, TransportHarness, transport_harness
+from tests.conformance.schedule_parts import Clock
 from tests.selection import SERVERS
 from tests.topologies import ClusterServers, SentinelServers
 
@@ -131,6 +132,19 @@ async def harness(sandbox: Sandbox) -> AsyncIterator[TransportHarness]:
 @pytest.fixture
 def worker(harness: TransportHarness) -> ManualWorker:
     return harness.worker()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time by which schedules are judged."""
+    return Clock(monkeypatch)
+
+
+@pytest.fixture
+async def bus(sandbox: Sandbox, clock: Clock) -> AsyncIterator[CommandBus]:
+    """An open bus whose schedules follow `clock`."""
+    async with sandbox.bus() as bus:
+        yield clock.rule(bus)
 
 
 Starter = Callable[..., EmbeddedServer]

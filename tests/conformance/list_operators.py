@@ -28,6 +28,7 @@ from command_bus.transport.records import (
 from command_bus.transport.steps import (
     Settlement,
 )
+from command_bus.transport.unique_keys import StoredKey
 from tests.conformance.list_server import Box, Delayed, ListServer, wall_ms
 
 __all__ = [
@@ -201,6 +202,9 @@ class ListMailboxes:
     async def release_key(self, mailbox: str, key: str) -> bool:
         return False  # its producer takes none
 
+    async def unique_keys(self, mailbox: str, entity: str, scan: int) -> tuple[list[StoredKey], bool]:
+        return [], True
+
     async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Settlement]]) -> int:
         return sum(self._remove(mailbox, command, left) for command, left in commands)
 
@@ -371,4 +375,7 @@ class ListShares:
         return Counter()
 
     async def running(self) -> Counter[Flow]:
+        return Counter()
+
+    async def served(self) -> Counter[Flow]:
         return Counter()

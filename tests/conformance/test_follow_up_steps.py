@@ -180,7 +180,7 @@ async def test_ids_that_come_again_after_a_failover_lose_nothing(shards: TwoShar
 
 async def test_what_is_forgotten_does_not_stand_there_any_more(shards: TwoShards) -> None:
     for number in range(3):
-        await shards.write(f"f{number}")
+        await shards.write(f"f{number}", entry=f"{1000 + number}-0")
         await shards.relay()
     kept = await shards.client(1).hgetall(shards.keys.shards[1].relayed(0))
     assert set(kept) == {b"g", b"cf2"}

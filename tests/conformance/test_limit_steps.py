@@ -271,6 +271,22 @@ async def test_a_limit_of_each_entity_holds_only_that_entity(bench: LimitBench) 
     assert await bench.queue(f"entity:{A}") == [A]
 
 
+async def test_a_request_that_comes_again_late_takes_no_place_away(bench: LimitBench, harness: TransportHarness) -> None:
+    """Its answer was lost, so it was sent again, and comes when its command runs, or the next one of this lease."""
+    await bench.put("type:box", SLOW, 1)
+    worker = bench.harness.worker()  # it knows of no limits, so it asks
+    (lease,) = await _leases(bench, worker, A)
+    asked = await worker.do(lease, TAKE)
+    assert isinstance(asked, Asked)
+    assert await bench.asks.ask(lease, asked.message, "", must_yield=False)
+    started = await worker.do(lease, Take(asked.message))
+    assert isinstance(started, Started)
+    assert await bench.asks.ask(lease, asked.message, "", must_yield=False)
+    assert (await bench.places(), await bench.queue()) == ([A], [])
+    assert await bench.asks.ask(lease, "1-1", "", must_yield=True), "an earlier message of this lease"
+    assert (await bench.places(), await bench.queue()) == ([A], [])
+
+
 async def test_a_late_end_of_a_lease_frees_no_place_of_another(bench: LimitBench, harness: TransportHarness) -> None:
     """What a worker says beyond its lease names an activation that is over."""
     await bench.put("type:box", concurrency=1)

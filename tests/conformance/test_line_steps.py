@@ -154,6 +154,55 @@ async def test_tenants_share_by_weight_and_one_alone_gets_all(harness: Transport
     assert len({name[4] for name in tail}) == 1, "alone at the end"
 
 
+async def test_many_tenants_take_turns(harness: TransportHarness, worker: ManualWorker) -> None:
+    """Also where more of them wait than the ready stream holds."""
+    await harness.client.hset(harness.shard.flows, mapping={"c0": "0", "most": "8"})  # type: ignore[misc]
+    for number in range(20):
+        await fill(harness, flow_of("normal", f"t{number}"), 3, f"box:t{number}-")
+    order = await run_all(harness, worker)
+    tenants = [name.partition("-")[0] for name in order[:60]]
+    assert Counter(tenants) == Counter({f"box:t{number}": 3 for number in range(20)})
+    rounds = (tenants[8:25], tenants[25:43], tenants[43:60])
+    assert [len(set(each)) for each in rounds] == [17, 18, 17], "the first eight were ready before the others came"
+
+
+async def test_idle_flows_in_front_keep_nobody_waiting(harness: TransportHarness) -> None:
+    idle = {f"1idle{number}": 2251799813685248 + number for number in range(200)}
+    await harness.client.hset(harness.shard.flows, "c0", "0")  # type: ignore[misc]
+    await harness.client.zadd(harness.shard.turns, idle)
+    await harness.client.zadd(harness.shard.turns, {"1late": 2251799813685248 + 1000})
+    await put(harness, "box:late", flow_of("normal", "late"))
+    assert len(await harness.activations()) == 1
+    assert not await harness.client.exists(harness.shard.turns), "none of them has anybody in the line"
+
+
+async def test_what_was_served_is_counted_by_minutes_and_forgotten(harness: TransportHarness, worker: ManualWorker) -> None:
+    seconds, _ = await harness.client.time()  # type: ignore[misc]
+    minute, flow = seconds // 60, flow_of("normal", "acme")
+    flows: Any = harness.shard.flows
+    stale: dict[Any, Any] = {f"n:1gone{number}": f"{minute - 2}:5:5" for number in range(1500)}
+    await harness.client.hset(flows, mapping={"c0": "0", f"n:{flow}": f"{minute - 1}:30:8", "counted": "1501", **stale})  # type: ignore[misc]
+    await put(harness, "box:a", flow, "a1", "a2")
+    assert len(await run_all(harness, worker)) == 2
+    found = (await harness.client.hget(flows, f"n:{flow}")).decode()  # type: ignore[misc]
+    assert found in (f"{minute}:2:30", f"{minute + 1}:2:0"), "the minute before is kept"
+    for _ in range(4):
+        await use_line(harness, worker)  # as once a second
+    left = [name for name in await harness.client.hkeys(flows) if name.startswith(b"n:")]  # type: ignore[misc]
+    assert left == [f"n:{flow}".encode()]
+    assert await harness.client.hget(flows, "counted") == b"1"  # type: ignore[misc]
+
+
+async def test_no_more_than_ten_thousand_flows_are_counted(harness: TransportHarness) -> None:
+    flows: Any = harness.shard.flows
+    await harness.client.hset(flows, mapping={"c0": "0", "counted": "9999"})  # type: ignore[misc]
+    for tenant in ("a", "b", "a"):
+        await put(harness, f"box:{tenant}", flow_of("normal", tenant), f"{tenant}1")
+    counts = [name for name in await harness.client.hkeys(flows) if name.startswith(b"n:")]  # type: ignore[misc]
+    assert counts == [b"n:1a"]
+    assert await harness.client.hget(flows, "counted") == b"10000"  # type: ignore[misc]
+
+
 async def test_a_weight_holds_at_once_for_what_waits(harness: TransportHarness, worker: ManualWorker) -> None:
     from command_bus.transport.redis.admin.shares import RedisShares
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,9 +18,12 @@ from command_bus import (
     InvalidSettings,
     RetryPolicy,
     Snooze,
+    TransportUnavailable,
     WorkersLive,
+    every,
 )
 from tests.conformance.conftest import Sandbox
+from tests.conformance.schedule_parts import Clock, Stopped, fire
 
 
 class Do(Command[int], entity="box", retry=RetryPolicy(attempts=1)):
@@ -150,3 +154,91 @@ async def test_one_that_broke_off_leaves_a_drained_namespace_and_is_repeated(
         monkeypatch.undo()
         await bus.entities.obliterate(confirm=sandbox.namespace)
     assert await sandbox.keys() == []
+
+
+def schedule_keys(keys: list[str]) -> list[str]:
+    """Return the keys that have something of schedules or commands, not a worker's signs of life."""
+    return [key for key in keys if not key.endswith((":meta", ":ready", ":workers"))]
+
+
+@pytest.mark.parametrize("step", ["read", "change", "fire", "bar"])
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_a_worker_that_was_stopped_at_a_step_of_a_firing_writes_nothing_afterwards(
+    sandbox: Sandbox, clock: Clock, shards: int, step: str
+) -> None:
+    async with sandbox.bus(shards=shards) as working, sandbox.bus(shards=shards) as bus:
+        clock.rule(working)
+        await clock.rule(bus).schedules.put("do", Do(box="a"), every(60), immediately=True)
+        transport: Any = working.session.transport
+        store, stopped, going_on = transport.schedules, asyncio.Event(), asyncio.Event()
+
+        class Stopping:
+            """The process stops before a step, and wakes up when all is deleted."""
+
+            def __getattr__(self, name: str) -> Any:
+                if name != step:
+                    return getattr(store, name)
+                return self._stop
+
+            async def _stop(self, *args: Any) -> Any:
+                stopped.set()
+                await going_on.wait()
+                return await getattr(store, step)(*args)
+
+        transport.schedules = Stopping()
+        if step == "read":
+            await store.read(["do"])
+        act = working.schedules.put("other", Do(box="b"), every(60)) if step == "bar" else fire(working, "do")
+        work = asyncio.ensure_future(act)
+        await asyncio.wait_for(stopped.wait(), 10)
+        await bus.entities.obliterate(confirm=sandbox.namespace)
+        assert await sandbox.keys() == []
+        going_on.set()
+        (result,) = await asyncio.gather(work, return_exceptions=True)
+        if step != "read":
+            assert isinstance(result, TransportUnavailable)
+            assert "was deleted" in result.message
+        assert await sandbox.keys() == []
+
+
+async def test_an_armed_firing_meets_another_namespace_of_the_name(sandbox: Sandbox, clock: Clock) -> None:
+    async with sandbox.bus() as working, sandbox.bus() as bus:
+        clock.rule(working)
+        await clock.rule(bus).schedules.put("do", Do(box="a"), every(60), immediately=True)
+        (firing,) = await Stopped(working).pin("do")
+        await bus.entities.obliterate(confirm=sandbox.namespace)
+        async with sandbox.bus() as another:
+            clock.rule(another)
+            await another.schedules.put("do", Do(box="a"), every(60), immediately=True)
+            with pytest.raises(TransportUnavailable, match="was deleted"):
+                await working.session.transport.schedules.fire([replace(firing, armed=True)])
+            assert (await another.stats()).depth == 0
+            await fire(working, "do")
+            assert (await another.stats()).depth == 1, "it begins afresh, with what is there now"
+
+
+async def test_nothing_fires_while_a_namespace_is_deleted_or_behind_it(
+    sandbox: Sandbox, gate: asyncio.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with sandbox.bus(shards=2) as working, working.worker(), sandbox.bus(shards=2) as bus:
+        for number in range(30):
+            await bus.schedules.put(f"do-{number}", Do(box=str(number)), every(0.1))
+        async with asyncio.timeout(20):
+            while (await bus.stats()).fired < 60:
+                await asyncio.sleep(0.01)
+
+        async def breaks_off(shard: int) -> int:
+            raise ConnectionError("as planned")
+
+        monkeypatch.setattr(bus.transport.obliteration, "go_on", breaks_off)
+        with pytest.raises(ConnectionError):
+            await bus.entities.obliterate(confirm=sandbox.namespace, force=True)
+        with pytest.raises(TransportUnavailable, match="is being deleted"):
+            async with sandbox.bus(shards=2) as late:
+                await late.schedules.put("late", Do(box="a"), every(60))
+        monkeypatch.undo()
+        await bus.entities.obliterate(confirm=sandbox.namespace, force=True)
+        await asyncio.sleep(1.5)
+        assert schedule_keys(await sandbox.keys()) == []
+        assert "the namespace was deleted, or its server has lost its data" in caplog.text
+    await sandbox.clean()

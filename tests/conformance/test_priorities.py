@@ -92,6 +92,24 @@ async def test_urgent_work_passes_bulk_work_that_waits(sandbox: Sandbox) -> None
     assert starts == {"high": 2, "normal": 0, "low": 300}, "its first command, too, was lifted"
 
 
+async def test_a_call_has_a_priority_of_its_own(sandbox: Sandbox) -> None:
+    """Also a raw one, and what stands before it in its entity's line is lifted with it."""
+    async with sandbox.bus(registry=registry) as bus:
+        await bus.dispatch_batch(Bulk(bulk=f"b{number}") for number in range(300))
+        await bus.dispatch(Charge(account="a", note="1"), priority="low")
+        async with asyncio.TaskGroup() as callers:
+            callers.create_task(bus.call(Charge(account="a", note="2"), priority="high", timeout=30))
+            callers.create_task(bus.call_raw("account", "b", "Charge", {"account": "b"}, priority="high", timeout=30))
+            while len(found := (await bus.entities.of("account").list()).entities) < 2 or found[0].depth < 2:
+                await asyncio.sleep(0.01)
+            assert {(each.name, each.priority) for each in found} == {("account:a", "high"), ("account:b", "high")}
+            async with bus.worker(concurrency=4):
+                await bus.wait_idle(30)
+    assert max(ran.index(("account", each)) for each in ("a1", "a2", "b")) <= 64 + 12, "within what was ready, and a fetch"
+    with pytest.raises(InvalidCommand, match="priority='urgent'"):
+        await bus.call(Charge(account="a"), priority="urgent")  # type: ignore[arg-type]
+
+
 async def test_a_class_and_an_entity_type_have_a_priority(sandbox: Sandbox) -> None:
     settings = {"entities": {"report": EntityPolicy(priority="low"), "account": EntityPolicy(priority="low")}}
     async with sandbox.bus(registry=registry, **settings) as bus:
@@ -123,9 +141,26 @@ async def test_tenants_share_and_are_listed(sandbox: Sandbox) -> None:
             await bus.wait_idle(30)
         assert await bus.fairness.remove("acme")
         assert not await bus.fairness.remove("acme")
-        assert await bus.fairness.list() == []
+        assert {each.tenant: (each.weight, each.waiting) for each in await bus.fairness.list()} == {
+            "acme": (1.0, 0),
+            "small": (1.0, 0),
+        }
     contended = Counter(customer for customer, _ in ran[64:224])
     assert 0.71 <= contended["acme"] / 160 <= 0.79, "three of four, within five percent"
+
+
+async def test_what_was_served_in_the_last_minute_is_listed(sandbox: Sandbox) -> None:
+    """By tenant and priority, further commands of an entity included; what waits is not served."""
+    async with sandbox.bus(registry=registry) as bus:
+        await bus.dispatch_batch(Import(file=f"a{number % 5}", customer="acme") for number in range(15))
+        await bus.dispatch_batch([Envelope(Import(file=f"s{number}", customer="small"), priority="high") for number in range(3)])
+        await bus.dispatch_batch(Bulk(bulk=str(number)) for number in range(4))
+        async with bus.worker(concurrency=4):
+            await bus.wait_idle(30)
+        found = {each.tenant: (each.served, each.served_high, each.served_low) for each in await bus.fairness.list()}
+    assert found["acme"] in ((15, 0, 0), (14, 0, 0)), "fourteen if a minute has begun just now"
+    assert found["small"] in ((3, 3, 0), (2, 2, 0))
+    assert found[""] in ((4, 0, 4), (3, 0, 3))
 
 
 async def test_a_tenant_alone_gets_all_and_retries_count(sandbox: Sandbox) -> None:
@@ -189,6 +224,17 @@ async def test_75_a_tenant_that_cannot_be_one(sandbox: Sandbox) -> None:
 
         class Wrong(Command[None], entity="file", fair_by="customer"):
             file: EntityId
+
+
+def test_starts_of_the_last_minute() -> None:
+    from command_bus.transport.redis.admin.shares import served_lately
+
+    assert served_lately("10:7:100", 10 * 60) == 107
+    assert served_lately("10:7:100", 10 * 60 + 45) == 7 + 25
+    assert served_lately("10:40:100", 11 * 60 + 45) == 10
+    assert served_lately("10:40:100", 12 * 60) == 0
+    assert served_lately("11:40:100", 10 * 60) == 0, "the clock has gone back"
+    assert served_lately("garbage", 10 * 60) == 0
 
 
 def test_a_flow_has_one_text() -> None:

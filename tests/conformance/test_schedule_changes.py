@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,17 +26,6 @@ from command_bus.transport.schedule_interfaces import RecordChange
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 from tests.conformance.schedule_parts import MINUTE, Clock, Poll, Stopped, Sweep, fire, ids, raw
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
-
-
-@pytest.fixture
-async def bus(sandbox: Sandbox, clock: Clock) -> AsyncIterator[CommandBus]:
-    async with sandbox.bus() as bus:
-        yield clock.rule(bus)
 
 
 async def test_a_full_or_drained_entity_delays_and_loses_nothing(sandbox: Sandbox, clock: Clock) -> None:

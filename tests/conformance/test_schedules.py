@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
@@ -19,17 +19,6 @@ from command_bus.scheduling.firing import ScheduleFiring
 from command_bus.transport.schedule_interfaces import Firing, RecordChange
 from tests.conformance.conftest import Sandbox
 from tests.conformance.schedule_parts import MINUTE, Clock, Killed, Poll, Stopped, Sweep, fire, ids, raw
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
-
-
-@pytest.fixture
-async def bus(sandbox: Sandbox, clock: Clock) -> AsyncIterator[CommandBus]:
-    async with sandbox.bus() as bus:
-        yield clock.rule(bus)
 
 
 async def test_a_tick_is_dispatched_under_its_planned_time(bus: CommandBus, clock: Clock) -> None:

@@ -175,6 +175,7 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
 def seeds() -> list[bytes]:
     """Valid bytes of every kind, to be changed."""
     from command_bus.serialization.announcements import WorkerInfo, worker_record
+    from command_bus.serialization.compression import compressed
     from command_bus.serialization.dead_letter import DeadLetterRecord
     from command_bus.serialization.envelope import WireEnvelope, pack_envelope
     from command_bus.serialization.msgpack import pack
@@ -187,11 +188,14 @@ def seeds() -> list[bytes]:
         "$defs": {"A": {"type": "string"}},
     }
     payload = pack({"box": "a", "values": [1, 2], "nested": {"a": {"b": {1}}}})
+    large = pack({"box": "a", "values": [7] * 200})
     reply = pack_reply("c-1", Completed(pack({"a": 1})))
     return [
         payload,
         pack_envelope(WireEnvelope("c-1", "Fuzzed", "box", "a", payload, 9, 5_000, "inbox", "d-1", "c-0", {"h": "v"})),
         pack_envelope(WireEnvelope("c-1", "Fuzzed", "box", "a", payload), lambda _: bytes(33)),
+        pack_envelope(WireEnvelope("c-1", "Fuzzed", "box", "a", large, compressed=True)),
+        pack_reply("c-1", Completed(compressed(large) or b"", compressed=True)),
         json.dumps({"entity": None, "key": None, "delivery": "at_least_once", "schema": schema, "reply": schema}).encode(),
         worker_record(WorkerInfo("w", "h", 1, 1, 1, 1, 1, ("Fuzzed",))),
         reply,

@@ -61,11 +61,13 @@ WORDS = {
     "top": ("top", "--once", "--json"),
     "entity": ("entity", "order:o-7", "--json"),
     "entity ID abort": ("entity", "order:o-7", "abort", "--yes", "--json"),
+    "entity ID keys": ("entity", "order:o-7", "keys", "--json"),
     "entity ID forget": ("entity", "order:o-7", "forget", "--key", "Ship", "--json"),
     "dlq show": ("dlq", "show", "LETTER", "--json"),
     "introspect COMMAND": ("introspect", "Deposit"),
     "schedules show": ("schedules", "show", "nightly", "--json"),
     "schedules put": ("schedules", "put", "hourly", "Deposit", '{"account_id": "j-3", "amount": 1}', "--every", "1h", "--json"),
+    "schedules import": ("schedules", "import", "/dev/null", "--json"),
     "schedules next": ("schedules", "next", "nightly", "--json"),
     "schedules trigger": ("schedules", "trigger", "nightly", "--json"),
     "schedules pause": ("schedules", "pause", "nightly", "--json"),
@@ -85,6 +87,7 @@ def trouble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trouble]:
     stage.run("schedules", "put", "nightly", "Deposit", '{"account_id": "j-3", "amount": 1}', "--cron", "0 2 * * *")
     stage.run("schedules", "put", "weekly", "Deposit", '{"account_id": "j-3", "amount": 1}', "--cron", "0 2 * * MON")
     stage.run("send", "Deposit", '{"account_id": "j-4", "amount": 1}', "--delay", "3600", "--id", "later-1")
+    stage.run("send", "Ship", '{"order_id": "o-7"}', "--unique", "later", "--delay", "3600", "--command-id", "later-2")
     stage.run("limits", "put", "bus", "--rate", "10000/s")
     yield stage
     asyncio.run(stage.__aexit__())
@@ -126,7 +129,7 @@ def test_the_page_has_every_command_that_prints_json() -> None:
         command = top.commands[name]
         inner = {f"{name} {each}": command.commands[each] for each in getattr(command, "commands", {})} or {name: command}
         able |= {each for each, found in inner.items() if any("--json" in parameter.opts for parameter in found.params)}
-    assert able == {*COMMANDS} - {"introspect COMMAND", "entity ID abort", "entity ID forget"}
+    assert able == {*COMMANDS} - {"introspect COMMAND", "entity ID abort", "entity ID forget", "entity ID keys"}
 
 
 ELSEWHERE = {"events follow", "obliterate"}  # the latter would leave nothing to look at: see test_cli_policies.py

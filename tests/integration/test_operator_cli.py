@@ -157,6 +157,32 @@ class TestSend:
         text = one_line(run(trouble, "send", "Deposit", '{"account_id": "c-2", "amount": 6}', "--command-id", "c-2-1", code=1))
         assert "idempotency_conflict" in text
 
+    def test_send_folds_by_a_unique_key(self, trouble: Trouble) -> None:
+        def sent(number: int, *words: str) -> str:
+            return run(trouble, "send", "Deposit", '{"account_id": "u-1", "amount": 5}', "--command-id", f"u-{number}", *words)
+
+        storm = ("--unique", "save", "--wins", "latest", "--debounce", "3600", "--max-wait", "7200")
+        assert sent(1, *storm) == "u-1: accepted\n"
+        assert sent(2, *storm, "--app", "shop") == "u-2: replaced u-1\n"
+        assert sent(3, "--unique", "save") == "u-3: duplicate, u-2 has its unique key\n"
+        once = ("send", "Deposit", '{"account_id": "u-1", "amount": 5}', "--command-id", "u-4", "--unique", "save")
+        found = run_json(trouble, *once, "--wins", "first", "--until", "started", "--window", "60")
+        assert found == {"command_id": "u-4", "status": "duplicate", "other": "u-2"}
+        assert run(trouble, "cancel", "u-2") == "u-2: cancelled\n"
+
+    @pytest.mark.parametrize(
+        ("words", "problem"),
+        [
+            (("--wins", "latest"), "--wins says how a unique key folds: name the key with --unique KEY"),
+            (("--max-wait", "5"), "--max-wait says how a unique key folds"),
+            (("--unique", ""), "the key is a text that is not empty"),
+            (("--unique", "k", "--debounce", "5"), "write wins='latest'"),
+            (("--unique", "k", "--window", "-1"), "Unique(window=-1.0)"),
+        ],
+    )
+    def test_a_unique_key_that_cannot_be_one_is_not_sent(self, trouble: Trouble, words: tuple[str, ...], problem: str) -> None:
+        assert problem in one_line(run(trouble, "send", "Deposit", '{"account_id": "u-2", "amount": 5}', *words, code=2))
+
     @pytest.mark.parametrize("app", [(), ("--app", "shop")])
     @pytest.mark.parametrize(
         ("fields", "problem"),

@@ -391,6 +391,13 @@ def _in_child(bus: SyncCommandBus, begun: Iterator[Any], answers: Any) -> None:
     os._exit(0)
 
 
+def test_a_blocking_call_hands_its_priority_on(shop: Shop, bus: SyncCommandBus) -> None:
+    shop.works()
+    assert bus.call(Print(printer="p-1", pages=3), priority="high", timeout=10) == 3
+    assert bus.call_raw("printer", "p-2", "Print", {"printer": "p-2", "pages": 4}, priority="low", timeout=10) == 4
+    assert [(each.priority, each.started) for each in bus.stats().priorities] == [("high", 1), ("normal", 0), ("low", 1)]
+
+
 def test_a_forked_child_operates_the_bus_over_connections_of_its_own(shop: Shop, bus: SyncCommandBus) -> None:
     bus.events.watch()
     bus.dispatch(Print(printer="p", pages=1))

@@ -9,6 +9,7 @@ __all__ = ["LIMITS"]
 _LUA = "transport/redis/lua"
 _LIMITS, _SCRIPT = f"{_LUA}/shared/limits.lua", f"{_LUA}/limits.lua"
 _STEPS, _BUS = "tests/conformance/test_limit_steps.py", "tests/conformance/test_limits.py"
+_CALLS = "tests/conformance/test_limit_calls.py"
 
 LIMITS = (
     Mutant(
@@ -71,6 +72,13 @@ LIMITS = (
         "  if pass and pass.kind == 's' and is_behind(pass.activation, activation) then return '+' end",
         "  if false then return '+' end",
         f"{_STEPS}::test_a_late_end_of_a_lease_frees_no_place_of_another",
+    ),
+    Mutant(
+        "a request that comes again late takes the place away",
+        _SCRIPT,
+        "pass.message ~= '' and not is_behind(message, pass.message) then",
+        "false then",
+        f"{_STEPS}::test_a_request_that_comes_again_late_takes_no_place_away",
     ),
     Mutant(
         "a kept place starves the queue",
@@ -141,6 +149,48 @@ LIMITS = (
         "then return each[1], list end\n    end\n    return nil, list",
         "then return each[1], list end\n      if true then return nil, list end\n    end\n    return nil, list",
         f"{_STEPS}::test_an_entity_under_two_limits_takes_of_both_or_none",
+    ),
+    Mutant(
+        "a grant of another rule is good for this one",
+        f"{_LUA}/shared/limit_queues.lua",
+        "return is_lent or not rule.most or redis.call('ZSCORE', places_key, 's\\n' .. scope .. '\\n' .. mailbox)",
+        "return true",
+        "tests/conformance/test_limit_grants.py::test_a_grant_of_a_rate_has_no_place_of_the_rule_that_follows",
+    ),
+    Mutant(
+        "a grant of places is good for tokens",
+        f"{_LUA}/shared/limit_queues.lua",
+        "+ bucket.reserved + 0.000001 < math.min(cost, rule.burst) then return false end",
+        "+ bucket.reserved + 1000000 < math.min(cost, rule.burst) then return false end",
+        "tests/conformance/test_limit_grants.py::test_grants_of_places_are_no_tokens_of_the_rate_that_follows",
+    ),
+    Mutant(
+        "a called command needs a place beside its caller's",
+        _LIMITS,
+        "    return has_place or is_lent or not rule.most",
+        "    return has_place or not rule.most",
+        f"{_CALLS}::test_callers_that_have_all_places_do_not_wait_for_each_other",
+    ),
+    Mutant(
+        "a called command waits behind those that wait for its caller's place",
+        f"{_LUA}/shared/limit_queues.lua",
+        "limits.micros_since(since) / (is_lent and 10 or 1)",
+        "limits.micros_since(since)",
+        f"{_CALLS}::test_a_called_command_takes_its_token_all_the_same",
+    ),
+    Mutant(
+        "a caller is believed whose lease is over",
+        _LIMITS,
+        "      if pass and pass.kind == 's' and pass.activation == activation then\n        for scope",
+        "      if pass and pass.kind == 's' then\n        for scope",
+        f"{_CALLS}::test_a_caller_whose_lease_is_over_lends_nothing",
+    ),
+    Mutant(
+        "a dispatch passes as a call does",
+        "sending/envelope_builder.py",
+        "if running is not None and out.inbox and running.callers else",
+        "if running is not None and running.callers else",
+        f"{_CALLS}::test_a_dispatch_waits_for_a_place",
     ),
     Mutant(
         "a sweep believes every place",

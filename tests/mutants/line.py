@@ -8,6 +8,7 @@ __all__ = ["LINE"]
 
 _LUA = "transport/redis/lua"
 _SHARED = f"{_LUA}/shared/line.lua"
+_TURNS = f"{_LUA}/shared/line_turns.lua"
 _TEST = "tests/conformance/test_line_steps.py"
 _OTHERS = "tests/conformance/test_line_with_others.py"
 
@@ -15,30 +16,79 @@ LINE = (
     Mutant(
         "the ready stream is filled without a limit",
         _SHARED,
-        "      room = self.most - self.undelivered()\n",
-        "      room = 100000\n",
+        "math.min(self.most - self.undelivered(), MOST_AT_ONCE)",
+        "100000",
         f"{_TEST}::test_the_ready_stream_holds_64_and_the_line_the_others",
     ),
     Mutant(
         "the classes have no weights",
-        _SHARED,
+        _TURNS,
         "{[0] = 1, 4, 16}",
         "{[0] = 1, 1, 1}",
         f"{_TEST}::test_three_classes_start_as_16_4_1",
     ),
     Mutant(
         "a class that was idle saves its turns up",
-        _SHARED,
+        _TURNS,
         "        if not firsts[class] then used[class] = math.max(used[class], used[next_class]) end\n",
         "",
         f"{_TEST}::test_a_class_that_was_idle_saves_nothing_up",
     ),
     Mutant(
         "weights are not read",
-        _SHARED,
+        _TURNS,
         "    return math.max(1, math.floor(TURN / weights[tenant] + 0.5))\n",
         "    return TURN\n",
         f"{_TEST}::test_tenants_share_by_weight_and_one_alone_gets_all",
+    ),
+    Mutant(
+        "the weights of many tenants are not read",
+        _TURNS,
+        "weights[tenants[i]] = tonumber(weight or 1) or 1",
+        "weights[tenants[i]] = 1",
+        f"{_TEST}::test_tenants_share_by_weight_and_one_alone_gets_all",
+    ),
+    Mutant(
+        "the flows that were read are taken for all there are",
+        _TURNS,
+        "#read == most and read[#read].at",
+        "false",
+        f"{_TEST}::test_idle_flows_in_front_keep_nobody_waiting",
+    ),
+    Mutant(
+        "a flow that was served keeps its turn",
+        _TURNS,
+        "    paid[flow.flow] = flow.at\n",
+        "",
+        f"{_TEST}::test_many_tenants_take_turns",
+    ),
+    Mutant(
+        "what joins the line gets no place",
+        _SHARED,
+        "    if #joined > 1 then try('ZADD', unpack(joined)) end\n",
+        "",
+        f"{_TEST}::test_the_ready_stream_holds_64_and_the_line_the_others",
+    ),
+    Mutant(
+        "starts of the minute before are forgotten",
+        f"{_LUA}/shared/line_served.lua",
+        "at == minute - 1 and now or 0",
+        "0",
+        f"{_TEST}::test_what_was_served_is_counted_by_minutes_and_forgotten",
+    ),
+    Mutant(
+        "counts of tenants are never forgotten",
+        f"{_LUA}/fill_line.lua",
+        "at < minute - 1",
+        "false",
+        f"{_TEST}::test_what_was_served_is_counted_by_minutes_and_forgotten",
+    ),
+    Mutant(
+        "any number of tenants is counted",
+        f"{_LUA}/shared/line_served.lua",
+        "counted <= COUNTED_MOST",
+        "true",
+        f"{_TEST}::test_no_more_than_ten_thousand_flows_are_counted",
     ),
     Mutant(
         "further starts of an entity are not charged",
@@ -77,7 +127,7 @@ LINE = (
     ),
     Mutant(
         "a place is believed whatever its entity's record says",
-        _SHARED,
+        _TURNS,
         "    if not at or sub(record, 1, 2) ~= 'q|' or at ~= place then return false end\n",
         "    if not at then return false end\n",
         f"{_TEST}::test_places_of_what_is_gone_are_passed_over",
@@ -106,7 +156,7 @@ LINE = (
     ),
     Mutant(
         "a lone command gets a new id in the line",
-        _SHARED,
+        _TURNS,
         "    local state = message == '' and 'r|' or 'o|'\n",
         "    local state = message == '' and 'r|' or 'o|'\n    message = ''\n",
         f"{_TEST}::test_a_lone_command_keeps_its_id_through_the_line",
@@ -183,9 +233,23 @@ LINE = (
     Mutant(
         "a firing has no class",
         "scheduling/templates.py",
-        "            flow=envelope_flow(envelope),\n",
+        "            flow=envelope_flow(envelope, record.tenant),\n",
         "",
         f"{_OTHERS}::test_a_firing_has_the_priority_of_its_class",
+    ),
+    Mutant(
+        "a firing has no tenant",
+        "scheduling/templates.py",
+        "envelope_flow(envelope, record.tenant)",
+        "envelope_flow(envelope)",
+        f"{_OTHERS}::test_a_firing_is_in_the_share_of_its_tenant",
+    ),
+    Mutant(
+        "a schedule that is put again keeps its former tenant",
+        "scheduling/schedules.py",
+        "            tenant=draft.tenant,\n",
+        "",
+        f"{_OTHERS}::test_a_firing_is_in_the_share_of_its_tenant",
     ),
     Mutant(
         "a firing lifts nothing that waits",

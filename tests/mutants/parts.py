@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mutants.compression import COMPRESSION
 from tests.mutants.events import EVENTS
 from tests.mutants.limits import LIMITS
 from tests.mutants.line import LINE
@@ -12,7 +13,8 @@ from tests.mutants.schedules import SCHEDULES
 from tests.mutants.slots import SLOTS
 from tests.mutants.small import SMALL
 from tests.mutants.unique import UNIQUE
+from tests.mutants.versions import VERSIONS
 
 __all__ = ["PARTS"]
 
-PARTS = (*EVENTS, *LIMITS, *LINE, *LONE, *POLICIES, *RESERVED, *SCHEDULES, *SLOTS, *SMALL, *UNIQUE)
+PARTS = (*COMPRESSION, *EVENTS, *LIMITS, *LINE, *LONE, *POLICIES, *RESERVED, *SCHEDULES, *SLOTS, *SMALL, *UNIQUE, *VERSIONS)

@@ -9,10 +9,63 @@ __all__ = ["SCHEDULES"]
 _LUA = "transport/redis/lua"
 _SCHEDULES = "tests/conformance/test_schedules.py"
 _CHANGES = "tests/conformance/test_schedule_changes.py"
+_MOVES = "tests/conformance/test_schedule_moves.py"
 _PAUSES = "tests/conformance/test_timed_pauses.py"
 _PLANNING = "tests/unit/test_schedule_planning.py"
 
+_OBLITERATE = "tests/conformance/test_obliterate.py"
+
 SCHEDULES = (
+    Mutant(
+        "scripts of schedules run in a namespace that was deleted",
+        f"{_LUA}/shared/incarnation.lua",
+        "return redis.call('HGET', stats, 'incarnation') ~= incarnation",
+        "return false",
+        f"{_OBLITERATE}::test_a_worker_that_was_stopped_at_a_step_of_a_firing_writes_nothing_afterwards",
+    ),
+    Mutant(
+        "an armed firing is accepted by another namespace of the name",
+        f"{_LUA}/schedule_fire.lua",
+        "if is_of_another_time(stats, ARGV[2]) then return 'gone' end",
+        "",
+        f"{_OBLITERATE}::test_an_armed_firing_meets_another_namespace_of_the_name",
+    ),
+    Mutant(
+        "deletion of a namespace does not close it first",
+        "transport/redis/admin/obliteration.py",
+        "client.hset(keys.stats, INCARNATION, CLOSED)",
+        "client.hget(keys.stats, INCARNATION)",
+        f"{_OBLITERATE}::test_nothing_fires_while_a_namespace_is_deleted_or_behind_it",
+    ),
+    Mutant(
+        "an exported schedule fires where it was",
+        "scheduling/record.py",
+        "        if self.exported:\n            return None",
+        "        if False:\n            return None",
+        f"{_MOVES}::test_a_move_loses_no_tick_and_fires_none_twice",
+        more=(("scheduling/planning.py", "    if record.exported:\n        return None", "    if False:\n        return None"),),
+    ),
+    Mutant(
+        "a repeated import sets back a schedule that has gone on",
+        "scheduling/lines.py",
+        "if now.exported and now.seq == line.seq else None",
+        "if now.exported and now.seq == line.seq else line",
+        f"{_MOVES}::test_a_move_loses_no_tick_and_fires_none_twice",
+    ),
+    Mutant(
+        "an import fires again what a replaced schedule has fired",
+        "scheduling/lines.py",
+        "if line.next is None or other.last < line.next:",
+        "if line.next is None or other.last < line.next or True:",
+        f"{_MOVES}::test_another_one_of_the_name_stays_or_is_replaced",
+    ),
+    Mutant(
+        "an imported command is not verified",
+        "scheduling/templates.py",
+        "envelope = replace(self._clear(record, before), signature=None)",
+        "envelope = replace(self.read(record), signature=None)",
+        "tests/security/test_schedule_templates.py::test_an_export_is_verified_and_signed_anew",
+    ),
     Mutant(
         "a firing is accepted whatever was fired before",
         f"{_LUA}/schedule_fire.lua",

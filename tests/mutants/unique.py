@@ -187,4 +187,25 @@ UNIQUE = (
         "  if not place then return false end\n",
         f"{_STEPS}::test_the_sweep_releases_what_nobody_holds",
     ),
+    Mutant(
+        "a settled command without a window is listed as a holder",
+        "transport/redis/admin/held_keys.py",
+        "each.stander.window_ms > now_ms",
+        "True",
+        "tests/conformance/test_unique_listing.py::test_the_keys_that_an_entity_holds_are_listed",
+    ),
+    Mutant(
+        "what stands before the command that runs is listed as waiting",
+        "transport/redis/admin/held_keys.py",
+        "_number(stander.place) > _number(record.message)",
+        "True",
+        "tests/conformance/test_unique_listing.py::test_where_a_command_is_that_holds_a_key",
+    ),
+    Mutant(
+        "a command that waits for a retry is listed as waiting",
+        "transport/redis/admin/held_keys.py",
+        'record.first_ms and record.parts.get("started") == stander.place',
+        "False",
+        "tests/conformance/test_unique_listing.py::test_a_command_that_waits_for_a_retry_still_holds_its_key_as_started",
+    ),
 )

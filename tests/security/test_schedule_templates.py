@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from command_bus import Command, CommandBus, CommandContext, EntityId, every
+from command_bus import Command, CommandBus, CommandContext, EntityId, InvalidSettings, every
 from command_bus.scheduling.record import ScheduleRecord
 from command_bus.serialization.envelope import pack_envelope, unpack_envelope
 from command_bus.transport.redis.memory import MemoryClients
@@ -105,3 +107,27 @@ async def test_without_the_keys_a_schedule_is_changed_and_not_fired(sandbox: San
             await operator.schedules.resume("pay")
         async with bus.worker():
             await until(lambda: paid)
+
+
+async def test_an_export_is_verified_and_signed_anew(sandbox: Sandbox, paid: list[int]) -> None:
+    other = Sandbox("memory", sandbox.clients, sandbox.registry)
+    keys: dict[str, Any] = {"signing_keys": KEYS, "require_signatures": True, "cipher": Xor()}
+    async with sandbox.bus(**keys) as bus:
+        await bus.schedules.put("pay", Pay(account="1", amount=7), every(0.1))
+        lines = [line async for line in bus.schedules.export(stop=True)]
+        assert b"amount" not in base64.b64decode(json.loads(lines[0])["template"]), "it stays encrypted"
+    async with other.bus() as bus:
+        with pytest.raises(InvalidSettings, match="no signing keys"):
+            await bus.schedules.import_(lines)
+    async with other.bus(**{**keys, "signing_keys": {"k": "another secret that is long"}}) as bus:
+        with pytest.raises(InvalidSettings, match="bad signature"):
+            await bus.schedules.import_(lines)
+    found = json.loads(lines[0])
+    forged = [json.dumps(found | {"namespace": other.namespace})]
+    async with other.bus(**keys) as bus, bus.worker():
+        with pytest.raises(InvalidSettings, match="bad signature"):
+            await bus.schedules.import_(forged)
+        assert (await bus.schedules.import_(lines)).put == ("pay",)
+        await until(lambda: len(paid) > 1)
+        assert set(paid) == {7}
+        assert (await bus.schedules.get("pay")).reason == ""

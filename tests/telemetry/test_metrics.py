@@ -266,3 +266,22 @@ def test_the_registry_of_the_process_may_be_used() -> None:
     metrics = PrometheusMetrics(registry)
     assert metrics.registry is registry
     assert BusSettings(url="redis://x").namespace not in metrics.exposition().decode().split()
+
+
+class Load(Command[None], entity="file", fair_by="customer"):
+    file: EntityId
+    customer: str
+
+
+async def test_starts_of_tenants_are_shown_of_those_with_the_most(make_bus: Make, registry: HandlerRegistry) -> None:
+    metrics = PrometheusMetrics(registry=CollectorRegistry(), cache=0.0, max_tenants=1)
+    registry.handles(Load)(lambda command: None)
+    async with make_bus(observer=metrics) as bus, bus.worker():
+        await metrics.refresh(bus)
+        assert "command_bus_namespace_tenant_starts_per_minute" not in shown(metrics)
+        await bus.dispatch_batch(Load(file=str(n), customer="acme" if n else "small") for n in range(6))
+        await bus.wait_idle(10)
+        await metrics.refresh(bus)
+        found = shown(metrics)["command_bus_namespace_tenant_starts_per_minute"]
+    assert {tenant for _, tenant in found} == {"acme", "other"}
+    assert sum(found.values()) in (5, 6), "five if a minute has begun just now"

@@ -42,7 +42,10 @@ def test_an_entity_is_named_with_a_colon_or_in_two_words(words: str, meant: tupl
         ("account", "name one entity as TYPE:ID or TYPE ID"),
         ("account:", "name one entity as TYPE:ID or TYPE ID"),
         ("account a-1 pause now", "name one entity as TYPE:ID or TYPE ID"),
-        ("account:a-1 paus", "'paus' is no action: show, pause, resume, drain, purge, abort, forget; did you mean 'pause'?"),
+        (
+            "account:a-1 paus",
+            "'paus' is no action: show, pause, resume, drain, purge, abort, forget, keys; did you mean 'pause'?",
+        ),
     ],
 )
 def test_wrong_words_get_advice(words: str, advice: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,6 +43,7 @@ WORDS = {
     "schedules resume": ("nightly",),
     "schedules trigger": ("nightly",),
     "schedules remove": ("nightly",),
+    "schedules import": ("-",),
     "schedules put": ("nightly", "Deposit", "{}", "--every", "30s"),
     "delayed promote": ("id",),
     "limits put": ("shopify", "--rate", "5"),

@@ -46,6 +46,12 @@ def test_a_worker_without_the_policy_leaves_the_command_to_another(attempt: int)
     assert decisions(HandlerRegistry()).interrupted(started(attempt)) == GiveBack(counts=True)
 
 
+def test_an_older_worker_leaves_what_a_newer_one_began() -> None:
+    """Its class says how often an older version may be run."""
+    newer = pack_envelope(WireEnvelope("c-1", "Often", "box", "a", b"\x81\xa3box\xa1a", options={"v": 2}))
+    assert decisions(registry).interrupted(Started("7", "1-0", 50, 1, 1, newer)) == GiveBack(counts=True)
+
+
 def test_what_must_not_run_twice_is_given_up_by_any_worker() -> None:
     assert isinstance(decisions(HandlerRegistry()).interrupted(started(1, AT_MOST_ONCE)), DeadLetterStep)
 

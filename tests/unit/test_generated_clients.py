@@ -159,6 +159,11 @@ def test_a_field_that_can_be_none_leaves_out_its_command_alone(field: str) -> No
     assert run(found.source).Innocent(account_id="a").account_id == "a"
 
 
+def test_a_class_sends_the_version_that_it_was_made_of() -> None:
+    found = generate_clients([info(version=2), info("First", version="import os")], "shop")
+    assert (run(found.source).Deposit.spec().version, run(found.source).First.spec().version) == (2, 1)
+
+
 def test_two_commands_whose_classes_would_have_one_name() -> None:
     found = generate_clients([info("a.b"), info("a:b")], "shop")
     assert "a.b" in found.refused["a:b"]

@@ -23,7 +23,7 @@ IMPORTED: Final = {
 FIELD_ARGUMENTS: Final = frozenset({"ge", "le", "gt", "lt", "multiple_of", "min_length", "max_length", "pattern"})
 _TIMES: Final = frozenset({"datetime", "date", "time", "timedelta"})
 _BUILT_IN: Final = frozenset({"str", "int", "float", "bool", "bytes", "dict", "list", "set", "tuple"})
-_CLASS_ARGUMENTS: Final = frozenset({"entity", "name", "delivery"})
+_CLASS_ARGUMENTS: Final = frozenset({"entity", "name", "delivery", "version"})
 
 
 class RefusedSource(ValueError):

@@ -54,6 +54,7 @@ def schema_document(commands: Sequence[CommandInfo], namespace: str) -> dict[str
                 "entity": each.entity,
                 "key": each.key,
                 "delivery": each.delivery,
+                **({"version": each.version} if each.version > 1 else {}),
                 "fields": each.schema,
                 "reply": each.reply,
             }
@@ -253,6 +254,8 @@ def _command(command: CommandInfo, names: Mapping[str, str], replies: Mapping[st
         arguments.append(f"name={command.name!r}")
     if command.delivery != "at_least_once":
         arguments.append(f"delivery={command.delivery!r}")
+    if command.version > 1:
+        arguments.append(f"version={command.version}")
     lines = [f"class {name}({', '.join(arguments)}):", *_doc(command.schema)]
     fields = _fields(command.schema, names, command.key)
     return "\n".join([*lines, *fields, *([] if fields or len(lines) > 1 else ["    pass"]), ""])

@@ -90,6 +90,14 @@ def drain(
     name = _selection_name(entity_type, everything)
     changed = _change_entities(target, entity_type, lambda chosen: chosen.drain(reason), done="drained")
     echo(f"{name}: {'draining' if changed else 'was draining already'}")
+    stored = 0 if entity_type is not None else run_command(lambda: _count_schedules(target))
+    if stored:
+        echo(f"its schedules stay ({stored:,}): {target.command('schedules', 'export', '--stop')} takes them along")
+
+
+async def _count_schedules(target: Target) -> int:
+    async with open_bus(target) as bus:
+        return (await bus.stats()).schedules_stored
 
 
 @with_target

@@ -87,6 +87,7 @@ async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine) -
     from command_bus.cli.commands.limit_diagnosis import check_limits
     from command_bus.cli.commands.priority_check import check_priorities
     from command_bus.cli.commands.schedule_checks import examine_schedules
+    from command_bus.cli.commands.unique_check import check_unique
 
     workers, stats = await bus.fleet.workers(), await bus.stats()
     commands = await bus.fleet.commands()
@@ -97,6 +98,7 @@ async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine) -
         *check_mailboxes(seen, stats.entities),
         *check_work(stats, workers, await bus.entities.holds(), unhandled, line),
         *check_priorities(stats),
+        *check_unique(commands),
         *check_dead_letters(stats, age, line),
         *await _examine_counters(bus, line),
         *await examine_schedules(bus, [each.name for each in commands if each.workers], line),

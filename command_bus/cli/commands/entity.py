@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from command_bus.admin.entity import EntityScope
-    from command_bus.admin.info import EntityDetails
+    from command_bus.admin.info import EntityDetails, UniqueKeyPage
 
 __all__ = ["Action", "entity", "parse_entity_words"]
 
@@ -39,6 +39,7 @@ class Action(StrEnum):
     PURGE = "purge"
     ABORT = "abort"
     FORGET = "forget"
+    KEYS = "keys"
 
 
 @with_target
@@ -83,6 +84,7 @@ def entity(
     purge   remove its waiting commands; asks first
     abort   end the attempt that runs: it counts as interrupted, so another follows, or a dead letter; asks first
     forget  release the unique key --key: the next command that has it is accepted; what holds it stays in line
+    keys    show the unique keys that are held, also by the window of a settled command
     \b
     Exit codes: 0 done, 1 there was nothing to resume, abort or forget, what runs cannot be ended, or not confirmed, 2 wrong usage, or no terminal
     to ask on, 3 no answer to abort in time, 4 no server.
@@ -103,6 +105,8 @@ def entity(
             one.resume()
         case Action.FORGET:
             one.forget(key, as_json=as_json)
+        case Action.KEYS:
+            one.keys(as_json=as_json)
         case _:
             one.hold(action, reason, parse_end(until, duration))
 
@@ -211,6 +215,23 @@ class _OneEntity:
             if not as_json:
                 print_error(f"{self._name}: no command holds the key {key!r}")
             raise typer.Exit(ExitCode.FAILED)
+
+    def keys(self, *, as_json: bool) -> None:
+        """Show the unique keys that are held."""
+        from command_bus.cli.output import format_table, format_time_and_age
+
+        async def read() -> UniqueKeyPage:
+            async with open_bus(self._target) as bus:
+                return await bus.entity(self._type, self._id).unique_keys()
+
+        found = run_command(read)
+        if as_json:
+            echo(to_json(found))
+            return
+        rows = [(each.key, each.state, each.name, each.command_id, format_time_and_age(each.window_ms)) for each in found.keys]
+        echo(format_table(["unique key", "its command", "name", "command id", "window until"], rows))
+        if not found.complete:
+            echo("there may be more: not all keys were looked at")
 
     def purge(self, *, dry_run: bool, yes: bool) -> None:
         """Count the waiting commands, ask, and remove them."""

@@ -85,11 +85,10 @@ def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
     if found.priorities:
         told = ", ".join(f"{each.priority} {each.waiting:,} in line, {each.started:,} started" for each in found.priorities)
         lines.append(("priorities", told))
-    if found.schedules or found.fired:
+    if found.schedules_stored or found.fired:
         overdue = f", the latest overdue for {format_duration(found.schedule_overdue)}" if found.schedule_overdue > 1 else ""
-        lines.append(
-            ("schedules", f"{found.schedules:,} to come, {found.fired:,} fired, {found.fired_late:,} of them late{overdue}")
-        )
+        fired = f"{found.fired:,} fired, {found.fired_late:,} of them late{overdue}"
+        lines.append(("schedules", f"{found.schedules_stored:,}, {found.schedules:,} to come; {fired}"))
     for hold in holds:
         spread = "" if hold.everywhere else " (not on every shard: ask again)"
         lines.append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from command_bus.cli.connection import open_bus, run_command
 from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Target, Yes, with_target
 from command_bus.cli.terminal import confirm_or_exit, echo
+
+if TYPE_CHECKING:
+    from command_bus.admin.info import Stats
 
 __all__ = ["obliterate"]
 
@@ -25,7 +28,7 @@ def obliterate(
     target: Target,
     as_json: Json = False,
 ) -> None:
-    """Delete a namespace: all commands, dead letters, command ids and outcomes, and what its clients agreed on.
+    """Delete a namespace: all commands, dead letters, schedules, command ids and outcomes, and what its clients agreed on.
 
     Refused while workers live, unless --force. Stop what sends to it, too: the next command of a process that still has it open begins a new
     one. If it breaks off, the namespace is drained: repeat it.
@@ -35,18 +38,21 @@ def obliterate(
     """  # noqa: D301
     from command_bus.cli.output import pluralize
 
-    async def waiting() -> tuple[str, int, int]:
+    async def waiting() -> tuple[str, Stats]:
         async with open_bus(target) as bus:
-            found = await bus.stats()
-            return bus.settings.namespace, found.depth, found.dead_letters
+            return bus.settings.namespace, await bus.stats()
 
     async def delete() -> int:
         async with open_bus(target) as bus:
             return await bus.entities.obliterate(confirm=confirm, force=force)
 
-    namespace, depth, letters = run_command(waiting)
+    namespace, stats = run_command(waiting)
     if confirm == namespace:
-        held = f"{pluralize(depth, 'command', 'commands')} and {pluralize(letters, 'dead letter', 'dead letters')}"
+        held = (
+            f"{pluralize(stats.depth, 'command', 'commands')} and {pluralize(stats.dead_letters, 'dead letter', 'dead letters')}"
+        )
+        if stats.schedules_stored:
+            held += f" and {pluralize(stats.schedules_stored, 'schedule', 'schedules')}"
         confirm_or_exit(f"Delete namespace {namespace} with {held}? It cannot be undone.", yes=yes)
     deleted = run_command(delete)
     echo(

@@ -1,4 +1,4 @@
-"""`command-bus schedules`: list, show, put, pause, resume, trigger and remove schedules."""
+"""`command-bus schedules`: list, show, put, pause, resume, trigger, remove, export and import schedules."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from command_bus.cli.commands.schedule_moves import export_schedules, import_schedules
 from command_bus.cli.commands.send import (
     Fields,
     Headers,
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["schedules"]
 
-schedules = command_group("Schedules: list, show, next, put, pause, resume, trigger, remove.")
+schedules = command_group("Schedules: list, show, next, put, pause, resume, trigger, remove, export, import.")
+schedules.command("export", short_help="Write schedules as lines of JSON.")(export_schedules)
+schedules.command("import", short_help="Put schedules that were exported.")(import_schedules)
 
 ScheduleName = Annotated[
     str, typer.Argument(metavar="NAME", show_default=False, autocompletion=schedule_names, help="As `schedules list` shows it.")
@@ -211,8 +214,8 @@ def put(
         message = message_from_class(bus, command, values)
         if message is not None:
             return await bus.schedules.put(name, message, spec, **options)
-        kind, entity_id = await address_from_announcement(bus, command, values)
-        return await bus.schedules.put_raw(name, kind, entity_id, command, values, spec, **options)
+        kind, entity_id, version = await address_from_announcement(bus, command, values)
+        return await bus.schedules.put_raw(name, kind, entity_id, command, values, spec, version=version, **options)
 
     info: ScheduleInfo = _on(target, act)
     if as_json:

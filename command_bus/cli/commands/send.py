@@ -16,6 +16,16 @@ from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Target, with_target
 from command_bus.cli.terminal import echo, print_error
+from command_bus.cli.unique_options import (
+    Debounce,
+    Key,
+    MaxWait,
+    UniqueUntil,
+    UniqueWindow,
+    UniqueWins,
+    receipt_text,
+    unique_from,
+)
 from command_bus.messages.options import CallOptions, DispatchOptions
 from command_bus.messages.policies import RetryPolicy
 from command_bus.spelling import did_you_mean, some_of
@@ -67,6 +77,11 @@ class PriorityName(StrEnum):
     LOW = "low"
 
 
+Priority = Annotated[
+    PriorityName | None, typer.Option(show_default=False, help="Which entities come first; by default that of the command.")
+]
+
+
 @with_target
 def send(
     command: Name,
@@ -78,11 +93,15 @@ def send(
     expires: Annotated[
         float | None, typer.Option(show_default=False, help="Seconds after which it is no longer started.")
     ] = None,
-    priority: Annotated[
-        PriorityName | None, typer.Option(show_default=False, help="Which entities come first; by default that of the command.")
-    ] = None,
+    priority: Priority = None,
     attempts: Attempts = None,
     attempt_timeout: AttemptTimeout = None,
+    unique: Key = None,
+    wins: UniqueWins = None,
+    until: UniqueUntil = None,
+    window: UniqueWindow = None,
+    debounce: Debounce = None,
+    max_wait: MaxWait = None,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -92,7 +111,6 @@ def send(
     Exit codes: 0 accepted (or was before), 1 refused, 2 wrong usage or fields, 3 unknown whether it was accepted, 4 no server.
     """  # noqa: D301  # fmt: skip
     values, headers = fields_from(fields), headers_from(header)
-    chosen: Any = None if priority is None else priority.value
     options = DispatchOptions(
         command_id=command_id,
         delay=delay,
@@ -100,7 +118,8 @@ def send(
         expires=expires,
         retry=_retry(attempts),
         attempt_timeout=attempt_timeout,
-        priority=chosen,
+        priority=_priority(priority),
+        unique=unique_from(unique, wins, until, window=window, debounce=debounce, max_wait=max_wait),
     )
 
     async def work() -> Any:
@@ -108,11 +127,11 @@ def send(
             message = message_from_class(bus, command, values)
             if message is not None:
                 return await bus.dispatch(message, **options)
-            kind, entity_id = await address_from_announcement(bus, command, values)
-            return await bus.dispatch_raw(kind, entity_id, command, values, **options)
+            kind, entity_id, version = await address_from_announcement(bus, command, values)
+            return await bus.dispatch_raw(kind, entity_id, command, values, version=version, **options)
 
     receipt = run_command(work, sends=True)
-    echo(to_json(receipt) if as_json else f"{receipt.command_id}: {receipt.status}")
+    echo(to_json(receipt) if as_json else receipt_text(receipt))
 
 
 @with_target
@@ -125,6 +144,7 @@ def call(
     timeout: Annotated[
         float, typer.Option(min=0.01, help="Seconds to wait; a command that has not started by then never starts.")
     ] = 30.0,
+    priority: Priority = None,
     attempts: Attempts = None,
     attempt_timeout: AttemptTimeout = None,
     target: Target,
@@ -136,7 +156,12 @@ def call(
     """  # noqa: D301  # fmt: skip
     values, headers = fields_from(fields), headers_from(header)
     options = CallOptions(
-        timeout=timeout, command_id=command_id, headers=headers, retry=_retry(attempts), attempt_timeout=attempt_timeout
+        timeout=timeout,
+        command_id=command_id,
+        headers=headers,
+        priority=_priority(priority),
+        retry=_retry(attempts),
+        attempt_timeout=attempt_timeout,
     )
 
     async def work() -> Any:
@@ -144,8 +169,8 @@ def call(
             message = message_from_class(bus, command, values)
             if message is not None:
                 return _reply_data(message, await bus.call(message, **options))
-            kind, entity_id = await address_from_announcement(bus, command, values)
-            return await bus.call_raw(kind, entity_id, command, values, **options)
+            kind, entity_id, version = await address_from_announcement(bus, command, values)
+            return await bus.call_raw(kind, entity_id, command, values, version=version, **options)
 
     echo(to_json(run_command(work, sends=True)))
 
@@ -191,6 +216,10 @@ def headers_from(given: list[str] | None) -> dict[str, str] | None:
     return {name: value for name, _, value in pairs} or None
 
 
+def _priority(given: PriorityName | None) -> Any:
+    return None if given is None else given.value
+
+
 def _retry(attempts: int | None) -> RetryPolicy | None:
     return None if attempts is None else RetryPolicy(attempts=attempts)
 
@@ -223,8 +252,8 @@ def _reply_data(message: Message[Any], reply: Any) -> Any:
     return unpack(reply_codec_for(type(message).spec().reply).encode(reply))
 
 
-async def address_from_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -> tuple[str | None, Any]:
-    """Check the fields against the announced schema, and return the entity type and id.
+async def address_from_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -> tuple[str | None, Any, int]:
+    """Check the fields against the announced schema, and return the entity type, its id and the version of the fields.
 
     Raises:
         typer.Exit: No worker announced the command, or fields are wrong.
@@ -241,8 +270,8 @@ async def address_from_announcement(bus: CommandBus, name: str, values: dict[str
         print_error(f"{name}: {'; '.join(found)}")
         raise typer.Exit(ExitCode.USAGE)
     if info.key is None:
-        return None, None
+        return None, None, info.version
     if info.key not in values:  # the announced schema did not require it
         print_error(f"{name}: {info.key} is missing")
         raise typer.Exit(ExitCode.USAGE)
-    return info.entity, values[info.key]
+    return info.entity, values[info.key], info.version

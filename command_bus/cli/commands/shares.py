@@ -1,4 +1,4 @@
-"""`command-bus shares`: who waits for a worker by tenant, and the weights by which tenants share."""
+"""`command-bus shares`: who waits and is served by tenant, and the weights by which tenants share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ shares = command_group("Fair shares between tenants: list, put, remove.")
 _Tenant = Annotated[str, typer.Argument(metavar="TENANT", show_default=False, help="As the commands' field has it.")]
 
 
-@shares.command("list", short_help="List the tenants that have a weight, wait or run.")
+@shares.command("list", short_help="List the tenants that have a weight, wait, run or were served.")
 @with_target
 def list_shares(
     *,
@@ -29,7 +29,7 @@ def list_shares(
     target: Target,
     as_json: Json = False,
 ) -> None:
-    """List tenants with their weights, and how many of their entities wait for a worker or run.
+    """List tenants with their weights, how many of their entities wait for a worker or run, and starts in the last minute, about.
 
     \b
     Exit codes: 0 shown, 2 wrong usage, 4 no server.
@@ -39,14 +39,14 @@ def list_shares(
         async with open_bus(target) as bus:
             return await bus.fairness.list()
 
-    found = sorted(run_command(read), key=lambda each: (-each.waiting, each.tenant))
+    found = sorted(run_command(read), key=lambda each: (-each.waiting, -each.served, each.tenant))
     if as_json:
         echo(to_json({"shares": found[:limit], "count": len(found)}))
         return
     from command_bus.cli.output import format_table
 
-    rows = [(each.tenant or "(no tenant)", f"{each.weight:g}", each.waiting, each.running) for each in found[:limit]]
-    echo(format_table(["tenant", "weight", "waiting", "running"], rows))
+    rows = [(each.tenant or "(no tenant)", f"{each.weight:g}", each.waiting, each.running, each.served) for each in found[:limit]]
+    echo(format_table(["tenant", "weight", "waiting", "running", "last minute"], rows))
     if len(found) > limit:
         echo(f"the first {limit:,} of {len(found):,}")
 

@@ -37,7 +37,7 @@ def announced_mapping(info: CommandInfo, options: WriteOptions, columns: Sequenc
             f"what workers publish of {info.name!r} cannot be used (no field {info.key}): give the class as module:Class"
         )
     delivery: Delivery = "at_most_once" if info.delivery == "at_most_once" else "at_least_once"
-    spec = MessageSpec(info.name, info.entity, info.key, delivery=delivery)
+    spec = MessageSpec(info.name, info.entity, info.key, delivery=delivery, version=info.version)
     plans = [FieldPlan(field, None, required=field in required) for field in fields]
     check = SchemaCheck(info.schema)
 

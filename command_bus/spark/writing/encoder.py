@@ -25,6 +25,7 @@ from command_bus.messages.outgoing import Envelope
 from command_bus.serialization.envelope import KEEP_OUTCOME, EnvelopeTemplate, WireEnvelope, packed_text
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.native import Packer
+from command_bus.serialization.version_option import with_version
 from command_bus.spark.writing.columns import Unreadable, batch_rows, column_values
 from command_bus.spark.writing.command_mapping import CommandMapping
 from command_bus.spark.writing.field_checks import all_of, fits, mask_of, pc, size_of, typed_for, widest_of
@@ -169,11 +170,14 @@ class _CommandEncoder:
         flags = envelope_flags(dispatcher.opening, at_most_once=at_most_once)
         kept = dispatcher.version.dispatch_id if flags & KEEP_OUTCOME else None
         entity_id = None if spec.entity is None else "-"
-        envelope = WireEnvelope("-", spec.name, spec.entity, entity_id, b"", flags, correlation_id=kept)
+        envelope = WireEnvelope(
+            "-", spec.name, spec.entity, entity_id, b"", flags, correlation_id=kept, options=with_version(None, spec.version)
+        )
         self._mapping = mapping
         self._id_column = id_column
         self._connection = connection
-        self._template = EnvelopeTemplate(envelope, connection.builder.sign)
+        self._above = connection.settings.compress_above_of(spec)
+        self._template = EnvelopeTemplate(envelope, connection.builder.sign, self._above)
         self._limits = Limits(max_bytes=connection.settings.max_payload, max_nesting=connection.settings.max_nesting)
         self._seed = crc32(spec.name.encode())
         self._mailboxes: dict[Any, _Place] = {}
@@ -204,12 +208,18 @@ class _CommandEncoder:
         head, name, tail = self._template.constants
         envelopes = joined([head, packed_texts(ids), name, entities, packed_binaries(payloads), tail])
         given: Any = repeat(0) if numbers is None else numbers.to_pylist()
-        seed = self._seed
+        seed, above, pack = self._seed, self._above, self._template.pack
+        rows: Iterable[tuple[_Place, str, bytes, bytes, Any]] = zip(
+            places, ids.to_pylist(), payloads.to_pylist(), self._template.signed(envelopes.to_pylist()), given, strict=False
+        )
+        if above is not None:  # what is large is packed again, compressed
+            rows = (
+                (place, each, payload, pack(packed_text(each), place[2], payload) if len(payload) > above else envelope, number)
+                for place, each, payload, envelope, number in rows
+            )
         return [
             (shard, (mailbox, command_id, crc32(payload, seed).to_bytes(4, "big"), envelope, text, number))
-            for (shard, mailbox, _, text), command_id, payload, envelope, number in zip(
-                places, ids.to_pylist(), payloads.to_pylist(), self._template.signed(envelopes.to_pylist()), given, strict=False
-            )
+            for (shard, mailbox, _, text), command_id, payload, envelope, number in rows
         ]
 
     def _places(self, columns: dict[str, pa.Array], ids: pa.Array) -> tuple[Iterable[_Place], bytes | pa.Array]:

@@ -18,7 +18,9 @@ from zlib import crc32
 from command_bus.errors import CommandBusError, DispatchStalled, InvalidCommand, QueueFull
 from command_bus.messages.message import Message
 from command_bus.messages.outgoing import Envelope
+from command_bus.sending.outgoing_options import compresses
 from command_bus.serialization.envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
+from command_bus.serialization.version_option import version_in, with_version
 from command_bus.spark.options import OnInvalid
 from command_bus.spark.target import Target, TargetConnection, connection_to
 from command_bus.spark.writing.depth_checks import DepthChecks
@@ -172,6 +174,7 @@ class PartitionDispatcher:
         envelope = WireEnvelope(
             out.command_id, out.name, out.entity_type, out.entity_id, out.payload, flags,
             correlation_id=self.version.dispatch_id if flags & KEEP_OUTCOME else None, headers=out.headers or None,
+            options=with_version(None, version_in(out.options)), compressed=compresses(out, connection.settings),
         )  # fmt: skip
         check = payload_check(out.name, out.payload)
         item = (submission.mailbox, out.command_id, check, connection.builder.pack(envelope), out.entity_id or "", sequence)

@@ -73,7 +73,7 @@ _REPLACING: Final = (  # the one that waits is taken out of line, and its caller
 )
 _FIGURES: Final = (  # `stats`: an operator's, a worker's `/metrics`, and what Spark compares
     ("hgetall", "stats workers paused"),
-    ("hlen", "active parked"),
+    ("hlen", "active parked schedules"),
     ("xinfo|groups xpending xlen xrange", "ready"),
     ("xlen", "dead"),
     ("zcard", "due"),
@@ -100,6 +100,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
     ),
     "worker": (
         ("exists", "paused flows"),
+        ("hscan hdel", "flows"),  # forgets what was served long ago
         ("xrevrange", "ready"),
         *_SENDING,  # handlers send, too
         *_FIGURES,
@@ -127,6 +128,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hset hdel", "fired"),
         ("xadd xdel xlen xrange del", "outs*"),
         ("hget hgetall hset hdel hincrby", "relays*"),
+        ("hsetnx", "stats"),  # the incarnation that schedules are compared with
         ("hget hdel", "paused"),  # pauses that end by themselves
         ("hmget", "parked delayed_counts"),  # predecessors of firings
         ("hmget", "bulk*"),
@@ -139,12 +141,12 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("xgroup|create xinfo|groups xpending xack xadd xdel xrange", "ready"),
         ("hget hmget hset hdel hexists hscan exists hgetall hkeys", "active"),
         ("hget hset hdel hlen", "lone"),
-        ("hincrby hget", "stats"),
+        ("hincrby hget hsetnx", "stats"),
         ("hget hmget hset hdel hscan", "paused"),
         ("hget hmget hdel hexists", "parked"),
         ("hget hdel hscan hlen hkeys hstrlen", "delayed"),
         ("hget hmget hset hdel hexists hincrby hscan hgetall", "delayed_counts"),
-        ("hget hset hsetnx hdel", "unique"),
+        ("hget hset hsetnx hdel hscan", "unique"),
         ("hget hset hdel pexpire", "interrupts"),
         ("exists hget hmget hgetall hset hdel", "flows"),
         ("zadd zrem zscore zrange zrangebyscore del", "turns"),
@@ -179,6 +181,7 @@ def _every_key() -> str:
 
 _GRANTS["owner"] = (
     *_GRANTS["operator"],
+    ("hset", "stats"),  # it closes the incarnation
     ("scan", ""),  # it names the keys of other namespaces, too
     ("unlink", _every_key()),
 )

@@ -15,12 +15,14 @@ from command_bus.transport.attempts import attempt_id
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.steps import NO_SNOOZES, Snoozes
 
-__all__ = ["MailboxRecord", "parse_record", "parse_started", "refuse_newer", "snoozes_of"]
+__all__ = ["PLACE", "MailboxRecord", "parse_record", "parse_started", "refuse_newer", "snoozes_of"]
 
 _FIELDS = 7
 _STATES = frozenset({"", "r", "h", "H", "w", "s", "o", "O", "l", "q"})
 _NEWER = b"newer"
 _SNOOZES = "z"
+PLACE = "place=1"
+"""Behind the parts of a record in an answer: limits gave this lease a place."""
 _NO_PARTS: Mapping[str, str] = MappingProxyType({})
 
 

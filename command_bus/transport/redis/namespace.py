@@ -58,7 +58,8 @@ class Namespace:
         if recorded["shards"] != str(self._settings.shards):
             raise InvalidSettings(
                 f"namespace {self._settings.namespace!r} has {recorded['shards']} shards, these settings say {self._settings.shards}: "
-                "all its clients must agree; the count changes only when the namespace is drained and its keys are deleted"
+                "all its clients must agree; the count changes only when the namespace is drained, its schedules are exported "
+                "and its keys are deleted"
             )
         if self._settings.entities:
             await self._agree(*self._settings.entities)

@@ -15,7 +15,7 @@ from command_bus.transport.redis.connection.errors import is_not_permitted
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import REACTIVATE
 
-__all__ = ["delete_entries", "ensure_ready", "mailbox_of", "repair_page"]
+__all__ = ["delete_entries", "ensure_ready", "mailbox_of", "repair_page", "why_gone"]
 
 _log = logging.getLogger("command_bus.worker")
 _PAGE = 200
@@ -62,6 +62,17 @@ async def ensure_ready(connections: Connections, keys: ShardKeys) -> bool:
                 raise
             _log.info("%s was gone; workers see to the mailboxes that lost their activation", keys.ready)
     return True
+
+
+async def why_gone(connections: Connections, keys: ShardKeys) -> str:
+    """Return, for the log, what may have become of a group that was gone.
+
+    Raises:
+        CommandBusError: The server cannot be asked.
+    """
+    if await connections.ask(lambda client: client.hgetall(keys.stats)):
+        return "it was deleted"
+    return "the namespace was deleted, or its server has lost its data; what this worker had in hand is dropped"
 
 
 async def _repair_all(connections: Connections, keys: ShardKeys) -> None:

@@ -48,6 +48,8 @@ async def sending(bus: CommandBus, kit: TestBus) -> None:
     await scope.dispatch(command, dealy=2.5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await scope.call(command, command_id=command_id, timeout=5)
     await scope.call(command, **options)
+    await scope.call(command, priority="high")
+    await scope.call(command, priority="hgih")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await scope.call(command, timeuot=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await kit.dispatch(command, delay=2.5)
     await kit.dispatch(command, timeout=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -13,6 +13,7 @@ from typing import Any, assert_type
 from command_bus.handlers.registry import HandlerRegistry, default_registry, handles
 from command_bus.messages.context import CommandContext
 from command_bus.messages.message import Command, EntityId, Query
+from command_bus.messages.upcasting import upcasts
 
 
 class Deposit(Command[int], entity="account"):
@@ -29,6 +30,23 @@ class Find(Query[str | None]):
 
 
 class Anything(Command[Any]): ...
+
+
+class Renamed(Command[int], version=2, compress_above=1_000):
+    amount: int
+
+
+@upcasts(Renamed, since=1)
+def renamed(fields: dict[str, Any]) -> dict[str, Any]:
+    return fields
+
+
+assert_type(renamed({}), dict[str, Any])
+
+
+@upcasts(Renamed, since=1)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+def no_fields(fields: str) -> dict[str, Any]:
+    return {}
 
 
 registry = HandlerRegistry()

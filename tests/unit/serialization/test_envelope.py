@@ -65,8 +65,8 @@ def test_envelopes_come_back_equal(envelope: WireEnvelope) -> None:
 
 def test_there_is_an_element_per_field() -> None:
     assert (
-        len(inspect.signature(WireEnvelope).parameters) - 1 == len(ELEMENTS) - 1
-    )  # without version; options only with their flag
+        len(inspect.signature(WireEnvelope).parameters) - 2 == len(ELEMENTS) - 1
+    )  # without version; options only with their flag, and `compressed` is one of them
     assert list(WireEnvelope.__slots__) == list(inspect.signature(WireEnvelope).parameters)
     assert unpack_envelope(raw(ELEMENTS)) == WireEnvelope(*ELEMENTS[1:])
 

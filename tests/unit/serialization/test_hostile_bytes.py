@@ -219,7 +219,7 @@ def test_running_out_of_memory_is_not_blamed_on_the_bytes(monkeypatch: pytest.Mo
     def exhausted(*_: Any, **__: Any) -> Any:
         raise MemoryError
 
-    for module in ("msgpack", "envelope", "reply"):
+    for module in ("msgpack", "envelope_reading", "reply"):
         monkeypatch.setattr(f"command_bus.serialization.{module}.unpackb", exhausted)
     for read in (unpack, unpack_envelope, unpack_reply):
         with pytest.raises(MemoryError):

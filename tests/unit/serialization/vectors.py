@@ -17,7 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, WireEnvelope, pack_envelope, unpack_envelope
+from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, OPTIONS, WireEnvelope, pack_envelope, unpack_envelope
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.protection import Signatures
 from command_bus.serialization.reply import (
@@ -105,6 +105,7 @@ ENVELOPES: dict[str, Any] = {
     "correlated": WireEnvelope("c-6", "Deposit", "account", "a-17", b"\x80", correlation_id="c-0"),
     "caused": WireEnvelope("c-7", "Deposit", "account", "a-17", b"\x80", correlation_id="c-0", causation_id="c-1"),
     "headers": WireEnvelope("c-8", "Deposit", "account", "ä", b"\x80", headers={"traceparent": "00-ab-cd-01", "n": ""}),
+    "version": WireEnvelope("c-9", "Deposit", "account", "a-17", b"\x80", OPTIONS, options={"v": 2}),
 }
 
 REPLIES: dict[str, Any] = {
@@ -120,6 +121,7 @@ REPLIES: dict[str, Any] = {
     "cancelled": Cancelled("purged"),
     "forged": Forged("bad signature: it is not signed"),
     "completed_encrypted": Completed(b"ciphertext", encrypted=True),
+    "completed_compressed_and_encrypted": Completed(b"ciphertext", encrypted=True, compressed=True),
 }
 
 SIGNED = {name: ENVELOPES[name] for name in ("dispatch", "free", "call", "headers")}

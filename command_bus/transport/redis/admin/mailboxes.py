@@ -12,6 +12,7 @@ from command_bus.transport.entry_text import envelope_in
 from command_bus.transport.mailboxes import is_mailbox
 from command_bus.transport.records import Contents, StoredEntity, Waiting
 from command_bus.transport.redis.admin.entities import RedisEntities
+from command_bus.transport.redis.admin.held_keys import SCANNED, page_of_keys
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.connection.retrying import RetryingRequests
@@ -20,7 +21,7 @@ from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
 from command_bus.transport.redis.mailbox_record import refuse_newer
 from command_bus.transport.redis.scripts import MAILBOX_HEADS, REMOVE, RESCHEDULE
 from command_bus.transport.steps import Settlement
-from command_bus.transport.unique_keys import stored_key
+from command_bus.transport.unique_keys import StoredKey, stored_key
 
 __all__ = ["RedisMailboxes"]
 
@@ -158,6 +159,16 @@ class RedisMailboxes(RetryingRequests):
         """Release a unique key; whether it was held. The command that stands for it stays where it is."""
         keys = self._keys_of(mailbox)
         return bool(await self._ask_once(keys, lambda client: client.hdel(keys.unique, stored_key(mailbox, key))))
+
+    async def unique_keys(self, mailbox: str, entity: str, scan: int) -> tuple[list[StoredKey], bool]:
+        """See `Mailboxes`."""
+        keys, cursor, found = self._keys_of(mailbox), 0, list[StoredKey]()
+        for _ in range(-(-scan // SCANNED)):
+            cursor, page = await self._ask_once(keys, page_of_keys, keys, mailbox, entity, cursor)
+            found += page
+            if not cursor:
+                break
+        return list(dict.fromkeys(found)), not cursor
 
     async def names(self) -> AsyncIterator[str]:
         """Yield every mailbox that has work, in no order, some perhaps twice."""

@@ -1,8 +1,9 @@
 """`RedisObliteration`: deletes every key of a namespace.
 
-First it is drained, so that nothing new is accepted. Then the keys go that everything else hangs on, together: what runs has lost its lease from then
+First it is drained, so that nothing new is accepted, and its incarnation is closed, so that no client that was stopped in the middle of something
+writes without a lease (`incarnations.py`). Then the keys go that everything else hangs on, together: what runs has lost its lease from then
 on, nothing waits or is due any more, and no entry that is still there can come to life again. The others are found by SCAN and go page by page; who
-agrees with whom (`meta`) goes last. A call that broke off leaves a drained namespace, and is repeated.
+agrees with whom (`meta`) goes last, and so does the closed incarnation. A call that broke off leaves a drained namespace, and is repeated.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.transport.redis.connection.retrying import RetryingRequests
+from command_bus.transport.redis.incarnations import CLOSED, INCARNATION
 from command_bus.transport.redis.keys import ShardKeys
 
 __all__ = ["RedisObliteration"]
@@ -25,6 +27,7 @@ class RedisObliteration(RetryingRequests):
     async def begin(self, shard: int) -> int:
         """See `Obliteration`."""
         keys = self._keys.shards[shard]
+        await self._ask(keys, lambda client: client.hset(keys.stats, INCARNATION, CLOSED))
         shared = [
             keys.active,
             keys.ready,
@@ -35,13 +38,15 @@ class RedisObliteration(RetryingRequests):
             keys.parked,
             keys.interrupts,
             keys.dead,
+            keys.schedules,
+            keys.fired,
         ]
         return int(await self._ask(keys, lambda client: client.unlink(*shared)))
 
     async def go_on(self, shard: int) -> int:
         """See `Obliteration`."""
         keys = self._keys.shards[shard]
-        last = {keys.meta.encode(), keys.paused.encode()}
+        last = {keys.meta.encode(), keys.paused.encode(), keys.stats.encode()}
         deleted = cursor = 0
         while True:
             cursor, found = await self._ask(keys, _page, keys.prefix, cursor)

@@ -15,10 +15,12 @@ from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.mailbox_record import parse_record
 
-__all__ = ["RedisShares"]
+__all__ = ["RedisShares", "served_lately"]
 
 _WEIGHT = b"w:"
+_SERVED = b"n:"
 _PAGE = 500
+_MINUTE = 60
 
 
 class RedisShares(RetryingRequests):
@@ -63,6 +65,17 @@ class RedisShares(RetryingRequests):
             found.update(each)
         return found
 
+    async def served(self) -> Counter[Flow]:
+        """See `Shares`."""
+        found: Counter[Flow] = Counter()
+        for keys in self._keys.shards:
+            (seconds, micros), page = await self._ask(keys, _served, keys.flows)
+            now = int(seconds) + int(micros) / 1e6
+            for field, value in page.items():
+                if field.startswith(_SERVED) and (count := served_lately(value.decode(errors="replace"), now)):
+                    found[parse_flow(field.removeprefix(_SERVED).decode(errors="replace"))] += count
+        return found
+
     async def _in_line(self, keys: ShardKeys) -> Counter[Flow]:
         """Return how many entities of each flow wait in the line."""
         found: Counter[Flow] = Counter()
@@ -91,6 +104,23 @@ class RedisShares(RetryingRequests):
             if len(entries) < _PAGE:
                 return found
             start = f"({entries[-1][0].decode()}"
+
+
+def served_lately(counts: str, now: float) -> int:
+    """Return the starts of the minute before a time in s, of `minute:its starts:starts of the minute before`: of that as much as is left."""
+    minute, *starts = (int(each) if each.isdecimal() else 0 for each in [*counts.split(":"), "", ""][:3])
+    age = int(now // _MINUTE) - minute
+    left = 1 - now % _MINUTE / _MINUTE
+    if age == 0:
+        return round(starts[0] + left * starts[1])
+    return round(left * starts[0]) if age == 1 else 0
+
+
+async def _served(client: Redis, flows: str) -> Any:
+    pipeline = client.pipeline(transaction=False)
+    pipeline.time()
+    pipeline.hgetall(flows)
+    return await pipeline.execute()
 
 
 async def _counts(client: Redis, line: str, flows: list[bytes]) -> Any:

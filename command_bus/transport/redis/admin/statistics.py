@@ -44,6 +44,7 @@ class RedisStatistics(RetryingRequests):
             now_ms=int(seconds) * 1000 + int(micros) // 1000,
             line=found["line"],
             starts=found["starts"],
+            schedules=found["schedules"],
             schedule_ms=next((int(min(score, 2.0**53)) for name, score in found["first_due"] if name[:2] == b"s:"), None),
         )
 
@@ -68,7 +69,7 @@ _FIRST = 10
 """Members of `due` among which a schedule that is late is looked for, and ends of pauses: what matters stands first."""
 _NAMES = (
     "counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "groups", "workers", "first_due", "time", "limited",
-    "flows",
+    "schedules", "flows",
 )  # fmt: skip
 
 
@@ -87,11 +88,12 @@ async def _read(client: Redis, keys: ShardKeys) -> dict[str, Any]:
     pipeline.zrange(keys.due, 0, _FIRST - 1, withscores=True)
     pipeline.time()
     pipeline.zlexcount(keys.places, "[q\n", "(q\x0b")
+    pipeline.hlen(keys.schedules)
     pipeline.hmget(keys.flows, "c0", "s0", "s1", "s2")
     found: dict[str, Any] = dict(zip(_NAMES, await pipeline.execute(raise_on_error=False), strict=True))
-    for name, nothing in (("pending", {}), ("groups", [])):
+    for name, nothing in (("pending", {}), ("groups", []), ("schedules", 0)):
         if isinstance(found[name], ResponseError):
-            found[name] = nothing  # no stream or no group yet
+            found[name] = nothing  # no stream or no group yet, or a user whose ACL is of an earlier release
     for answer in found.values():
         if isinstance(answer, Exception):
             raise answer

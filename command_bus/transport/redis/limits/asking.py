@@ -65,7 +65,7 @@ class LimitAsks(StopAndWait[_Question, _Batch]):
         Args:
             lease: Of its mailbox.
             message: Its id.
-            keyed: Costs and scopes by key: `cost scope`, with tabs between them.
+            keyed: Costs and scopes by key, and callers: see shared/limits.lua.
             must_yield: Whether it must give up a place that another entity waits for.
         """
         args = (lease.mailbox, lease.shard, lease.activation, message, keyed, int(must_yield))

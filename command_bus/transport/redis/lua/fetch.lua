@@ -1,6 +1,6 @@
 -- fetch: deliver activations to a worker, without waiting for any, and start the lone commands among them.
 --
--- uses: memory_limit, record, newer, fences, line
+-- uses: memory_limit, record, newer, fences, line_turns, line_served, line
 --
 -- KEYS[1]   ready     stream of activations; its pending entries are the leases
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -51,8 +51,10 @@ for i, record in ipairs(call('HMGET', active, unpack(names))) do
   if record == 'o|' .. answers[places[i]] .. '|||0|0|' then
     starting[#starting + 1], at_of[#at_of + 1] = names[i], places[i]
   elseif queue_up and record then
-    local state, activation, _, message, attempt, first, _, parts = parse_record(record)
-    if state == 'o' and activation == answers[places[i]] and attempt == '0' and first == '0' then
+    local front = 'o|' .. answers[places[i]] .. '||'
+    local message, parts = nil, nil
+    if string.sub(record, 1, #front) == front then message, parts = string.match(record, '^([^|]*)|0|0|(.*)$', #front + 1) end
+    if message and (parts == '' or string.sub(parts, 1, 1) == '|') then
       starting[#starting + 1], at_of[#at_of + 1] = names[i], places[i]
       messages[#starting], parts_of[#starting] = message ~= '' and message, parts
     end

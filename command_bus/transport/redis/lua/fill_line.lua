@@ -1,6 +1,6 @@
 -- fill_line: fill the ready stream from the line, and bring back what it has too much: what was ready when the line came into use.
 --
--- uses: memory_limit, record, newer, line
+-- uses: memory_limit, record, newer, line_turns, line_served, line
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -12,9 +12,12 @@
 --
 -- returns how many were brought back
 --
+-- It also forgets a part of what was served longer than two minutes ago (see shared/line_served.lua), if its user may.
+--
 -- What was not delivered stands at the stream's end. Its newest go first into the line, where they keep their order: by their activation.
 
 local ready, active, most = KEYS[1], KEYS[2], tonumber(ARGV[2])
+local SWEPT = 1000  -- fields that are looked at
 
 pass_memory_limit(ready, ARGV[1])
 local queue_up = redis.call('EXISTS', KEYS[3]) == 1 and open_line(ready, active, KEYS[3], KEYS[4], KEYS[5])
@@ -39,5 +42,24 @@ if surplus > 0 then
     if bring_back(entry[1], entry[2]) then back = back + 1 end
   end
 end
+
+-- Delete some counts of flows whose time is over.
+local function forget_served(flows)
+  local values = redis.call('HMGET', flows, 'counted', 'swept')
+  local counted, over = tonumber(values[1] or 0) or 0, {'HDEL', flows}
+  if counted == 0 then return end
+  local page = redis.pcall('HSCAN', flows, values[2] or '0', 'MATCH', 'n:*', 'COUNT', SWEPT)
+  if page.err then return end
+  local minute = math.floor(redis.call('TIME')[1] / 60)
+  for i = 1, #page[2], 2 do
+    local at = tonumber(string.match(page[2][i + 1], '^(%d+):'))
+    if not at or at < minute - 1 then over[#over + 1] = page[2][i] end
+  end
+  local gone = #over > 2 and redis.pcall(unpack(over)) or 0
+  if type(gone) ~= 'number' then return end
+  redis.pcall('HSET', flows, 'swept', page[1], 'counted', math.max(counted - gone, 0))
+end
+
 queue_up.finish()
+forget_served(KEYS[3])
 return back

@@ -53,7 +53,7 @@ for arg = 2, #ARGV do
     if scope then
       local member = 'q\n' .. scope .. '\n' .. since .. '\n' .. ARGV[arg]
       local before = redis.call('ZLEXCOUNT', places, '[q\n' .. scope .. '\n', '(' .. member)
-      local ms = string.format('%.0f', math.floor(tonumber(since) / 1000))
+      local ms = string.format('%.0f', math.floor(limits.micros_since(since) / 1000))
       for _, value in ipairs({ARGV[arg], scope, ms, before, until_start(scope)}) do answers[#answers + 1] = value end
     end
   else

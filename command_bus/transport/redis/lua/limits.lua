@@ -11,8 +11,8 @@
 -- KEYS[7]   places    sorted set: the queues and places of limits
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   verb      ask, over, wake, again, gone, hold, clean
--- ARGV[3…]  ask: for each mailbox its name, shard, activation, the message that would start, costs and scopes by key, '1' if it must not keep a
---           place that another one waits for; over: mailbox, activation; wake: scope; again, gone: mailbox; hold: scope, until in ms;
+-- ARGV[3…]  ask: for each mailbox its name, shard, activation, the message that would start, what its worker reads, '1' if it must not keep
+--           a place that another one waits for; over: mailbox, activation; wake: scope; again, gone: mailbox; hold: scope, until in ms;
 --           clean: scope
 --
 -- returns ask: for each '+' if it may start, else the scope in whose queue it now stands; wake: mailbox and shard of each that its own shard
@@ -34,7 +34,11 @@ add_queues(limits, KEYS[6], KEYS[7], now)
 
 local function ask(mailbox, shard, activation, message, keyed, must_yield)
   local pass = limits.pass_of(mailbox)
-  if pass and pass.kind == 's' and is_behind(pass.activation, activation) then return '+' end  -- a lease that is over: its take is refused
+  if pass and pass.kind == 's' then
+    if is_behind(pass.activation, activation) then return '+' end  -- a lease that is over: its take is refused
+    -- Asked again, as after a lost answer: this message has leave already, or the next one has.
+    if pass.activation == activation and pass.message ~= '' and not is_behind(message, pass.message) then return '+' end
+  end
   local refusing, scopes = limits.refusing(mailbox, activation, message, keyed)
   if not refusing and must_yield == '1' and pass and pass.kind == 's' then
     for scope in pairs(pass.scopes) do
@@ -87,7 +91,7 @@ local function grant(scope, mailbox, member)
     return true
   end
   limits.leave_queue(mailbox, scope, since)
-  if woken and #scopes > 0 then limits.grant(mailbox, message, scopes, since, shard) end
+  if woken and #scopes > 0 then limits.grant(mailbox, message, scopes, since, shard, keyed) end
   if shard ~= '0' then elsewhere[#elsewhere + 1], elsewhere[#elsewhere + 2] = mailbox, shard end
   return true
 end
@@ -118,7 +122,7 @@ local function take_back(mailbox, waits)
     if string.sub(scope, 1, 5) == 'name:' then keyed[#keyed + 1] = cost .. ' ' .. scope end
   end
   if waits and any then
-    limits.wait(mailbox, any, pass.message, table.concat(keyed, '\t'), pass.shard)
+    limits.wait(mailbox, any, pass.message, table.concat(keyed, '\t') .. pass.callers, pass.shard)
     wake_limit(limits, ready, due, any, 1, now, false, math.floor(now / 1000) + PAUSE)
     limits.woken[any] = nil
   else

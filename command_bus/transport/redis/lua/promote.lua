@@ -1,6 +1,6 @@
 -- promote: move what has become due: delayed commands enter their mailbox, retries become ready.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, line, delayed, unique
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, line_turns, line_served, line, delayed, unique
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

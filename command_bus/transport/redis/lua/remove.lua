@@ -1,6 +1,6 @@
 -- remove: remove waiting commands from one mailbox (cancel, purge). A command that runs is left alone.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, outcomes, delayed, line, unique, events
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, outcomes, delayed, line_turns, line_served, line, unique, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

@@ -1,16 +1,18 @@
 -- schedule_change: change records of schedules, each only if it is what is expected.
 --
--- uses: memory_limit, agenda
+-- uses: memory_limit, agenda, incarnation
 --
 -- KEYS[1]  ready      stream of activations
 -- KEYS[2]  schedules  hash: name -> record, opaque
 -- KEYS[3]  due        sorted set of what becomes due, by ms
--- KEYS[4]  stats      hash of counters
+-- KEYS[4]  stats      hash of counters, with the shard's incarnation
 -- ARGV[1]  group      of consumers
--- ARGV[2…] for each schedule: its name; the record that is expected, empty: none; the new one, empty: none; when it is due in ms, '-' never,
+-- ARGV[2]  shard      its incarnation, as it was read
+-- ARGV[3…] for each schedule: its name; the record that is expected, empty: none; the new one, empty: none; when it is due in ms, '-' never,
 --          '=' as before
 --
--- returns a character per schedule: 1 it is now as asked, 0 it is another record, and was left alone
+-- returns a character per schedule: 1 it is now as asked, 0 it is another record, and was left alone; 'gone' if the shard is of
+--         another incarnation
 --
 -- Asked again, it answers the same. A new earliest time is told to the workers by a tick.
 
@@ -29,10 +31,11 @@ local function plan(name, at)
   end
 end
 
+if is_of_another_time(stats, ARGV[2]) then return 'gone' end
 local answers, growing = {}, false
-for arg = 2, #ARGV, 4 do growing = growing or ARGV[arg + 1] == '' and ARGV[arg + 2] ~= '' end
+for arg = 3, #ARGV, 4 do growing = growing or ARGV[arg + 1] == '' and ARGV[arg + 2] ~= '' end
 if not growing then pass_memory_limit(ready, ARGV[1]) end  -- a full server takes no new schedule
-for arg = 2, #ARGV, 4 do
+for arg = 3, #ARGV, 4 do
   local name, before, after, at = ARGV[arg], ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3]
   local now = redis.call('HGET', schedules, name) or ''
   local same = now == before or now == after

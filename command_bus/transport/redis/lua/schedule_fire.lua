@@ -1,10 +1,10 @@
 -- schedule_fire: accept the firings of schedules into their mailboxes, each number once.
 --
--- uses: record, newer, lone, holds, line, place, events
+-- uses: record, newer, lone, holds, line_turns, line_served, line, place, events, incarnation
 --
 -- KEYS[1]   ready    stream of activations
 -- KEYS[2]   active   hash: mailbox name -> record (see shared/record.lua)
--- KEYS[3]   stats    hash of counters
+-- KEYS[3]   stats    hash of counters, with the shard's incarnation
 -- KEYS[4]   later    hash: mailbox name -> number of delayed commands
 -- KEYS[5]   paused   hash: scope -> mode|since in ms|why (see shared/holds.lua)
 -- KEYS[6]   watched  hash: entity type -> number of events to keep (see shared/events.lua)
@@ -16,17 +16,20 @@
 -- KEYS[12]  line     sorted set of the places of entities that wait
 -- KEYS[13…] for each firing its mailbox, and the mark of its command id
 -- ARGV[1]   limit    of commands in this shard
--- ARGV[2…]  for each firing: schedule, incarnation, number, '1' if it counts although there is nothing to compare it with, mailbox name,
+-- ARGV[2]   shard    its incarnation, as it was read
+-- ARGV[3…]  for each firing: schedule, incarnation, number, '1' if it counts although there is nothing to compare it with, mailbox name,
 --           commands that the mailbox may hold, digest, envelope, '1' if it is late, flow (see
 --           shared/line.lua)
 --
 -- returns a character per firing: + accepted, = this number or a later one was before, k the command id is known, u there is nothing to
---         compare the number with; refused: d drained, e mailbox full, t shard full, w the mailbox takes nothing
+--         compare the number with; refused: d drained, e mailbox full, t shard full, w the mailbox takes nothing. 'gone' if the shard is of
+--         another incarnation
 --
 -- What is refused was not touched. The first write may fail at the memory limit, with nothing done; after it nothing fails.
 
 local ready, active, stats, later, paused, lone, fired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[8], KEYS[9]
 local call, pcall = redis.call, redis.pcall
+if is_of_another_time(stats, ARGV[2]) then return 'gone' end
 local publish = call('EXISTS', KEYS[6]) == 1 and publisher(KEYS[6], KEYS[7])
 local queue_up = call('EXISTS', KEYS[10]) == 1 and open_line(ready, active, KEYS[10], KEYS[11], KEYS[12])
 
@@ -77,7 +80,7 @@ local function fire(arg, box, mark)
 end
 
 local answers = {}
-for arg = 2, #ARGV, 10 do
+for arg = 3, #ARGV, 10 do
   local key = 13 + 2 * #answers
   answers[#answers + 1] = fire(arg, KEYS[key], KEYS[key + 1])
 end

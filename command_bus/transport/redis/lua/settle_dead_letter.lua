@@ -1,6 +1,6 @@
 -- settle_dead_letter: replay or discard one dead letter.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, outcomes, line, unique, events, rewrite
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, outcomes, line_turns, line_served, line, unique, events, rewrite
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

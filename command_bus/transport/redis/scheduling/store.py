@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 from command_bus.transport.flows import NORMAL_FLOW
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
+from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import SCHEDULE_BAR, SCHEDULE_CHANGE, SCHEDULE_FIRE
 from command_bus.transport.schedule_interfaces import FireAnswer, Firing, RecordChange
@@ -41,9 +42,11 @@ class RedisSchedules(RetryingRequests):
     def __init__(self, connections: Connections, keys: KeySpace, *, patience: float, max_total_depth: int) -> None:
         super().__init__(connections, keys, patience=patience)
         self._most = -(-max_total_depth // keys.count)
+        self._incarnations = Incarnations(connections, keys, patience=patience)
 
     async def read(self, names: Sequence[str]) -> list[bytes | None]:
         """See `ScheduleStore`."""
+        await self._incarnations.all()  # before the records: what is decided from them is of this time
 
         async def ask(shard: ShardKeys, part: Sequence[str]) -> list[bytes | None]:
             values: list[bytes | None] = await self._ask(shard, lambda client: client.hmget(shard.schedules, list(part)))
@@ -55,10 +58,11 @@ class RedisSchedules(RetryingRequests):
         """See `ScheduleStore`."""
 
         async def run(shard: ShardKeys, part: Sequence[RecordChange]) -> list[bool]:
-            args: list[Any] = [GROUP]
+            args: list[Any] = [GROUP, await self._incarnations.of(shard)]
             for each in part:
                 args += (each.name, each.before, each.after, "-" if each.due is None else "=" if each.due < 0 else each.due)
             answer = await self._run(shard, SCHEDULE_CHANGE, [shard.ready, shard.schedules, shard.due, shard.stats], args)
+            self._incarnations.check(answer)
             return [letter == ord("1") for letter in answer]
 
         return await self._by_shard(changes, lambda each: each.name, run)
@@ -80,20 +84,24 @@ class RedisSchedules(RetryingRequests):
             shard.fired,
             *shard.fair,
         ]
-        args: list[Any] = [self._most]
+        args: list[Any] = [self._most, await self._incarnations.of(shard)]
         for each in part:
             names += (shard.mailbox(each.mailbox), shard.mark(each.command_id))
             args += (each.schedule, each.incarnation, each.seq, "1" if each.armed else "")
             args += (each.mailbox, each.max_depth, each.digest, each.envelope, "1" if each.late else "", each.flow or NORMAL_FLOW)
         server = self._connections.at(shard.prefix)
         answer, _ = await server.run_confirmed(SCHEDULE_FIRE, names, args, shard.stats)
+        self._incarnations.check(answer)
         letters: Any = answer.decode()
         return list(letters)
 
     async def bar(self, schedule: str, mailbox: str, incarnation: str, seq: int) -> bool:
         """See `ScheduleStore`."""
         shard = self._keys_of(mailbox)
-        return bool(await self._run(shard, SCHEDULE_BAR, [shard.fired], [schedule, incarnation, seq]))
+        args = [await self._incarnations.of(shard), schedule, incarnation, seq]
+        answer = await self._run(shard, SCHEDULE_BAR, [shard.fired, shard.stats], args)
+        self._incarnations.check(answer)
+        return bool(answer)
 
     async def forget(self, schedule: str) -> None:
         """See `ScheduleStore`."""

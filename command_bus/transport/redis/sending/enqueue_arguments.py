@@ -44,7 +44,9 @@ def enqueue_arguments(
             rooms.append(submission.max_depth)
         targets.append(box)
         envelopes.append(submission.envelope)
-        flow_numbers.append(flows.setdefault(submission.flow, len(flows) + 1) if submission.flow else 0)
+        if flows or submission.flow:
+            flow_numbers += [0] * (len(targets) - 1 - len(flow_numbers))
+            flow_numbers.append(flows.setdefault(submission.flow, len(flows) + 1) if submission.flow else 0)
         if not submission.marked and not submission.delay_ms:
             kinds.append("p")
             continue

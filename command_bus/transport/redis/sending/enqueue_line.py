@@ -150,7 +150,9 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         unique: set[str] = set()
         while self._line:
             waiting = self._line[0]
-            if not goes_with(waiting.submissions, unique, first=not items):
+            if (unique or waiting.submissions[0].unique is not None) and not goes_with(
+                waiting.submissions, unique, first=not items
+            ):
                 break
             more = sum([len(submission.envelope) for submission in waiting.submissions])
             if items and (commands + len(waiting.submissions) > MAX_COMMANDS or size + more > MAX_BYTES):

@@ -28,7 +28,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.ready_stream import delete_entries, ensure_ready
+from command_bus.transport.redis.ready_stream import delete_entries, ensure_ready, why_gone
 from command_bus.transport.redis.scripts import FETCH
 from command_bus.transport.redis.worker.delivery import Delivery, deliveries_of, note_unheard, parse_fetched
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
@@ -353,7 +353,8 @@ class _Reader:
         try:
             if await ensure_ready(self._connections, self._keys):
                 # No renewal yet: it would find nothing of ours pending. What runs here is read again first, and goes on.
-                _log.warning("%s: the consumer group was gone and is created again", self._keys.ready)
+                why = await why_gone(self._connections, self._keys)
+                _log.warning("%s: the consumer group was gone and is created again: %s", self._keys.ready, why)
             else:
                 self._loop.leases.renew_soon()  # recovery must not take them for abandoned
             await self._adopt()

@@ -23,7 +23,7 @@ from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.mailbox_record import parse_started, snoozes_of
+from command_bus.transport.redis.mailbox_record import PLACE, parse_started, snoozes_of
 from command_bus.transport.redis.scripts import ADVANCE, ADVANCE_AND_SEND, Script
 from command_bus.transport.redis.worker.line_use import LineUse
 from command_bus.transport.redis.worker.step_arguments import encode_step
@@ -291,6 +291,7 @@ def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool)
             else:
                 body, fields = _envelope_in(body), body
     snoozes = snoozes_of(parts, message) if parts else NO_SNOOZES
+    lease.has_place = PLACE in parts
     return Started(fence, message, int(attempt), int(first), now_ms, body, fields, confirmed, snoozes)
 
 

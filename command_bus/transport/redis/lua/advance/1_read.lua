@@ -1,6 +1,6 @@
 -- advance: settle the commands that were running and start the next of each entity, for a batch of entities.
 --
--- uses: memory_limit, record, newer, lone, fences, holds, outcomes, line, events, limits, limit_queues, limit_wakes
+-- uses: memory_limit, record, newer, lone, fences, holds, outcomes, line_turns, line_served, line, events, limits, limit_queues, limit_wakes
 --
 -- KEYS[1]   ready     stream of activations; its pending entries are the leases
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -39,10 +39,10 @@
 --
 -- returns now in ms, then for each step two values:
 --         'fence|message|attempt|first start in ms' of the command that now runs under this lease, with the parts of its record (see
---         shared/record.lua), and one of these: its envelope; all
+--         shared/record.lua) and '|place=1' if limits of this shard gave it a place, and one of these: its envelope; all
 --         fields of its entry, if it has others; its envelope and a list of the ids and envelopes behind it; nil if it was read ahead
 --         'idle', 'yield', 'wait' or 'stop', and nil     the lease is given up
---         'ask', and the id and fields of the next one   the lease is kept: limits of the first shard, or by a key, have to be asked
+--         'ask', and the id and fields of the next one   the lease is kept: limits of the first shard or by a key, or for a called command, have to be asked
 --         'gone' and nil                                 the lease is not ours: nothing was changed
 --         'error' and a text                             a key of this entity is of another type
 --

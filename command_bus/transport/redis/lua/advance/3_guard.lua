@@ -9,7 +9,7 @@ local group, owner = ARGV[1], ARGV[2]
 local call, try, sub, find, format = redis.call, redis.pcall, string.sub, string.find, string.format
 
 -- What limits say before a command starts: functions that are there only if limits are.
-local judge, guard, is_limited, would_wait, is_place_wanted
+local judge, guard, is_limited, would_wait, place_of, is_place_wanted
 
 if limits then
   -- What limits say of each step's next start: false if it may start, 'ask', or the limit that refuses it; and its scopes.
@@ -32,11 +32,21 @@ if limits then
     return #scopes > 0 or asks
   end
 
-  -- Return what `judge` says, and carry it out: tokens are deducted, or the entity stands in the queue of the limit that refuses it.
-  function guard(step, name, activation, message)
-    if grants[step] == message then return nil end
+  -- Return whether a command may have callers that have places for it: its worker reads whether (see serialization/callers_option.py).
+  local function may_have_callers(step, name, head)
+    local entry = head[2] and head or call('XRANGE', KEYS[before + step], head[1], head[1])[1]
+    for _, field in ipairs(entry and fields_of(lone, name, entry[2]) or {}) do
+      if find(field, '\161c', 1, true) and find(field, '\161c[\129-\143]') then return true end
+    end
+    return false
+  end
+
+  -- Return what `judge` says, and carry it out: tokens are deducted, or the entity stands in the queue of the limit that refuses it. What callers
+  -- may have places for is asked.
+  function guard(step, name, activation, head)
+    if grants[step] == head[1] then return nil end
     local refusing = judge(step, name, activation)
-    if refusing == 'ask' then return 'ask' end
+    if refusing == 'ask' or (refusing and may_have_callers(step, name, head)) then return 'ask' end
     if refusing then
       limits.wait(name, refusing, '', '', '0')
       return refusing
@@ -48,6 +58,11 @@ if limits then
   function would_wait(step, name, activation)
     local refusing = not grants[step] and judge(step, name, activation)
     return refusing and refusing ~= 'ask'
+  end
+
+  -- Return the part of an answer that says that this lease has a place.
+  function place_of(name)
+    return is_home and limits.pass_of(name) and '|place=1' or ''
   end
 
   -- Return whether another entity waits for a place that this one has.

@@ -111,7 +111,7 @@ local function start(step, name, activation, holder, head, attempt, first, follo
     return 'stop'
   end
   if follow ~= 's' and (follow == 'l' or another_waits(name)) then return requeue(step, attempt, first, parts, head[1]) end
-  local refused = limits and guard(step, name, activation, head[1])
+  local refused = limits and guard(step, name, activation, head)
   if refused then return be_refused(step, name, activation, head, attempt, first, parts, refused) end
   started = started + 1
   if queue_up and verbs[step] ~= 't' then queue_up.charge(parts, head[1]) end
@@ -120,5 +120,5 @@ local function start(step, name, activation, holder, head, attempt, first, follo
   become(name, (head[3] or 'h') .. '|' .. activation .. '|' .. running .. '|' .. holder .. parts)  -- a record, packed in place: this runs for each command
   bodies[step] = body_of(box, head[2])
   if publish then note_event('started', name, envelope_in(head[2]), attempt + 1, string.match(running, '^%d+'), owner, '') end
-  return running .. parts
+  return running .. parts .. (limits and place_of(name) or '')
 end

@@ -25,7 +25,7 @@ local function perform_by_record(step, verb, name, activation, follow, record)
   local head = state == 'O' and {held_message, {'l'}} or call('XRANGE', KEYS[before + step], held_message, held_message)[1]
   if not head then return 'gone' end
   bodies[step] = body_of('', fields_of(lone, name, head[2]))
-  return format('%s|%s|%s|%s%s', held_fence, held_message, attempt, first, parts)
+  return format('%s|%s|%s|%s%s', held_fence, held_message, attempt, first, parts .. (limits and place_of(name) or ''))
 end
 
 -- Perform a step of the holder of a lone command, if that can stay one: it starts, or it is settled. Return nil if it has to be lined up.

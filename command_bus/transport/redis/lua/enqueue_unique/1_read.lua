@@ -1,6 +1,6 @@
 -- enqueue_unique: accept commands with unique keys, in order: each is put in line, folded into the one that stands for its key, or replaces it.
 --
--- uses: record, newer, lone, holds, line, admission, delayed, postpone, unique, events
+-- uses: record, newer, lone, holds, line_turns, line_served, line, admission, delayed, postpone, unique, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

@@ -20,6 +20,7 @@ end
 local function mailbox_writer(ready, active, lone, first_box, names, records, held, many, queue_up)
   local changed, envelopes, alone, idle, noted = {active}, {lone}, {}, {}, {}
   local told = nil  -- ms of an activation that tells the time
+  local has_lined = false  -- an envelope was written
 
   local function enter(box, record)
     records[box] = record
@@ -40,12 +41,13 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
   end
   if #idle > 0 and (type(redis.pcall('HLEN', lone)) ~= 'number' or redis.call('EXISTS', unpack(idle)) > 0) then alone = {} end
 
-  -- Let an idle entity's only command wait in the line; return nil if it cannot.
+  -- Let an idle entity's only command wait in the line; return nil if it cannot. The first one finds out: behind a write none fails.
   local function line_alone(box, envelope, flow)
-    local time = redis.call('TIME')
-    local id = string.format('%.0f-0', time[1] * 1000 + math.floor(time[2] / 1000))
-    if type(redis.pcall('HSET', lone, names[box], envelope)) ~= 'number' then return nil end
-    enter(box, queue_up.join(names[box], '0', '0', queue_up.parts_of(flow, id), nil, id))
+    if not has_lined and type(redis.pcall('HSET', lone, names[box], envelope)) ~= 'number' then return nil end
+    if has_lined then envelopes[#envelopes + 1], envelopes[#envelopes + 2] = names[box], envelope end
+    has_lined = true
+    local id = queue_up.new_id()
+    enter(box, queue_up.join(names[box], '0', '0', queue_up.parts_of(flow, id), nil, id, nil, flow))
     return true
   end
 

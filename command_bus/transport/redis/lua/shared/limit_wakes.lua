@@ -8,7 +8,7 @@ local function next_start(limits, scope, needed, now)
   local rule, bucket = limits.rule_of(scope), limits.bucket_of(scope)
   if bucket.held > now then return bucket.held end
   if not rule then return now end
-  if rule.most and limits.taken(scope) >= rule.most then return nil end
+  if rule.most and limits.taken(scope) >= rule.most and not limits.is_first_lent(scope) then return nil end
   if not rule.tick then return now end
   local gathered = math.min(math.ceil(GATHERED_US / rule.tick), limits.length_of('q\n', scope))
   local wanted = math.min(math.max(needed, gathered, 1), rule.burst)
@@ -38,6 +38,7 @@ end
 
 -- Write what a script has changed, behind its last step.
 local function keep_limits(limits, state_key, ready, due, now)
+  limits.keep_passes()
   for scope in pairs(limits.woken) do wake_limit(limits, ready, due, scope, 1, now) end
   for scope, bucket in pairs(limits.buckets) do
     if bucket.cut then limits.dirty[scope] = true end

@@ -5,18 +5,21 @@
 -- 'keyed:<entity type>' says that a class of this type names limits by a key, which only a worker can read. All shards have the same rules;
 -- what follows is on the first shard, which decides about all mailboxes.
 -- `limits` is a hash: b, newline, scope -> full again at us|tokens reserved|held until us
---                     w, newline, mailbox -> since|shard, the scope that refused it, message, costs and scopes by key; newline between them
---                     p, newline, mailbox -> kind|since|granted at us|shard, activation, message, costs and scopes; newline between them
+--                     w, newline, mailbox -> since|shard, the scope that refused it, message, what its worker reads; newline between them
+--                     p, newline, mailbox -> kind|since|granted at us|shard, activation, message, costs and scopes, callers; newline between them
 -- `places` is a sorted set without scores, in the order of its members:  q, newline, scope, newline, since, newline, mailbox: the queue
 --                                                                        s, newline, scope, newline, mailbox: a place that is taken
 --
 -- Tokens are deducted at a start (GCRA: a bucket is a time). A pass of the kind g is a grant: its tokens are reserved and its places taken
 -- until its mailbox starts, or gives its activation up. One of the kind s has the places of a mailbox that runs, for one activation.
+-- What a worker reads of a command is 'cost scope' for each limit by a key, with tabs between them, then for each handler that waits for this
+-- command a tab, '~activation mailbox'. Whose caller has a place starts without one of its own. If it waits for a token there, its since is a
+-- tenth of the time, with a 0 before it, so it stands before all that wait for a place: its caller keeps one until it has run.
 
 local function limiter(rules_key, state_key, places_key, now, is_home)
-  local call, match, max, min = redis.call, string.match, math.max, math.min
-  local rules, kinds, buckets, dirty, passes, queues, counts, woken = {}, {}, {}, {}, {}, {}, {}, {}
-  local limits = {buckets = buckets, dirty = dirty, woken = woken, queues = queues}  -- woken: scopes whose queue is looked at again
+  local call, match, find, sub, max, min = redis.call, string.match, string.find, string.sub, math.max, math.min
+  local rules, kinds, buckets, dirty, passes, changed, queues, counts, woken = {}, {}, {}, {}, {}, {}, {}, {}, {}
+  local limits = {buckets = buckets, dirty = dirty, woken = woken, queues = queues, passes = passes, changed = changed}  -- woken: scopes whose queue is looked at again
 
   function limits.rule_of(scope)
     local name = match(scope, '^%a+:[^:]*') or scope
@@ -27,7 +30,26 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     return rules[name]
   end
 
-  -- Return pairs of a scope and a cost, and whether this mailbox must be asked for at the first shard, by a worker that knows its command.
+  -- Return an iterator over costs and scopes, and where the callers begin behind them, if there are any.
+  local function costs_in(text)
+    local at = find(text, '\t~', 1, true)
+    return string.gmatch(at and sub(text, 1, at - 1) or text, '(%d+) ([^\t]+)'), at
+  end
+
+  -- Return the scopes of which a command's callers have places now. Nothing is believed of a caller but its name.
+  function limits.lent(keyed)
+    local lent = {}
+    if (keyed or '') == '' then return lent end
+    for activation, mailbox in string.gmatch(keyed, '\t~(%S+) ([^\t]+)') do
+      local pass = limits.pass_of(mailbox)
+      if pass and pass.kind == 's' and pass.activation == activation then
+        for scope in pairs(pass.scopes) do lent[scope] = true end
+      end
+    end
+    return lent
+  end
+  -- Return for each scope its name, its cost and whether a caller has a place there; and whether this mailbox must be asked for at the first
+  -- shard, by a worker that knows its command.
   function limits.scopes_of(mailbox, keyed)
     local kind = match(mailbox, '^[^:/]*')
     local known = kinds[kind] or call('HMGET', rules_key, 'entity:' .. kind, 'type:' .. kind, 'bus', 'keyed:' .. kind)
@@ -39,10 +61,10 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     end
     local asks = known[4] or (not is_home and (known[1] or #known.shared > 0))
     if not known[1] and (keyed or '') == '' then return known.shared, asks end
-    local list = {known[1] and {'entity:' .. mailbox, 1} or nil}
-    for _, each in ipairs(known.shared) do list[#list + 1] = each end
-    for cost, scope in string.gmatch(keyed or '', '(%d+) ([^\t]+)') do
-      if limits.rule_of(scope) then list[#list + 1] = {scope, tonumber(cost)} end
+    local list, lent = {known[1] and {'entity:' .. mailbox, 1} or nil}, limits.lent(keyed)
+    for _, each in ipairs(known.shared) do list[#list + 1] = lent[each[1]] and {each[1], each[2], true} or each end
+    for cost, scope in (costs_in(keyed or '')) do
+      if limits.rule_of(scope) then list[#list + 1] = {scope, tonumber(cost), lent[scope]} end
     end
     return list, asks
   end
@@ -75,7 +97,7 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
   function limits.is_queued(scope)
     if queues[scope] == nil then
       local first = call('ZRANGEBYLEX', places_key, '[q\n' .. scope .. '\n', '(q\n' .. scope .. '\11', 'LIMIT', 0, 1)
-      queues[scope] = first[1] ~= nil
+      queues[scope] = first[1] or false
     end
     return queues[scope]
   end
@@ -87,13 +109,13 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
   end
 
   local function keep_read(mailbox, text)
-    local head, activation, message, scopes = match(text or '', '^([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
-    local pass = head and {activation = activation, message = message, scopes = {}} or false
-    if pass then
-      pass.kind, pass.since, pass.at, pass.shard = match(head, '^(%a)|(%d+)|(%d+)|(%d+)$')
-      for cost, scope in string.gmatch(scopes, '(%d+) ([^\t]+)') do pass.scopes[scope] = tonumber(cost) end
-    end
-    passes[mailbox] = pass
+    local kind, since, shard, activation, message, rest = match(text or '', '^(%a)|(%d+)|%d+|(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
+    local scopes = {}
+    passes[mailbox] = kind and {kind = kind, since = since, shard = shard, activation = activation, message = message, scopes = scopes} or false
+    if not kind then return end
+    local costs, at = costs_in(rest)
+    for cost, scope in costs do scopes[scope] = tonumber(cost) end
+    passes[mailbox].callers = at and sub(rest, at) or ''
   end
   function limits.read_passes(mailboxes)
     local fields = {}
@@ -106,33 +128,19 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     if passes[mailbox] == nil then keep_read(mailbox, call('HGET', state_key, 'p\n' .. mailbox)) end
     return passes[mailbox]
   end
-  function limits.keep_pass(mailbox, kind, activation, message, since, shard, scopes)
-    local texts, pass = {}, {kind = kind, activation = activation, message = message, since = since, shard = shard, scopes = scopes}
-    for scope, cost in pairs(scopes) do texts[#texts + 1] = cost .. ' ' .. scope end
-    local head = string.format('%s|%s|%.0f|%s', kind, since, now, shard)
-    call('HSET', state_key, 'p\n' .. mailbox, head .. '\n' .. activation .. '\n' .. message .. '\n' .. table.concat(texts, '\t'))
-    passes[mailbox] = pass
+  function limits.keep_pass(mailbox, kind, activation, message, since, shard, scopes, callers)
+    local pass = {kind = kind, activation = activation, message = message, since = since, shard = shard, scopes = scopes}
+    pass.callers = callers or ''
+    passes[mailbox], changed[mailbox] = pass, true
   end
-  -- Take a pass back: its tokens are free, its places go to who waits for them.
-  function limits.drop(mailbox)
-    local pass = limits.pass_of(mailbox)
-    if not pass then return end
-    for scope, cost in pairs(pass.scopes) do
-      if pass.kind == 'g' then limits.reserve(scope, -cost) end
-      limits.move_place('ZREM', scope, mailbox)
-      woken[scope] = true
-    end
-    call('HDEL', state_key, 'p\n' .. mailbox)
-    passes[mailbox] = false
-  end
-
-  -- Return whether a scope lets a command start. Who has a place there passes its queue, unless it needs a token as well.
-  function limits.is_free(scope, cost, has_place, is_first)
+  -- Return whether a scope lets a command start. Who has a place there passes its queue, unless it needs a token as well; whose caller has one
+  -- passes it in any case.
+  function limits.is_free(scope, cost, has_place, is_first, is_lent)
     local rule, bucket = limits.rule_of(scope), limits.bucket_of(scope)
     if bucket.held > now then return false end
-    if not is_first and (rule.tick or not has_place) and limits.is_queued(scope) then return false end
+    if not is_first and not is_lent and (rule.tick or not has_place) and limits.is_queued(scope) then return false end
     if rule.tick and limits.tokens_of(rule, bucket) + 0.000001 < min(cost, rule.burst) then return false end
-    return has_place or not rule.most or limits.taken(scope) < rule.most
+    return has_place or is_lent or not rule.most or limits.taken(scope) < rule.most
   end
 
   -- Return the first scope that refuses a mailbox, nil if none does, and all its scopes. `first_in` is the scope in whose queue it is first.
@@ -142,7 +150,8 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     local holds = pass and pass.kind == 's' and pass.activation == activation
     for _, each in ipairs(list) do
       local has = pass and pass.scopes[each[1]]
-      if not (granted and has) and not limits.is_free(each[1], each[2], holds and has, first_in == each[1]) then return each[1], list end
+      local passes = granted and has and limits.still_holds(each[1], each[2], mailbox, each[3])
+      if not passes and not limits.is_free(each[1], each[2], holds and has, first_in == each[1], each[3]) then return each[1], list end
     end
     return nil, list
   end
@@ -151,13 +160,14 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
   function limits.start(mailbox, activation, message, list, shard)
     local pass, held, changes = limits.pass_of(mailbox), {}, false
     local before = pass and pass.scopes or {}
+    local keeps = pass and pass.kind == 's' and pass.activation == activation
     for _, each in ipairs(list) do
       local scope, rule, bucket = each[1], limits.rule_of(each[1]), limits.bucket_of(each[1])
       if rule.tick then
         bucket.full, dirty[scope] = max(min(bucket.full, now + rule.burst * rule.tick), now) + min(each[2], rule.burst) * rule.tick, true
       end
-      if rule.most then
-        if not before[scope] then changes = limits.move_place('ZADD', scope, mailbox) end
+      if rule.most and (not each[3] or (keeps and before[scope])) then
+        if not (keeps and before[scope]) then changes = limits.move_place('ZADD', scope, mailbox) end
         held[scope] = each[2]
       end
     end
@@ -168,9 +178,9 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
       end
     end
     if not next(held) then
-      if pass then call('HDEL', state_key, 'p\n' .. mailbox) end
+      if pass then changed[mailbox] = true end
       passes[mailbox] = false
-    elseif not (pass and pass.kind == 's' and pass.activation == activation and next(before)) or changes then
+    elseif not (keeps and next(before)) or changes then
       limits.keep_pass(mailbox, 's', activation, message, '0', shard, held)
     end
   end

@@ -1,42 +1,34 @@
--- line: entities that wait for a worker, in fair order. Uses record, newer.
+-- line: entities that wait for a worker, in fair order. Uses record, newer, line_turns, line_served.
 --
 -- Once classes or shares are used, the ready stream holds at most 64 undelivered activations. An entity that has no room there waits in the line:
 -- its record has the state q, no activation, and its place. Each script that adds to or takes from the ready stream fills it up again.
 --
--- flows   hash: c<class> what a class has used, v<class> its virtual time, s<class> its starts, w:<tenant> a weight; `most`, if it is not
---         64. The line is in use if this key exists
+-- flows   hash: c<class> what a class has used, v<class> its virtual time, s<class> its starts, w:<tenant> a weight; n:<flow> what was
+--         served (see line_served.lua); `most`, if it is not 64. The line is in use if this key exists
 -- turns   sorted set of flows, by their virtual time behind that of their class's span
 -- line    sorted set of equal scores: flow/stamp/mailbox name; a place is flow/stamp, a flow the digit of a class and a tenant
 --
--- Classes are 0 high, 1 normal, 2 low. Next comes the class that has used least for its weight, in it the flow whose virtual time is least
--- (start-time fair queueing), in that the first. A start is paid when an activation is made for it, each further one when it happens.
+-- Classes are 0 high, 1 normal, 2 low. Whose turn it is says line_turns.lua (start-time fair queueing). A start is paid when an activation is
+-- made for it, each further one when it happens.
 --
 -- A record's part `c=tenant,high,normal` has the ids of the last high and normal commands of its entity; < before an id: those before it.
 -- So the class is the highest of all that wait. Without the part it is normal, without a tenant.
 
-local READY_MOST, CLASS_SPAN, TURN = 64, 2251799813685248, 10000
-local CLASS_COSTS = {[0] = 1, 4, 16}
+local READY_MOST, MOST_AT_ONCE = 64, 1000
+local LETTERS = {'c', 'v', 's'}
 
 -- Return the line of a shard; nil if its key is none of ours.
 local function open_line(ready, active, flows, turns, line)
   local call, try, sub, match, find, format = redis.call, redis.pcall, string.sub, string.match, string.find, string.format
-  local self, used, virtual, starts, weights, due, stamps, time = {}, {}, {}, {}, {}, {}, 0, nil
-  local values = try('HMGET', flows, 'c0', 'c1', 'c2', 'v0', 'v1', 'v2', 's0', 's1', 's2', 'most')
+  local self, used, virtual, starts, served, due, stamps, time = {}, {}, {}, {}, {}, {}, 0, nil
+  local joined, has_turn = {line}, {}  -- what `join` adds to the line at once; flows that are known to have a turn
+  local values = try('HMGET', flows, 'c0', 'c1', 'c2', 'v0', 'v1', 'v2', 's0', 's1', 's2', 'most', 'counted')
   if values.err then return nil end
   self.most = tonumber(values[10] or READY_MOST) or READY_MOST
   for class = 0, 2 do
     used[class], virtual[class], starts[class] = tonumber(values[class + 1] or 0), tonumber(values[class + 4] or 0), tonumber(values[class + 7] or 0)
   end
-
-  local function cost_of(flow)
-    local tenant = sub(flow, 2)
-    if not weights[tenant] then
-      local weight = tenant ~= '' and try('HGET', flows, 'w:' .. tenant)
-      weights[tenant] = type(weight) == 'string' and tonumber(weight) or 1
-    end
-    return math.max(1, math.floor(TURN / weights[tenant] + 0.5))
-  end
-  local function set_turn(flow, at) try('ZADD', turns, format('%.0f', tonumber(sub(flow, 1, 1)) * CLASS_SPAN + at), flow) end
+  local set_turn, pay, admit_first = line_turns(ready, active, flows, turns, line, used, virtual, starts, served)
 
   local function reaches(bound, head)
     if bound == '' then return false end
@@ -48,22 +40,36 @@ local function open_line(ready, active, flows, turns, line)
     if not tenant then return '1' end
     return (reaches(high, head) and '0' or reaches(normal, head) and '1' or '2') .. tenant
   end
+  local function now()
+    time = time or call('TIME')
+    return time
+  end
   local function stamp()
-    time, stamps = time or call('TIME'), stamps + 1
-    return format('%s%06d-%06d', time[1], time[2], stamps)
+    stamps = stamps + 1
+    return format('%s%06d-%06d', now()[1], time[2], stamps)
   end
   local function enter(name, flow, at)
     local place = flow .. '/' .. at
-    try('ZADD', line, '0', place .. '/' .. name)
-    if not try('ZSCORE', turns, flow) then set_turn(flow, virtual[tonumber(sub(flow, 1, 1))]) end
+    joined[#joined + 1], joined[#joined + 2] = '0', place .. '/' .. name
+    if not has_turn[flow] then
+      if not try('ZSCORE', turns, flow) then set_turn(flow, virtual[tonumber(sub(flow, 1, 1))]) end
+      has_turn[flow] = true
+    end
     return place
   end
+  local function write_joined()
+    if #joined > 1 then try('ZADD', unpack(joined)) end
+    joined = {line}
+  end
 
-  -- Put an entity into the line, and return its record. `head` is its next command, if there may be several classes; `message` a lone one,
-  -- `activation` that which it had. Like `queue` this does not fail.
-  function self.join(name, attempt, first, parts, head, message, activation)
+  -- Return the time as the id of a lone command that comes now.
+  function self.new_id() return format('%.0f-0', now()[1] * 1000 + math.floor(time[2] / 1000)) end
+
+  -- Put an entity into the line, and return its record; `finish` writes its place. `head` is its next command, if there may be several
+  -- classes; `message` a lone one, `activation` that which it had, `flow` its flow if that is known. Like `queue` this does not fail.
+  function self.join(name, attempt, first, parts, head, message, activation, flow)
     local ms, count = match(activation or '', '^(%d+)-(%d+)$')
-    local place = enter(name, flow_of(parts, head or message), ms and format('%s000-%06d', ms, count) or stamp())
+    local place = enter(name, flow or flow_of(parts, head or message), ms and format('%s000-%06d', ms, count) or stamp())
     return 'q|||' .. (message or '') .. '|' .. attempt .. '|' .. first .. '|' .. place .. (parts or '')
   end
 
@@ -75,6 +81,7 @@ local function open_line(ready, active, flows, turns, line)
 
   -- Return whether an entity whose record says that it waits in the line has its place there.
   function self.has(name, place)
+    write_joined()
     return try('ZSCORE', line, place .. '/' .. name) and try('ZSCORE', turns, match(place, '^[^/]*')) and true
   end
 
@@ -99,8 +106,10 @@ local function open_line(ready, active, flows, turns, line)
     if class == '0' then high = id elseif class == '1' then normal = id end
     local place = match(fields, '^q|.*|([^|]*)$')
     if place and class < sub(place, 1, 1) then
+      write_joined()
       try('ZREM', line, place .. '/' .. name)
       fields = sub(fields, 1, #fields - #place) .. enter(name, class .. tenant, stamp())
+      write_joined()
     end
     return fields .. string.gsub(parts, '|c=[^|]*', '', 1) .. '|c=' .. tenant .. ',' .. high .. ',' .. normal
   end
@@ -111,46 +120,6 @@ local function open_line(ready, active, flows, turns, line)
     due[flow] = (due[flow] or 0) + 1
   end
 
-  local function pay(flow, count)
-    local class = tonumber(sub(flow, 1, 1))
-    used[class], starts[class] = used[class] + count * CLASS_COSTS[class], starts[class] + count
-    local at = try('ZSCORE', turns, flow)
-    at = type(at) == 'string' and tonumber(at) - class * CLASS_SPAN or virtual[class]
-    set_turn(flow, at + count * cost_of(flow))
-    return at
-  end
-
-  -- Return the first of a class's flows that has somebody in the line, and its first place. Flows before it are idle: their time is over.
-  local function first_of(class)
-    while true do
-      local low, high = format('%.0f', class * CLASS_SPAN), format('(%.0f', (class + 1) * CLASS_SPAN)
-      local found = try('ZRANGEBYSCORE', turns, low, high, 'WITHSCORES', 'LIMIT', '0', '1')
-      if not found[1] then
-        virtual[class] = 0
-        return false
-      end
-      local flow = found[1]
-      local member = try('ZRANGEBYLEX', line, '[' .. flow .. '/', '(' .. flow .. '0', 'LIMIT', '0', '1')[1]
-      if member then return {flow, member} end
-      try('ZREM', turns, flow)
-      virtual[class] = math.max(virtual[class], tonumber(found[2]) - class * CLASS_SPAN)
-    end
-  end
-
-  -- Give the entity at a place an activation; return whether it waited there.
-  local function admit(flow, member)
-    try('ZREM', line, member)
-    local place, name = match(member, '^([^/]*/[^/]*)/(.*)$')
-    local record = place and call('HGET', active, name)
-    local _, _, _, message, attempt, first, at, parts = parse_record(record or '')
-    if not at or sub(record, 1, 2) ~= 'q|' or at ~= place then return false end
-    local added = try('XADD', ready, '*', 'e', name)
-    local state = message == '' and 'r|' or 'o|'
-    call('HSET', active, name, state .. (type(added) == 'string' and added or '0-0') .. '||' .. message .. '|' .. attempt .. '|' .. first .. '|' .. parts)
-    virtual[tonumber(sub(flow, 1, 1))] = pay(flow, 1)
-    return true
-  end
-
   -- Return how many activations the ready stream has that were not delivered.
   function self.undelivered()
     local pending, length = try('XPENDING', ready, 'workers'), try('XLEN', ready)
@@ -159,36 +128,26 @@ local function open_line(ready, active, flows, turns, line)
 
   -- Fill the ready stream up, and write what was charged: once, behind all that the script changes.
   function self.finish()
+    write_joined()
     for flow, count in pairs(due) do pay(flow, count) end
-    local room, firsts = 0, {}
     if try('ZCARD', line) ~= 0 then
-      room = self.most - self.undelivered()
+      admit_first(math.min(self.most - self.undelivered(), MOST_AT_ONCE))
     elseif try('XLEN', ready) == 0 then  -- none waits or runs: nothing to share
       try('DEL', turns)
-      virtual = {[0] = 0, 0, 0}
-    end
-    while room > 0 do
-      local next_class = nil
-      for class = 0, 2 do
-        if firsts[class] == nil then firsts[class] = first_of(class) end
-        if firsts[class] and (not next_class or used[class] < used[next_class]) then next_class = class end
-      end
-      if not next_class then break end
-      for class = 0, 2 do
-        if not firsts[class] then used[class] = math.max(used[class], used[next_class]) end
-      end
-      if admit(unpack(firsts[next_class])) then room = room - 1 end
-      firsts[next_class] = nil
+      virtual[0], virtual[1], virtual[2] = 0, 0, 0
     end
     local least, write = math.min(used[0], used[1], used[2]), {'HSET', flows}
     for class = 0, 2 do
-      for letter, value in pairs({c = used[class] - least, v = virtual[class], s = starts[class]}) do
-        write[#write + 1], write[#write + 2] = letter .. class, format('%.0f', value)
+      for number, value in ipairs({used[class] - least, virtual[class], starts[class]}) do
+        local text = format('%.0f', value)
+        if values[3 * number - 2 + class] ~= text then
+          write[#write + 1], write[#write + 2] = LETTERS[number] .. class, text
+        end
       end
     end
-    try(unpack(write))
+    add_served(flows, now()[1], served, tonumber(values[11] or 0) or 0, write)
+    if #write > 2 then try(unpack(write)) end
   end
   lined = self
   return self
 end
-

@@ -1,0 +1,100 @@
+"""The options of `send` for a unique key."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.terminal import print_error
+from command_bus.errors import InvalidCommand
+from command_bus.messages.receipts import Receipt
+from command_bus.messages.unique import Unique
+
+__all__ = ["Debounce", "Key", "MaxWait", "UniqueUntil", "UniqueWindow", "UniqueWins", "receipt_text", "unique_from"]
+
+
+class Wins(StrEnum):
+    """Which of two commands of one key wins, as words of the command line."""
+
+    FIRST = "first"
+    LATEST = "latest"
+
+
+class Until(StrEnum):
+    """How long a key is held, as words of the command line."""
+
+    SETTLED = "settled"
+    STARTED = "started"
+
+
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--unique",
+        metavar="KEY",
+        show_default=False,
+        help="Fold it with the commands of its entity that have this key; a class without a text has its wire name.",
+    ),
+]
+UniqueWins = Annotated[
+    Wins | None,
+    typer.Option("--wins", show_default=False, help="With --unique: the one that waits, or this one.  [default: first]"),
+]
+UniqueUntil = Annotated[
+    Until | None,
+    typer.Option(
+        "--until", show_default=False, help="With --unique: how long the key is held.  [default: settled; latest: started]"
+    ),
+]
+UniqueWindow = Annotated[
+    float | None, typer.Option("--window", show_default=False, help="With --unique: seconds for which the key is held besides.")
+]
+Debounce = Annotated[
+    float | None,
+    typer.Option(
+        "--debounce", show_default=False, help="With --wins latest: seconds without another one until it joins the line."
+    ),
+]
+MaxWait = Annotated[
+    float | None, typer.Option("--max-wait", show_default=False, help="With --debounce: most seconds that others put it off.")
+]
+
+
+def unique_from(
+    key: str | None,
+    wins: Wins | None,
+    until: Until | None,
+    *,
+    window: float | None,
+    debounce: float | None,
+    max_wait: float | None,
+) -> Unique | None:
+    """Return the unique key that the options name; None if they name none.
+
+    Raises:
+        typer.Exit: A value is wrong, or two do not go together.
+    """
+    given = {"--wins": wins, "--until": until, "--window": window, "--debounce": debounce, "--max-wait": max_wait}
+    if key is None:
+        if without := [name for name, value in given.items() if value is not None]:
+            print_error(f"{without[0]} says how a unique key folds: name the key with --unique KEY")
+            raise typer.Exit(ExitCode.USAGE)
+        return None
+    winner: Any = "first" if wins is None else wins.value
+    end: Any = None if until is None else until.value
+    try:
+        return Unique(key, winner, end, window=window, debounce=debounce, max_wait=max_wait)
+    except InvalidCommand as error:
+        print_error(error.message)
+        raise typer.Exit(ExitCode.USAGE) from None
+
+
+def receipt_text(receipt: Receipt[Any]) -> str:
+    """Return a receipt as a line, with the other command of its key."""
+    text = f"{receipt.command_id}: {receipt.status}"
+    if receipt.other is None:
+        return text
+    return f"{text} {receipt.other}" if receipt.status == "replaced" else f"{text}, {receipt.other} has its unique key"

@@ -1,0 +1,101 @@
+"""The unique keys that an entity holds, as operators see them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from command_bus import Envelope, Unique
+from command_bus.transport.redis.admin.held_keys import state_of
+from command_bus.transport.redis.mailbox_record import parse_record
+from command_bus.transport.unique_keys import Stander
+from tests.conformance import test_unique
+from tests.conformance.test_unique import FIRST, Save, Service
+
+pytestmark = pytest.mark.server
+service = test_unique.service
+
+
+async def test_the_keys_that_an_entity_holds_are_listed(service: Service) -> None:
+    """Also that of a settled command whose window is open; not those of other entities, whatever their ids look like."""
+    bus = service.bus
+    done = await service.send(1, Unique("w*[1]", window=300))
+    free = await service.send(2, Unique("free"))
+    await bus.dispatch(Save(doc="d*", n=0), unique=Unique("other"))
+    await bus.dispatch(Save(doc="d:d", n=0), unique=Unique("other"))
+    scope = bus.entity("doc", "d")
+    async with bus.worker():
+        await bus.wait_idle(10)
+        service.gate.clear()
+        runs = await service.send(3, Unique("runs"))
+        await service.runs(5)
+        waits = await service.send(4, Unique("waits", wins="latest"))
+        later = await service.send(5, Unique("later", wins="latest", debounce=300, max_wait=600))
+        client = service.sandbox.client()
+        held: Any = bus.transport.keys.shards[0].unique  # type: ignore[attr-defined]
+        await client.hset(held, "doc:d:stale", "1-0|||g||Save|gone")  # type: ignore[misc]
+        await client.aclose()
+        page = await scope.unique_keys()
+        found = {each.key: (each.state, each.command_id) for each in page.keys}
+        times = {each.key: (each.window_ms is not None, each.latest_ms is not None) for each in page.keys}
+        short = await scope.unique_keys(limit=2)
+        service.gate.set()
+    assert found == {
+        "w*[1]": ("settled", done.command_id),
+        "runs": ("started", runs.command_id),
+        "waits": ("waiting", waits.command_id),
+        "later": ("delayed", later.command_id),
+    }, free
+    assert times == {"w*[1]": (True, False), "runs": (False, False), "waits": (False, False), "later": (False, True)}
+    assert page.complete
+    assert {each.name for each in page.keys} == {"Save"}
+    assert ([each.key for each in short.keys], short.complete) == (["later", "runs"], False)
+    assert (await bus.entity("doc", "unknown").unique_keys()).keys == []
+
+
+async def test_a_listing_of_keys_ends_with_its_scan(service: Service) -> None:
+    await service.bus.dispatch_batch(Envelope(Save(doc=f"e{n}", n=n), unique=Unique("k")) for n in range(3000))
+    page = await service.bus.entity("doc", "e1").unique_keys(scan=500)
+    assert not page.complete
+    assert len((await service.bus.entity("doc", "e1").unique_keys()).keys) == 1
+
+
+async def test_a_command_that_waits_for_a_retry_still_holds_its_key_as_started(service: Service) -> None:
+    service.fail = {1}
+    async with service.bus.worker():
+        await service.send(1, FIRST)
+        await service.runs(1)
+        async with asyncio.timeout(10):
+            while (await service.bus.entity("doc", "d").show()).entity.state != "retrying":
+                await asyncio.sleep(0.01)
+        assert [each.state for each in (await service.bus.entity("doc", "d").unique_keys()).keys] == ["started"]
+
+
+async def test_the_keys_of_an_entity_whose_id_looks_like_a_pattern(service: Service) -> None:
+    for doc in ("*", "[de]", "d", "d?"):
+        await service.bus.dispatch(Save(doc=doc), unique=Unique(f"of {doc}"))
+    for doc in ("*", "[de]", "d", "d?"):
+        assert [each.key for each in (await service.bus.entity("doc", doc).unique_keys()).keys] == [f"of {doc}"]
+
+
+@pytest.mark.parametrize(
+    ("record", "state"),
+    [
+        (b"", "settled"),
+        (b"o|5-0|||0|0|", "settled"),
+        (b"h|9-0|1|5-0|1|7|w", "started"),
+        (b"h|9-0|1|4-0|1|7|w", "waiting"),
+        (b"h|9-0|1|6-0|1|7|w", "settled"),
+        (b"w||||1|7||started=5-0", "started"),
+        (b"w||||1|7||started=4-0", "waiting"),
+        (b"r|9-0|||0|0|", "waiting"),
+        (b"zz|9-0|||0|0|", "started"),
+    ],
+)
+def test_where_a_command_is_that_holds_a_key(record: bytes, state: str) -> None:
+    stander = Stander("5-0", 0, 0, True, "", "Save", "c-1")
+    assert state_of(stander, parse_record(record or None), delayed=False) == state
+    delayed = stander._replace(place="d")
+    assert [state_of(delayed, parse_record(record or None), delayed=each) for each in (True, False)] == ["delayed", "settled"]

@@ -1,0 +1,79 @@
+"""The check of `doctor` about unique keys, on announced policies."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+
+from command_bus import BusSettings, Command, EntityId, HandlerRegistry, RetryPolicy, Unique
+from command_bus.cli.commands.unique_check import check_unique, longest_retry
+from command_bus.serialization.announcements import CommandInfo, read_description
+from command_bus.worker.descriptions import describe_commands
+
+
+class Index(Command[None], entity="page", unique=Unique("fresh", wins="latest"), retry=RetryPolicy(attempts=3, delay=1)):
+    page: EntityId
+
+
+class Check(Command[None], entity="page", unique=Unique("fresh"), retry=RetryPolicy(attempts=3, delay=1)):
+    page: EntityId
+
+
+class Pull(Command[None], entity="shop", unique=Unique("fresh"), retry=RetryPolicy(attempts=5, delays=(60, 600, 1800, 7200))):
+    shop: EntityId
+
+
+class Push(Command[None], entity="shop", unique=Unique(until="started"), retry=RetryPolicy(attempts=5, delays=(7200,) * 4)):
+    shop: EntityId
+
+
+class Plain(Command[None], entity="shop"):
+    shop: EntityId
+
+
+def announced(*kinds: type[Command[Any]]) -> list[CommandInfo]:
+    registry = HandlerRegistry()
+    for kind in kinds:
+        registry.handles(kind)(lambda command: None)
+    records = describe_commands(registry, BusSettings())
+    return [info for name, record in records.items() if (info := read_description(name, record, ("w",))) is not None]
+
+
+def test_classes_that_share_a_key_and_differ() -> None:
+    (found,) = check_unique(announced(Index, Check, Plain))
+    assert (found.about, found.grade) == ("unique keys", "warning")
+    assert "Check, Index of page: share the key 'fresh'" in found.found
+    assert check_unique(announced(Index, Push, Plain)) == []
+
+
+def test_retries_that_hold_a_key_for_long() -> None:
+    (found,) = check_unique(announced(Pull, Push))
+    assert found.found.startswith("Pull: one that fails is retried for up to 2 h 41 min")
+    assert "until='started'" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("policy", "seconds"),
+    [
+        ({"attempts": 4, "delay": 1, "delays": None, "backoff": 2, "max_delay": 3}, 1 + 2 + 3),
+        ({"attempts": 2, "delay": 5, "delays": None, "backoff": 2, "max_delay": 3}, 3),
+        ({"attempts": 1, "delay": 5, "delays": None, "backoff": 2, "max_delay": 3}, 0),
+        ({"attempts": 3, "delay": 5, "delays": [1, 10], "backoff": 2, "max_delay": 3}, 11),
+        ({"attempts": 4, "delay": 5, "delays": None, "backoff": "function", "max_delay": 3}, 0),
+        ({}, 0),
+    ],
+)
+def test_how_long_retries_take(policy: dict[str, Any], seconds: float) -> None:
+    assert longest_retry(policy) == seconds
+
+
+def test_a_policy_of_another_form_is_passed_over() -> None:
+    (info,) = announced(Check)
+    record = json.dumps({"entity": "page", "key": "page", "delivery": "x", "schema": info.schema, "policy": {"unique": 5}})
+    read = read_description("Check", record.encode(), ())
+    assert read is not None
+    assert check_unique([read]) == []
