@@ -118,4 +118,4 @@ class ObservedDecisions(Decisions):
             return UNKNOWN
 
     def _known(self, name: str) -> str:
-        return UNKNOWN if self._lookup(name) is None else name
+        return UNKNOWN if self._bindings.of(name) is None else name
