@@ -111,7 +111,7 @@ class CommandContext:
         """Send a command with the settlement of this one: it is accepted in the same step, or not at all.
 
         Returns at once, in coroutines and in threads. If the handler fails or its worker is lost, nothing was sent, and the next attempt sends
-        anew. Commands to one entity keep the order in which they were sent. What was sent is not refused for a full or drained entity.
+        again. Commands to one entity keep the order in which they were sent. What was sent is not refused for a full or drained entity.
 
         Args:
             command: The command.

@@ -8,16 +8,13 @@ Returns None if this worker may no longer settle the command: its lease is lost,
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, Reject
-from command_bus.handlers.handler import Invoke
 from command_bus.messages.context import CommandContext, HandlerBus, Outbox, Running, current_command
 from command_bus.messages.put_off import Snooze
 from command_bus.middleware import Handling
@@ -34,7 +31,8 @@ from command_bus.worker.lending import Lending
 from command_bus.worker.limit_holds import LimitHolds
 from command_bus.worker.offers import Offer, Offers
 from command_bus.worker.runnable import Runnable
-from command_bus.worker.threads import HandlerThreads, NeverStartedError, NoThreadError, ThreadJob
+from command_bus.worker.thread_runs import ThreadRuns, ThreadRunsError, timed_out
+from command_bus.worker.threads import HandlerThreads, NeverStartedError, NoThreadError
 
 __all__ = ["CANCELLED", "STOPPING", "Executor", "RunOutbox"]
 
@@ -46,10 +44,6 @@ CANCELLED = Cancellation(Cause.APPLICATION, "its task was cancelled by the appli
 _log = logging.getLogger("command_bus.worker")
 _NOT_STARTED = GiveBack(counts=False)
 _OFFERED_FOR_MS = 60_000  # longer than any pause: there is no end to it
-_THREAD_PATIENCE = 1.0
-"""Seconds for which a command waits for a thread while none comes free; then another worker may have it."""
-_MOMENT = 0.001
-_WARNING_PAUSE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +61,6 @@ class _Raised:
     """The handler failed."""
 
     error: BaseException
-
-
-class _ThreadRunsError(BaseException):
-    """Internal: the wait for a thread has ended, the thread goes on."""
 
 
 class RunOutbox(Outbox, Protocol):
@@ -127,7 +117,7 @@ class Executor:
         self._needs_context = around is not None
         self._callers: set[str] = set()
         self._offers = Offers(JITTER, worker)
-        self._warned_at = -math.inf
+        self._in_threads = ThreadRuns(threads, worker=worker, works=works)
         self._loop = asyncio.get_running_loop()
 
     async def execute(self, lease: Lease, started: Started, task: asyncio.Task[Any] | None) -> Step | None:
@@ -262,9 +252,9 @@ class Executor:
         timeout = run.policy.attempt_timeout
         if not handler.is_async:
             if handler.scope is None:
-                return await self._in_thread(run, handler.invoke, context)
+                return await self._in_threads.call(run, handler.invoke, context)
             async with handler.scope() as invoke:
-                return await self._in_thread(run, invoke, context)
+                return await self._in_threads.call(run, invoke, context)
         if self._needs_context and not run.may_start:  # middleware may have taken its time
             raise NeverStartedError
         if timeout is None:
@@ -275,93 +265,8 @@ class Executor:
                 return await handler.invoke(run.message, context)
         except TimeoutError as error:
             if scope.expired():
-                raise _timed_out(run) from error
+                raise timed_out(run) from error
             raise
-
-    async def _in_thread(self, run: Runnable, invoke: Invoke, context: CommandContext | None) -> Any:
-        """Run a synchronous handler.
-
-        A thread cannot be stopped: past its timeout its context says so, its entity is held until it ends, and the attempt fails then.
-        """
-        in_context = contextvars.copy_context()
-        job = ThreadJob(lambda: in_context.run(invoke, run.message, context), lambda: run.may_start)
-        self._threads.submit(job)
-        timed_out = await self._until_done(job, run, context)
-        value, error = job.done.result()
-        if timed_out:
-            raise _timed_out(run) from error
-        if error is not None:
-            raise error
-        return value
-
-    async def _until_done(self, job: ThreadJob, run: Runnable, context: CommandContext | None) -> bool:
-        """Wait until a thread is done with a job; return whether that took longer than the handler's timeout."""
-        timeout = run.policy.attempt_timeout
-        ends_at: float | None = None
-        timed_out = lost = False
-        while not job.done.done():
-            try:
-                if job.handed_over is not None and not job.begun:
-                    await self._handed_over(job, job.handed_over)
-                if timeout is not None and ends_at is None:
-                    ends_at = mono() + timeout
-                left = None if ends_at is None or timed_out else max(0.0, ends_at - mono())
-                await asyncio.wait({job.done}, timeout=left)
-            except asyncio.CancelledError:
-                self._go_on(job, run, lost)
-                lost = run.interrupted is not None
-                continue
-            if left is not None and not job.done.done():
-                timed_out = True
-                if context is not None:
-                    context.cancel("timeout")
-        return timed_out
-
-    def _go_on(self, job: ThreadJob, run: Runnable, lost: bool) -> None:
-        """Decide whether to go on waiting for a job after a cancellation, which a thread does not notice.
-
-        If something other than the worker cancelled it: yes. If the lease is lost: yes, until the thread ends, to hold the entity here, and
-        to offer its result then.
-
-        Raises:
-            NeverStartedError: No thread had it yet, and none will.
-            _ThreadRunsError: The worker stops, or its event loop does, or an operator wants the entity to go on without the thread.
-        """
-        if self._threads.abandon(job):
-            raise NeverStartedError from None
-        if run.interrupted is None and self._works():
-            return
-        cause = None if run.interrupted is None else run.interrupted.cause
-        if cause is Cause.ABANDONED:
-            self._threads.replace(job)
-        if cause is None or cause is Cause.STOPPING or lost:
-            raise _ThreadRunsError from None
-
-    async def _handed_over(self, job: ThreadJob, handed_over: asyncio.Future[None]) -> None:
-        """Wait until a thread has a job.
-
-        Raises:
-            NoThreadError: None has come free for so long that another worker may have the command.
-        """
-        while not job.begun:
-            patience = _THREAD_PATIENCE - self._threads.stuck_for
-            if patience > _MOMENT:
-                await asyncio.wait({handed_over}, timeout=patience)
-            elif self._threads.turn_away(job):
-                self._warn_of_threads()
-                raise NoThreadError
-
-    def _warn_of_threads(self) -> None:
-        if mono() - self._warned_at < _WARNING_PAUSE:
-            return
-        self._warned_at = mono()
-        _log.warning(
-            "all %d threads are taken, and none came free for %.0f s: other workers may have the commands that wait for one. "
-            "Give handlers that hang a timeout of their own, or raise COMMAND_BUS_THREADS",
-            self._threads.limit,
-            self._threads.stuck_for,
-            extra={"worker": self._worker},
-        )
 
     # Handlers that wait for the bus.
 
@@ -407,16 +312,10 @@ class Executor:
         )
 
 
-def _timed_out(run: Runnable) -> TimeoutError:
-    return TimeoutError(
-        f"the handler of {run.envelope.name} took longer than its attempt_timeout of {run.policy.attempt_timeout} s"
-    )
-
-
 def _explained(error: BaseException, interrupted: Cancellation | None) -> _Interrupted | _Raised:
     """Translate the exception that ended a handler."""
     match error:
-        case _ThreadRunsError():
+        case ThreadRunsError():
             return _Interrupted(STOPPING, thread_runs=True)
         case NeverStartedError():
             return _Interrupted(never_started=True)

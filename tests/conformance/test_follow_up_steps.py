@@ -101,7 +101,7 @@ class TwoShards:
     async def write(self, *ids: str, entry: str = "*") -> None:
         source = self.keys.shards[0]
         for each in ids:
-            await self.client(0).xadd(source.out(1), {"t": f"1|1|{BOX}|{each}", "a": "0", "e": each}, id=entry)
+            await self.client(0).xadd(f"{source.outs}1", {"t": f"1|1|{BOX}|{each}", "a": "0", "e": each}, id=entry)
         await self.client(0).zadd(source.due, {"o:1": 1})
 
     async def relay(self) -> tuple[int, list[str]]:
@@ -112,7 +112,7 @@ class TwoShards:
     async def take(self, generation: str, floor: str = "", *entries: tuple[str, str]) -> Any:
         target = self.keys.shards[1]
         names = [target.ready, target.active, target.lone, target.paused, target.due, target.delayed, target.delayed_counts]
-        names += [target.stats, target.relayed(0), target.watched, target.events, *target.fair]
+        names += [target.stats, f"{target.relays}0", target.watched, target.events, *target.fair]
         args: list[Any] = [GROUP, generation, floor]
         for entry, each in entries:
             names.append(target.mailbox(BOX))
@@ -126,7 +126,7 @@ class TwoShards:
         return [fields.get(b"e", alone) for _, fields in entries] or [alone] * (alone is not None)
 
     async def written(self) -> int:
-        return int(await self.client(0).xlen(self.keys.shards[0].out(1)))
+        return int(await self.client(0).xlen(f"{self.keys.shards[0].outs}1"))
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ async def test_a_relay_takes_all_and_leaves_nothing(shards: TwoShards) -> None:
 
 async def test_a_relay_that_died_before_it_deleted_doubles_nothing(shards: TwoShards) -> None:
     await shards.write("f1", "f2")
-    entries = [entry.decode() for entry, _ in await shards.client(0).xrange(shards.keys.shards[0].out(1))]
+    entries = [entry.decode() for entry, _ in await shards.client(0).xrange(f"{shards.keys.shards[0].outs}1")]
     generation = await shards.take("")
     await shards.take(str(generation), entries[0], (entries[0], "f1"))
     assert await shards.relay() == (1, [])
@@ -160,7 +160,7 @@ async def test_a_relay_that_died_before_it_deleted_doubles_nothing(shards: TwoSh
 async def test_a_slow_relay_is_not_believed(shards: TwoShards) -> None:
     """It read a page, and stopped; others took it, deleted it, and forgot it."""
     await shards.write("f1")
-    (entry, _), *_ = await shards.client(0).xrange(shards.keys.shards[0].out(1))
+    (entry, _), *_ = await shards.client(0).xrange(f"{shards.keys.shards[0].outs}1")
     slow = str(await shards.take(""))
     await shards.relay()
     await shards.write("f2")
@@ -182,5 +182,5 @@ async def test_what_is_forgotten_does_not_stand_there_any_more(shards: TwoShards
     for number in range(3):
         await shards.write(f"f{number}", entry=f"{1000 + number}-0")
         await shards.relay()
-    kept = await shards.client(1).hgetall(shards.keys.shards[1].relayed(0))
+    kept = await shards.client(1).hgetall(f"{shards.keys.shards[1].relays}0")
     assert set(kept) == {b"g", b"cf2"}

@@ -63,8 +63,7 @@ def _last_touch(history: History, run: Execution, before: float) -> float | None
     for activation, touches in history.touches.items():
         if history.homes.get(activation) != f"item:{run.entity}":
             continue
-        mine = [at for at, who in touches if who == run.worker and at <= before]
-        if mine and touches[0][0] <= run.began:
+        if (mine := [at for at, who in touches if who == run.worker and at <= before]) and touches[0][0] <= run.began:
             best = max(best or 0.0, mine[-1])
     return best
 

@@ -157,14 +157,6 @@ class ShardKeys:
         """Return the name of the list of replies to one process."""
         return self.inboxes + process
 
-    def out(self, shard: int) -> str:
-        """Return the name of the stream of follow-ups for another shard."""
-        return f"{self.outs}{shard}"
-
-    def relayed(self, shard: int) -> str:
-        """Return the name of what was taken of the follow-ups that another shard has for this one."""
-        return f"{self.relays}{shard}"
-
     def dispatch(self, dispatch_id: str) -> str:
         """Return the name of a dispatch's record."""
         return self.bulk + encoded(dispatch_id)

@@ -25,8 +25,8 @@
 --
 -- returns the generation with which the next call is believed; nil if this one was not: another worker has called since
 --
--- A worker asks for a generation, then reads the other shard's stream, then brings what it has read. So whoever is believed read after all that
--- were believed before. What was taken is remembered by its command id while its entry may still stand there: ids of entries may come again,
+-- A worker asks for a generation, then reads the other shard's stream, then brings what it has read. So a worker that is believed read after all
+-- that were believed before. What was taken is remembered by its command id while its entry may still stand there: ids of entries may come again,
 -- if that shard's server was replaced by one whose clock is behind.
 
 local ready, active, lone, paused, due, delayed, later = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]

@@ -1,7 +1,7 @@
 """`RelayJob`: brings follow-ups to other shards.
 
 A settlement writes those for another shard into a stream of its own shard, one for each other shard, and a member `o:<shard>` of `due` says
-that there are some. Any worker may relay them. `lua/relay.lua` takes each of them once, whoever calls, and says why.
+that there are some. Any worker may relay them. `lua/relay.lua` takes each of them once, and says why.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RelayJob:
         number = int(member[2:]) if member[2:].isdecimal() else self._keys.count
         if number >= self._keys.count:
             return False
-        target, out = self._keys.shards[number], self._shard.out(number)
+        target, out = self._keys.shards[number], f"{self._shard.outs}{number}"
         generation, _ = await self._take(target, "", "", [])
         while True:
             page = await self._page(out)
@@ -94,7 +94,7 @@ class RelayJob:
     async def _take(self, target: ShardKeys, generation: str, floor: str, page: Sequence[_Written]) -> tuple[int | None, bool]:
         """Give a page to its shard; return the next generation, None if another worker was asked since, and whether replicas have it."""
         keys = [target.ready, target.active, target.lone, target.paused, target.due, target.delayed, target.delayed_counts]
-        keys += [target.stats, target.relayed(self._number), target.watched, target.events, *target.fair]
+        keys += [target.stats, f"{target.relays}{self._number}", target.watched, target.events, *target.fair]
         args: list[Any] = [GROUP, generation, floor]
         for each in page:
             keys.append(target.mailbox(each.mailbox))

@@ -104,6 +104,6 @@ def _send(space: KeySpace, keys: ShardKeys, follow_ups: Sequence[FollowUp], name
     for each in follow_ups:
         shard = space.shard_of(each.mailbox)
         is_here = space.shards[shard] is keys
-        names.append(keys.mailbox(each.mailbox) if is_here else keys.out(shard))
+        names.append(keys.mailbox(each.mailbox) if is_here else f"{keys.outs}{shard}")
         text = f"{'' if is_here else shard}|{each.flow or NORMAL_FLOW}|{each.mailbox}|{each.command_id}"
         args += (text, each.delay_ms, each.envelope)
