@@ -27,7 +27,7 @@ LIMITS = (
     Mutant(
         "newcomers pass a queue",
         _LIMITS,
-        "    if not is_first and (rule.tick or not has_place) and limits.is_queued(scope) then return false end\n",
+        "    if not is_first and not is_lent and (rule.tick or not has_place) and limits.is_queued(scope) then return false end\n",
         "",
         f"{_STEPS}::test_a_free_token_is_the_first_one_s_in_the_queue",
     ),
@@ -69,8 +69,8 @@ LIMITS = (
     Mutant(
         "a lease that is over takes the place of another",
         _SCRIPT,
-        "  if pass and pass.kind == 's' and is_behind(pass.activation, activation) then return '+' end",
-        "  if false then return '+' end",
+        "    if is_behind(pass.activation, activation) then return '+' end",
+        "    if false then return '+' end",
         f"{_STEPS}::test_a_late_end_of_a_lease_frees_no_place_of_another",
     ),
     Mutant(
@@ -97,8 +97,8 @@ LIMITS = (
     Mutant(
         "leave for one message is good for another",
         f"{_LUA}/advance/3_guard.lua",
-        "  if grants[step] == message then return nil end\n",
-        "  if grants[step] then return nil end\n",
+        "    if grants[step] == head[1] then return nil end\n",
+        "    if grants[step] then return nil end\n",
         f"{_STEPS}::test_a_worker_that_does_not_know_of_limits_asks",
     ),
     Mutant(
@@ -188,8 +188,8 @@ LIMITS = (
     Mutant(
         "a dispatch passes as a call does",
         "sending/envelope_builder.py",
-        "if running is not None and out.inbox and running.callers else",
-        "if running is not None and running.callers else",
+        "callers = running.callers if running is not None and out.inbox else None",
+        "callers = running.callers if running is not None else None",
         f"{_CALLS}::test_a_dispatch_waits_for_a_place",
     ),
     Mutant(

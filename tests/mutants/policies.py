@@ -131,9 +131,9 @@ POLICIES = (
     ),
     Mutant(
         "what a dispatch says is not heard",
-        "worker/decisions.py",
-        "if options else known[1]",
-        "if False else known[1]",
+        "worker/bindings.py",
+        "if options else self.policy",
+        "if False else self.policy",
         f"{_LEVELS}::test_retries_are_those_of_the_dispatch_then_the_class_then_the_type_then_the_bus",
     ),
     Mutant(

@@ -111,7 +111,7 @@ SCHEDULES = (
     Mutant(
         "a refused firing is not barred when its schedule is paused",
         f"{_LUA}/schedule_bar.lua",
-        "redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ':' .. ARGV[3])\n",
+        "redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ':' .. ARGV[4])\n",
         "",
         f"{_CHANGES}::test_a_refused_tick_is_the_next_one_again_if_it_is_paused",
     ),

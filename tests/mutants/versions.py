@@ -55,7 +55,7 @@ VERSIONS = (
     Mutant(
         "an older worker ends by its own policy what a newer one began",
         "worker/decisions.py",
-        "        if handler is not None and newer_version(handler.spec, envelope.options):\n            handler = None\n",
+        "        if bound is not None and newer_version(bound.handler.spec, envelope.options):\n            bound = None\n",
         "",
         "tests/unit/test_decisions.py::test_an_older_worker_leaves_what_a_newer_one_began",
     ),
