@@ -97,6 +97,7 @@ class CommandBus:
         commands: Single commands that wait: list and reschedule delayed ones.
         schedules: Commands that come at times: put, list, pause, trigger, remove their schedules.
         session: The connection, which workers and operators of this bus share.
+        sender: What it sends with; its workers send follow-ups by it.
 
     Raises:
         InvalidSettings: A setting is out of range.
@@ -125,7 +126,7 @@ class CommandBus:
             self.settings, Protection.of(self.settings, cipher), clients=clients, open_transport=open_transport, owner=self
         )
         self.session.observer = observer
-        self._sender = Sender(self.session, middleware)
+        self.sender = Sender(self.session, middleware)
         self.dead_letters = DeadLetters(self.session)
         self.entities = Entities(self.session)
         self.fairness = Fairness(self.session)
@@ -133,7 +134,7 @@ class CommandBus:
         self.events = Events(self.session)
         self.server = ServerState(self.session)
         self.commands = Commands(self.session)
-        self.schedules = Schedules(self.session, self._sender)
+        self.schedules = Schedules(self.session, self.sender)
         self.limits = Limits(self.session)
 
     @classmethod
@@ -202,11 +203,11 @@ class CommandBus:
     @property
     def middleware(self) -> tuple[Middleware, ...]:
         """The middleware around dispatch and handle, the first one outermost; it may be set until the bus is opened."""
-        return self._sender.middleware
+        return self.sender.middleware
 
     @middleware.setter
     def middleware(self, middleware: Sequence[Middleware]) -> None:
-        self._sender.use(middleware)
+        self.sender.use(middleware)
 
     @property
     def observer(self) -> Observer | None:
@@ -256,7 +257,7 @@ class CommandBus:
             TransportUnavailable: The server did not answer within `dispatch_timeout`.
             BusClosed: The bus is not open.
         """
-        return await self._sender.dispatch(
+        return await self.sender.dispatch(
             command, command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
             retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority,
         )  # fmt: skip
@@ -288,7 +289,7 @@ class CommandBus:
             command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
             retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority,
         )  # fmt: skip
-        return await self._sender.dispatch_raw(entity_type, entity_id, name, payload, version=version, **options)
+        return await self.sender.dispatch_raw(entity_type, entity_id, name, payload, version=version, **options)
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
         """Accept many commands in few steps; the order of an entity's commands is kept.
@@ -300,7 +301,7 @@ class CommandBus:
         Raises:
             BusClosed: The bus is not open.
         """
-        return await self._sender.dispatch_batch(commands)
+        return await self.sender.dispatch_batch(commands)
 
     async def call(
         self,
@@ -335,7 +336,7 @@ class CommandBus:
             CallCycle: A handler calls the entity that it runs for.
             InvalidCommand, QueueFull, IdempotencyConflict, TransportUnavailable, BusClosed: As for `dispatch`.
         """
-        return await self._sender.call(
+        return await self.sender.call(
             command, timeout=timeout, command_id=command_id, headers=headers, priority=priority,
             retry=retry, attempt_timeout=attempt_timeout,
         )  # fmt: skip
@@ -356,7 +357,7 @@ class CommandBus:
         attempt_timeout: float | None = None,
     ) -> Any:
         """Call without the command's class: the worker validates the payload, the reply is plain data. `None, None` names no entity."""
-        return await self._sender.call_raw(
+        return await self.sender.call_raw(
             entity_type, entity_id, name, payload, version=version, timeout=timeout, command_id=command_id, headers=headers,
             priority=priority, retry=retry, attempt_timeout=attempt_timeout,
         )  # fmt: skip
@@ -385,7 +386,7 @@ class CommandBus:
             CommandTimeout: It is known and not settled.
             CommandBusError: Its outcome, as `call` raises it.
         """
-        return await self._sender.result(command_id, command_type, timeout)
+        return await self.sender.result(command_id, command_type, timeout)
 
     async def cancel(self, command_id: str | UUID) -> bool:
         """Take a waiting command out of line; its caller gets `CommandCancelled`. False if it runs, has run or is unknown.
@@ -397,7 +398,7 @@ class CommandBus:
 
     def entity(self, entity_type: str, entity_id: str | int) -> EntityScope:
         """Return the scope of one entity: send to it, read its depth, pause, drain, resume and purge it."""
-        return EntityScope(self.session, self._sender, entity_type, entity_id)
+        return EntityScope(self.session, self.sender, entity_type, entity_id)
 
     # Looking.
 

@@ -91,26 +91,27 @@ class Statistics:
     async def busy(self) -> int:
         """Return how many commands and entities are not settled; 0 if all is idle.
 
-        Several shards are not read at one moment: they are idle only if nothing was accepted between two looks at all of them.
+        Several shards are not read at one moment: they are idle only if nothing was accepted or settled between two looks at all of
+        them: a follow-up that goes to another shard may be missed by the first.
 
         Raises:
             EntitiesStopped: All that is left waits for an operator.
         """
-        left, accepted = await self._look()
+        left, events = await self._look()
         if left or self._session.transport.shards == 1:
             return left
         left, again = await self._look()
-        return left or int(again != accepted)
+        return left or int(again != events)
 
     async def _look(self) -> tuple[int, int]:
-        """Return what is left, and how many commands were ever accepted."""
-        left = accepted = 0
+        """Return what is left, and how many commands were ever accepted or settled."""
+        left = events = 0
         moving = False
         stopped: list[str] = []
         transport = self._session.transport
         for shard in range(transport.shards):
             shot = await transport.operator.statistics.snapshot(shard)
-            accepted += shot.counters.accepted
+            events += shot.counters.accepted + shot.counters.settled
             if not shot.active and not shot.due:
                 continue
             left += max(shot.counters.depth, 1)
@@ -126,7 +127,7 @@ class Statistics:
             raise EntitiesStopped(
                 f"{left} commands wait for an operator: {', '.join(labels[:5])} paused or parked", entities=labels
             )
-        return left, accepted
+        return left, events
 
 
 def _live_workers(shots: Sequence[ShardSnapshot]) -> tuple[WorkerInfo, ...]:

@@ -17,10 +17,19 @@ from command_bus.clock import mono
 
 if TYPE_CHECKING:
     from command_bus.messages.message import Message
-    from command_bus.messages.options import CallOptions, DispatchOptions
+    from command_bus.messages.options import CallOptions, DispatchOptions, FollowUpOptions, SendOn
     from command_bus.messages.receipts import Receipt
 
-__all__ = ["BlockingSender", "CommandContext", "HandlerBus", "Running", "current_command", "running_command", "while_lent"]
+__all__ = [
+    "BlockingSender",
+    "CommandContext",
+    "HandlerBus",
+    "Outbox",
+    "Running",
+    "current_command",
+    "running_command",
+    "while_lent",
+]
 
 R = TypeVar("R")
 
@@ -77,6 +86,9 @@ class CommandContext:
     bus: HandlerBus | None = field(default=None, repr=False)
     loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False)
     _cancel_reason: str | None = field(default=None, init=False, repr=False)
+    _outbox: Outbox | None = field(default=None, init=False, repr=False)
+    _is_over: bool = field(default=False, init=False, repr=False)
+    _sent: list[Message[Any]] = field(default_factory=list["Message[Any]"], init=False, repr=False)
 
     async def dispatch(self, command: Message[R], **options: Unpack[DispatchOptions]) -> Receipt[R]:
         """Dispatch as `CommandBus.dispatch`, by the worker's bus: the handler's module need not import one.
@@ -94,6 +106,38 @@ class CommandContext:
         """
         value: R = await self._sender().call(command, **options)
         return value
+
+    def send(self, command: Message[Any], *, on: SendOn = "completed", **options: Unpack[FollowUpOptions]) -> str:
+        """Send a command with the settlement of this one: it is accepted in the same step, or not at all.
+
+        Returns at once, in coroutines and in threads. If the handler fails or its worker is lost, nothing was sent, and the next attempt sends
+        again. Commands to one entity keep the order in which they were sent. What was sent is not refused for a full or drained entity.
+
+        Args:
+            command: The command.
+            on: `completed`: it is sent if the handler returns. `always`: also if the handler rejects the command, or fails for the last
+                time and the entity goes on without it.
+            **options: As for `CommandBus.dispatch`: `delay`, `at`, `headers`, `expires`, `priority`, `retry`, `attempt_timeout`.
+
+        Returns:
+            Its command id, which is the same in each attempt.
+
+        Raises:
+            InvalidCommand: It or an option is not what it may be, or it is one too many: at most 1,000, and 4 MiB.
+            RuntimeError: The handler is over.
+        """
+        if self._is_over:
+            raise RuntimeError(
+                f"the handler of {self.name or 'this context'} is over: what it sends goes with its settlement, so send before it returns"
+            )
+        command_id = "" if self._outbox is None else self._outbox.add(command, always=on == "always", **options)
+        self._sent.append(command)
+        return command_id
+
+    @property
+    def sent(self) -> tuple[Message[Any], ...]:
+        """What the handler has sent by `send`. With a context made by hand, in a unit test, that is all that `send` does."""
+        return tuple(self._sent)
 
     @property
     def blocking(self) -> BlockingSender:
@@ -131,9 +175,21 @@ class CommandContext:
         if self._cancel_reason is None:
             self._cancel_reason = reason
 
+    def sends_by(self, outbox: Outbox | None) -> None:
+        """Send by this outbox from now on; None: the handler is over. For the worker that runs it."""
+        self._outbox, self._is_over = outbox, outbox is None
+
     def remaining(self) -> float | None:
         """Return the seconds until the caller stops waiting, 0.0 after that; None if it set no deadline."""
         return None if self.deadline is None else max(0.0, self.deadline - mono())
+
+
+class Outbox(Protocol):
+    """The follow-ups of one run of a handler."""
+
+    def add(self, command: Message[Any], *, always: bool, **options: Unpack[FollowUpOptions]) -> str:
+        """Keep one until the command is settled; return its command id."""
+        ...
 
 
 class LentSlot(Protocol):

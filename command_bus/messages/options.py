@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TypedDict
+from typing import Literal, TypedDict
 from uuid import UUID
 
 from command_bus.messages.policies import Priority, RetryPolicy
 from command_bus.messages.unique import Unique
 
-__all__ = ["CallOptions", "DispatchOptions"]
+__all__ = ["CallOptions", "DispatchOptions", "FollowUpOptions", "SendOn"]
+
+SendOn = Literal["completed", "always"]
+"""Which ends of a command send its follow-ups."""
 
 
 class DispatchOptions(TypedDict, total=False):
@@ -34,6 +37,18 @@ class CallOptions(TypedDict, total=False):
     timeout: float | None
     command_id: str | UUID | None
     headers: Mapping[str, str] | None
+    priority: Priority | None
+    retry: RetryPolicy | None
+    attempt_timeout: float | None
+
+
+class FollowUpOptions(TypedDict, total=False):
+    """Options of a command that is sent with a settlement; see `CommandContext.send`."""
+
+    delay: float
+    at: datetime | None
+    headers: Mapping[str, str] | None
+    expires: float | None
     priority: Priority | None
     retry: RetryPolicy | None
     attempt_timeout: float | None

@@ -26,6 +26,7 @@ from command_bus.observer import observed_call
 from command_bus.sending.admission import receipt
 from command_bus.sending.batch import BatchSender
 from command_bus.sending.envelope_builder import EnvelopeBuilder
+from command_bus.sending.follow_ups import FollowUps
 from command_bus.sending.overdue_calls import OverdueCalls
 from command_bus.sending.results import ResultReader
 from command_bus.session import Session
@@ -108,10 +109,18 @@ class Sender:
         ask = partial(self._ask_later, None) if options.get("keep_result") else None
         return receipt(out.command_id, await self._send(out), ask, out.other)
 
-    async def template(self, out: OutgoingMessage) -> bytes:
-        """Return the envelope of a command that is stored, to be sent later under other ids; its entity type is agreed on."""
+    def outbox(self, command_id: str) -> FollowUps:
+        """Return what keeps the commands that one run of a handler sends."""
+        return FollowUps(self._builder, self.prepare, command_id)
+
+    async def prepare(self, out: OutgoingMessage) -> Submission:
+        """Return the submission of a command that is sent by other means; its entity type is agreed on."""
         submission: Submission = await self._prepare(out)
-        return submission.envelope
+        return submission
+
+    async def template(self, out: OutgoingMessage) -> bytes:
+        """Return the envelope of a command that is stored, to be sent later under other ids."""
+        return (await self.prepare(out)).envelope
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
         """See `CommandBus.dispatch_batch`."""

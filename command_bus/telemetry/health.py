@@ -24,7 +24,8 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 from command_bus.telemetry.pages import Page, PageServer, text_page
-from command_bus.worker.worker import Worker, WorkerBus
+from command_bus.worker.worker import Worker
+from command_bus.worker.worker_bus import WorkerBus
 
 __all__ = ["READ_WITHIN", "Exposing", "HealthServer", "why_not_ready"]
 

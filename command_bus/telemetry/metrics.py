@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.observer import WorkerFigures
     from command_bus.transport.flows import Flow
-    from command_bus.worker.worker import WorkerBus
+    from command_bus.worker.worker_bus import WorkerBus
 
 __all__ = ["PrometheusMetrics", "merge_expositions"]
 

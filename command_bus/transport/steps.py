@@ -21,6 +21,7 @@ __all__ = [
     "DeadLetterStep",
     "Done",
     "Follow",
+    "FollowUp",
     "GiveBack",
     "Lease",
     "LeaseLost",
@@ -240,6 +241,25 @@ class Refused:
 
 
 @dataclass(slots=True, frozen=True)
+class FollowUp:
+    """A command that a handler sends with its settlement.
+
+    Attributes:
+        mailbox: The mailbox's name.
+        command_id: Of the command: the same whenever the handler runs.
+        envelope: Opaque bytes.
+        flow: What it waits in (see `flows.py`); empty for the normal class without a tenant.
+        delay_ms: Milliseconds until it takes its place in the mailbox.
+    """
+
+    mailbox: str
+    command_id: str
+    envelope: bytes
+    flow: str = ""
+    delay_ms: int = 0
+
+
+@dataclass(slots=True, frozen=True)
 class Settlement:
     """The mark, reply and outcome that settling leaves behind.
 
@@ -255,6 +275,7 @@ class Settlement:
             Any other mark is left as it is, and `mark` is empty.
         unique: Its unique key, which is released (see `unique_keys.py`); empty if it has none.
         stander: Of a command that is replayed: what is stored of it if it stands for that key again.
+        follow_ups: What its handler sends with it, in this order.
     """
 
     command_id: str
@@ -267,6 +288,7 @@ class Settlement:
     waits_ms: int = 0
     unique: str = ""
     stander: str = ""
+    follow_ups: tuple[FollowUp, ...] = ()
 
 
 NO_SETTLEMENT = Settlement("", b"", 0)

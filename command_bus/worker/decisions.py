@@ -144,13 +144,13 @@ class Decisions:
         envelope = run.envelope
         if not (envelope.inbox or envelope.flags & (GIVEN_ID | KEEP_OUTCOME)):
             key = envelope.options and unique_key(envelope)
-            return Done(replace(NO_SETTLEMENT, unique=key) if key else NO_SETTLEMENT)
+            return Done(_sending(run, replace(NO_SETTLEMENT, unique=key) if key else NO_SETTLEMENT))
         try:
             packed = reply_codec_for(run.handler.spec.reply).encode(value, self._limits)
             outcome: Outcome = self._completion(run, packed)
         except BadResult as error:
             outcome = BadReply(error.message)
-        return Done(self._retention.settlement(envelope, outcome, "completed", run.started))
+        return Done(_sending(run, self._retention.settlement(envelope, outcome, "completed", run.started)))
 
     def _completion(self, run: Runnable, packed: bytes) -> Completed:
         """Return the outcome with a packed reply, compressed and encrypted as far as that is asked for."""
@@ -161,7 +161,7 @@ class Decisions:
     def rejected(self, run: Runnable, refusal: Reject) -> Step:
         """Settle a command that its handler refused for business reasons: it is not retried."""
         outcome = Rejected(refusal.message, refusal.code, refusal.details)
-        return Done(self._retention.settlement(run.envelope, outcome, "rejected", run.started), status="rejected")
+        return Done(_sending(run, self._retention.settlement(run.envelope, outcome, "rejected", run.started)), status="rejected")
 
     def failed(self, run: Runnable, error: BaseException) -> Step:
         """Retry a command whose handler raised, by its policy, or treat it as poisoned."""
@@ -171,7 +171,8 @@ class Decisions:
         error_type, text = named(error), text_of(error)
         outcome = Failed(error_type, text, run.started.attempt)
         record = self._record(run.started, run.envelope, "failed", error_type, text, trace_of(error))
-        return self._poisoned(run.handler.spec, run.started, run.envelope, outcome, record)
+        step = self._poisoned(run.handler.spec, run.started, run.envelope, outcome, record)
+        return replace(step, left=_sending(run, step.left)) if isinstance(step, DeadLetterStep) else step
 
     def snoozed(self, run: Runnable, snooze: Snooze) -> Step:
         """Put a command off whose handler cannot do its work now. Once more than it may is a failure."""
@@ -293,7 +294,7 @@ class Decisions:
 
     def _poisoned(
         self, spec: MessageSpec | None, started: Started, envelope: WireEnvelope, outcome: Outcome, record: bytes
-    ) -> Step:
+    ) -> Park | DeadLetterStep:
         choice = spec.on_poison if spec is not None else None
         if choice is None:
             choice = self._settings.entity(envelope.entity_type).on_poison or "skip"
@@ -337,6 +338,11 @@ class Decisions:
             worker=self._worker,
             headers=envelope.headers or {},
         ).pack()
+
+
+def _sending(run: Runnable, left: Settlement) -> Settlement:
+    """Return a settlement with what the handler sends."""
+    return replace(left, follow_ups=run.follow_ups) if run.follow_ups else left
 
 
 def _is_late(started: Started, envelope: WireEnvelope) -> bool:

@@ -8,17 +8,14 @@ Returns None if this worker may no longer settle the command: its lease is lost,
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, Reject
-from command_bus.handlers.handler import Invoke
-from command_bus.messages.context import CommandContext, HandlerBus, Running, current_command
+from command_bus.messages.context import CommandContext, HandlerBus, Outbox, Running, current_command
 from command_bus.messages.put_off import Snooze
 from command_bus.middleware import Handling
 from command_bus.randomness import JITTER
@@ -26,7 +23,7 @@ from command_bus.serialization.callers_option import NO_CALLERS
 from command_bus.serialization.text import printable
 from command_bus.transport.mailboxes import mailbox_label, type_of
 from command_bus.transport.sender_interfaces import Policies
-from command_bus.transport.steps import Cancellation, Cause, GiveBack, Lease, Started, Step
+from command_bus.transport.steps import Cancellation, Cause, FollowUp, GiveBack, Lease, Started, Step
 from command_bus.transport.worker_interfaces import WorkerSlots
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.failure_text import text_of
@@ -34,9 +31,10 @@ from command_bus.worker.lending import Lending
 from command_bus.worker.limit_holds import LimitHolds
 from command_bus.worker.offers import Offer, Offers
 from command_bus.worker.runnable import Runnable
-from command_bus.worker.threads import HandlerThreads, NeverStartedError, NoThreadError, ThreadJob
+from command_bus.worker.thread_runs import ThreadRuns, ThreadRunsError, timed_out
+from command_bus.worker.threads import HandlerThreads, NeverStartedError, NoThreadError
 
-__all__ = ["CANCELLED", "STOPPING", "Executor"]
+__all__ = ["CANCELLED", "STOPPING", "Executor", "RunOutbox"]
 
 STOPPING = Cancellation(Cause.STOPPING, "the worker is stopping")
 """Ends handlers that outlive the grace time."""
@@ -46,10 +44,6 @@ CANCELLED = Cancellation(Cause.APPLICATION, "its task was cancelled by the appli
 _log = logging.getLogger("command_bus.worker")
 _NOT_STARTED = GiveBack(counts=False)
 _OFFERED_FOR_MS = 60_000  # longer than any pause: there is no end to it
-_THREAD_PATIENCE = 1.0
-"""Seconds for which a command waits for a thread while none comes free; then another worker may have it."""
-_MOMENT = 0.001
-_WARNING_PAUSE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +63,12 @@ class _Raised:
     error: BaseException
 
 
-class _ThreadRunsError(BaseException):
-    """Internal: the wait for a thread has ended, the thread goes on."""
+class RunOutbox(Outbox, Protocol):
+    """The follow-ups of one run, until its end is known."""
+
+    async def settled(self, *, completed: bool) -> tuple[FollowUp, ...]:
+        """Return those that this end sends."""
+        ...
 
 
 class Executor:
@@ -87,6 +85,7 @@ class Executor:
         bus: What handlers send with.
         policies: Where the mailboxes of entity types are looked up for commands that are signed for one; None if nothing is verified.
         holds: Holds the limits that handlers name; None: there are none.
+        outbox: Makes what keeps the follow-ups of one run, given the command's id; None: handlers send none.
     """
 
     def __init__(
@@ -102,7 +101,9 @@ class Executor:
         bus: HandlerBus | None = None,
         policies: Policies | None = None,
         holds: LimitHolds | None = None,
+        outbox: Callable[[str], RunOutbox] | None = None,
     ) -> None:
+        self._outbox = outbox
         self._policies = policies
         self._holds = holds
         self._decisions = decisions
@@ -116,7 +117,7 @@ class Executor:
         self._needs_context = around is not None
         self._callers: set[str] = set()
         self._offers = Offers(JITTER, worker)
-        self._warned_at = -math.inf
+        self._in_threads = ThreadRuns(threads, worker=worker, works=works)
         self._loop = asyncio.get_running_loop()
 
     async def execute(self, lease: Lease, started: Started, task: asyncio.Task[Any] | None) -> Step | None:
@@ -212,8 +213,9 @@ class Executor:
             lease.renew_until = mono() + run.policy.attempt_timeout + self._grace
         lease.in_thread = not run.handler.is_async
         lease.cancel = interrupt
+        outbox = None if context is None or self._outbox is None else self._outbox(run.envelope.command_id)
         try:
-            return await self._call(run, context)
+            return await self._sent(outbox, run, context)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and run.interrupted is None and task is not None and task.cancelling():
                 if not self._works():
@@ -229,14 +231,30 @@ class Executor:
             while task is not None and task.cancelling():
                 task.uncancel()  # also where the handler swallowed it; what it has not met yet ends the next step (see `StepBatcher`)
 
+    async def _sent(self, outbox: RunOutbox | None, run: Runnable, context: CommandContext | None) -> Any:
+        """Call the handler; whatever it sends with this end is ready then."""
+        if outbox is None or context is None:
+            return await self._call(run, context)
+        context.sends_by(outbox)
+        try:
+            result = await self._call(run, context)
+        except Exception:
+            run.follow_ups = await outbox.settled(completed=False)
+            raise
+        else:
+            run.follow_ups = await outbox.settled(completed=True)
+            return result
+        finally:
+            context.sends_by(None)
+
     async def _invoke(self, run: Runnable, context: CommandContext | None) -> Any:
         handler = run.handler
         timeout = run.policy.attempt_timeout
         if not handler.is_async:
             if handler.scope is None:
-                return await self._in_thread(run, handler.invoke, context)
+                return await self._in_threads.call(run, handler.invoke, context)
             async with handler.scope() as invoke:
-                return await self._in_thread(run, invoke, context)
+                return await self._in_threads.call(run, invoke, context)
         if self._needs_context and not run.may_start:  # middleware may have taken its time
             raise NeverStartedError
         if timeout is None:
@@ -247,93 +265,8 @@ class Executor:
                 return await handler.invoke(run.message, context)
         except TimeoutError as error:
             if scope.expired():
-                raise _timed_out(run) from error
+                raise timed_out(run) from error
             raise
-
-    async def _in_thread(self, run: Runnable, invoke: Invoke, context: CommandContext | None) -> Any:
-        """Run a synchronous handler.
-
-        A thread cannot be stopped: past its timeout its context says so, its entity is held until it ends, and the attempt fails then.
-        """
-        in_context = contextvars.copy_context()
-        job = ThreadJob(lambda: in_context.run(invoke, run.message, context), lambda: run.may_start)
-        self._threads.submit(job)
-        timed_out = await self._until_done(job, run, context)
-        value, error = job.done.result()
-        if timed_out:
-            raise _timed_out(run) from error
-        if error is not None:
-            raise error
-        return value
-
-    async def _until_done(self, job: ThreadJob, run: Runnable, context: CommandContext | None) -> bool:
-        """Wait until a thread is done with a job; return whether that took longer than the handler's timeout."""
-        timeout = run.policy.attempt_timeout
-        ends_at: float | None = None
-        timed_out = lost = False
-        while not job.done.done():
-            try:
-                if job.handed_over is not None and not job.begun:
-                    await self._handed_over(job, job.handed_over)
-                if timeout is not None and ends_at is None:
-                    ends_at = mono() + timeout
-                left = None if ends_at is None or timed_out else max(0.0, ends_at - mono())
-                await asyncio.wait({job.done}, timeout=left)
-            except asyncio.CancelledError:
-                self._go_on(job, run, lost)
-                lost = run.interrupted is not None
-                continue
-            if left is not None and not job.done.done():
-                timed_out = True
-                if context is not None:
-                    context.cancel("timeout")
-        return timed_out
-
-    def _go_on(self, job: ThreadJob, run: Runnable, lost: bool) -> None:
-        """Decide whether to go on waiting for a job after a cancellation, which a thread does not notice.
-
-        If something other than the worker cancelled it: yes. If the lease is lost: yes, until the thread ends, to hold the entity here, and
-        to offer its result then.
-
-        Raises:
-            NeverStartedError: No thread had it yet, and none will.
-            _ThreadRunsError: The worker stops, or its event loop does, or an operator wants the entity to go on without the thread.
-        """
-        if self._threads.abandon(job):
-            raise NeverStartedError from None
-        if run.interrupted is None and self._works():
-            return
-        cause = None if run.interrupted is None else run.interrupted.cause
-        if cause is Cause.ABANDONED:
-            self._threads.replace(job)
-        if cause is None or cause is Cause.STOPPING or lost:
-            raise _ThreadRunsError from None
-
-    async def _handed_over(self, job: ThreadJob, handed_over: asyncio.Future[None]) -> None:
-        """Wait until a thread has a job.
-
-        Raises:
-            NoThreadError: None has come free for so long that another worker may have the command.
-        """
-        while not job.begun:
-            patience = _THREAD_PATIENCE - self._threads.stuck_for
-            if patience > _MOMENT:
-                await asyncio.wait({handed_over}, timeout=patience)
-            elif self._threads.turn_away(job):
-                self._warn_of_threads()
-                raise NoThreadError
-
-    def _warn_of_threads(self) -> None:
-        if mono() - self._warned_at < _WARNING_PAUSE:
-            return
-        self._warned_at = mono()
-        _log.warning(
-            "all %d threads are taken, and none came free for %.0f s: other workers may have the commands that wait for one. "
-            "Give handlers that hang a timeout of their own, or raise COMMAND_BUS_THREADS",
-            self._threads.limit,
-            self._threads.stuck_for,
-            extra={"worker": self._worker},
-        )
 
     # Handlers that wait for the bus.
 
@@ -379,16 +312,10 @@ class Executor:
         )
 
 
-def _timed_out(run: Runnable) -> TimeoutError:
-    return TimeoutError(
-        f"the handler of {run.envelope.name} took longer than its attempt_timeout of {run.policy.attempt_timeout} s"
-    )
-
-
 def _explained(error: BaseException, interrupted: Cancellation | None) -> _Interrupted | _Raised:
     """Translate the exception that ended a handler."""
     match error:
-        case _ThreadRunsError():
+        case ThreadRunsError():
             return _Interrupted(STOPPING, thread_runs=True)
         case NeverStartedError():
             return _Interrupted(never_started=True)

@@ -16,6 +16,7 @@ from command_bus.serialization.envelope import (
 from command_bus.transport.marks import accepted_ms
 from command_bus.transport.steps import (
     Cancellation,
+    FollowUp,
     Lease,
     Started,
 )
@@ -37,6 +38,8 @@ class Runnable:
     """What interrupted it from outside, once it was."""
     lease: Lease | None = None
     """Under which it runs, once it does."""
+    follow_ups: tuple[FollowUp, ...] = ()
+    """What its handler sends with its settlement, once that is decided."""
     lends_beyond: bool = False
     """Whether its handler lends its slot although no more may be."""
 

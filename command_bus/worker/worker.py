@@ -13,16 +13,15 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Self
 
 from command_bus.clock import checked_seconds, wall_ms
 from command_bus.errors import QueueFull
 from command_bus.handlers.injection import check_wired
 from command_bus.handlers.registry import HandlerRegistry
-from command_bus.messages.context import HandlerBus
 from command_bus.messages.upcasting import check_upcasters
 from command_bus.middleware import Middleware, around_handle
 from command_bus.observer import WorkerFigures
@@ -33,7 +32,6 @@ from command_bus.session import Session
 from command_bus.settings import BusSettings, resolved
 from command_bus.stray_variables import unknown_variables
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.schedule_interfaces import DueSchedules
 from command_bus.transport.worker_interfaces import WorkerSideOptions
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.descriptions import describe_commands
@@ -45,8 +43,9 @@ from command_bus.worker.limit_rules import declare_limits
 from command_bus.worker.signals import on_signals
 from command_bus.worker.state import WorkerState
 from command_bus.worker.threads import HandlerThreads
+from command_bus.worker.worker_bus import WorkerBus
 
-__all__ = ["StopReport", "Worker", "WorkerBus", "WorkerSchedules"]
+__all__ = ["StopReport", "Worker"]
 
 _log = logging.getLogger("command_bus.worker")
 _LAST_WORDS = 5.0
@@ -64,41 +63,6 @@ class StopReport:
 
     finished: int
     cancelled: int
-
-
-class WorkerSchedules(Protocol):
-    """What a worker needs of a bus's schedules."""
-
-    @property
-    def firing(self) -> DueSchedules:
-        """Fires what is due."""
-        raise NotImplementedError
-
-    async def sync(self, registry: HandlerRegistry) -> Any:
-        """See `Schedules.sync`."""
-        raise NotImplementedError
-
-
-class WorkerBus(HandlerBus, Protocol):
-    """The bus of a worker: a `CommandBus`."""
-
-    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
-    session: Session
-    settings: BusSettings
-
-    @property
-    def schedules(self) -> WorkerSchedules:
-        """The schedules that its workers fire."""
-        raise NotImplementedError
-
-    @property
-    def middleware(self) -> tuple[Middleware, ...]:
-        """The middleware around its handlers."""
-        raise NotImplementedError
-
-    async def stats(self) -> Any:
-        """See `CommandBus.stats`."""
-        raise NotImplementedError
 
 
 class Worker:
@@ -339,6 +303,7 @@ class _Parts:
             around=around_handle(middleware),
             bus=worker.bus,
             holds=LimitHolds(session.transport),
+            outbox=worker.bus.sender.outbox,
             policies=session.transport.agreements if protection is not None and protection.signatures is not None else None,
         )
         keys = LimitKeys(worker.registry.lookup, settings, protection)

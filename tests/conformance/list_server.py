@@ -117,6 +117,14 @@ class ListServer:
         box = self.boxes.get(mailbox)
         return (0 if box is None else len(box.entries)) + sum(each.mailbox == mailbox for each in self.delayed.values())
 
+    def take(self, mailbox: str, command_id: str, envelope: bytes, delay_ms: int) -> None:
+        """Accept a command, at once or for later."""
+        self.counters["accepted"] += 1
+        if delay_ms:
+            self.delayed[command_id] = Delayed(wall_ms() + delay_ms, mailbox, command_id, envelope)
+        else:
+            self.put(mailbox, command_id, envelope)
+
     def put(self, mailbox: str, command_id: str, envelope: bytes) -> None:
         """Put a command at the end of its mailbox."""
         box = self.boxes.get(mailbox)
@@ -141,7 +149,9 @@ class ListServer:
             self.work.set()
 
     def leave(self, left: Settlement) -> None:
-        """Keep what settling leaves behind: the mark, and the reply for the caller."""
+        """Keep what settling leaves behind: the mark, the reply for the caller, and what the handler sends."""
+        for each in left.follow_ups:
+            self.take(each.mailbox, each.command_id, each.envelope, each.delay_ms)
         if left.mark:
             self.marks[left.command_id] = left.mark
         if left.reply and left.inbox in self.inboxes:

@@ -23,7 +23,7 @@ from command_bus.transport.records import (
 from command_bus.transport.submissions import Admission, Submission
 from command_bus.transport.worker_interfaces import WorkerSideOptions
 from tests.conformance.list_operators import ListAnnouncements, ListOperatorSide, stored_entity
-from tests.conformance.list_server import Delayed, ListLine, ListServer, wall_ms
+from tests.conformance.list_server import ListLine, ListServer, wall_ms
 from tests.conformance.list_worker import ListWorkerSide
 
 __all__ = ["ListTransport", "lists"]
@@ -124,11 +124,7 @@ class ListProducer:
         server = self._server
         if each.marked:
             server.marks[each.command_id] = waiting_mark(each.digest, each.mailbox)
-        server.counters["accepted"] += 1
-        if each.delay_ms:
-            server.delayed[each.command_id] = Delayed(wall_ms() + each.delay_ms, each.mailbox, each.command_id, each.envelope)
-        else:
-            server.put(each.mailbox, each.command_id, each.envelope)
+        server.take(each.mailbox, each.command_id, each.envelope, each.delay_ms)
 
 
 class ListReply:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from command_bus import Command, CommandContext, EntityId, HandlerRegistry, Worker
-from command_bus.worker import executor
+from command_bus.worker import thread_runs
 from command_bus.worker.threads import ThreadJob
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import side_of
@@ -106,7 +106,7 @@ async def test_a_worker_of_sync_handlers_takes_as_many_commands_as_threads(sandb
 async def test_waiting_commands_keep_their_place_while_threads_come_free(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "_THREAD_PATIENCE", 0.2)
+    monkeypatch.setattr(thread_runs, "_THREAD_PATIENCE", 0.2)
     registry, ran = HandlerRegistry(), list[str]()
 
     @registry.handles(Short)

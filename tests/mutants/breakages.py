@@ -130,7 +130,7 @@ MUTANTS = (
     ),
     Mutant(
         "the depth is not counted down",
-        f"{_LUA}/advance/4_write.lua",
+        f"{_LUA}/advance/4b_end.lua",
         "  try('HINCRBY', stats, 'depth', -settled)\n",
         "",
     ),

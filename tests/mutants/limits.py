@@ -68,7 +68,7 @@ LIMITS = (
     ),
     Mutant(
         "places do not return",
-        f"{_LUA}/advance/4_write.lua",
+        f"{_LUA}/advance/4b_end.lua",
         "if limits and is_home then end_limits() end\n",
         "if limits and is_home then keep_limits(limits, KEYS[13], ready, due, micros) end\n",
         f"{_STEPS}::test_a_place_returns_with_the_end_of_its_lease",

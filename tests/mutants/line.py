@@ -134,7 +134,7 @@ LINE = (
     ),
     Mutant(
         "a script does not fill the ready stream up",
-        f"{_LUA}/advance/4_write.lua",
+        f"{_LUA}/advance/4b_end.lua",
         "if queue_up then queue_up.finish() end\n",
         "",
         f"{_TEST}::test_the_ready_stream_holds_64_and_the_line_the_others",
@@ -253,7 +253,7 @@ LINE = (
     ),
     Mutant(
         "a firing lifts nothing that waits",
-        f"{_LUA}/schedule_fire.lua",
+        f"{_LUA}/shared/place.lua",
         "call('HSET', active, name, queue_up.noted(lined_up, name, flow, added))",
         "true",
         f"{_OTHERS}::test_a_firing_waits_in_the_line_and_lifts_what_waits_there",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.compression import COMPRESSION
 from tests.mutants.events import EVENTS
+from tests.mutants.follow_ups import FOLLOW_UPS
 from tests.mutants.limits import LIMITS
 from tests.mutants.line import LINE
 from tests.mutants.lone import LONE
@@ -17,4 +18,18 @@ from tests.mutants.versions import VERSIONS
 
 __all__ = ["PARTS"]
 
-PARTS = (*COMPRESSION, *EVENTS, *LIMITS, *LINE, *LONE, *POLICIES, *RESERVED, *SCHEDULES, *SLOTS, *SMALL, *UNIQUE, *VERSIONS)
+PARTS = (
+    *COMPRESSION,
+    *EVENTS,
+    *FOLLOW_UPS,
+    *LIMITS,
+    *LINE,
+    *LONE,
+    *POLICIES,
+    *RESERVED,
+    *SCHEDULES,
+    *SLOTS,
+    *SMALL,
+    *UNIQUE,
+    *VERSIONS,
+)

@@ -24,7 +24,7 @@ SLOTS = (
     ),
     Mutant(
         "what waits for a thread that hangs waits for ever",
-        _EXECUTOR,
+        "worker/thread_runs.py",
         "_THREAD_PATIENCE = 1.0\n",
         "_THREAD_PATIENCE = 1e9\n",
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+from tests.simulation.follow_up_rules import follow_ups
 from tests.simulation.history import Execution, History, Sent, of_commands
 from tests.simulation.put_off_rules import given_up, put_off
 from tests.simulation.schedule_rules import firings, removed_schedules
@@ -62,8 +63,7 @@ def _last_touch(history: History, run: Execution, before: float) -> float | None
     for activation, touches in history.touches.items():
         if history.homes.get(activation) != f"item:{run.entity}":
             continue
-        mine = [at for at, who in touches if who == run.worker and at <= before]
-        if mine and touches[0][0] <= run.began:
+        if (mine := [at for at, who in touches if who == run.worker and at <= before]) and touches[0][0] <= run.began:
             best = max(best or 0.0, mine[-1])
     return best
 
@@ -497,4 +497,4 @@ def drained(history: History) -> Broken:
         yield "", f"left on the server: {name}"
 
 
-RULES += [put_off, given_up, firings, removed_schedules, starved, standstill, after_the_last_trigger]
+RULES += [follow_ups, put_off, given_up, firings, removed_schedules, starved, standstill, after_the_last_trigger]

@@ -25,7 +25,7 @@ class Sent:
     kind: str
     """work, once, park, order, sync, fold"""
     how: str
-    """dispatch, call, batch, delayed, unique"""
+    """dispatch, call, batch, delayed, unique, follow-up"""
     process: str
     invoked: float
     batch: int = 0
@@ -120,6 +120,8 @@ class History:
         self.letters: list[Any] = []
         self.claims: list[Claim] = []
         self.triggers: list[Trigger] = []
+        self.follow_ups: dict[str, list[str]] = {}
+        """What the handler of a command sends with its settlement, in its order."""
         self.accepted: dict[str, list[tuple[float, bytes]]] = {}
         self.touches: dict[str, list[tuple[float, str]]] = {}
         self.homes: dict[str, str] = {}

@@ -39,7 +39,21 @@ PATIENCE = 25.0
 LINE_PATIENCE = 5.0
 """Seconds in which an entity leaves the line while a worker idles: workers look once a second."""
 _WATCHED = b"100000"
-_STANDING = ("watched", "events", "meta", "commands", "ready", "fence", "stats", "dead", "workers", "rules", "flows")
+_STANDING = (
+    "watched",
+    "events",
+    "meta",
+    "commands",
+    "ready",
+    "fence",
+    "stats",
+    "dead",
+    "workers",
+    "rules",
+    "flows",
+    "relayed:0",
+    "relayed:1",
+)
 
 
 @dataclass(frozen=True, slots=True)

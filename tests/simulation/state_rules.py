@@ -10,6 +10,9 @@ from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_reco
 
 __all__ = ["broken_states"]
 
+_SHARDS = 2
+"""Shards that a simulated namespace has at most."""
+
 
 def broken_states(store: Store, prefix: bytes) -> Iterator[tuple[str, str]]:
     """Yield what is wrong in a shard: the invariant with its entity, and what was found.
@@ -37,10 +40,20 @@ def broken_states(store: Store, prefix: bytes) -> Iterator[tuple[str, str]]:
         if name not in table:
             yield name.decode(), "it is idle, and an envelope is left"
     yield from _broken_line(store, prefix)
+    waiting += _leaving(store, prefix)
     counters = store.get(prefix + b"stats", dict) or {}
     depth = int(counters.get(b"depth", b"0"))
     if depth != waiting:
-        yield "", f"{depth} commands are not settled, but {waiting} stand in mailboxes, behind what is settled, or are delayed"
+        yield (
+            "",
+            f"{depth} commands are not settled, but {waiting} stand in mailboxes, behind what is settled, are delayed, or go to another shard",
+        )
+
+
+def _leaving(store: Store, prefix: bytes) -> int:
+    """Return how many commands go to another shard."""
+    streams = [store.get(prefix + b"out:%d" % shard, Stream) for shard in range(_SHARDS)]
+    return sum(len(stream.entries) for stream in streams if stream is not None)
 
 
 def _broken_line(store: Store, prefix: bytes) -> Iterator[tuple[str, str]]:

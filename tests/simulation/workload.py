@@ -23,6 +23,7 @@ from command_bus import (
     TransportUnavailable,
 )
 from command_bus.messages.policies import Priority
+from tests.simulation.follow_up_load import planned_follow_ups
 from tests.simulation.history import Execution, Sent
 from tests.simulation.loop import LANE
 from tests.simulation.threads import busy_for
@@ -154,6 +155,8 @@ async def _handle(command: Any, context: CommandContext) -> int:
     simulation, run, plan = _begin(command, context)
     now = simulation.loop.time
     try:
+        for sent in planned_follow_ups(simulation, run):
+            context.send(Work(item=sent.entity, tag=sent.id))
         if plan.seconds:
             await asyncio.sleep(plan.seconds)
         if isinstance(command, Order) and run.puts_off is None:

@@ -27,7 +27,8 @@ def _files(script: Script) -> list[str]:
     folder = _LUA.joinpath(script.name)
     if not folder.is_dir():
         return [_LUA.joinpath(f"{script.name}.lua").read_text(encoding="utf-8")]
-    return [file.read_text(encoding="utf-8") for file in sorted(folder.iterdir(), key=lambda file: file.name)]
+    kept = [file for file in folder.iterdir() if file.name != script.without]
+    return [file.read_text(encoding="utf-8") for file in sorted(kept, key=lambda file: file.name)]
 
 
 def _body(script: Script) -> str:

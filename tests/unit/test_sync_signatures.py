@@ -36,6 +36,7 @@ ASYNC_ONLY = {
     "middleware": "as given",
     "observer": "as given",
     "session": "of an event loop",
+    "sender": "of an event loop",
     "cipher": "as given",
     "registry": "for workers",
 }

@@ -12,7 +12,7 @@ from command_bus.messages.context import CommandContext
 from command_bus.messages.message import Command, EntityId
 from command_bus.messages.policies import RetryPolicy
 
-__all__ = ["Held", "Log", "Once", "Parking", "Refuse", "Unknown", "Work"]
+__all__ = ["Forward", "Held", "Log", "Once", "Parking", "Refuse", "Unknown", "Work"]
 
 _RETRY = RetryPolicy(attempts=3, delay=0.05, jitter=0.0)
 
@@ -43,6 +43,13 @@ class Parking(Command[int], entity="item", name="conformance.parking", retry=Ret
 
     item: EntityId
     number: int
+
+
+class Forward(Command[None], entity="item", name="conformance.forward", retry=_RETRY):
+    """Sends work to other entities with its settlement; fails at its first `fails` attempts."""
+
+    item: EntityId
+    fails: int = 0
 
 
 class Refuse(Command[None], entity="item", name="conformance.refuse"):
@@ -83,6 +90,7 @@ class Log:
         registry.handles(Held)(self.held)
         registry.handles(Parking)(self.parking)
         registry.handles(Refuse)(self.refuse)
+        registry.handles(Forward)(self.forward)
 
     def of(self, item: str) -> list[int]:
         """Return the numbers of an entity in the order of their starts."""
@@ -113,6 +121,13 @@ class Log:
         if not self.mended:
             raise OSError("as planned")
         return command.number
+
+    async def forward(self, command: Forward, context: CommandContext) -> None:
+        """Send six pieces of work to two entities."""
+        for number in range(6):
+            context.send(Work(item=f"{command.item}-{number % 2}", number=number))
+        if context.attempt <= command.fails:
+            raise OSError("as planned")
 
     async def refuse(self, command: Refuse) -> None:
         """Handle `Refuse`."""

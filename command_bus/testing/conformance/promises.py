@@ -16,7 +16,7 @@ from command_bus.errors import (
     QueueFull,
 )
 from command_bus.testing.conformance.fixtures import LEASE, PromiseSandbox, expect, until
-from command_bus.testing.conformance.messages import Held, Log, Once, Parking, Refuse, Unknown, Work
+from command_bus.testing.conformance.messages import Forward, Held, Log, Once, Parking, Refuse, Unknown, Work
 
 __all__ = ["NEED_A_LOST_WORKER", "PROMISES", "Promise"]
 
@@ -263,6 +263,15 @@ async def a_lost_holder_changes_nothing(sandbox: PromiseSandbox) -> None:
     expect([attempt for _, _, attempt, _ in log.started], [1, 2], "attempts")
 
 
+async def what_a_handler_sends_comes_with_its_end(sandbox: PromiseSandbox) -> None:
+    """Accept what a handler sends when the handler's command is settled, once, in its order; nothing of an attempt that failed."""
+    log = Log(sandbox.registry)
+    async with sandbox.working() as bus:
+        await bus.call(Forward(item="a", fails=2), timeout=_IDLE)
+        await bus.wait_idle(_IDLE)
+        expect([log.of("a-0"), log.of("a-1")], [[0, 2, 4], [1, 3, 5]], "starts")
+
+
 async def idle_costs_nothing(sandbox: PromiseSandbox) -> None:
     """Keep nothing for an entity without work."""
     Log(sandbox.registry)
@@ -289,6 +298,7 @@ PROMISES: tuple[Promise, ...] = (
     a_lost_worker_is_succeeded,
     at_most_once_never_starts_again,
     a_lost_holder_changes_nothing,
+    what_a_handler_sends_comes_with_its_end,
     idle_costs_nothing,
 )
 """All promises."""

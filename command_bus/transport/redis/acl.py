@@ -126,6 +126,8 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hgetall hset pexpire", "interrupts"),
         ("hget hmget hset hdel hscan hlen", "schedules"),
         ("hget hset hdel", "fired"),
+        ("xadd xdel xlen xrange del", "outs*"),
+        ("hget hgetall hset hdel hincrby", "relays*"),
         ("hsetnx", "stats"),  # the incarnation that schedules are compared with
         ("hget hdel", "paused"),  # pauses that end by themselves
         ("hmget", "parked delayed_counts"),  # predecessors of firings

@@ -58,6 +58,8 @@ class ShardKeys:
         mailboxes: Prefix of the mailboxes' names.
         marks: Prefix of the marks' names.
         last_batches: Prefix of the names of producers' last batches.
+        outs: Prefix of the names of streams of follow-ups for other shards.
+        relays: Prefix of the names of what was taken of those of other shards.
         bulk: Prefix of the names of a dispatch's keys.
         inboxes: Prefix of the inboxes' names.
     """
@@ -85,11 +87,13 @@ class ShardKeys:
         "mailboxes",
         "marks",
         "meta",
+        "outs",
         "parked",
         "paused",
         "places",
         "prefix",
         "ready",
+        "relays",
         "rules",
         "schedules",
         "stats",
@@ -134,6 +138,8 @@ class ShardKeys:
         self.inboxes = prefix + "in:"
         self.last_batches = prefix + "p:"
         self.bulk = prefix + "b:"
+        self.outs = prefix + "out:"
+        self.relays = prefix + "relayed:"
 
     def mailbox(self, name: str) -> str:
         """Return the name of a mailbox's stream."""

@@ -6,9 +6,11 @@ import re
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
+from itertools import chain
 
 __all__ = [
     "ADVANCE",
+    "ADVANCE_AND_SEND",
     "BULK_COMMIT",
     "BULK_LOAD",
     "CLAIM",
@@ -29,6 +31,8 @@ __all__ = [
     "REACTIVATE",
     "READ_MAILBOXES",
     "RECOUNT",
+    "RELAY",
+    "RELAYED",
     "REMOVE",
     "REMOVE_WORKER",
     "RESCHEDULE",
@@ -56,40 +60,49 @@ class Script:
         text: The shared parts, then the script's own text.
         sha: Digest of the text.
         shared: Names of the shared parts.
+        without: The file of its folder that it lacks, if there is one.
     """
 
     name: str
     text: str
     sha: str
     shared: tuple[str, ...] = ()
+    without: str = ""
 
 
 def _read(*path: str) -> str:
     return _FOLDER.joinpath(*path).read_text(encoding="utf-8")
 
 
-def _body(name: str) -> str:
-    """Return a script's own text: its file, or the files of its folder one behind the other."""
+def _files(name: str, without: str) -> list[str]:
+    """Return the texts of a script's own files: its file, or those of its folder in their order, but one."""
     folder = _FOLDER.joinpath(name)
     if not folder.is_dir():
-        return _read(f"{name}.lua")
-    return "\n".join(file.read_text(encoding="utf-8") for file in sorted(folder.iterdir(), key=lambda file: file.name))
+        return [_read(f"{name}.lua")]
+    kept = sorted(file.name for file in folder.iterdir() if file.name != without)
+    return [_read(name, file) for file in kept]
 
 
-def _load(name: str) -> Script:
-    """Read a script, and the parts in `lua/shared/` that its line `-- uses: …` lists, in that order."""
-    body = _body(name)
-    uses = _USES.search(body)
-    shared = tuple(uses[1].split(", ")) if uses else ()
-    text = "".join([*(_read("shared", f"{part}.lua") for part in shared), body])
-    return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest(), shared)
+def _load(name: str, *, without: str = "") -> Script:
+    """Read a script, and the parts in `lua/shared/` that its lines `-- uses: …` list, in that order.
+
+    Args:
+        name: Of its file or folder.
+        without: A file of its folder that most requests do not need. Each function that a script defines costs time in every request.
+    """
+    texts = _files(name, without)
+    uses = [found[1].split(", ") for found in map(_USES.search, texts) if found]
+    shared = tuple(dict.fromkeys(chain.from_iterable(uses)))
+    text = "".join([*(_read("shared", f"{part}.lua") for part in shared), "\n".join(texts)])
+    return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest(), shared, without)
 
 
 ENQUEUE = _load("enqueue")
 ENQUEUE_ONE = _load("enqueue_one")
 ENQUEUE_UNIQUE = _load("enqueue_unique")
 FETCH = _load("fetch")
-ADVANCE = _load("advance")
+ADVANCE = _load("advance", without="4a_send.lua")
+ADVANCE_AND_SEND = _load("advance")
 PROMOTE = _load("promote")
 FILL_LINE = _load("fill_line")
 PRUNE_LETTERS = _load("prune_letters")
@@ -99,6 +112,8 @@ HOLD = _load("hold")
 REMOVE = _load("remove")
 REACTIVATE = _load("reactivate")
 RECOUNT = _load("recount")
+RELAY = _load("relay")
+RELAYED = _load("relayed")
 SETTLE_DEAD_LETTER = _load("settle_dead_letter")
 REMOVE_WORKER = _load("remove_worker")
 SWEEP_UNIQUE = _load("sweep_unique")
@@ -123,6 +138,7 @@ SCRIPTS = (
     ENQUEUE_UNIQUE,
     FETCH,
     ADVANCE,
+    ADVANCE_AND_SEND,
     PROMOTE,
     FILL_LINE,
     PRUNE_LETTERS,
@@ -132,6 +148,8 @@ SCRIPTS = (
     REMOVE,
     REACTIVATE,
     RECOUNT,
+    RELAY,
+    RELAYED,
     SETTLE_DEAD_LETTER,
     REMOVE_WORKER,
     SWEEP_UNIQUE,

@@ -1,6 +1,6 @@
 -- schedule_fire: accept the firings of schedules into their mailboxes, each number once.
 --
--- uses: record, newer, lone, holds, line_turns, line_served, line, events, incarnation
+-- uses: record, newer, lone, holds, line_turns, line_served, line, place, events, incarnation
 --
 -- KEYS[1]   ready    stream of activations
 -- KEYS[2]   active   hash: mailbox name -> record (see shared/record.lua)
@@ -63,26 +63,6 @@ local function refuse(answer, schedule, stamp, envelope)
   return answer
 end
 
--- Put a command into its mailbox; return the error, if there is one.
-local function put(name, box, envelope, record, flow)
-  local held, queued = (holds_of(paused, name)), nil
-  if not record and not held and not queue_up and #envelope <= LONE_BYTES and call('EXISTS', box) == 0
-    and type(pcall('HSET', lone, name, envelope)) == 'number' then
-    local activation = pcall('XADD', ready, '*', 'e', name)
-    if type(activation) == 'string' then
-      local alone = tells_time(activation)
-      queued = pack_record(alone and 'o' or 'r', activation, '0', '0')
-      if alone then return call('HSET', active, name, queued) and nil end
-    end
-  end
-  local lined_up, fault = line_up(active, box, name, record)
-  local added = fault or pcall('XADD', box, '*', 'e', envelope)
-  if type(added) == 'table' then return added end
-  if record then return queue_up and call('HSET', active, name, queue_up.noted(lined_up, name, flow, added)) and nil end
-  local parts = queue_up and queue_up.parts_of(flow, added)
-  call('HSET', active, name, queued or (held and pack_record('s', '', '0', '0', parts) or queue(ready, name, '0', '0', parts)))
-end
-
 local function fire(arg, box, mark)
   local schedule, incarnation, number, armed = ARGV[arg], ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3] == '1'
   local name, room, digest, envelope = ARGV[arg + 4], tonumber(ARGV[arg + 5]), ARGV[arg + 6], ARGV[arg + 7]
@@ -99,7 +79,7 @@ local function fire(arg, box, mark)
     queue_up = open_line(ready, active, KEYS[10], KEYS[11], KEYS[12])
   end
   if known then return 'k' end
-  if put(name, box, envelope, record, ARGV[arg + 9]) then
+  if place(ready, active, lone, paused, name, box, envelope, ARGV[arg + 9], queue_up) then
     if before then call('HSET', fired, schedule, before) else call('HDEL', fired, schedule) end
     return refuse('w', schedule, stamp, envelope)
   end

@@ -36,6 +36,7 @@ from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.letter_pruning import LetterLimits
 from command_bus.transport.redis.worker.line_use import LineUse
 from command_bus.transport.redis.worker.periodic import run_periodically
+from command_bus.transport.redis.worker.relay import RelayJob
 from command_bus.transport.redis.worker.upkeep import Upkeep
 from command_bus.transport.schedule_interfaces import DueSchedules
 from command_bus.transport.steps import WORKER_LOST, Cancellation, Cause, DeadLetterStep, GiveBack, Lease, Started, Step
@@ -149,7 +150,7 @@ class PendingRecovery:
 def _jobs(
     connections: Connections, keys: KeySpace, shard: ShardKeys, schedules: DueSchedules | None, limits: LimitWork | None
 ) -> dict[str, DueJob]:
-    jobs: dict[str, DueJob] = {"p": PauseJob(connections, keys, shard)}
+    jobs: dict[str, DueJob] = {"o": RelayJob(connections, keys, shard), "p": PauseJob(connections, keys, shard)}
     if schedules is not None:
         jobs["s"] = ScheduleJob(schedules)
     if limits is not None:

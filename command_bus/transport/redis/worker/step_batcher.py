@@ -24,8 +24,9 @@ from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.mailbox_record import PLACE, parse_started, snoozes_of
-from command_bus.transport.redis.scripts import ADVANCE, Script
+from command_bus.transport.redis.scripts import ADVANCE, ADVANCE_AND_SEND, Script
 from command_bus.transport.redis.worker.line_use import LineUse
+from command_bus.transport.redis.worker.step_arguments import encode_step
 from command_bus.transport.steps import (
     NO_SETTLEMENT,
     NO_SNOOZES,
@@ -33,14 +34,12 @@ from command_bus.transport.steps import (
     Asked,
     DeadLetterStep,
     Done,
+    FollowUp,
     GiveBack,
     Lease,
     LeaseLost,
     Park,
-    PutOff,
-    Refused,
     Released,
-    Retry,
     Settlement,
     Started,
     Step,
@@ -48,7 +47,6 @@ from command_bus.transport.steps import (
     Take,
 )
 from command_bus.transport.tasks import all_of
-from command_bus.transport.unique_keys import stored_key
 
 __all__ = ["StepBatcher"]
 
@@ -85,6 +83,7 @@ class StepBatcher:
         self._shards = [
             _Shard(
                 connections.at(shard.prefix),
+                keys,
                 shard,
                 worker,
                 int(reply_ttl * 1000),
@@ -128,6 +127,7 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
     def __init__(
         self,
         connections: Connections,
+        space: KeySpace,
         keys: ShardKeys,
         worker: str,
         reply_ttl_ms: int,
@@ -138,6 +138,7 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
     ) -> None:
         super().__init__(connections, f"command_bus.steps{keys.prefix}")
         self._backoff = LoggedBackoff(connections.outage, "cannot start or settle commands", _log)
+        self._space = space
         self._keys = keys
         self._head_keys = [keys.ready, keys.active, keys.fence, keys.stats, keys.due, keys.paused, keys.parked, keys.dead]
         self._head_keys += [keys.watched, keys.events, keys.lone, keys.rules]
@@ -164,10 +165,12 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
         ahead = self._to_read([lease for lease, _, _ in items if not lease.ahead])
         args = [*self._head_args, sign * len(prefix), len(items), ahead]
         names: list[str] = []
+        sent: list[FollowUp] = []
         for lease, step, _ in items:
-            _encode(self._keys, lease, step, names, args)
-        keys = [*head, *[prefix + lease.mailbox for lease, _, _ in items], *names, *self._line_use.keys(self._keys)]
-        return _Batch(ADVANCE, keys, args, items)
+            encode_step(self._space, lease, step, names, args, sent)
+        line = self._keys.fair if any(each.flow for each in sent) else self._line_use.keys(self._keys)
+        keys = [*head, *[prefix + lease.mailbox for lease, _, _ in items], *names, *line]
+        return _Batch(ADVANCE_AND_SEND if sent else ADVANCE, keys, args, items)
 
     def _to_read(self, leases: list[Lease]) -> int:
         """Return how many commands the server reads for each of these mailboxes, of which none is read ahead."""
@@ -239,65 +242,6 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
                 waiting.set_exception(error)
 
 
-_VERBS = {"completed": "d", "rejected": "n", "expired": "x"}
-_FOLLOWS = {"stay": "s", "yield": "y", "leave": "l"}
-
-
-def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: list[Any]) -> None:
-    """Append a step's arguments, and the keys that its operation names, in the order that the header of advance.lua gives."""
-    extra: list[Any] = []
-    match step:
-        case Done(left, follow, status):
-            running = f"{lease.attempt_id}>{lease.ahead[-1][0]}" if lease.ahead else lease.attempt_id
-            if left is not NO_SETTLEMENT:
-                flags = _leave(keys, lease.mailbox, left, names, extra)
-                args += (_VERBS[status] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, running, *extra)
-            else:
-                args += (_VERBS[status] + _FOLLOWS[follow], lease.activation, lease.holder, running)
-        case Take(granted):
-            args += ("ts", lease.activation, lease.holder, f"+|{granted}" if granted else lease.attempt_id)
-        case Refused():
-            args += ("ll", lease.activation, lease.holder, lease.attempt_id)
-        case Retry(delay_ms, counts):
-            args += ("wl", lease.activation, lease.holder, lease.attempt_id, delay_ms, int(counts))
-        case PutOff(delay_ms):
-            args += ("wl", lease.activation, lease.holder, lease.attempt_id, delay_ms, "s")
-        case GiveBack(counts):
-            args += ("gl", lease.activation, lease.holder, lease.attempt_id, int(counts))
-        case DeadLetterStep(left, record, raw, follow):
-            flags = _leave(keys, lease.mailbox, left, names, extra)
-            args += ("b" + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.attempt_id, *extra, record, raw)
-        case Park(left, record, raw):
-            flags = _leave(keys, lease.mailbox, left, names, extra)
-            args += ("pl" + flags, lease.activation, lease.holder, lease.attempt_id, *extra, record, raw)
-
-
-def _leave(keys: ShardKeys, mailbox: str, left: Settlement, names: list[str], args: list[Any]) -> str:
-    """Append what a settled command leaves; return the letters for it."""
-    flags = ""
-    if left.mark:
-        names.append(keys.mark(left.command_id))
-        args += (left.mark_ms, left.mark)
-        flags = "m"
-    elif left.waits_ms:
-        names.append(keys.mark(left.command_id))
-        args.append(left.waits_ms)
-        flags = "e"
-    if left.reply:
-        names.append(keys.inbox(left.inbox))
-        args.append(left.reply)
-        flags += "i"
-    if left.outcome:
-        names += (keys.dispatch(left.dispatch), keys.outcomes(left.dispatch))
-        args.append(left.outcome)
-        flags += "o"
-    if left.unique:
-        names.append(keys.unique)
-        args.append(stored_key(mailbox, left.unique))
-        flags += "u"
-    return flags
-
-
 def _batch_of(line: deque[_Waiting], most: int) -> list[_Waiting]:
     """Return the steps that are sent together: limited in count and bytes, but at least one."""
     batch: list[_Waiting] = []
@@ -320,7 +264,7 @@ def _size(step: Step) -> int:
 
 
 def _size_of(left: Settlement) -> int:
-    return len(left.mark) + len(left.reply) + len(left.outcome)
+    return len(left.mark) + len(left.reply) + len(left.outcome) + sum(_SMALL + len(each.envelope) for each in left.follow_ups)
 
 
 def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool) -> Answer:

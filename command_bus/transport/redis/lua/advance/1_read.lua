@@ -16,7 +16,8 @@
 -- KEYS[12]  rules     hash: what limits apply (see shared/limits.lua)
 -- KEYS[13…] the hash `limits` and the sorted set `places` if the prefix is below zero: the worker knows of limits, and this is the first shard;
 --           then the mailbox of each step; then, in the order of the steps, the keys that their operations name: m and e a mark, i an inbox,
---           o the record and the stream of outcomes of a dispatch, u the hash of unique keys (see shared/unique.lua);
+--           o the record and the stream of outcomes of a dispatch, u the hash of unique keys (see shared/unique.lua), f the hashes
+--           `delayed` and `later` and for each follow-up its mailbox, or the stream of those for another shard;
 --           then flows, turns and line, if the worker knows that the line is in use (see shared/line.lua)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     consumer name of the worker that asks
@@ -26,13 +27,14 @@
 -- ARGV[6]   ahead     how many commands of a mailbox are read at a time: the one that is started, and those behind it
 -- ARGV[7…]  for each step: operation, activation, holder, running ('fence|message', or empty if none of its commands was started; then
 --           '>next' if the worker has read the next command ahead; of a take '+|message' if limits let this message start); then, if the
---           operation has m: mark ttl in ms, mark; e: ttl; i: reply; o: outcome; u: unique key; and by its verb b, p: record, raw envelope;
+--           operation has m: mark ttl in ms, mark; e: ttl; i: reply; o: outcome; u: unique key; f: how many follow-ups, and for each its text (see
+--           shared/deliver.lua), delay in ms and envelope; and by its verb b, p: record, raw envelope;
 --           w: delay in ms, '1' if the attempt counts, 's' if its handler put it off; g: '1' if the attempt counts
 --
 -- An operation is a few letters. The first is the verb: t take, d done, n done but denied, x done but expired, b write a dead letter,
 -- p park, w wait for a retry or a snooze, g give back, l wait for the limit that refused it. The second says what follows: s stay (start
 -- the next), y yield (only if no other mailbox waits), l leave (start none). The others say what is left: a mark (m), a reply (i), an
--- outcome (o), a unique key that is released if the command stands for it (u), or the end of a wait (e): if the mark
+-- outcome (o), a unique key that is released if the command stands for it (u), follow-ups (f), or the end of a wait (e): if the mark
 -- says that a command waits in this mailbox, the mark gets a time to live; any other mark stays as it is.
 --
 -- returns now in ms, then for each step two values:
@@ -86,6 +88,14 @@ local function read_left(operation, verb)
       left.inbox, left.reply = KEYS[key], ARGV[arg]
     elseif what == 'u' then
       left.unique, left.key = KEYS[key], ARGV[arg]
+    elseif what == 'f' then
+      key = key + 1
+      left.follow_ups = {}
+      for i = 1, ARGV[arg] do
+        key, arg = key + 1, arg + 3
+        left.follow_ups[i] = {key = KEYS[key], text = ARGV[arg - 2], wait = tonumber(ARGV[arg - 1]), envelope = ARGV[arg]}
+        left.follow_ups[i].delayed, left.follow_ups[i].later = KEYS[key - i - 1], KEYS[key - i]
+      end
     else
       left.record, left.outcomes, left.outcome = KEYS[key], KEYS[key + 1], ARGV[arg]
       key = key + 1

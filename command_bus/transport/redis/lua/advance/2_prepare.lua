@@ -66,4 +66,4 @@ end
 local started, settled = 0, 0
 local counts = {rejected = 0, expired = 0, buried = 0, dead = 0, retried = 0, snoozed = 0, handed_back = 0}
 local changed, released, emptied, taken, touched = {}, {}, {}, {}, {}
-local bodies = {}
+local bodies, sending = {}, {}

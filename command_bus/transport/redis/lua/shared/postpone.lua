@@ -9,11 +9,9 @@ local function with_flow(entry, flow)
   return entry .. 'f:' .. #flow .. ':' .. flow  -- see shared/entry_text.lua
 end
 
--- Keep a delayed command; return the error if its mailbox is of another type, or the server takes nothing. `due`, `delayed` and
--- `delayed_counts` are keys, `box` is that of the mailbox, `entry` the command as `delayed` keeps it.
-local function postpone(ready, due, delayed, delayed_counts, box, name, id, delay, entry)
-  local length = redis.pcall('XLEN', box)
-  if type(length) == 'table' then return length end
+-- Keep a delayed command; return the error if the server takes nothing. `due`, `delayed` and `delayed_counts` are keys, `entry` is the command
+-- as `delayed` keeps it.
+local function keep_delayed(ready, due, delayed, delayed_counts, name, id, delay, entry)
   local time = redis.call('TIME')
   local at = time[1] * 1000 + math.floor(time[2] / 1000) + delay
   if not first_due then
@@ -29,4 +27,11 @@ local function postpone(ready, due, delayed, delayed_counts, box, name, id, dela
     first_due = at
     redis.pcall('XADD', ready, '*', 'tick', '1')
   end
+end
+
+-- Keep a delayed command as above; return the error also if its mailbox, with the key `box`, is of another type.
+local function postpone(ready, due, delayed, delayed_counts, box, name, id, delay, entry)
+  local length = redis.pcall('XLEN', box)
+  if type(length) == 'table' then return length end
+  return keep_delayed(ready, due, delayed, delayed_counts, name, id, delay, entry)
 end

@@ -1,0 +1,88 @@
+"""`FollowUps`: the commands that one run of a handler sends with its settlement.
+
+`CommandContext.send` checks and encodes a command at once. Once the handler is over, the commands that its end sends pass the middleware
+around dispatches, and become part of the settlement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Unpack
+
+from command_bus.errors import InvalidCommand
+from command_bus.messages.message import Message
+from command_bus.messages.options import FollowUpOptions
+from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.sending.envelope_builder import EnvelopeBuilder
+from command_bus.transport.steps import FollowUp
+from command_bus.transport.submissions import Submission
+
+__all__ = ["MOST_BYTES", "MOST_FOLLOW_UPS", "FollowUps"]
+
+MOST_FOLLOW_UPS = 1_000
+MOST_BYTES = 4 * 1024 * 1024
+"""Most follow-ups of one settlement, and their payloads together: one script takes them all."""
+
+
+@dataclass(slots=True)
+class _Item:
+    out: OutgoingMessage
+    always: bool
+
+
+class FollowUps:
+    """Implements `Outbox`.
+
+    Args:
+        builder: Of the worker's bus.
+        prepare: Passes a command through middleware, agrees on its entity type, and makes its submission.
+        command_id: Of the command whose handler runs.
+    """
+
+    def __init__(
+        self, builder: EnvelopeBuilder, prepare: Callable[[OutgoingMessage], Awaitable[Submission]], command_id: str
+    ) -> None:
+        self._builder = builder
+        self._prepare = prepare
+        self._cause = command_id
+        self._items: list[_Item] = []
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, command: Message[Any], *, always: bool, **options: Unpack[FollowUpOptions]) -> str:
+        """See `Outbox`."""
+        number = len(self._items) + 1
+        if number > MOST_FOLLOW_UPS:
+            raise InvalidCommand(
+                f"a handler may send {MOST_FOLLOW_UPS:,} commands with its settlement: let one of them send the next ones"
+            )
+        out = self._builder.outgoing(command, **options)
+        if out.unique is not None:
+            raise InvalidCommand(f"{out.name!r} has a unique key, which context.send does not know: use context.dispatch")
+        if self._bytes + len(out.payload) > MOST_BYTES:
+            raise InvalidCommand(f"a handler may send {MOST_BYTES:,} bytes with its settlement: {out.name!r} would be more")
+        self._bytes += len(out.payload)
+        out.command_id = follow_up_id(self._cause, number)
+        self._items.append(_Item(out, always))
+        return out.command_id
+
+    async def settled(self, *, completed: bool) -> tuple[FollowUp, ...]:
+        """Return what is sent with this end of the command; called while the handler still counts as running.
+
+        Raises:
+            CommandBusError: An entity type cannot be agreed on, or middleware refuses.
+        """
+        return tuple([await self._built(item.out) for item in self._items if completed or item.always])
+
+    async def _built(self, out: OutgoingMessage) -> FollowUp:
+        submission = await self._prepare(out)
+        return FollowUp(submission.mailbox, submission.command_id, submission.envelope, submission.flow, submission.delay_ms)
+
+
+def follow_up_id(command_id: str, number: int) -> str:
+    """Return the id of the nth command that a handler sends: the same in each attempt, and no longer after many generations."""
+    return "~" + blake2b(f"{command_id}\0{number}".encode(), digest_size=16).hexdigest()

@@ -1,0 +1,110 @@
+"""`RelayJob`: brings follow-ups to other shards.
+
+A settlement writes those for another shard into a stream of its own shard, one for each other shard, and a member `o:<shard>` of `due` says
+that there are some. Any worker may relay them. `lua/relay.lua` takes each of them once, and says why.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from command_bus.errors import CommandBusError
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.scripts import RELAY, RELAYED
+from command_bus.transport.redis.worker.due_work import Member, Performed
+
+__all__ = ["RelayJob"]
+
+_PAGE = 100
+_log = logging.getLogger("command_bus.transport")
+
+
+class _Written(NamedTuple):
+    """A follow-up as it stands in the stream for its shard."""
+
+    entry: str
+    text: str
+    at_ms: bytes
+    envelope: bytes
+
+    @property
+    def mailbox(self) -> str:
+        return self.text.split("|", 3)[2]
+
+
+class RelayJob:
+    """Relays the follow-ups that one shard has for others.
+
+    Args:
+        connections: Of this process.
+        keys: All shards.
+        shard: This one.
+    """
+
+    def __init__(self, connections: Connections, keys: KeySpace, shard: ShardKeys) -> None:
+        self._connections = connections
+        self._keys = keys
+        self._shard = shard
+        self._number = keys.shards.index(shard)
+        self._source = connections.at(shard.prefix)
+        self._backoff = LoggedBackoff(self._source.outage, "cannot relay commands to another shard", _log)
+
+    async def perform(self, members: Sequence[Member]) -> Performed:
+        """See `DueJob`. What cannot be relayed now, because the other server is away, is left; the others go on."""
+        done, left = 0, list[str]()
+        for member in members:
+            try:
+                relayed = await self._relay(member.name)
+                self._backoff.worked()
+            except CommandBusError as error:
+                self._backoff.failed(error)
+                relayed = False
+            if relayed:
+                done += 1
+            else:
+                left.append(member.name)
+        return Performed(done, left)
+
+    async def _relay(self, member: str) -> bool:
+        """Relay all that is there for a shard; return False if some is left for later."""
+        number = int(member[2:]) if member[2:].isdecimal() else self._keys.count
+        if number >= self._keys.count:
+            return False
+        target, out = self._keys.shards[number], f"{self._shard.outs}{number}"
+        generation, _ = await self._take(target, "", "", [])
+        while True:
+            page = await self._page(out)
+            if not page:
+                return await self._delete(out, member, [])
+            if self._source.confirms and not await self._delete(out, member, []):
+                return False  # the replicas do not have it: after a failover it may not have been sent
+            generation, confirmed = await self._take(target, str(generation), page[0].entry, page)
+            if generation is None or not confirmed:
+                return False
+            await self._delete(out, member, page)
+
+    async def _page(self, out: str) -> list[_Written]:
+        found: Any = await self._source.ask(lambda client: client.xrange(out, count=_PAGE))
+        return [_Written(entry.decode(), fields[b"t"].decode(), fields[b"a"], fields[b"e"]) for entry, fields in found]
+
+    async def _take(self, target: ShardKeys, generation: str, floor: str, page: Sequence[_Written]) -> tuple[int | None, bool]:
+        """Give a page to its shard; return the next generation, None if another worker was asked since, and whether replicas have it."""
+        keys = [target.ready, target.active, target.lone, target.paused, target.due, target.delayed, target.delayed_counts]
+        keys += [target.stats, f"{target.relays}{self._number}", target.watched, target.events, *target.fair]
+        args: list[Any] = [GROUP, generation, floor]
+        for each in page:
+            keys.append(target.mailbox(each.mailbox))
+            args += each
+        return await self._connections.at(target.prefix).run_confirmed(RELAY, keys, args, target.stats)
+
+    async def _delete(self, out: str, member: str, page: Sequence[_Written]) -> bool:
+        """Delete what was taken; return whether replicas know all that stood there."""
+        args = [member, *(each.entry for each in page)]
+        _, confirmed = await self._source.run_confirmed(
+            RELAYED, [out, self._shard.due, self._shard.stats], args, self._shard.stats
+        )
+        return confirmed
