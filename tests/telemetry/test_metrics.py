@@ -148,9 +148,9 @@ async def test_what_becomes_of_calls(make_bus: Make, registry: HandlerRegistry, 
         given_up.cancel()
         await asyncio.gather(given_up, return_exceptions=True)
         async with bus.worker():
-            assert await bus.call(Work(shelf="s-2"), timeout=5) == 1
+            assert await bus.call(Work(shelf="s-2"), timeout=20) == 1
             with pytest.raises(CommandRejected):
-                await bus.call(Work(shelf="s-2", end="refused"), timeout=5)
+                await bus.call(Work(shelf="s-2", end="refused"), timeout=20)
         server.kill()
         with pytest.raises(TransportUnavailable):
             await bus.call(Work(shelf="s-1"), timeout=0.5)
