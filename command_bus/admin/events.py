@@ -1,4 +1,4 @@
-"""The events of commands, as they happen: `async for event in bus.events(): …`.
+"""The events of commands and schedules, as they happen: `async for event in bus.events(): …`.
 
 Off by default. `await bus.events.watch("account")` switches the events of an entity type on, for all processes at once, without a
 restart; the step that changes a command's state then writes the event with it, so that none is missing and none reports what did not happen.
@@ -15,8 +15,9 @@ from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.messages.message import check_entity_type
 from command_bus.serialization.envelope import names_of
 from command_bus.session import Session
-from command_bus.transport.mailboxes import EVERYTHING, is_wide, mailbox_parts, scope_label
+from command_bus.transport.mailboxes import EVERYTHING, SCHEDULES, is_wide, mailbox_parts, schedule_in, scope_label
 from command_bus.transport.records import BEFORE_ALL, StoredEvent
+from command_bus.transport.schedule_interfaces import REFUSALS
 
 __all__ = ["BEGINNING", "Event", "EventKind", "Events"]
 
@@ -40,8 +41,18 @@ EventKind = Literal[
     "paused",
     "draining",
     "resumed",
+    "fired",
+    "late",
+    "missed",
+    "skipped",
+    "refused",
+    "put",
+    "removed",
+    "triggered",
+    "exported",
+    "imported",
 ]
-"""What can happen: to a command from its acceptance to its end, by an operator to a command or dead letter, or to what is held."""
+"""What can happen: to a command from its acceptance to its end, by an operator to a command or dead letter, to what is held, or to a schedule."""
 
 BEGINNING = ""
 """The cursor before the oldest event that is kept."""
@@ -50,6 +61,7 @@ _NO_TYPE = "~"
 _EVENT_ID = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
 _LATER = ("accepted", "retried", "snoozed", "handed_back")
 _HELD = ("paused", "draining")
+_OF_FIRINGS = ("fired", "late", "skipped", "triggered")
 _OF_LETTERS = ("dead_lettered", "parked", "replayed", "discarded")
 
 
@@ -60,18 +72,22 @@ class Event:
     Attributes:
         kind: What.
         at_ms: When, by the server's clock.
-        entity: For people: `account:a-17`, `order (lane 3)`; of `paused`, `draining` and `resumed` also `all account` or `everything`.
-        entity_type: None if the command has no entity, or all are concerned.
-        entity_id: None if the command has no entity, or several are concerned.
-        command_id: Empty where it is about no single command, or its bytes cannot be read.
-        name: The wire name; empty where there is no command id.
+        entity: For people: `account:a-17`, `order (lane 3)`; of `paused`, `draining` and `resumed` also `all account` or `everything`; of a schedule
+            `schedule poll-7`.
+        entity_type: None if the command has no entity, or all are concerned, or it is about a schedule.
+        entity_id: None if the command has no entity, or several are concerned, or it is about a schedule.
+        command_id: Empty where it is about no single command, or its bytes cannot be read. Of a schedule that of the firing.
+        name: The wire name; empty where there is no command id, and of a schedule except for `refused`.
         attempt: Of the event; 0 where none had started.
         fence: Of that attempt; 0 without one.
         worker: That ran it, or lost it (`interrupted`); empty without one.
         delay: Seconds until it takes its place (`accepted`) or starts again (`retried`, `snoozed`, `handed_back`); None if that is at once.
+            Of `late` the seconds by which a firing was behind its time.
         letter_id: The dead letter (`dead_lettered`, `parked`, `replayed`, `discarded`), for `bus.dead_letters.get`; else empty.
-        reason: What the operator said (`paused`, `draining`); else empty.
+        reason: What the operator said (`paused`, `draining`), or why a firing was refused (`refused`); else empty.
         cursor: Where to go on behind this event: `bus.events(after=event.cursor)`.
+        schedule: The name of the schedule that it is about; else empty.
+        count: How many ticks were left out (`missed`); else 0.
     """
 
     kind: EventKind
@@ -88,6 +104,8 @@ class Event:
     letter_id: str
     reason: str
     cursor: str
+    schedule: str = ""
+    count: int = 0
 
 
 class Events:
@@ -109,7 +127,8 @@ class Events:
         written misses some.
 
         Args:
-            *entity_types: Only those of these types, None is those without an entity; and what concerns the whole bus.
+            *entity_types: Only those of these types, None is those without an entity, `@schedules` those of schedules; and what concerns the whole
+                bus.
             kinds: Only these.
             after: A cursor to go on behind; `BEGINNING`, an empty text, for all that is kept; by default what happens from now on, which is
                 when the iteration begins.
@@ -123,11 +142,13 @@ class Events:
         wanted = frozenset([kinds] if isinstance(kinds, str) else kinds)
         if unknown := sorted(wanted - set(get_args(EventKind))):
             raise InvalidSettings(f"kinds: {', '.join(unknown)}: one of {', '.join(get_args(EventKind))}")
-        types = frozenset(None if each is None else check_entity_type(each) for each in entity_types)
+        types = frozenset(None if each is None else _checked(each) for each in entity_types)
         return self._read(types, wanted, after, follow)
 
     async def watch(self, *entity_types: str | None, kept: int = 10_000) -> None:
-        """Record events of commands of these types from now on, or of all if none is named; None is those without an entity. Idempotent.
+        """Record events of commands of these types from now on; None is those without an entity, `@schedules` all schedules. Idempotent.
+
+        If none is named, those of all types and of schedules.
 
         Args:
             *entity_types: Which.
@@ -153,7 +174,7 @@ class Events:
         await self._session.transport.operator.events.unwatch(_fields(entity_types))
 
     async def watched(self) -> dict[str | None, int]:
-        """Return the types that are watched, with `kept` as it was given; `*` is all of them, None is what has no entity."""
+        """Return the types that are watched, with `kept` as it was given; `*` is all of them, None is what has no entity, `@schedules` schedules."""
         found = await self._session.transport.operator.events.watched()
         return {None if name == _NO_TYPE else name: kept for name, kept in found.items()}
 
@@ -173,12 +194,16 @@ class Events:
             event = _event(stored, ids)
             if kinds and event.kind not in kinds:
                 continue
-            if not types or stored.mailbox == EVERYTHING or event.entity_type in types:
+            if not types or stored.mailbox == EVERYTHING or (SCHEDULES if event.schedule else event.entity_type) in types:
                 yield event
 
 
 def _fields(entity_types: tuple[str | None, ...]) -> list[str]:
-    return [_NO_TYPE if each is None else check_entity_type(each) for each in entity_types]
+    return [_NO_TYPE if each is None else _checked(each) for each in entity_types]
+
+
+def _checked(entity_type: str) -> str:
+    return entity_type if entity_type == SCHEDULES else check_entity_type(entity_type)
 
 
 def _event_ids(cursor: str, shards: int) -> list[str]:
@@ -191,6 +216,8 @@ def _event_ids(cursor: str, shards: int) -> list[str]:
 
 
 def _event(stored: StoredEvent, ids: list[str]) -> Event:
+    if schedule := schedule_in(stored.mailbox):
+        return _schedule_event(stored, ids, schedule)
     kind, attempt, fence, worker, detail = stored.facts
     command_id, name, _, named_id = names_of(stored.names)
     entity_type, entity_id = (None, None) if stored.mailbox == EVERYTHING else mailbox_parts(stored.mailbox)
@@ -211,6 +238,30 @@ def _event(stored: StoredEvent, ids: list[str]) -> Event:
         letter_id=f"{stored.shard}-{detail}" if detail and kind in _OF_LETTERS else "",
         reason=detail if kind in _HELD else "",
         cursor=",".join(ids),
+    )
+
+
+def _schedule_event(stored: StoredEvent, ids: list[str], schedule: str) -> Event:
+    kind, _, _, _, detail = stored.facts
+    command_id, name, _, _ = names_of(stored.names)
+    number, _, firing = detail.partition(" ")
+    return Event(
+        kind=cast("EventKind", kind),
+        at_ms=int(stored.id.partition("-")[0]),
+        entity=scope_label(stored.mailbox),
+        entity_type=None,
+        entity_id=None,
+        command_id=firing if kind in _OF_FIRINGS else command_id,
+        name=name,
+        attempt=0,
+        fence=0,
+        worker="",
+        delay=_number(number) / 1000 if kind == "late" else None,
+        letter_id="",
+        reason=REFUSALS.get(detail, detail) if kind in ("paused", "refused") else "",
+        cursor=",".join(ids),
+        schedule=schedule,
+        count=_number(number) if kind == "missed" else 0,
     )
 
 

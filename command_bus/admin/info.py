@@ -394,6 +394,8 @@ class Stats:
         schedule_overdue: Seconds for which the schedule has been due that is latest, 0.0 if none is.
         limited: Entities that wait for a limit; see `bus.limits.list()`.
         schedules_stored: Schedules in all, also those that are paused, ended or exported: they are lost with the namespace.
+        ticks_missed: Ticks since the namespace was made that were left out because no worker fired them in time.
+        ticks_skipped: Ticks since then that were left out because of `overlap`.
     """
 
     depth: int
@@ -426,3 +428,5 @@ class Stats:
     schedule_overdue: float = 0.0
     limited: int = 0
     schedules_stored: int = 0
+    ticks_missed: int = 0
+    ticks_skipped: int = 0

@@ -69,6 +69,8 @@ class Statistics:
             schedule_overdue=max((_overdue(shot) for shot in shots), default=0.0),
             limited=sum(shot.limited for shot in shots),
             schedules_stored=sum(shot.schedules for shot in shots),
+            ticks_missed=counters.missed,
+            ticks_skipped=counters.skipped,
         )
 
     async def until_idle(self, timeout: float | None) -> None:

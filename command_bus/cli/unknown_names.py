@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from command_bus.cli.terminal import print_error
 from command_bus.spelling import did_you_mean
+from command_bus.transport.mailboxes import SCHEDULES
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -23,7 +24,7 @@ async def warn_if_unknown(bus: CommandBus, *, entity_type: str | None = None, co
 
     Args:
         bus: Open.
-        entity_type: As it was typed; `~` and None are always known.
+        entity_type: As it was typed; `~`, `@schedules` and None are always known.
         command: A wire name as it was typed; None is always known.
         done: A sentence about what was done although the name is unknown.
 
@@ -34,7 +35,7 @@ async def warn_if_unknown(bus: CommandBus, *, entity_type: str | None = None, co
     commands |= {handler.spec.name: handler.spec.entity for handler in bus.registry}
     types = {*await bus.transport.operator.types.used(), *(kind for kind in commands.values() if kind is not None)}
     for what, name, known in (
-        ("entity type", None if entity_type == "~" else entity_type, types),
+        ("entity type", None if entity_type in ("~", SCHEDULES) else entity_type, types),
         ("command", command, {*commands}),
     ):
         if name is not None and name not in known:

@@ -19,9 +19,10 @@ from command_bus.errors import MissingExtra, NewerState
 from command_bus.scheduling.overlaps import Overlaps
 from command_bus.scheduling.planning import plan, present, set_back, unpin
 from command_bus.scheduling.record import ScheduleRecord
+from command_bus.scheduling.tellings import Told, fired, missed, paused, skipped
 from command_bus.scheduling.templates import BadTemplate, ForeignTemplate, Templates
 from command_bus.session import Session
-from command_bus.transport.schedule_interfaces import FireAnswer, Firing, RecordChange, ScheduleStore
+from command_bus.transport.schedule_interfaces import REFUSALS, FireAnswer, Firing, RecordChange, ScheduleStore
 
 __all__ = ["ScheduleFiring"]
 
@@ -73,9 +74,9 @@ class ScheduleFiring:
         changed = await self._store.change([*due.changes, *(change for change, _ in pins)])
         won = [record for (_, record), is_ours in zip(pins, changed[len(due.changes) :], strict=True) if is_ours]
         pinned = [*due.pinned, *won]
-        fired = await self.complete(pinned, server_ms) if pinned else set()
-        left = [*due.left, *(record.name for record in pinned if record.name not in fired)]
-        return sum(changed[: len(due.changes)]) + len(fired), left
+        done = await self.complete(pinned, server_ms) if pinned else set()
+        left = [*due.left, *(record.name for record in pinned if record.name not in done)]
+        return sum(changed[: len(due.changes)]) + len(done), left
 
     def _judge(self, due: _Due, name: str, raw: bytes | None, server_ms: int) -> None:
         """Decide what is to be done about one schedule."""
@@ -93,9 +94,9 @@ class ScheduleFiring:
         elif record.pinned:
             due.pinned.append(record)
         elif after is not None and after.pinned:
-            due.pins.append((RecordChange(name, raw, after.pack(), -1), after))
+            due.pins.append((RecordChange(name, raw, after.pack(), -1, missed(record, after)), after))
         elif after is not None:
-            due.changes.append(RecordChange(name, raw, after.pack(), after.due))
+            due.changes.append(RecordChange(name, raw, after.pack(), after.due, missed(record, after)))
         elif record.due is None or record.due > server_ms:  # it was looked at too early
             due.changes.append(RecordChange(name, raw, raw, record.due))
         else:
@@ -103,12 +104,13 @@ class ScheduleFiring:
 
     async def _without_overlaps(self, due: _Due) -> list[tuple[RecordChange, ScheduleRecord]]:
         """Return the pins without those of ticks that are skipped, whose records are only moved on."""
-        skipped = await asyncio.gather(*(self._overlaps.skips(record) for _, record in due.pins))
-        for (change, record), is_skipped in zip(due.pins, skipped, strict=True):
+        skips = await asyncio.gather(*(self._overlaps.skips(record) for _, record in due.pins))
+        for (change, record), is_skipped in zip(due.pins, skips, strict=True):
             if is_skipped:
                 after = unpin(record, drop=True)
-                due.changes.append(replace(change, after=after.pack(), due=after.due))
-        return [pin for pin, is_skipped in zip(due.pins, skipped, strict=True) if not is_skipped]
+                told = (*change.told, *skipped(record))
+                due.changes.append(replace(change, after=after.pack(), due=after.due, told=told))
+        return [pin for pin, is_skipped in zip(due.pins, skips, strict=True) if not is_skipped]
 
     async def complete(self, records: Sequence[ScheduleRecord], server_ms: int) -> set[str]:
         """Fire pinned ticks, and move their records on; return the names of those that are done with."""
@@ -138,7 +140,7 @@ class ScheduleFiring:
             answers |= await self._fire_unarmed([firings[name] for name in alone])
         for name, answer in answers.items():
             if answer not in _DONE:
-                _log.debug("schedule %s waits: its command is refused (%s)", name, _REFUSALS.get(answer, answer))
+                _log.debug("schedule %s waits: its command is refused (%s)", name, REFUSALS.get(answer, answer))
         return {name for name, answer in answers.items() if answer in _DONE}
 
     async def _fire_unarmed(self, firings: Sequence[Firing]) -> dict[str, FireAnswer]:
@@ -179,8 +181,11 @@ class ScheduleFiring:
         """Take back a firing that is refused, so that no later try of it succeeds; or note that one has."""
         mailbox = await self.templates.mailbox(self.templates.read(record), record.pinned_id)
         barred = await self._store.bar(record.name, mailbox, record.incarnation, record.seq)
-        after = unpin(record) if barred else record.finished(now_ms)
-        await self._store.change([RecordChange(record.name, raw, after.pack(), after.due)])
+        if barred:
+            await self.change(unpin(record), raw)
+        else:
+            after = record.finished(now_ms)
+            await self.change(after, raw, fired(record, after))
 
     async def arm(self, record: ScheduleRecord) -> None:
         """Give the entity's shard a number to compare firings with."""
@@ -189,9 +194,9 @@ class ScheduleFiring:
             mailbox = await self.templates.mailbox(envelope, record.name)
             await self._store.bar(record.name, mailbox, record.incarnation, record.seq)
 
-    async def change(self, after: ScheduleRecord, raw: bytes) -> bool:
-        """Write a record in the place of one, which may be empty; return whether that was still there."""
-        return (await self._store.change([RecordChange(after.name, raw, after.pack(), after.due)]))[0]
+    async def change(self, after: ScheduleRecord, raw: bytes, told: Told = ()) -> bool:
+        """Write a record in the place of one, which may be empty, and its events; return whether that was still there."""
+        return (await self._store.change([RecordChange(after.name, raw, after.pack(), after.due, told)]))[0]
 
     async def look_over(self, page: Sequence[tuple[str, bytes]]) -> None:
         """See `DueSchedules`."""
@@ -227,19 +232,11 @@ class ScheduleFiring:
             _log.warning("schedule %s is left to other workers: %s", name, why)
 
 
-_REFUSALS = {
-    "d": "its entity is being drained",
-    "e": "its entity is full",
-    "t": "the bus is full",
-    "w": "its mailbox takes nothing",
-}
-
-
 def _moved_on(record: ScheduleRecord, now_ms: int) -> RecordChange:
     after = record.finished(now_ms)
-    return RecordChange(record.name, record.pack(), after.pack(), after.due)
+    return RecordChange(record.name, record.pack(), after.pack(), after.due, fired(record, after))
 
 
 def _stopped(record: ScheduleRecord, reason: str, now_ms: int) -> RecordChange:
     after = replace(unpin(record), paused=now_ms, reason=reason, triggers=())
-    return RecordChange(record.name, record.pack(), after.pack(), None)
+    return RecordChange(record.name, record.pack(), after.pack(), None, paused(reason))

@@ -14,6 +14,7 @@ from command_bus.scheduling.firing import ScheduleFiring
 from command_bus.scheduling.info import ImportReport
 from command_bus.scheduling.lines import ExportedSchedule, imported, line_of, read_line
 from command_bus.scheduling.record import ScheduleRecord
+from command_bus.scheduling.tellings import EXPORTED, IMPORTED
 from command_bus.scheduling.templates import BadTemplate, ForeignTemplate
 from command_bus.session import Session
 
@@ -46,7 +47,7 @@ class ScheduleMoves:
             if record is None or record.exported or not stop:
                 return record
             now_ms = await self._session.transport.operator.entities.now_ms()
-            if await self._firing.change(replace(record, exported=now_ms), raw):
+            if await self._firing.change(replace(record, exported=now_ms), raw, EXPORTED):
                 return record
         raise contended(name)
 
@@ -79,7 +80,7 @@ class ScheduleMoves:
             after = imported(record, line, replacing=replacing)
             if after is None:
                 return False
-            if await self._firing.change(after, raw):
+            if await self._firing.change(after, raw, IMPORTED):
                 await self._firing.arm(after)
                 return True
         raise contended(line.name)

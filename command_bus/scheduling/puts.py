@@ -17,6 +17,7 @@ from command_bus.scheduling.firing import ScheduleFiring
 from command_bus.scheduling.moves import contended
 from command_bus.scheduling.planning import first_tick
 from command_bus.scheduling.record import ScheduleRecord
+from command_bus.scheduling.tellings import PUT
 from command_bus.scheduling.templates import BadTemplate, ForeignTemplate
 from command_bus.sending.sender import Sender
 from command_bus.serialization.envelope import AT_MOST_ONCE, WireEnvelope
@@ -69,7 +70,7 @@ class SchedulePuts:
             after = _created(draft, now_ms) if record is None else self._updated(record, draft, now_ms)
             if after is None and record is not None:
                 return record, False
-            if after is not None and (await self._firing.change(after, raw)):
+            if after is not None and (await self._firing.change(after, raw, PUT)):
                 await self._firing.arm(after)
                 return after, True
         raise contended(draft.name)

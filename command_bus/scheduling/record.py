@@ -145,6 +145,11 @@ class ScheduleRecord:
         return self.next + spread(self.name, self.next, self.policy.jitter)
 
     @property
+    def pinned_due(self) -> int:
+        """When the firing that is under way was to come, in ms."""
+        return self.pinned + (0 if self.manual else spread(self.name, self.pinned, self.policy.jitter))
+
+    @property
     def pinned_id(self) -> str:
         """The command id of the firing that is under way."""
         return firing_id(self.name, self.pinned, manual=self.manual)
@@ -161,7 +166,7 @@ class ScheduleRecord:
 
     def finished(self, now_ms: int) -> Self:
         """Return the record once the firing under way has happened."""
-        late = self.late + (not self.manual and now_ms > self.pinned + spread(self.name, self.pinned, self.policy.jitter) + 1000)
+        late = self.late + (not self.manual and now_ms > self.pinned_due + 1000)
         return replace(
             self,
             pinned=0,

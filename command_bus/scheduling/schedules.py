@@ -25,6 +25,7 @@ from command_bus.scheduling.info import ImportReport, ScheduleInfo, SyncReport, 
 from command_bus.scheduling.moves import ScheduleMoves, contended
 from command_bus.scheduling.puts import SchedulePuts
 from command_bus.scheduling.record import ScheduleRecord, firing_id
+from command_bus.scheduling.tellings import REMOVED, altered
 from command_bus.sending.sender import Sender
 from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.reply import unpack_reply
@@ -190,7 +191,7 @@ class Schedules:
             record, raw = await self.firing.settled(checked_name(name))
             if record is None:
                 raise _unknown(name)
-            if (await self._session.transport.schedules.change([RecordChange(name, raw, b"", None)]))[0]:
+            if (await self._session.transport.schedules.change([RecordChange(name, raw, b"", None, REMOVED)]))[0]:
                 await self._session.transport.schedules.forget(name)
                 return
         raise contended(name)
@@ -306,7 +307,7 @@ class Schedules:
             if record is None:
                 raise _unknown(name)
             after = change(record, await self._session.transport.operator.entities.now_ms())
-            if after is None or await self.firing.change(after, raw):
+            if after is None or await self.firing.change(after, raw, altered(record, after)):
                 return record, after or record
         raise contended(name)
 

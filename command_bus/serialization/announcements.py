@@ -16,7 +16,7 @@ from command_bus.serialization.version_option import is_version
 __all__ = ["CommandInfo", "WorkerInfo", "WorkerStatus", "read_description", "read_worker", "worker_record", "worker_statuses"]
 
 _ESSENTIAL = frozenset({"entity", "key", "delivery", "schema"})
-_POLICY: dict[str, Any] = {"attempts": int, "on_poison": str, "attempt_timeout": int | float}
+_POLICY: dict[str, Any] = {"attempts": int, "on_poison": str, "attempt_timeout": int | float, "priority": str, "fair_by": str}
 
 
 def read_description(name: str, record: bytes, workers: tuple[str, ...]) -> CommandInfo | None:
@@ -111,7 +111,8 @@ class CommandInfo:
         entity: The entity type, or None.
         key: The field with the entity's id, or None.
         delivery: `at_least_once` or `at_most_once`.
-        policy: Retries, timeout and the action after the last failure; empty if the worker was of an earlier version.
+        policy: Retries, timeout, the action after the last failure, unique key, priority and the field of the tenant; empty if the worker
+            was of an earlier version.
         schema: JSON Schema of its fields.
         reply: JSON Schema of its reply; None if JSON Schema cannot describe it.
         workers: The live workers that handle it.

@@ -66,6 +66,7 @@ def dispatch_dataframe(
     remember_for: timedelta | str = "30 days",
     id_namespace: UUID = NAMESPACE,
     version: int | None = None,
+    priority: str | None = None,
     dry_run: bool = False,
     url: str | None = None,
     namespace: str | None = None,
@@ -97,6 +98,8 @@ def dispatch_dataframe(
         remember_for: How long the dispatch is remembered after its last use.
         id_namespace: The namespace for `command_id`.
         version: Version of the dispatch, for `foreachBatch`: the number of the micro-batch. The dispatch then belongs to the query.
+        priority: The priority of all rows (`"high"`, `"normal"`, `"low"`), or the name of a column with that of each row, where NULL means
+            that of the class. None: that of the class. A row that is sent again keeps the priority that it had.
         dry_run: Check and count all rows, and send nothing. The report has `rejects()`, at most a thousand per task; repeated rows are
             found within a task.
         url: The server; default `COMMAND_BUS_URL`, `REDIS_URL`, the development server.
@@ -133,6 +136,7 @@ def dispatch_dataframe(
         "outcomes": None if outcomes is None else _duration(outcomes, "outcomes"),
         "rememberFor": _duration(remember_for, "remember_for"),
         "mapper": None if mapper is None else pickled(mapper),
+        "priority": priority,
         "keepOrder": "false" if order_by is None else "true",
     }
     options = WriteOptions.parse({name: text for name, text in texts.items() if text})

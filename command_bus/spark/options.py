@@ -14,6 +14,7 @@ from typing import Any, Literal, cast, get_args
 
 from command_bus.clock import LONGEST
 from command_bus.errors import InvalidSettings
+from command_bus.messages.policies import PRIORITIES, Priority
 
 __all__ = ["OnInvalid", "ReadOptions", "View", "WriteOptions", "duration_ms", "instant_ms"]
 
@@ -75,6 +76,7 @@ class WriteOptions:
         max_outcomes: How many outcomes are kept per shard, approximately.
         remember_ms: How long the dispatch is remembered, so that a repeated write adds nothing.
         mapper: A function from a row to a command, as `module:function`.
+        priority: The priority of all rows (`high`, `normal`, `low`), or else the column with that of each row. None: that of the class.
         keep_order: For an entity that has rows in two tasks: True fails the write, None logs a warning at its end, False ignores it.
     """
 
@@ -98,6 +100,17 @@ class WriteOptions:
     remember_ms: int = 30 * 86_400_000
     mapper: str | None = None
     keep_order: bool | None = None
+    priority: str | None = None
+
+    @property
+    def priority_of_all(self) -> Priority | None:
+        """The priority of all rows; None if a column or the class says it."""
+        return self.priority if self.priority in PRIORITIES else None
+
+    @property
+    def priority_column(self) -> str | None:
+        """The column with the priority of each row, or None."""
+        return None if self.priority in PRIORITIES else self.priority
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -111,6 +124,7 @@ class WriteOptions:
             "url", "namespace", "command", "commandIdColumn", "commandColumn", "entityColumn", "sequenceColumn", "columns",
             "dispatchId", "dispatchVersion",
             "onInvalid", "maxRejects", "maxBacklog", "maxWait", "batchSize", "outcomes", "maxOutcomes", "rememberFor", "mapper", "keepOrder",
+            "priority",
         )  # fmt: skip
         outcomes_ms = read.duration("outcomes") or 0
         return cls(
@@ -136,6 +150,7 @@ class WriteOptions:
             remember_ms=max(read.duration("rememberFor") or 30 * 86_400_000, outcomes_ms),
             mapper=read.text("mapper"),
             keep_order=read.flag("keepOrder"),
+            priority=read.text("priority"),
         )
 
 

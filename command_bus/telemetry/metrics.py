@@ -60,6 +60,8 @@ _NAMESPACE: dict[str, tuple[str, Callable[[Stats], float]]] = {
     "schedules_stored": ("Schedules in all, also those that are paused or ended.", lambda stats: stats.schedules_stored),
     "schedules_fired": ("Firings of schedules since the namespace was made.", lambda stats: stats.fired),
     "schedules_late": ("Firings more than a second behind their time.", lambda stats: stats.fired_late),
+    "schedules_missed": ("Ticks left out because no worker fired them in time.", lambda stats: stats.ticks_missed),
+    "schedules_skipped": ("Ticks left out because the firing before was not settled.", lambda stats: stats.ticks_skipped),
     "schedule_overdue_seconds": ("For how long the latest schedule has been due.", lambda stats: stats.schedule_overdue),
 }
 

@@ -27,10 +27,11 @@ __all__ = [
     "Version",
 ]
 
-LoadItem = tuple[str, str, bytes, bytes, str, int]
-"""Mailbox, command id, check (bytes that differ between different payloads), envelope, entity, sequence number.
+LoadItem = tuple[str, str, bytes, bytes, str, int, str]
+"""Mailbox, command id, check (bytes that differ between different payloads), envelope, entity, sequence number, flow.
 
-The last two count only where a chunk is loaded `sequenced`. A tuple, because there are millions.
+Entity and sequence number count only where a chunk is loaded `sequenced`. The flow is empty for the normal class without a tenant (see
+`flow_of`). A tuple, because there are millions.
 """
 
 OpenState = Literal["open", "done"]

@@ -13,6 +13,7 @@ from command_bus.serialization.text import printable
 
 __all__ = [
     "EVERYTHING",
+    "SCHEDULES",
     "encoded",
     "free_mailbox",
     "is_mailbox",
@@ -20,6 +21,7 @@ __all__ = [
     "mailbox_label",
     "mailbox_name",
     "mailbox_parts",
+    "schedule_in",
     "scope_label",
     "scope_of",
     "stands_in",
@@ -31,6 +33,8 @@ __all__ = [
 EVERYTHING: Final = "*"
 """The scope of all mailboxes, in the hash of what is paused. No mailbox and no entity type has a `*` in its name."""
 
+SCHEDULES: Final = "@schedules"
+"""Stands for all schedules where events name an entity type. No entity type has an `@` in its name."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.@-]+")
 is_plain_id = re.compile(r"[A-Za-z0-9_.@-]{1,511}").fullmatch
@@ -108,10 +112,18 @@ def scope_label(scope: str) -> str:
     """Return a scope for people: a mailbox's label, `all account`, or `everything`."""
     if scope == EVERYTHING:
         return "everything"
+    if schedule := schedule_in(scope):
+        return printable(f"schedule {schedule}")
     kind, colon, rest = scope.partition(":")
     if not colon or rest != EVERYTHING:
         return mailbox_label(scope)
     return "all without entity" if kind == _FREE[0] else printable(f"all {kind}")
+
+
+def schedule_in(scope: str) -> str:
+    """Return the name of the schedule that an event is about; empty if it is about none."""
+    kind, _, name = scope.partition(":")
+    return name if kind == SCHEDULES else ""
 
 
 def mailbox_parts(mailbox: str) -> tuple[str | None, str | None]:

@@ -199,6 +199,8 @@ class ShardCounters:
         scheduled: Schedules that have a time to come.
         fired: Firings of schedules.
         late: Those more than a second behind their time.
+        missed: Ticks of schedules that were left out because no worker fired them in time.
+        skipped: Ticks that were left out because of `overlap`.
     """
 
     depth: int = 0
@@ -217,6 +219,8 @@ class ShardCounters:
     scheduled: int = 0
     fired: int = 0
     late: int = 0
+    missed: int = 0
+    skipped: int = 0
 
     @classmethod
     def of(cls, stored: Mapping[str, int]) -> Self:

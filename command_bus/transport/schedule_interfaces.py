@@ -6,11 +6,20 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-__all__ = ["DueSchedules", "FireAnswer", "Firing", "RecordChange", "ScheduleStore"]
+__all__ = ["REFUSALS", "DueSchedules", "FireAnswer", "Firing", "RecordChange", "ScheduleStore"]
 
 FireAnswer = Literal["+", "=", "k", "u", "d", "e", "t", "w"]
 """What came of a firing: `+` accepted, `=` this number or a later one was fired before, `k` its command id is known, `u` the number cannot be
 compared; and why it was refused: `d` drained, `e` the entity is full, `t` the shard is full, `w` the mailbox takes nothing."""
+
+
+REFUSALS = {
+    "d": "its entity is being drained",
+    "e": "its entity is full",
+    "t": "the bus is full",
+    "w": "its mailbox takes nothing",
+}
+"""The answers that refuse a firing, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +31,14 @@ class RecordChange:
         before: The record that is expected; empty: there is none.
         after: The new one; empty: none.
         due: When a worker is to look at it, in ms; None: never. -1 leaves that as it is.
+        told: Events that are written with the change: each a kind, and behind a space its detail, without line breaks.
     """
 
     name: str
     before: bytes
     after: bytes
     due: int | None
+    told: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,8 @@ def describe_command(kind: type[Message[Any]], spec: MessageSpec, policy: Handli
             "on_poison": spec.on_poison,
             "attempt_timeout": policy.attempt_timeout,
             "unique": None if spec.unique is None else _unique(spec.unique, spec.name),
+            "priority": spec.priority,
+            "fair_by": spec.fair_by,
         },
     }
 

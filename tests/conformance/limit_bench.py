@@ -7,6 +7,7 @@ from typing import Any
 
 from command_bus.clock import mono
 from command_bus.messages.limits import Rate, rule_name, rule_text
+from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.limits.asking import LimitAsks
 from command_bus.transport.redis.limits.rules import RedisLimits
 from command_bus.transport.redis.limits.waking import LimitWork
@@ -22,8 +23,9 @@ class LimitBench:
     def __init__(self, harness: TransportHarness, *, lease: float = 5.0) -> None:
         self.harness = harness
         self.limits = RedisLimits(harness.connections, harness.keys, patience=5)
-        self.work = LimitWork(harness.connections, harness.keys, lease=lease)
-        self.asks = LimitAsks(harness.connections, harness.keys)
+        self.incarnations = Incarnations(harness.connections, harness.keys, patience=5)
+        self.work = LimitWork(harness.connections, harness.keys, self.incarnations, lease=lease)
+        self.asks = LimitAsks(harness.connections, harness.keys, self.incarnations)
 
     def worker(self, owner: str = "w1") -> ManualWorker:
         """Return a worker that knows of limits, as each does after its first limited start."""

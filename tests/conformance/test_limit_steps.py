@@ -10,8 +10,6 @@ import pytest
 
 from command_bus.messages.limits import Rate
 from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
-from command_bus.transport.redis.keys import GROUP
-from command_bus.transport.redis.scripts import LIMITS
 from command_bus.transport.steps import Asked, GiveBack, LeaseLost, Refused, Released, Retry, Started, Step, Take
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park
 from tests.conformance.limit_bench import LimitBench
@@ -386,9 +384,7 @@ async def test_the_script_passes_over_who_has_yet_to_wait(bench: LimitBench, har
     await bench.wake()
     assert await bench.queue("name:shopify") == [B]
     assert await bench.places("name:shopify") == []
-    names = [harness.shard.ready, harness.shard.active, harness.shard.due, harness.shard.paused]
-    names += [harness.shard.rules, harness.shard.limits, harness.shard.places]
-    assert await harness.connections.run(LIMITS, names, [GROUP, "gone", B]) == 1
+    assert await bench.work._limits("gone", [B]) == 1
     assert await bench.queue("name:shopify") == [B], "it holds no grant"
 
 

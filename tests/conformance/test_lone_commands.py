@@ -115,7 +115,7 @@ async def loaded(harness: TransportHarness) -> None:
     bulk = RedisBulkDispatches(harness.connections, harness.keys, max_depth=100, max_total_depth=1000, patience=5)
     await bulk.open(Version("d"), Opening(keep_ms=0, remember_ms=60_000))
     packed = b"\x96\x01\xa2c2\xa3Put\xa3box\xa1a\xc4\x00"
-    assert not (await bulk.load(Version("d"), 0, [(BOX, "c2", b"abcd", packed, "a", 0)])).done
+    assert not (await bulk.load(Version("d"), 0, [(BOX, "c2", b"abcd", packed, "a", 0, "")])).done
 
 
 async def replayed(harness: TransportHarness) -> None:

@@ -192,7 +192,7 @@ async def test_new_commands_join_its_line_and_activate_nothing(
     bulk = RedisBulkDispatches(harness.connections, harness.keys, max_depth=100, max_total_depth=1000, patience=5)
     await bulk.open(Version("d"), Opening(keep_ms=0, remember_ms=60_000))
     packed = b"\x96\x01\xa2c6\xa3Put\xa3box\xa1a\xc4\x00"
-    assert not (await bulk.load(Version("d"), 0, [(BOX, "c6", b"abcd", packed, "a", 0)])).done
+    assert not (await bulk.load(Version("d"), 0, [(BOX, "c6", b"abcd", packed, "a", 0, "")])).done
     letter = await harness.client.xadd(harness.shard.dead, {"r": b"", "e": b"c7", "m": BOX, "p": "0"})
     stored = await harness.dead_letters.get(f"0-{letter.decode()}")
     assert stored is not None

@@ -22,6 +22,8 @@ from command_bus import (
     WorkersLive,
     every,
 )
+from command_bus.transport.redis.connection.connections import Connections, Replicas
+from command_bus.transport.redis.scheduling.store import RedisSchedules
 from tests.conformance.conftest import Sandbox
 from tests.conformance.schedule_parts import Clock, Stopped, fire
 
@@ -215,6 +217,23 @@ async def test_an_armed_firing_meets_another_namespace_of_the_name(sandbox: Sand
             assert (await another.stats()).depth == 0
             await fire(working, "do")
             assert (await another.stats()).depth == 1, "it begins afresh, with what is there now"
+
+
+async def test_a_refused_firing_that_replicas_would_confirm_brings_no_key_back(sandbox: Sandbox, clock: Clock) -> None:
+    async with sandbox.bus() as working, sandbox.bus() as bus:
+        clock.rule(working)
+        await clock.rule(bus).schedules.put("do", Do(box="a"), every(60), immediately=True)
+        transport: Any = working.session.transport
+        confirming = Connections(transport.connections.factory, Replicas(1, 0.05))
+        store = RedisSchedules(confirming, transport.keys, patience=5, max_total_depth=1000)
+        await store.read(["do"])
+        (firing,) = await Stopped(working).pin("do")
+        assert await store.fire([firing]) == ["+"]
+        await bus.entities.obliterate(confirm=sandbox.namespace)
+        with pytest.raises(TransportUnavailable, match="was deleted"):
+            await store.fire([firing])
+        assert await sandbox.keys() == []
+        await confirming.close()
 
 
 async def test_nothing_fires_while_a_namespace_is_deleted_or_behind_it(

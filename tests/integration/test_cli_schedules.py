@@ -130,6 +130,22 @@ async def test_65_wrong_words_put_nothing(shop: Shop, words: tuple[str, ...], co
         assert (await bus.stats()).schedules_stored == 0
 
 
+async def test_events_of_schedules(shop: Shop) -> None:
+    async with shop.bus() as bus:
+        assert await shop.run("events", "watch", "@schedules") == "watched: @schedules\n"
+        await bus.schedules.put("poll-7", Poll(shop="7"), every(3600))
+        await bus.schedules.put("poll-8", Poll(shop="8"), every(3600))
+        await bus.schedules.pause("poll-7", "closed")
+        lines = (await shop.run("events", "list", "@schedules:poll-7")).splitlines()
+        assert [line.split("  ", 1)[1] for line in lines] == ["schedule poll-7  put", "schedule poll-7  paused  closed"]
+        found = (await shop.json("events", "list", "@schedules", "--kind", "put"))["events"]
+        assert [(each["schedule"], each["entity"]) for each in found] == [
+            (name, f"schedule {name}") for name in ("poll-7", "poll-8")
+        ]
+        assert await shop.run("events", "unwatch", "@schedules") == "nothing is watched\n"
+        assert "@schedules is not watched" in await shop.run("events", "list", "@schedules")
+
+
 async def test_schedules_move_to_another_namespace(shop: Shop, tmp_path: Path) -> None:
     there, file = f"{shop.namespace}-b", tmp_path / "schedules.jsonl"
     async with shop.bus() as bus, bus.worker():

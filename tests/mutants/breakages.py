@@ -176,6 +176,27 @@ MUTANTS = (
         "tests/conformance/test_operating.py::test_bulk_loads_are_held_and_refused_like_all_else",
     ),
     Mutant(
+        "what is loaded is of the normal class",
+        f"{_LUA}/bulk_load.lua",
+        "queue_up and flow_of_command(i)",
+        "queue_up and '1'",
+        "tests/conformance/test_dispatch_flows.py::test_what_is_loaded_waits_by_its_priority",
+    ),
+    Mutant(
+        "a load with a class starts no line",
+        f"{_LUA}/shared/admission.lua",
+        "  if redis.call('EXISTS', flows) == 0 then redis.call('HSET', flows, 'c0', '0') end\n",
+        "",
+        "tests/conformance/test_dispatch_flows.py::test_a_load_without_classes_and_tenants_starts_no_line",
+    ),
+    Mutant(
+        "the flow of a loaded command is that of the one before it",
+        f"{_LUA}/shared/admission.lua",
+        "colon + 2 * i - 1, colon + 2 * i)",
+        "colon + 2 * i - 3, colon + 2 * i - 2)",
+        "tests/conformance/test_dispatch_flows.py::test_what_is_loaded_waits_by_its_priority",
+    ),
+    Mutant(
         "a resume wakes what is held more narrowly",
         f"{_LUA}/hold.lua",
         " or holds_of(paused, name) then return 0 end",

@@ -13,6 +13,20 @@ _CALLS = "tests/conformance/test_limit_calls.py"
 
 LIMITS = (
     Mutant(
+        "the first shard decides about limits for workers of a namespace that was deleted",
+        _SCRIPT,
+        "if is_of_another_time(KEYS[8], ARGV[3]) then return 'gone' end",
+        "",
+        "tests/conformance/test_limit_grants.py::test_a_lease_from_before_a_deletion_gets_no_place",
+    ),
+    Mutant(
+        "a worker of a namespace that was deleted wakes what waits in the next one",
+        f"{_LUA}/wake_limited.lua",
+        "if is_of_another_time(KEYS[4], ARGV[2]) then return 'gone' end",
+        "",
+        "tests/conformance/test_limit_grants.py::test_a_step_from_before_a_deletion_writes_nothing",
+    ),
+    Mutant(
         "a rate lets everything start",
         _LIMITS,
         "+ 0.000001 < min(cost, rule.burst) then return false end",

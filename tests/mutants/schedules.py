@@ -15,13 +15,43 @@ _PLANNING = "tests/unit/test_schedule_planning.py"
 
 _OBLITERATE = "tests/conformance/test_obliterate.py"
 
+_EVENTS = "tests/conformance/test_schedule_events.py"
+
 SCHEDULES = (
+    Mutant(
+        "a change of a schedule that is repeated is told again",
+        f"{_LUA}/schedule_change.lua",
+        "if same and now ~= after then tell(",
+        "if same then tell(",
+        f"{_EVENTS}::test_a_worker_that_dies_behind_the_pin_leaves_the_rest_to_be_told",
+    ),
+    Mutant(
+        "each try of a refused firing is told",
+        f"{_LUA}/schedule_fire.lua",
+        "and call('HGET', fired, field) ~= stamp then",
+        "then",
+        f"{_EVENTS}::test_a_refused_firing_is_told_once",
+    ),
+    Mutant(
+        "refusals are told although only commands are watched",
+        f"{_LUA}/schedule_fire.lua",
+        "if publish and is_watched(scope) and",
+        "if publish and",
+        f"{_EVENTS}::test_a_refusal_is_told_to_who_watches_schedules",
+    ),
     Mutant(
         "scripts of schedules run in a namespace that was deleted",
         f"{_LUA}/shared/incarnation.lua",
         "return redis.call('HGET', stats, 'incarnation') ~= incarnation",
         "return false",
         f"{_OBLITERATE}::test_a_worker_that_was_stopped_at_a_step_of_a_firing_writes_nothing_afterwards",
+    ),
+    Mutant(
+        "what replicas confirm brings a key of a deleted namespace back",
+        f"{_LUA}/confirm.lua",
+        "if not redis.call('HGET', KEYS[1], 'depth') then return 0 end",
+        "",
+        f"{_OBLITERATE}::test_a_refused_firing_that_replicas_would_confirm_brings_no_key_back",
     ),
     Mutant(
         "an armed firing is accepted by another namespace of the name",

@@ -247,7 +247,7 @@ async def test_the_runs_of_a_load_are_no_more_than_its_commands(place: Place) ->
         )
     ]
     runs = b"\xff\xff\xff\xff" * 4
-    arguments = ("0", "100", "100", "10", "1000", "0", "0", runs, b"\0\0\0\0", "", "", b"\x96\x01\xa1x")
+    arguments = ("0", "100", "100", "10", "1000", "0", "0", runs, b"\0\0\0\0", "", "", "", b"\x96\x01\xa1x")
     with pytest.raises(ResponseError, match="more commands than there are"):
         await thief.evalsha(load.sha, len(keys), *keys, *arguments)
     await thief.aclose()

@@ -28,7 +28,8 @@ EventKind = StrEnum(
     "EventKind",
     "accepted started completed rejected expired retried snoozed interrupted handed_back limited dead_lettered parked replayed discarded"
     " cancelled superseded"
-    " paused draining resumed",
+    " paused draining resumed"
+    " fired late missed skipped refused put removed triggered exported imported",
 )
 
 Types = Annotated[
@@ -37,7 +38,7 @@ Types = Annotated[
         metavar="TYPE",
         show_default=False,
         autocompletion=entity_types,
-        help="Entity types; ~ is for commands without an entity. By default all.",
+        help="Entity types; ~ is for commands without an entity, @schedules for schedules. By default all.",
     ),
 ]
 
@@ -56,7 +57,7 @@ class _EventFilter:
     async def read(self, bus: CommandBus, *, after: str | None, follow: bool) -> AsyncIterator[Event]:
         """Read the events, as `bus.events` does."""
         async for event in bus.events(*_entity_types(self.types), kinds=self._kinds, after=after, follow=follow):
-            if self._entity_id is None or event.entity_id in (self._entity_id, None):
+            if self._entity_id is None or (event.schedule or event.entity_id) in (self._entity_id, None):
                 yield event
 
 
@@ -65,7 +66,9 @@ def _chosen_events(
     *,
     entity_id: Annotated[
         str | None,
-        typer.Option("--id", show_default=False, help="Only of the entity with this id (with TYPE, or write TYPE:ID)."),
+        typer.Option(
+            "--id", show_default=False, help="Only of the entity (or schedule) with this id (with TYPE, or write TYPE:ID)."
+        ),
     ] = None,
     kind: Annotated[
         list[EventKind] | None,
@@ -202,6 +205,7 @@ def _event_line(event: Event) -> str:
     command = f"{event.name} {event.command_id}".strip()
     facts = [f"attempt {event.attempt}"] if event.attempt else []
     facts += [f"worker {event.worker}"] if event.worker else []
-    facts += [f"in {format_duration(event.delay)}"] if event.delay is not None else []
+    facts += [f"{'by' if event.kind == 'late' else 'in'} {format_duration(event.delay)}"] if event.delay is not None else []
+    facts += [f"{event.count:,} ticks"] if event.count else []
     facts += [each for each in (event.letter_id, event.reason) if each]
     return "  ".join(part for part in (at, event.entity, event.kind, command, ", ".join(facts)) if part)

@@ -87,7 +87,9 @@ def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
         lines.append(("priorities", told))
     if found.schedules_stored or found.fired:
         overdue = f", the latest overdue for {format_duration(found.schedule_overdue)}" if found.schedule_overdue > 1 else ""
-        fired = f"{found.fired:,} fired, {found.fired_late:,} of them late{overdue}"
+        missed, skipped = found.ticks_missed, found.ticks_skipped
+        left_out = f"; {missed:,} ticks missed, {skipped:,} skipped" if missed or skipped else ""
+        fired = f"{found.fired:,} fired, {found.fired_late:,} of them late{left_out}{overdue}"
         lines.append(("schedules", f"{found.schedules_stored:,}, {found.schedules:,} to come; {fired}"))
     for hold in holds:
         spread = "" if hold.everywhere else " (not on every shard: ask again)"

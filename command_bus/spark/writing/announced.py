@@ -11,14 +11,15 @@ from typing import Any
 
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.message import MessageSpec, canonical_entity_id
-from command_bus.messages.policies import Delivery
+from command_bus.messages.policies import PRIORITIES, Delivery, Priority
 from command_bus.serialization.announcements import CommandInfo
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.msgpack import pack
 from command_bus.serialization.schema_check import SchemaCheck
 from command_bus.spark.options import WriteOptions
-from command_bus.spark.writing.command_mapping import CommandMapping, field_columns
+from command_bus.spark.writing.command_mapping import CommandMapping, field_columns, not_folded
 from command_bus.spark.writing.field_checks import FieldPlan
+from command_bus.transport.flows import tenant_of
 
 __all__ = ["announced_mapping"]
 
@@ -29,26 +30,33 @@ def announced_mapping(info: CommandInfo, options: WriteOptions, columns: Sequenc
     """Return the mapping of an announced command.
 
     Raises:
-        InvalidSettings: Columns are missing, or the announcement cannot be used.
+        InvalidSettings: Columns are missing, the announcement cannot be used, or the command has a unique key.
     """
     required, fields = set(info.schema.get("required", ())), info.schema.get("properties", {})
     if info.key is not None and info.key not in fields:
         raise InvalidSettings(
             f"what workers publish of {info.name!r} cannot be used (no field {info.key}): give the class as module:Class"
         )
+    if info.policy.get("unique") is not None:
+        raise not_folded(info.name)
     delivery: Delivery = "at_most_once" if info.delivery == "at_most_once" else "at_least_once"
-    spec = MessageSpec(info.name, info.entity, info.key, delivery=delivery, version=info.version)
+    given, tenant_field = info.policy.get("priority"), info.policy.get("fair_by")
+    priority: Priority | None = given if given in PRIORITIES else None
+    spec = MessageSpec(
+        info.name, info.entity, info.key, delivery=delivery, version=info.version, priority=priority, fair_by=tenant_field
+    )
     plans = [FieldPlan(field, None, required=field in required) for field in fields]
     check = SchemaCheck(info.schema)
 
-    def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None]:
+    def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None, str]:
         try:
             problems = check.problems(json.loads(json.dumps(row, default=_as_json)))
         except (TypeError, ValueError) as error:  # a map whose keys are no JSON, say
             raise InvalidCommand(f"{info.name}: {error}") from None
         if problems:
             raise InvalidCommand(f"{info.name}: {'; '.join(problems[:_SHOWN])}")
-        return pack(row, limits), None if spec.key is None else canonical_entity_id(row.get(spec.key))
+        tenant = "" if tenant_field is None else tenant_of(row.get(tenant_field))
+        return pack(row, limits), None if spec.key is None else canonical_entity_id(row.get(spec.key)), tenant
 
     return CommandMapping(spec, plans, field_columns(spec, plans, options, columns), vectorised=False, payload=payload)
 

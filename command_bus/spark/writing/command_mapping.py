@@ -22,17 +22,27 @@ from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import codec_for
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.writing.field_checks import MISSING, FieldPlan, fits, plans_of
+from command_bus.transport.flows import tenant_of
 
-__all__ = ["CommandMapping", "check_columns", "command_mappings", "mapper_of", "named_command", "pickled", "unpickled"]
+__all__ = [
+    "CommandMapping",
+    "check_columns",
+    "command_mappings",
+    "mapper_of",
+    "named_command",
+    "not_folded",
+    "pickled",
+    "unpickled",
+]
 
 _PICKLED = "pickle:"
 _ALLOWED = "COMMAND_BUS_SPARK_PICKLE"
 
 
 class _Codec(Protocol):
-    """Makes a payload of plain values, and returns the entity of its command; or raises with the reason why it is none."""
+    """Makes a payload of plain values, and returns entity and tenant of its command; or raises with the reason why it is none."""
 
-    def __call__(self, row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None]: ...
+    def __call__(self, row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None, str]: ...
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,8 @@ class CommandMapping:
         fields: In the order of the payload.
         columns: The column of each field that has one.
         vectorised: Whether Arrow can check all fields.
-        payload: Checks and packs one row; returns the payload and the canonical entity id of its command, None without an entity.
+        payload: Checks and packs one row; returns the payload, the canonical entity id of its command (None without an entity) and its
+            tenant (empty without one).
     """
 
     spec: MessageSpec
@@ -52,6 +63,11 @@ class CommandMapping:
     columns: dict[str, str]
     vectorised: bool
     payload: _Codec = field(repr=False)
+
+    @property
+    def tenant(self) -> FieldPlan | None:
+        """The field that names the tenant, or None."""
+        return next((plan for plan in self.fields if plan.name == self.spec.fair_by), None)
 
 
 def named_command(command: Any) -> str:
@@ -182,7 +198,7 @@ def _requiring_entity_id(mapping: CommandMapping) -> CommandMapping:
     column = mapping.columns.get(key, key)
     checked = mapping.payload
 
-    def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None]:
+    def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None, str]:
         if row.get(key) is None:
             raise InvalidCommand(f"{column} is null: it is the entity id of {mapping.spec.name}, which every row needs")
         return checked(row, limits)
@@ -211,21 +227,28 @@ def _why(module: str, name: str) -> str:
 def _class_mapping(message_type: type[Message[Any]], options: WriteOptions, columns: Sequence[str]) -> CommandMapping:
     spec = message_type.spec()
     if spec.unique is not None:
-        raise InvalidSettings(
-            f"{spec.name} has a unique key, and loads do not fold: fold the rows in the DataFrame, and dispatch a class without unique="
-        )
+        raise not_folded(spec.name)
     codec = codec_for(message_type)
     codec.prepare()
     plans, vectorised = plans_of(message_type)
 
-    def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None]:
+    def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None, str]:
         message = codec.validate(row)
         entity = None if spec.key is None else canonical_entity_id(getattr(message, spec.key))
-        return codec.encode(message, limits), entity
+        tenant = "" if spec.fair_by is None else tenant_of(getattr(message, spec.fair_by, None))
+        return codec.encode(message, limits), entity, tenant
 
     fed = field_columns(spec, plans, options, columns)
     vectorised = vectorised and all(plan.name in fed or plan.default is not MISSING for plan in plans)
     return CommandMapping(spec, plans, fed, vectorised, payload)
+
+
+def not_folded(name: str) -> InvalidSettings:
+    """Return the error of a command with a unique key."""
+    return InvalidSettings(
+        f"{name} has a unique key, and loads do not fold: fold the rows in the DataFrame and dispatch a class without unique=, or send them "
+        "with SyncCommandBus().dispatch_batch in a function for foreachPartition"
+    )
 
 
 def field_columns(spec: MessageSpec, plans: Sequence[FieldPlan], options: WriteOptions, columns: Sequence[str]) -> dict[str, str]:
@@ -269,6 +292,8 @@ def check_columns(options: WriteOptions, mappings: Mapping[str, CommandMapping],
             raise InvalidSettings(f"option {option} = {column!r} names no column; there are {', '.join(schema.names)}")
     if not pa.types.is_string(schema.field(options.command_id_column).type):
         raise InvalidSettings(f"column {options.command_id_column!r} holds command ids, which are text: see command_id(…)")
+    if options.priority_column is not None:
+        _check_priority_column(options.priority_column, schema)
     if options.sequence_column is not None and not pa.types.is_integer(schema.field(options.sequence_column).type):
         raise InvalidSettings(f"option sequenceColumn = {options.sequence_column!r} is a column of integers")
     for mapping in mappings.values():
@@ -279,3 +304,12 @@ def check_columns(options: WriteOptions, mappings: Mapping[str, CommandMapping],
                 raise InvalidSettings(
                     f"column {column!r} is of type {schema.field(column).type}, field {plan.name} of {mapping.spec.name} wants {wanted}: cast it"
                 )
+
+
+def _check_priority_column(column: str, schema: pa.Schema) -> None:
+    if column not in schema.names:
+        raise InvalidSettings(
+            f"option priority = {column!r}: 'high', 'normal' or 'low' for all rows, or a column with these; there are {', '.join(schema.names)}"
+        )
+    if not pa.types.is_string(schema.field(column).type):
+        raise InvalidSettings(f"option priority = {column!r} is a column of texts: 'high', 'normal', 'low', or NULL")

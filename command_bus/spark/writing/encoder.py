@@ -1,12 +1,4 @@
-"""Arrow batches into packed commands, in the order of the rows.
-
-Whole columns are checked first (see `field_checks`). Rows that pass are packed as columns (see `packed_columns`). The others are
-validated one by one, and those that fail become rejects with the reasons. Either way a row becomes the command that plain Python
-would make of the same values: the same payload, in the same mailbox.
-
-Spark brings an entity's rows into one task by the column of entity ids. So a command whose validators change the id in that column is
-refused: its entity's other rows may be in another task, and their order would be lost.
-"""
+"""Arrow batches into packed commands, in the order of the rows: each row goes to the encoder of its command and priority, or to the mapper."""
 
 from __future__ import annotations
 
@@ -15,39 +7,26 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import repeat
 from typing import Any
-from zlib import crc32
 
 import pyarrow as pa
 
 from command_bus.errors import CommandBusError, InvalidCommand
-from command_bus.messages.message import MAX_COMMAND_ID_BYTES, Message, canonical_entity_id
+from command_bus.messages.message import Message
 from command_bus.messages.outgoing import Envelope
-from command_bus.serialization.envelope import KEEP_OUTCOME, EnvelopeTemplate, WireEnvelope, packed_text
-from command_bus.serialization.limits import Limits
-from command_bus.serialization.native import Packer
-from command_bus.serialization.version_option import with_version
+from command_bus.messages.policies import PRIORITIES, Priority
 from command_bus.spark.writing.columns import Unreadable, batch_rows, column_values
+from command_bus.spark.writing.command_encoder import CommandEncoder, Packed, check_entity, checked_number, id_of_row
 from command_bus.spark.writing.command_mapping import CommandMapping
-from command_bus.spark.writing.field_checks import all_of, fits, mask_of, pc, size_of, typed_for, widest_of
-from command_bus.spark.writing.packed_columns import is_readable, joined, packed_binaries, packed_column, packed_texts
-from command_bus.spark.writing.partition import PartitionDispatcher, RowReject, envelope_flags, payload_check
-from command_bus.transport.bulk import LoadItem
-from command_bus.transport.mailboxes import free_mailbox
+from command_bus.spark.writing.partition import PartitionDispatcher, RowReject
 
 __all__ = ["BatchEncoder", "Mapper", "Packed", "gc_paused"]
 
-Packed = tuple[int, LoadItem] | RowReject
-"""A shard and a command for it, or a row that is no command."""
 Mapper = Callable[[dict[str, Any]], Message[Any]]
 
-_Place = tuple[int, str, bytes, str]
-"""Shard, mailbox, packed entity id and its text."""
+_Kind = tuple[str, Priority | None]
+"""A wire name, and the priority that rows name."""
 
 _MOST_ROWS = 20_000  # packed at a time
-_MOST_BYTES = 2**29  # of these: Arrow's offsets end at 2^31
-_MOST_ENTITIES = 200_000  # whose mailboxes are cached
-_LARGE = 64  # times the limit of one payload: above that, rows are checked one by one
-_SAFE_INTEGER = 2**53
 
 
 @contextmanager
@@ -73,6 +52,8 @@ class BatchEncoder:
         sequence_column: The column of numbers that increase within an entity, or None.
         entity_column: The column of entity ids by which a mapper's rows are arranged, or None.
         mapper: Makes the command of a row instead.
+        priority: The priority of all rows; None: that of each class or entity type.
+        priority_column: The column of priorities, or None; a row where it is NULL has that of its class.
     """
 
     def __init__(
@@ -85,6 +66,8 @@ class BatchEncoder:
         sequence_column: str | None = None,
         entity_column: str | None = None,
         mapper: Mapper | None = None,
+        priority: Priority | None = None,
+        priority_column: str | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._id_column = id_column
@@ -92,7 +75,10 @@ class BatchEncoder:
         self._sequence_column = sequence_column
         self._entity_column = entity_column
         self._mapper = mapper
-        self._encoders = {name: _CommandEncoder(mapping, dispatcher, id_column) for name, mapping in mappings.items()}
+        self._priority: Priority | None = priority
+        self._priority_column = priority_column
+        self._mappings = mappings
+        self._encoders: dict[_Kind, CommandEncoder] = {}
 
     def encode(self, batch: pa.RecordBatch) -> list[Packed]:
         """Return the rows of a batch, each as a packed command or a reject, in order."""
@@ -103,39 +89,57 @@ class BatchEncoder:
         numbers = None if self._sequence_column is None else batch.column(self._sequence_column)
         if self._mapper is not None:
             return list(self._mapped(self._mapper, batch, ids, numbers))
-        if self._command_column is None:
-            (only,) = self._encoders.values()
-            return only.encode(batch, ids, numbers)
-        return self._by_command(batch, self._command_column, ids, numbers)
+        if self._command_column is None and self._priority_column is None:
+            (only,) = self._mappings
+            return self._encoder(only, self._priority).encode(batch, ids, numbers)
+        return self._by_kind(batch, ids, numbers)
 
-    def _by_command(self, batch: pa.RecordBatch, column: str, ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
-        """Return the rows, encoded command by command and put back in order."""
-        rows: dict[Any, list[int]] = {}
-        names, faults = column_values(batch.column(column))
-        for index, name in enumerate(names):
-            rows.setdefault(faults.get(index, name), []).append(index)
+    def _encoder(self, name: str, priority: Priority | None) -> CommandEncoder:
+        encoder = self._encoders.get((name, priority))
+        if encoder is None:
+            encoder = CommandEncoder(self._mappings[name], self._dispatcher, self._id_column, priority)
+            self._encoders[name, priority] = encoder
+        return encoder
+
+    def _by_kind(self, batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
+        """Return the rows, encoded command by command and priority by priority, and put back in order."""
+        rows: dict[tuple[Any, Any], list[int]] = {}
+        for index, kind in enumerate(zip(self._names(batch), self._priorities(batch), strict=False)):
+            rows.setdefault(kind, []).append(index)
         encoded: list[Any] = [None] * batch.num_rows
-        for name, indices in rows.items():
-            encoder = self._encoders.get(name)
+        for (name, priority), indices in rows.items():
             chosen = pa.array(indices)
             part, part_ids = batch.take(chosen), ids.take(chosen)
-            if encoder is None:
-                packed = list(self._unknown(name, column, part, part_ids))
+            refusal = self._refusal(name, priority)
+            if refusal is not None:
+                packed = list(_refused(refusal, name, part, part_ids))
             else:
-                packed = encoder.encode(part, part_ids, None if numbers is None else numbers.take(chosen))
+                packed = self._encoder(name, priority).encode(part, part_ids, None if numbers is None else numbers.take(chosen))
             for index, item in zip(indices, packed, strict=True):
                 encoded[index] = item
         return encoded
 
-    def _unknown(self, name: Any, column: str, batch: pa.RecordBatch, ids: pa.Array) -> Iterator[Packed]:
+    def _names(self, batch: pa.RecordBatch) -> Iterable[Any]:
+        return repeat(*self._mappings) if self._command_column is None else _readable_values(batch.column(self._command_column))
+
+    def _priorities(self, batch: pa.RecordBatch) -> Iterable[Any]:
+        return repeat(self._priority) if self._priority_column is None else _readable_values(batch.column(self._priority_column))
+
+    def _refusal(self, name: Any, priority: Any) -> tuple[str, str] | None:
+        """Return why rows of a command and priority are refused: the reason and its text; None if they are not."""
         if isinstance(name, Unreadable):
-            text, name = name.message(column), name.shown
-        else:
-            text = "its command is NULL" if name is None else f"unknown command {name!r}; there are {', '.join(self._encoders)}"
-        for command_id, (row, _) in zip(column_values(ids)[0], batch_rows(batch), strict=True):
-            yield RowReject.of(
-                command_id=command_id, command=name or "", entity=None, reason="unknown_command", error=text, row=row
+            return "unknown_command", name.message(self._command_column or "")
+        if name not in self._mappings:
+            known = ", ".join(self._mappings)
+            return "unknown_command", "its command is NULL" if name is None else f"unknown command {name!r}; there are {known}"
+        if isinstance(priority, Unreadable):
+            return "invalid", priority.message(self._priority_column or "")
+        if priority is not None and priority not in PRIORITIES:
+            return (
+                "invalid",
+                f"column {self._priority_column!r} holds {priority!r}: 'high', 'normal', 'low', or NULL for that of the class",
             )
+        return None
 
     def _mapped(self, mapper: Mapper, batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None) -> Iterator[Packed]:
         given: Any = repeat(0) if numbers is None else numbers.to_pylist()
@@ -146,10 +150,11 @@ class BatchEncoder:
                 message = mapper(dict(row))
                 if not isinstance(message, Message):
                     raise InvalidCommand(f"the mapper gave {type(message).__name__}, not a command")
-                envelope = Envelope(message, command_id=_id_of_row(command_id))
-                packed = self._dispatcher.pack(envelope, sequence=_checked_number(number))
+                priority: Any = self._priority if self._priority_column is None else row[self._priority_column]
+                envelope = Envelope(message, command_id=id_of_row(command_id), priority=priority)
+                packed = self._dispatcher.pack(envelope, sequence=checked_number(number))
                 if self._entity_column is not None and message.spec().entity is not None:
-                    _check_entity(row[self._entity_column], packed[1][4], self._entity_column)
+                    check_entity(row[self._entity_column], packed[1][4], self._entity_column)
                 yield packed
             except Exception as error:  # noqa: BLE001 - the user's function may raise anything; only this row is rejected
                 text = (
@@ -158,230 +163,14 @@ class BatchEncoder:
                 yield RowReject.of(command_id=command_id, command="", entity=None, reason="invalid", error=text[:2000], row=row)
 
 
-class _CommandEncoder:
-    """Encodes the rows of one command."""
-
-    def __init__(self, mapping: CommandMapping, dispatcher: PartitionDispatcher, id_column: str) -> None:
-        spec = mapping.spec
-        connection = dispatcher.connection
-        if spec.entity is not None:
-            connection.agree(spec.entity)
-        at_most_once = connection.settings.handling(spec).delivery == "at_most_once"
-        flags = envelope_flags(dispatcher.opening, at_most_once=at_most_once)
-        kept = dispatcher.version.dispatch_id if flags & KEEP_OUTCOME else None
-        entity_id = None if spec.entity is None else "-"
-        envelope = WireEnvelope(
-            "-", spec.name, spec.entity, entity_id, b"", flags, correlation_id=kept, options=with_version(None, spec.version)
-        )
-        self._mapping = mapping
-        self._id_column = id_column
-        self._connection = connection
-        self._above = connection.settings.compress_above_of(spec)
-        self._template = EnvelopeTemplate(envelope, connection.builder.sign, self._above)
-        self._limits = Limits(max_bytes=connection.settings.max_payload, max_nesting=connection.settings.max_nesting)
-        self._seed = crc32(spec.name.encode())
-        self._mailboxes: dict[Any, _Place] = {}
-        self._no_entity = packed_text("") if spec.entity is not None else Packer().pack(None)
-
-    def encode(self, batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
-        """Return the rows in order."""
-        mapping = self._mapping
-        fed = [plan for plan in mapping.fields if plan.name in mapping.columns]
-        columns = {plan.name: typed_for(plan, batch.column(mapping.columns[plan.name])) for plan in fed}
-        mask = self._mask(columns, batch, ids, numbers)
-        if mask is None:
-            return self._packed(columns, ids, numbers)
-        encoded: list[Any] = [None] * batch.num_rows
-        for encode, chosen in ((self._packed, mask), (self._checked, pc.invert(mask))):
-            indices = pc.indices_nonzero(chosen)
-            part = {name: column.take(indices) for name, column in columns.items()}
-            if len(indices):
-                packed = encode(part, ids.take(indices), None if numbers is None else numbers.take(indices))
-                for index, item in zip(indices.to_pylist(), packed, strict=True):
-                    encoded[index] = item
-        return encoded
-
-    def _packed(self, columns: dict[str, pa.Array], ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
-        """Return rows that Arrow accepts. Nearly all rows go here: whole columns are packed, and Python only puts the results together."""
-        places, entities = self._places(columns, ids)
-        payloads = self._payloads(columns, len(ids))
-        head, name, tail = self._template.constants
-        envelopes = joined([head, packed_texts(ids), name, entities, packed_binaries(payloads), tail])
-        given: Any = repeat(0) if numbers is None else numbers.to_pylist()
-        seed, above, pack = self._seed, self._above, self._template.pack
-        rows: Iterable[tuple[_Place, str, bytes, bytes, Any]] = zip(
-            places, ids.to_pylist(), payloads.to_pylist(), self._template.signed(envelopes.to_pylist()), given, strict=False
-        )
-        if above is not None:  # what is large is packed again, compressed
-            rows = (
-                (place, each, payload, pack(packed_text(each), place[2], payload) if len(payload) > above else envelope, number)
-                for place, each, payload, envelope, number in rows
-            )
-        return [
-            (shard, (mailbox, command_id, crc32(payload, seed).to_bytes(4, "big"), envelope, text, number))
-            for (shard, mailbox, _, text), command_id, payload, envelope, number in rows
-        ]
-
-    def _places(self, columns: dict[str, pa.Array], ids: pa.Array) -> tuple[Iterable[_Place], bytes | pa.Array]:
-        """Return where each row goes, and the packed entity ids."""
-        find = self._mailbox_of
-        key = self._mapping.spec.key
-        if key is None:
-            return [find(None, command_id) for command_id in ids.to_pylist()], self._no_entity
-        keys = columns[key].dictionary_encode()
-        found = [find(value, "") for value in keys.dictionary.to_pylist()]
-        packed = pa.array([place[2] for place in found], pa.binary())
-        return map(found.__getitem__, keys.indices.to_pylist()), packed.take(keys.indices)
-
-    def _checked(self, columns: dict[str, pa.Array], ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
-        """Return rows that Arrow does not accept: the model validates each."""
-        spec = self._mapping.spec
-        read, faults = self._read(columns)
-        given_ids, wrong = column_values(ids)
-        faults |= {index: fault.message(self._id_column) for index, fault in wrong.items()}
-        keys: Any = repeat(None) if spec.key is None else read[spec.key]
-        given: Any = repeat(0) if numbers is None else numbers.to_pylist()
-        packed: list[Packed] = []
-        for index, (command_id, number, key) in enumerate(zip(given_ids, given, keys, strict=False)):
-            try:
-                if index in faults:
-                    raise InvalidCommand(faults[index])
-                checked = _id_of_row(command_id)
-                sequence = _checked_number(number)
-                content, entity_key = self._validated(_row(read, index), key)
-                shard, mailbox, entity, text = self._mailbox_of(entity_key, checked)
-            except CommandBusError as error:
-                packed.append(
-                    RowReject.of(
-                        command_id=command_id, command=spec.name, entity=None if key is None else str(key), reason="invalid",
-                        error=error.message, row=_row(read, index),
-                    )
-                )  # fmt: skip
-                continue
-            envelope = self._template.pack(packed_text(checked), entity, content)
-            packed.append((shard, (mailbox, checked, payload_check(spec.name, content), envelope, text, sequence)))
-        return packed
-
-    def _read(self, columns: dict[str, pa.Array]) -> tuple[dict[str, list[Any]], dict[int, str]]:
-        """Return the values by field, and by row the errors of values that Python cannot hold."""
-        read: dict[str, list[Any]] = {}
-        faults: dict[int, str] = {}
-        for name, column in columns.items():
-            read[name], wrong = column_values(column)
-            for index, fault in wrong.items():
-                faults.setdefault(index, fault.message(self._mapping.columns[name]))
-        return read, faults
-
-    def _mask(
-        self, columns: dict[str, pa.Array], batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None
-    ) -> pa.Array | None:
-        """Return which rows Arrow accepts; None if it accepts all."""
-        mapping = self._mapping
-        if not mapping.vectorised or batch.nbytes > min(self._limits.max_bytes * _LARGE, _MOST_BYTES):
-            return _none_of(batch)
-        masks = [_fit_ids(ids), _fit_numbers(numbers), *map(_readable, (ids, *columns.values()))]
-        widest = 0
-        for plan in mapping.fields:
-            column = columns.get(plan.name)
-            if column is None:
-                widest += size_of(plan.default)
-            elif not fits(plan, column.type):
-                return _none_of(batch)
-            else:
-                masks.append(mask_of(plan, column))
-                widest += widest_of(column)
-            widest += len(plan.name.encode()) + 16
-        if widest > self._limits.max_bytes:
-            return _none_of(batch)
-        return all_of([each for each in masks if each is not None])
-
-    def _payloads(self, columns: dict[str, pa.Array], rows: int) -> pa.Array:
-        """Return the payloads: maps of the columns' values by field."""
-        fields = self._mapping.fields
-        packer = Packer()
-        parts: list[bytes | pa.Array] = [packer.pack_map_header(len(fields))]
-        for plan in fields:
-            column = columns.get(plan.name)
-            parts += (packer.pack(plan.name), packer.pack(plan.default) if column is None else packed_column(column))
-        if not columns:
-            return pa.repeat(pa.scalar(b"".join(parts), pa.binary()), rows)
-        return joined(parts)
-
-    def _validated(self, row: dict[str, Any], key: Any) -> tuple[bytes, str | None]:
-        """Return the payload of a row that the model validates, and its command's entity.
-
-        Raises:
-            InvalidCommand: The row is no command, or its command's entity differs from the column.
-        """
-        payload, entity = self._mapping.payload(row, self._limits)
-        if entity is not None:
-            _check_entity(key, entity, self._mapping.columns[self._mapping.spec.key or ""])
-        return payload, entity
-
-    def _mailbox_of(self, key: Any, command_id: str) -> _Place:
-        """Return shard, mailbox, packed entity id and its text."""
-        spec = self._mapping.spec
-        if spec.entity is None:
-            mailbox = free_mailbox(command_id)
-            return self._connection.shard_of(mailbox), mailbox, self._no_entity, ""
-        found = self._mailboxes.get(key)
-        if found is None:
-            if len(self._mailboxes) >= _MOST_ENTITIES:
-                self._mailboxes.clear()
-            text = canonical_entity_id(key)
-            mailbox = self._connection.builder.mailbox_of(spec.entity, text)
-            found = self._mailboxes[key] = (self._connection.shard_of(mailbox), mailbox, packed_text(text), text)
-        return found
+def _readable_values(column: pa.Array) -> list[Any]:
+    """Return the values of a column; what Python cannot hold as `Unreadable`."""
+    values, faults = column_values(column)
+    return [faults.get(index, value) for index, value in enumerate(values)] if faults else values
 
 
-def _row(read: dict[str, list[Any]], index: int) -> dict[str, Any]:
-    return {name: values[index] for name, values in read.items()}
-
-
-def _check_entity(key: Any, entity: str, column: str) -> None:
-    """Check that a row's command has the entity id of its column, by which the rows are arranged.
-
-    Raises:
-        InvalidCommand: It has another.
-    """
-    if key is None or str(key) != entity:
-        raise InvalidCommand(
-            f"its command has another entity id than column {column!r}: rows are put in order by the column, so it must hold what the "
-            "command's validators or the mapper make of it. Change the column before (trim it, lower it …)"
-        )
-
-
-def _none_of(batch: pa.RecordBatch) -> pa.Array:
-    return pa.repeat(pa.scalar(False), batch.num_rows)
-
-
-def _readable(column: pa.Array) -> pa.Array | None:
-    """Return which texts are UTF-8; None if all are."""
-    if is_readable(column):
-        return None
-    faults = column_values(column)[1]
-    return pa.array([index not in faults for index in range(len(column))])
-
-
-def _fit_ids(ids: pa.Array) -> pa.Array | None:
-    """Return which ids are certainly valid; None if all are."""
-    size = pc.binary_length(ids)
-    return all_of([pc.and_(pc.greater(size, 0), pc.less_equal(size, MAX_COMMAND_ID_BYTES))])
-
-
-def _fit_numbers(numbers: pa.Array | None) -> pa.Array | None:
-    return None if numbers is None else all_of([pc.and_(pc.less(numbers, _SAFE_INTEGER), pc.greater(numbers, -_SAFE_INTEGER))])
-
-
-def _id_of_row(command_id: Any) -> str:
-    if not isinstance(command_id, str) or not command_id:
-        raise InvalidCommand("its command id is NULL or empty: derive it with command_id(…) from columns that identify the row")
-    if len(command_id) > MAX_COMMAND_ID_BYTES // 4 and len(command_id.encode()) > MAX_COMMAND_ID_BYTES:
-        raise InvalidCommand(f"its command id has more than {MAX_COMMAND_ID_BYTES} bytes: use a digest, as command_id(…) does")
-    return command_id
-
-
-def _checked_number(number: Any) -> int:
-    if not isinstance(number, int) or not -_SAFE_INTEGER < number < _SAFE_INTEGER:
-        raise InvalidCommand(f"its sequence number is {number!r}: an integer below 2^53")
-    return number
+def _refused(refusal: tuple[str, str], name: Any, batch: pa.RecordBatch, ids: pa.Array) -> Iterator[Packed]:
+    reason, text = refusal
+    shown = name.shown if isinstance(name, Unreadable) else name or ""
+    for command_id, (row, _) in zip(column_values(ids)[0], batch_rows(batch), strict=True):
+        yield RowReject.of(command_id=command_id, command=shown, entity=None, reason=reason, error=text, row=row)

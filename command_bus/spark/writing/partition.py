@@ -19,8 +19,8 @@ from command_bus.errors import CommandBusError, DispatchStalled, InvalidCommand,
 from command_bus.messages.message import Message
 from command_bus.messages.outgoing import Envelope
 from command_bus.sending.outgoing_options import compresses
+from command_bus.sending.priorities import options_of
 from command_bus.serialization.envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
-from command_bus.serialization.version_option import version_in, with_version
 from command_bus.spark.options import OnInvalid
 from command_bus.spark.target import Target, TargetConnection, connection_to
 from command_bus.spark.writing.depth_checks import DepthChecks
@@ -159,7 +159,7 @@ class PartitionDispatcher:
             raise InvalidCommand(
                 "a dispatch needs ids that a second attempt finds again: Envelope(command, command_id=…), see command_id_of"
             )
-        if command.delay or command.expires is not None:
+        if command.delay or command.at is not None or command.expires is not None:
             raise InvalidCommand(
                 "the commands of a dispatch have no delay or deadline of their own: use CommandBus.dispatch_batch"
             )
@@ -170,14 +170,23 @@ class PartitionDispatcher:
         if out.entity_type is not None:
             connection.agree(out.entity_type, self._max_wait)
         submission = connection.builder.build(out)
+        priority = out.priority or connection.settings.entity(out.entity_type).priority
         flags = envelope_flags(self.opening, at_most_once=out.at_most_once)
         envelope = WireEnvelope(
             out.command_id, out.name, out.entity_type, out.entity_id, out.payload, flags,
             correlation_id=self.version.dispatch_id if flags & KEEP_OUTCOME else None, headers=out.headers or None,
-            options=with_version(None, version_in(out.options)), compressed=compresses(out, connection.settings),
+            options={**out.options, **(options_of(priority) or {})} or None, compressed=compresses(out, connection.settings),
         )  # fmt: skip
         check = payload_check(out.name, out.payload)
-        item = (submission.mailbox, out.command_id, check, connection.builder.pack(envelope), out.entity_id or "", sequence)
+        item = (
+            submission.mailbox,
+            out.command_id,
+            check,
+            connection.builder.pack(envelope),
+            out.entity_id or "",
+            sequence,
+            submission.flow,
+        )
         return connection.shard_of(submission.mailbox), item
 
     def add(self, shard: int, items: Iterable[LoadItem]) -> None:

@@ -88,7 +88,7 @@ class RowReject:
 def permanent_reject(item: LoadItem, admission: Admission) -> RowReject:
     """Return the reject of a packed command that can never be accepted."""
     reason, text = PERMANENT_REFUSALS[admission]
-    mailbox, command_id, check, _, entity, number = item
+    mailbox, command_id, check, _, entity, number, _ = item
     row = {"mailbox": mailbox, "sequence": number, "payload_check": check.hex()}
     return RowReject.of(command_id=command_id, command="", entity=entity or None, reason=reason, error=text, row=row)
 

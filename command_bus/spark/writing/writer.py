@@ -173,6 +173,8 @@ class WritePlan:
             sequence_column=options.sequence_column,
             entity_column=options.entity_column,
             mapper=mapper,
+            priority=options.priority_of_all,
+            priority_column=options.priority_column,
         )
 
 
@@ -345,7 +347,7 @@ def _commit(plan: WritePlan, version: Version, opening: Opening, results: Sequen
 
 def _read_by(options: WriteOptions, mappings: Mapping[str, CommandMapping]) -> set[str]:
     """Return the columns that commands are made of."""
-    named = (options.command_id_column, options.command_column, options.sequence_column)
+    named = (options.command_id_column, options.command_column, options.sequence_column, options.priority_column)
     fed = (column for mapping in mappings.values() for column in mapping.columns.values())
     return {name for name in (*named, *fed) if name is not None}
 

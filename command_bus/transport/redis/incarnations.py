@@ -63,6 +63,14 @@ class Incarnations(RetryingRequests):
             self._known[shard.prefix] = known
         return known
 
+    def known(self, shard: ShardKeys) -> str:
+        """Return that of a shard if it has been read, else an empty text."""
+        return self._known.get(shard.prefix, "")
+
+    def forget(self) -> None:
+        """Forget all, so that the next request begins afresh."""
+        self._known.clear()
+
     def check(self, answer: object) -> None:
         """Forget all, so that the next request begins afresh, if a script has found another incarnation.
 
@@ -70,7 +78,7 @@ class Incarnations(RetryingRequests):
             TransportUnavailable: It has. Nothing was written.
         """
         if answer == b"gone":
-            self._known.clear()
+            self.forget()
             raise TransportUnavailable(
                 f"namespace {self._keys.namespace!r} was deleted, or its server has lost data, since this process read it: nothing was "
                 "written, and it reads everything again",

@@ -12,6 +12,7 @@ __all__ = [
     "BULK_COMMIT",
     "BULK_LOAD",
     "CLAIM",
+    "CONFIRM",
     "DELAYED_MAILBOXES",
     "ENQUEUE",
     "ENQUEUE_ONE",
@@ -114,6 +115,7 @@ LIMITS = _load("limits")
 RULE = _load("rule")
 LIMIT_LOOK = _load("limit_look")
 WAKE_LIMITED = _load("wake_limited")
+CONFIRM = _load("confirm")
 
 SCRIPTS = (
     ENQUEUE,
@@ -146,4 +148,5 @@ SCRIPTS = (
     LIMIT_LOOK,
     RULE,
     WAKE_LIMITED,
+    CONFIRM,
 )

@@ -51,6 +51,8 @@ def encode(
         sequence_column=chosen.sequence_column,
         entity_column=chosen.entity_column,
         mapper=mapper,
+        priority=chosen.priority_of_all,
+        priority_column=chosen.priority_column,
     )
     return encoder.encode(batch)
 

@@ -21,9 +21,9 @@ from command_bus.spark.writing.command_mapping import CommandMapping
 PATTERN = "(a+)+$"
 
 
-def mapping(fields: dict[str, Any], key: str | None = "truck") -> CommandMapping:
+def mapping(fields: dict[str, Any], key: str | None = "truck", **policy: Any) -> CommandMapping:
     schema = {"type": "object", "properties": {"truck": {"type": "string"}, **fields}, "required": ["truck"]}
-    facts = {"entity": "truck", "key": key, "delivery": "at_least_once", "schema": schema}
+    facts = {"entity": "truck", "key": key, "delivery": "at_least_once", "schema": schema, "policy": policy}
     info = read_description("Move", json.dumps(facts).encode(), ())
     assert info is not None
     options = WriteOptions.parse({"command": "Move", "commandIdColumn": "id", "dispatchId": "d"})
@@ -33,8 +33,8 @@ def mapping(fields: dict[str, Any], key: str | None = "truck") -> CommandMapping
 def test_a_row_becomes_a_payload() -> None:
     row = {"truck": "a", "at": datetime(2026, 11, 22, tzinfo=UTC), "load": None}
     found = mapping({"at": {"type": "string", "format": "date-time"}, "load": {"anyOf": [{"type": "number"}, {"type": "null"}]}})
-    payload, entity = found.payload(row, Limits())
-    assert (unpack(payload), entity) == (row, "a")
+    payload, entity, tenant = found.payload(row, Limits())
+    assert (unpack(payload), entity, tenant) == (row, "a", "")
 
 
 def test_a_bad_row_is_refused_with_the_reasons() -> None:
@@ -52,3 +52,23 @@ def test_57_a_pattern_that_somebody_announced_stalls_no_task() -> None:
 def test_a_key_that_is_no_field_is_refused_when_the_query_is_planned() -> None:
     with pytest.raises(InvalidSettings, match="no field car"):
         mapping({}, key="car")
+
+
+def test_an_announced_priority_and_tenant_are_those_of_the_class() -> None:
+    found = mapping({"owner": {"type": "string"}}, priority="low", fair_by="owner")
+    assert (found.spec.priority, found.tenant and found.tenant.name) == ("low", "owner")
+    assert found.payload({"truck": "a", "owner": "acme"}, Limits())[2] == "acme"
+    with pytest.raises(InvalidCommand, match="200 bytes"):
+        found.payload({"truck": "a", "owner": "x" * 201}, Limits())
+
+
+@pytest.mark.parametrize("wrong", [{"priority": "urgent"}, {"priority": ["low"]}, {"fair_by": 7}, {"fair_by": "nowhere"}])
+def test_an_announced_priority_or_tenant_that_is_none_is_left_out(wrong: dict[str, Any]) -> None:
+    found = mapping({}, **wrong)
+    assert (found.spec.priority, found.tenant) == (None, None)
+    assert found.payload({"truck": "a"}, Limits())[2] == ""
+
+
+def test_an_announced_command_with_a_unique_key_is_refused() -> None:
+    with pytest.raises(InvalidSettings, match="loads do not fold"):
+        mapping({}, unique={"key": "Move", "wins": "first"})

@@ -23,6 +23,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import BULK_COMMIT, BULK_LOAD, Script
+from command_bus.transport.redis.sending.enqueue_arguments import flow_argument
 from command_bus.transport.submissions import Admission
 
 __all__ = ["RedisBulkDispatches"]
@@ -114,7 +115,7 @@ class RedisBulkDispatches(RetryingRequests):
             int(sequenced), len(boxes) if suspects is None else len(suspects),
             pack(f">{len(runs)}H", *runs), b"".join([item[2] for item in items]),
             "" if entity_owner is None else f"{entity_owner.run}|{entity_owner.partition}", int(entity_owner is not None and entity_owner.strict),
-            *[item[3] for item in items],
+            flow_argument([item[6] for item in items]), *[item[3] for item in items],
         ]  # fmt: skip
         if sequenced:
             args += [item[5] for item in items]

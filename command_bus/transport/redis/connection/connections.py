@@ -23,7 +23,7 @@ from command_bus.transport.redis.connection.pipe import Answered, Pipe, Requests
 from command_bus.transport.redis.connection.pipe_client import PipeRedis
 from command_bus.transport.redis.connection.script_cache import ScriptCache
 from command_bus.transport.redis.connection.server_watch import ServerWatch
-from command_bus.transport.redis.scripts import Script
+from command_bus.transport.redis.scripts import CONFIRM, Script
 from command_bus.transport.tasks import all_of
 
 __all__ = ["Connections", "Replicas"]
@@ -189,8 +189,8 @@ class Connections:
             script: To be run.
             keys: Its keys.
             args: Its arguments.
-            written: A hash of the same shard, for a write behind the script: WAIT waits for the last write of its connection, and a
-                script that is repeated may write nothing.
+            written: The figures of the same shard, for a write behind the script: WAIT waits for the last write of its connection, and a
+                script that is repeated may write nothing. If the namespace was deleted, nothing is written there.
 
         Raises:
             CommandBusError: As `translated` decides.
@@ -201,13 +201,13 @@ class Connections:
         for _ in range(2):
             pipeline: Any = self._confirming.pipeline(transaction=False)
             pipeline.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
-            pipeline.hincrby(written, "confirmations", 1)
+            pipeline.execute_command("EVALSHA", CONFIRM.sha, 1, written)
             pipeline.wait(replicas.count, int(replicas.patience * 1000))
             try:
-                answer, _, confirmed = await pipeline.execute(raise_on_error=False)
+                answer, noted, confirmed = await pipeline.execute(raise_on_error=False)
             except CONNECTION_ERRORS as error:
                 raise translated(error, self.label, writes=True) from error
-            if isinstance(answer, NoScriptError):
+            if isinstance(answer, NoScriptError) or isinstance(noted, NoScriptError):
                 await self.script_cache.load(script)
                 continue
             for each in (answer, confirmed):

@@ -2,6 +2,9 @@
 
 A question is idempotent under its lease: asked again after a lost answer, it finds its own places. Tokens it takes again then: a lost answer
 costs tokens, and never lets one start too many.
+
+A question names the incarnation of the shard that was known when it was asked (`incarnations.py`). If the namespace was deleted since then, nothing
+is written, and the answer is a refusal: its lease is gone, and the script of its own shard says so.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from command_bus.errors import CommandBusError
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
+from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.limits.rules import limit_keys
 from command_bus.transport.redis.scripts import LIMITS, Script
@@ -25,14 +29,18 @@ from command_bus.transport.steps import Lease
 __all__ = ["LimitAsks"]
 
 _MOST = 256
+_GONE = b"gone"
+_INCARNATION = 2
+"""Its place in the arguments of limits.lua."""
 _log = logging.getLogger("command_bus.transport")
 
 
 @dataclass(slots=True)
 class _Question:
-    """What is sent for one mailbox; `over` has no message and no answer."""
+    """What is sent for one mailbox; `over` has no message and no answer. The incarnation is empty if it was not known yet."""
 
     verb: str
+    incarnation: str
     args: tuple[Any, ...]
     answer: asyncio.Future[bool]
 
@@ -51,12 +59,15 @@ class LimitAsks(StopAndWait[_Question, _Batch]):
     Args:
         connections: Of this process.
         keys: The shards.
+        incarnations: Of the shards.
     """
 
-    def __init__(self, connections: Connections, keys: KeySpace) -> None:
+    def __init__(self, connections: Connections, keys: KeySpace, incarnations: Incarnations) -> None:
         first = keys.shards[0]
         super().__init__(connections.at(first.prefix), f"command_bus.limits{first.prefix}")
         self._backoff = LoggedBackoff(self._connections.outage, "cannot ask limits", _log)
+        self._first = first
+        self._incarnations = incarnations
         self._names = limit_keys(first)
 
     def ask(self, lease: Lease, message: str, keyed: str, *, must_yield: bool) -> asyncio.Future[bool]:
@@ -77,7 +88,7 @@ class LimitAsks(StopAndWait[_Question, _Batch]):
 
     def _ask(self, verb: str, args: tuple[Any, ...]) -> asyncio.Future[bool]:
         answer: asyncio.Future[bool] = self._future()
-        self._put(_Question(verb, args, answer))
+        self._put(_Question(verb, self._incarnations.known(self._first), args, answer))
         return answer
 
     async def close(self, patience: float) -> None:
@@ -88,14 +99,15 @@ class LimitAsks(StopAndWait[_Question, _Batch]):
         await self.end()
 
     def _take(self) -> list[_Question]:
-        """Take the first questions that have one verb."""
+        """Take the first questions that have one verb and one incarnation."""
         items = [self._line.popleft()]
-        while self._line and len(items) < _MOST and self._line[0].verb == items[0].verb:
+        kind = (items[0].verb, items[0].incarnation)
+        while self._line and len(items) < _MOST and (self._line[0].verb, self._line[0].incarnation) == kind:
             items.append(self._line.popleft())
         return items
 
     def _batch(self, items: list[_Question]) -> _Batch:
-        args: list[Any] = [GROUP, items[0].verb]
+        args: list[Any] = [GROUP, items[0].verb, items[0].incarnation]
         for item in items:
             args += item.args
         return _Batch(LIMITS, self._names, args, items)
@@ -104,10 +116,17 @@ class LimitAsks(StopAndWait[_Question, _Batch]):
         return batch.items
 
     def _is_answer(self, answer: Any) -> bool:
-        return type(answer) is list or type(answer) is int
+        return type(answer) is list or type(answer) is int or answer == _GONE
+
+    def _may_post(self, batch: _Batch) -> bool:
+        return bool(batch.args[_INCARNATION])
+
+    def _heard(self, batch: _Batch, answer: Any) -> None:
+        if answer == _GONE and batch.args[_INCARNATION] == self._incarnations.known(self._first):
+            self._incarnations.forget()
 
     def _hand_out(self, batch: _Batch, answer: Any) -> None:
-        answers: Sequence[Any] = answer if type(answer) is list else [b"+"] * len(batch.items)
+        answers: Sequence[Any] = answer if type(answer) is list else [b"" if answer == _GONE else b"+"] * len(batch.items)
         for item, value in zip(batch.items, answers, strict=True):
             if not item.answer.done():
                 item.answer.set_result(value == b"+")
@@ -118,10 +137,12 @@ class LimitAsks(StopAndWait[_Question, _Batch]):
             if error is not None:
                 await asyncio.sleep(self._backoff.failed(error))
             try:
+                batch.args[_INCARNATION] = batch.args[_INCARNATION] or await self._incarnations.of(self._first)
                 answer = await self._connections.run(batch.script, batch.keys, batch.args)
             except CommandBusError as failure:
                 error = failure
         self._backoff.worked()
+        self._heard(batch, answer)
         self._hand_out(batch, answer)
 
     def _failed(self, items: Sequence[_Question], error: BaseException) -> None:

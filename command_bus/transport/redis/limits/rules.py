@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from command_bus.transport.limits import Declared, LimitUse, LimitWait, StoredRule
+from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
-from command_bus.transport.redis.keys import GROUP, ShardKeys
+from command_bus.transport.redis.incarnations import Incarnations
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import LIMIT_LOOK, LIMITS, RULE
 
 __all__ = ["RedisLimits", "limit_keys"]
@@ -22,11 +24,21 @@ _FIELDS = 5  # of each that limit_look.lua answers
 
 def limit_keys(keys: ShardKeys) -> list[str]:
     """Return the keys of limits.lua."""
-    return [keys.ready, keys.active, keys.due, keys.paused, keys.rules, keys.limits, keys.places]
+    return [keys.ready, keys.active, keys.due, keys.paused, keys.rules, keys.limits, keys.places, keys.stats]
 
 
 class RedisLimits(RetryingRequests):
-    """Implements `BusLimits`."""
+    """Implements `BusLimits`.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+        patience: As for `RetryingRequests`.
+    """
+
+    def __init__(self, connections: Connections, keys: KeySpace, *, patience: float) -> None:
+        super().__init__(connections, keys, patience=patience)
+        self._incarnations = Incarnations(connections, keys, patience=patience)
 
     @property
     def _first(self) -> ShardKeys:
@@ -56,9 +68,11 @@ class RedisLimits(RetryingRequests):
 
     async def hold(self, scope: str, seconds: float) -> None:
         """See `BusLimits`. The time is the server's."""
+        incarnation = await self._incarnations.of(self._first)
         server_s, micros = await self._ask(self._first, lambda client: client.time())
         until = int(server_s) * 1000 + int(micros) // 1000 + int(seconds * 1000)
-        await self._run(self._first, LIMITS, limit_keys(self._first), [GROUP, "hold", scope, until])
+        answer = await self._run(self._first, LIMITS, limit_keys(self._first), [GROUP, "hold", incarnation, scope, until])
+        self._incarnations.check(answer)
 
     async def rules(self) -> list[StoredRule]:
         """See `BusLimits`."""

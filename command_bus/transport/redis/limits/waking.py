@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from command_bus.randomness import JITTER
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.keys import GROUP, KeySpace
+from command_bus.transport.redis.incarnations import Incarnations
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.limits.rules import limit_keys
 from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
 from command_bus.transport.redis.scripts import LIMIT_LOOK, LIMITS, WAKE_LIMITED
@@ -44,12 +45,14 @@ class LimitWork:
     Args:
         connections: Of this process.
         keys: The shards.
+        incarnations: Of the shards.
         lease: Seconds that a lease lives: a grant that is older, and whose mailbox still waits, was lost.
     """
 
-    def __init__(self, connections: Connections, keys: KeySpace, *, lease: float) -> None:
+    def __init__(self, connections: Connections, keys: KeySpace, incarnations: Incarnations, *, lease: float) -> None:
         self._connections = connections
         self._keys = keys
+        self._incarnations = incarnations
         self._first = keys.shards[0]
         self._names = limit_keys(self._first)
         self._lease = lease
@@ -63,7 +66,19 @@ class LimitWork:
         return Performed(len(members))
 
     async def _limits(self, verb: str, args: Sequence[Any]) -> Any:
-        return await self._connections.at(self._first.prefix).run(LIMITS, self._names, [GROUP, verb, *args])
+        incarnation = await self._incarnations.of(self._first)
+        answer = await self._connections.at(self._first.prefix).run(LIMITS, self._names, [GROUP, verb, incarnation, *args])
+        self._incarnations.check(answer)
+        return answer
+
+    async def _make_ready(self, keys: ShardKeys, mailboxes: Sequence[str]) -> list[bytes]:
+        """Return for each mailbox of a shard whether it is `woken`, waits not yet (`again`), or waits no more (`gone`)."""
+        args = [GROUP, await self._incarnations.of(keys), *mailboxes]
+        names = [keys.ready, keys.active, keys.paused, keys.stats]
+        answer: Any = await self._connections.at(keys.prefix).run(WAKE_LIMITED, names, args)
+        self._incarnations.check(answer)
+        found: list[bytes] = answer
+        return found
 
     async def _wake(self, granted: Sequence[tuple[str, int]]) -> None:
         """Make mailboxes ready in their shards; take the grants of those back that do not wait."""
@@ -71,10 +86,7 @@ class LimitWork:
         for mailbox, shard in granted:
             by_shard.setdefault(shard, []).append(mailbox)
         for shard, mailboxes in by_shard.items():
-            keys = self._keys.shards[shard]
-            answers: list[bytes] = await self._connections.at(keys.prefix).run(
-                WAKE_LIMITED, [keys.ready, keys.active, keys.paused], [GROUP, *mailboxes]
-            )
+            answers = await self._make_ready(self._keys.shards[shard], mailboxes)
             for verb in (b"again", b"gone"):
                 if those := [name for name, answer in zip(mailboxes, answers, strict=True) if answer == verb]:
                     await self._limits(verb.decode(), those)
@@ -91,6 +103,7 @@ class LimitWork:
         server = self._connections.at(self._first.prefix)
         if not await server.ask(lambda client: client.exists(self._first.rules, self._first.limits)):
             return _PAUSE
+        await self._incarnations.all()  # before anything is read: what is decided from it is of this time
         await self._copy_rules()
         seconds, micros = await server.ask(lambda client: client.time())
         page: Any = await server.ask(lambda client, cursor: client.hscan(self._first.limits, cursor, count=_PAGE), self._cursor)
@@ -133,7 +146,7 @@ class LimitWork:
         stand = {name.decode() for name in flat[::5]} | {name for name, found in zip(names, granted, strict=True) if found}
         if forgotten := [name for name in names if name not in stand]:
             _log.warning("%s: %d mailboxes waited for a limit in no queue", keys.active, len(forgotten))
-            await server.run(WAKE_LIMITED, [keys.ready, keys.active, keys.paused], [GROUP, *forgotten])
+            await self._make_ready(keys, forgotten)
 
     async def _records(self, mailboxes: Sequence[tuple[str, int]]) -> dict[str, MailboxRecord]:
         records: dict[str, MailboxRecord] = {}

@@ -29,7 +29,8 @@
 -- ARGV[9]   checks    four bytes for each command, of its payload
 -- ARGV[10]  home      the task that writes, as run|partition; empty: any task may write any entity
 -- ARGV[11]  strict    '1' if an entity that another partition of the same run has begun is refused
--- ARGV[12…] envelopes; then, with sequence numbers, those, and the entity of each run; then the entities that are new to the task.
+-- ARGV[12]  flows     of the commands that have a class or a tenant, as enqueue.lua has them behind its letters; empty if none has
+-- ARGV[13…] envelopes; then, with sequence numbers, those, and the entity of each run; then the entities that are new to the task.
 --           Few and long arguments: each costs 0.2 us
 --
 -- returns 'done' if the version is committed, 'gone' if it is not open, 'split|', the partition, '|' and the entity that it has begun, if
@@ -45,7 +46,7 @@ local ready, active, stats, paused, delayed_counts, record, ids, last = KEYS[1],
 local version, space, prefix = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4])
 local sequenced, suspects, runs, checks = ARGV[6] == '1', tonumber(ARGV[7]), ARGV[8], ARGV[9]
 local home, strict, homes = ARGV[10], ARGV[11] == '1', KEYS[11]
-local lone, flows, first_box, head = KEYS[12], KEYS[13], 15, 11
+local lone, flows, first_box, head = KEYS[12], KEYS[13], 15, 12
 local call, byte, sub = redis.call, string.byte, string.sub
 
 local state = call('HMGET', record, 'open', 'done')
@@ -89,6 +90,7 @@ if home ~= '' and #ARGV > from then
   end
 end
 
+local flow_of_command = flow_reader(ARGV[12], flows)
 local any_delayed, queue_up = call('EXISTS', delayed_counts, flows) > 0, nil
 if any_delayed then
   any_delayed = call('EXISTS', delayed_counts) == 1
@@ -151,7 +153,7 @@ for run = 1, #runs / 4 do
       refused[box] = true
     else
       local envelope, idle = ARGV[head + i], not records[box]
-      local fault = put(box, envelope, '1')  -- a dispatch's commands are of the normal class
+      local fault = put(box, envelope, queue_up and flow_of_command(i))
       if not fault then
         admission = '+'
         accepted = accepted + 1

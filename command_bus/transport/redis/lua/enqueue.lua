@@ -55,22 +55,10 @@ end
 local any, publish = call('EXISTS', delayed_counts, paused, KEYS[9], flows) > 0, nil  -- delayed, paused, watched, or a line
 if any and call('EXISTS', KEYS[9]) == 1 then publish = publisher(KEYS[9], KEYS[10]) end
 
--- The flows of commands, by their number. The first command of a class or a tenant puts the line into use.
-local flow_names, flow_numbers = {}, nil
-if #kinds > #targets / 2 then
-  local from = string.find(kinds, ':', #targets / 2, true)
-  for flow in string.gmatch(sub(kinds, #targets / 2 + 1, from - 1), '(%S+) ') do flow_names[#flow_names + 1] = flow end
-  flow_numbers, kinds = sub(kinds, from + 1), sub(kinds, 1, #targets / 2)
-  if call('EXISTS', flows) == 0 then call('HSET', flows, 'c0', '0') end
-  any = true
-end
+local flow_of_command, letters = flow_reader(sub(kinds, #targets / 2 + 1), flows), sub(kinds, 1, #targets / 2)
+any, kinds = any or #kinds > #letters, letters
 local queue_up = any and call('EXISTS', flows) == 1 and open_line(ready, active, flows, KEYS[13], KEYS[14]) or nil
 if publish or queue_up then any = call('EXISTS', delayed_counts, paused) > 0 end
-local function flow_of_command(i)
-  if not flow_numbers then return '1' end
-  local high, low = byte(flow_numbers, 2 * i - 1, 2 * i)
-  return flow_names[256 * high + low] or '1'
-end
 local limit, newcomers = limits_in(ARGV[4], active)
 local free = limit - (tonumber(call('HGET', stats, 'depth')) or 0)
 

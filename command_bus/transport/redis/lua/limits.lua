@@ -1,6 +1,6 @@
 -- limits: decide at the first shard which mailboxes may start, and wake those that wait.
 --
--- uses: memory_limit, record, holds, limits, limit_queues, limit_wakes
+-- uses: memory_limit, record, holds, limits, limit_queues, limit_wakes, incarnation
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -9,14 +9,16 @@
 -- KEYS[5]   rules     hash: what limits apply (see shared/limits.lua)
 -- KEYS[6]   limits    hash: buckets, and who waits for a limit or has passed one
 -- KEYS[7]   places    sorted set: the queues and places of limits
+-- KEYS[8]   stats     hash of counters, with the shard's incarnation
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   verb      ask, over, wake, again, gone, hold, clean
--- ARGV[3…]  ask: for each mailbox its name, shard, activation, the message that would start, what its worker reads, '1' if it must not keep
+-- ARGV[3]   shard     its incarnation, as it was read
+-- ARGV[4…]  ask: for each mailbox its name, shard, activation, the message that would start, what its worker reads, '1' if it must not keep
 --           a place that another one waits for; over: mailbox, activation; wake: scope; again, gone: mailbox; hold: scope, until in ms;
 --           clean: scope
 --
 -- returns ask: for each '+' if it may start, else the scope in whose queue it now stands; wake: mailbox and shard of each that its own shard
---         has to make ready; else how many were changed
+--         has to make ready; else how many were changed. 'gone' if the shard is of another incarnation
 --
 -- over: a lease has ended: its places are free. again: a granted mailbox does not wait yet, it goes back into the queue. gone: it does not wait
 -- any more. clean: forget what is over. A mailbox of this shard that does not wait is passed over: its worker was refused and has yet to say so.
@@ -26,6 +28,7 @@ local verb = ARGV[2]
 local PAGE = 200  -- mailboxes that are woken at a time
 local PAUSE = 5  -- ms until a worker that was refused is asked again whether it has said so
 
+if is_of_another_time(KEYS[8], ARGV[3]) then return 'gone' end
 pass_memory_limit(ready, ARGV[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -137,18 +140,18 @@ end
 
 local answers = {}
 if verb == 'ask' then
-  for arg = 3, #ARGV, 6 do
+  for arg = 4, #ARGV, 6 do
     answers[#answers + 1] = ask(ARGV[arg], ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3], ARGV[arg + 4], ARGV[arg + 5])
   end
 elseif verb == 'over' then
-  for arg = 3, #ARGV, 2 do over(ARGV[arg], ARGV[arg + 1]) end
+  for arg = 4, #ARGV, 2 do over(ARGV[arg], ARGV[arg + 1]) end
 elseif verb == 'hold' then
-  local scope = ARGV[3]
+  local scope = ARGV[4]
   local bucket = limits.bucket_of(scope)
-  bucket.held = math.max(bucket.held, tonumber(ARGV[4]) * 1000)
+  bucket.held = math.max(bucket.held, tonumber(ARGV[5]) * 1000)
   limits.dirty[scope], limits.woken[scope] = true, true
 else
-  for arg = 3, #ARGV do
+  for arg = 4, #ARGV do
     if verb == 'wake' then
       wake(ARGV[arg])
     elseif verb == 'clean' then
@@ -159,4 +162,4 @@ else
   end
 end
 keep_limits(limits, KEYS[6], ready, due, now)
-return verb == 'ask' and answers or verb == 'wake' and elsewhere or #ARGV - 2
+return verb == 'ask' and answers or verb == 'wake' and elsewhere or #ARGV - 3

@@ -10,7 +10,8 @@
 -- KEYS[6]   watched  hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[7]   events   stream of what happened to commands of watched types
 -- KEYS[8]   lone     hash: mailbox name -> envelope (see shared/lone.lua)
--- KEYS[9]   fired    hash: schedule -> incarnation:number of its last firing in this shard
+-- KEYS[9]   fired    hash: schedule -> incarnation:number of its last firing in this shard; newline, schedule -> that of the last refusal
+--                    that was told
 -- KEYS[10]  flows    hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
 -- KEYS[11]  turns    sorted set of flows, by their virtual time
 -- KEYS[12]  line     sorted set of the places of entities that wait
@@ -25,12 +26,13 @@
 --         compare the number with; refused: d drained, e mailbox full, t shard full, w the mailbox takes nothing. 'gone' if the shard is of
 --         another incarnation
 --
--- What is refused was not touched. The first write may fail at the memory limit, with nothing done; after it nothing fails.
+-- What is refused was not touched; where schedules are watched, it is told once for each number. The first write may fail at the memory limit, with nothing done; after it nothing fails.
 
 local ready, active, stats, later, paused, lone, fired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[8], KEYS[9]
 local call, pcall = redis.call, redis.pcall
 if is_of_another_time(stats, ARGV[2]) then return 'gone' end
-local publish = call('EXISTS', KEYS[6]) == 1 and publisher(KEYS[6], KEYS[7])
+local publish, is_watched
+if call('EXISTS', KEYS[6]) == 1 then publish, is_watched = publisher(KEYS[6], KEYS[7]) end
 local queue_up = call('EXISTS', KEYS[10]) == 1 and open_line(ready, active, KEYS[10], KEYS[11], KEYS[12])
 
 -- Return what a number is: '=' was before, 'u' not comparable; nil: it may be fired.
@@ -49,6 +51,16 @@ local function refusal(name, box, room, record)
   local depth = length + (is_lone(record) and 1 or 0) + (tonumber(call('HGET', later, name)) or 0)
   if depth >= room then return 'e' end
   return (tonumber(call('HGET', stats, 'depth')) or 0) >= tonumber(ARGV[1]) and 't' or nil
+end
+
+-- Tell that a firing is refused, unless that was told before; return the answer.
+local function refuse(answer, schedule, stamp, envelope)
+  local scope, field = '@schedules:' .. schedule, '\n' .. schedule
+  if publish and is_watched(scope) and call('HGET', fired, field) ~= stamp then
+    pcall('HSET', fired, field, stamp)
+    publish('refused', scope, envelope, '', '', '', answer)
+  end
+  return answer
 end
 
 -- Put a command into its mailbox; return the error, if there is one.
@@ -78,10 +90,10 @@ local function fire(arg, box, mark)
   if answer then return answer end
   local before, record = call('HGET', fired, schedule), call('HGET', active, name)
   local known = pcall('GET', mark)
-  if type(known) == 'table' then return 'w' end
-  answer = not known and refusal(name, box, room, record)
-  if answer then return answer end
-  call('HSET', fired, schedule, incarnation .. ':' .. number)
+  local stamp = incarnation .. ':' .. number
+  answer = type(known) == 'table' and 'w' or not known and refusal(name, box, room, record)
+  if answer then return refuse(answer, schedule, stamp, envelope) end
+  call('HSET', fired, schedule, stamp)
   if not queue_up and ARGV[arg + 9] ~= '1' then  -- the first class or tenant: a line is in use
     call('HSET', KEYS[10], 'c0', '0')
     queue_up = open_line(ready, active, KEYS[10], KEYS[11], KEYS[12])
@@ -89,13 +101,16 @@ local function fire(arg, box, mark)
   if known then return 'k' end
   if put(name, box, envelope, record, ARGV[arg + 9]) then
     if before then call('HSET', fired, schedule, before) else call('HDEL', fired, schedule) end
-    return 'w'
+    return refuse('w', schedule, stamp, envelope)
   end
   call('SET', mark, 'q' .. digest .. name)
   for _, counter in ipairs({'depth', 'accepted', 'fired', ARGV[arg + 8] == '1' and 'late' or nil}) do
     pcall('HINCRBY', stats, counter, 1)
   end
-  if publish then publish('accepted', name, envelope, '', '', '', '') end
+  if publish then
+    pcall('HDEL', fired, '\n' .. schedule)
+    publish('accepted', name, envelope, '', '', '', '')
+  end
   return '+'
 end
 

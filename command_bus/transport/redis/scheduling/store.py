@@ -61,7 +61,9 @@ class RedisSchedules(RetryingRequests):
             args: list[Any] = [GROUP, await self._incarnations.of(shard)]
             for each in part:
                 args += (each.name, each.before, each.after, "-" if each.due is None else "=" if each.due < 0 else each.due)
-            answer = await self._run(shard, SCHEDULE_CHANGE, [shard.ready, shard.schedules, shard.due, shard.stats], args)
+                args.append("\n".join(each.told))
+            names = [shard.ready, shard.schedules, shard.due, shard.stats, shard.watched, shard.events]
+            answer = await self._run(shard, SCHEDULE_CHANGE, names, args)
             self._incarnations.check(answer)
             return [letter == ord("1") for letter in answer]
 
@@ -105,7 +107,7 @@ class RedisSchedules(RetryingRequests):
 
     async def forget(self, schedule: str) -> None:
         """See `ScheduleStore`."""
-        await self._everywhere(lambda client, shard: client.hdel(shard.fired, schedule))
+        await self._everywhere(lambda client, shard: client.hdel(shard.fired, schedule, f"\n{schedule}"))
 
     async def pages(self, shard: int) -> AsyncIterator[list[tuple[str, bytes]]]:
         """See `ScheduleStore`."""

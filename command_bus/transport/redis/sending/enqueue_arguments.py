@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from struct import pack
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.submissions import Submission
 
-__all__ = ["enqueue_arguments", "enqueue_one_arguments", "renew"]
+__all__ = ["enqueue_arguments", "enqueue_one_arguments", "flow_argument", "renew"]
 
 _KINDS = {(False, False): "p", (True, False): "m", (False, True): "d", (True, True): "b"}
 
@@ -59,14 +59,25 @@ def enqueue_arguments(
     prefix = keys.mailboxes
     spaces = "".join(f"{room}:{sum(1 for _ in same)} " for room, same in itertools.groupby(rooms))
     letters = "".join(kinds) if marks or delays or flows else ""
-    of_flows = b""
-    if flows:
-        of_flows = "".join(f"{flow} " for flow in flows).encode() + b":" + pack(f">{len(flow_numbers)}H", *flow_numbers)
+    of_flows = _flow_area(flows, flow_numbers) if flows else b""
     args: list[Any] = [
         *head, len(prefix), spaces,
         pack(f">{len(targets)}H", *targets), letters.encode() + of_flows, *envelopes, *digests, *delays,
     ]  # fmt: skip
     return [*head_keys, *[prefix + mailbox for mailbox in boxes], *marks], args
+
+
+def flow_argument(flows: Sequence[str]) -> bytes:
+    """Return the flows of commands as the scripts take them; empty if none of them has a class or a tenant."""
+    if not any(flows):
+        return b""
+    numbers: dict[str, int] = {}
+    of_commands = [numbers.setdefault(flow, len(numbers) + 1) if flow else 0 for flow in flows]
+    return _flow_area(numbers, of_commands)
+
+
+def _flow_area(flows: Iterable[str], numbers: Sequence[int]) -> bytes:
+    return "".join(f"{flow} " for flow in flows).encode() + b":" + pack(f">{len(numbers)}H", *numbers)
 
 
 def enqueue_one_arguments(

@@ -9,6 +9,7 @@ from functools import partial
 from command_bus.errors import CommandBusError
 from command_bus.transport.mailboxes import type_of
 from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.limits.asking import LimitAsks
 from command_bus.transport.redis.limits.waking import LimitWork
@@ -27,6 +28,7 @@ __all__ = ["RedisWorkerSide"]
 
 _log = logging.getLogger("command_bus.worker")
 _SIGN_OFF = 1.0  # seconds
+_PATIENCE = 2.0  # seconds, for what is read once
 _DEEP = 2_000
 """Commands that a mailbox may hold, at least, if its commands are read ahead: up to eleven settled ones that stand in it count, too."""
 
@@ -57,8 +59,9 @@ class RedisWorkerSide:
             line=self._line,
             reads_ahead=lambda mailbox: options.max_depth(type_of(mailbox)) >= _DEEP,
         )
-        self._asks = LimitAsks(connections, keys)
-        self._limit_work = LimitWork(connections, keys, lease=options.lease)
+        incarnations = Incarnations(connections, keys, patience=_PATIENCE)
+        self._asks = LimitAsks(connections, keys, incarnations)
+        self._limit_work = LimitWork(connections, keys, incarnations, lease=options.lease)
         keeper: type[LeaseKeeper] = getattr(connections.factory, "lease_keeper", LeaseKeeper)
         self.leases = keeper(
             connections.factory,

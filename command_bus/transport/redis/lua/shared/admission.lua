@@ -9,6 +9,19 @@ local function limits_in(text, active)
   return tonumber(commands), tonumber(mailboxes) - redis.call('HLEN', active)
 end
 
+-- Return a function that returns the flow of a command by its number. The text has the flows, each with a space, and a colon; then two bytes for
+-- each command: the number of its flow, 0 for none. It is empty if no command has a class or a tenant; else this puts the line into use.
+local function flow_reader(text, flows)
+  if text == '' then return function() return '1' end end
+  local colon, names = string.find(text, ':', 1, true), {}
+  for flow in string.gmatch(string.sub(text, 1, colon), '(%S+) ') do names[#names + 1] = flow end
+  if redis.call('EXISTS', flows) == 0 then redis.call('HSET', flows, 'c0', '0') end
+  return function(i)
+    local high, low = string.byte(text, colon + 2 * i - 1, colon + 2 * i)
+    return names[256 * high + low] or '1'
+  end
+end
+
 -- Return two functions and a third that ends the batch. `put` adds a command to a mailbox and activates that if it was idle; it returns the
 -- error, if there is one, else nil and the command's id in the mailbox, which a lone one has not. `spoiled` returns whether an error
 -- concerns one mailbox, not the server; a mailbox whose ids are used up is activated, because the worker that empties it deletes it with its
