@@ -10,7 +10,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,7 +22,7 @@ from command_bus.cli.options import Target
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
 
-__all__ = ["command_names", "entity_types", "entity_words", "letter_ids"]
+__all__ = ["OnlyType", "command_names", "entity_types", "entity_words", "letter_ids"]
 
 _PATIENCE = 1.0  # seconds
 _SHOWN = 50
@@ -32,6 +32,12 @@ _PLAIN = re.compile(r"[\w.:@%+=,/~-]+")  # a shell inserts a name unquoted, and 
 def entity_types(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the entity types with this prefix, of which a command was accepted or announced."""
     return _ask_server(ctx, incomplete, _types)
+
+
+OnlyType = Annotated[
+    str | None,
+    typer.Argument(metavar="TYPE", show_default=False, autocompletion=entity_types, help="Only of this entity type."),
+]
 
 
 def command_names(ctx: typer.Context, incomplete: str) -> list[str]:

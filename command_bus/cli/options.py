@@ -20,6 +20,7 @@ __all__ = [
     "App",
     "DryRun",
     "Json",
+    "Limit",
     "Namespace",
     "PauseFor",
     "PauseUntil",
@@ -45,6 +46,7 @@ App = Annotated[
     typer.Option(metavar="MODULE[:ATTRIBUTE]", show_default=False, help="Use the bus, classes and settings of an application."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Limit = Annotated[int, typer.Option(min=1, help="How many to show.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 PauseUntil = Annotated[
     str | None, typer.Option("--until", metavar="TIME", show_default=False, help="End the pause then: 2026-12-01T09:00.")

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from command_bus.cli.completion import entity_types
+from command_bus.cli.completion import OnlyType
 from command_bus.cli.connection import on_bus
 from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.json_output import to_json
 from command_bus.cli.listing import print_listing
-from command_bus.cli.options import Json, Target, command_group, with_target
+from command_bus.cli.options import Json, Limit, Target, command_group, with_target
 from command_bus.cli.terminal import echo
 from command_bus.cli.times import parse_moment
 
@@ -27,15 +27,12 @@ delayed = command_group("Delayed commands: list, promote.")
 @delayed.command("list", short_help="List delayed commands, the next first.")
 @with_target
 def list_delayed(
-    entity_type: Annotated[
-        str | None,
-        typer.Argument(metavar="TYPE", show_default=False, autocompletion=entity_types, help="Only of this entity type."),
-    ] = None,
+    entity_type: OnlyType = None,
     *,
     before: Annotated[
         str | None, typer.Option("--before", metavar="TIME", show_default=False, help="Only those due before: 2026-12-01T09:00.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many to show.")] = 50,
+    limit: Limit = 50,
     target: Target,
     as_json: Json = False,
 ) -> None:

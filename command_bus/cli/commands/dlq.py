@@ -14,7 +14,7 @@ from command_bus.cli.commands.letter_selection import LetterSelection, apply_to_
 from command_bus.cli.completion import command_names, entity_types, letter_ids
 from command_bus.cli.connection import on_bus, open_bus, run_command
 from command_bus.cli.json_output import to_json
-from command_bus.cli.options import DryRun, Json, Target, Yes, command_group, with_options, with_target
+from command_bus.cli.options import DryRun, Json, Limit, Target, Yes, command_group, with_options, with_target
 from command_bus.cli.terminal import confirm_or_exit, echo, format_value, usage_error
 from command_bus.cli.times import parse_time
 
@@ -104,7 +104,7 @@ def _filters(
 def list_letters(
     *,
     filters: LetterFilters,
-    limit: Annotated[int, typer.Option(min=1, help="How many to show.")] = 50,
+    limit: Limit = 50,
     count: Annotated[
         bool, typer.Option("--count", help="Count all that match, also beyond the limit: reads every letter.")
     ] = False,

@@ -17,12 +17,12 @@ from command_bus.cli.commands.send import (
     headers_from,
     message_from_class,
 )
-from command_bus.cli.completion import entity_types, schedule_names
+from command_bus.cli.completion import OnlyType, schedule_names
 from command_bus.cli.connection import on_bus
 from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.json_output import to_json
 from command_bus.cli.listing import print_listing
-from command_bus.cli.options import Json, Target, Yes, command_group, with_target
+from command_bus.cli.options import Json, Limit, Target, Yes, command_group, with_target
 from command_bus.cli.terminal import confirm_or_exit, echo, usage_error
 from command_bus.cli.times import parse_duration, parse_moment
 
@@ -62,12 +62,9 @@ class Overlap(StrEnum):
 @schedules.command("list", short_help="List schedules, the next to fire first.")
 @with_target
 def list_schedules(
-    entity_type: Annotated[
-        str | None,
-        typer.Argument(metavar="TYPE", show_default=False, autocompletion=entity_types, help="Only of this entity type."),
-    ] = None,
+    entity_type: OnlyType = None,
     *,
-    limit: Annotated[int, typer.Option(min=1, help="How many to show.")] = 100,
+    limit: Limit = 100,
     target: Target,
     as_json: Json = False,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 from command_bus.cli.completion import entity_types
 from command_bus.cli.connection import on_bus
 from command_bus.cli.listing import print_listing
-from command_bus.cli.options import Json, Target, Yes, command_group, with_target
+from command_bus.cli.options import Json, Limit, Target, Yes, command_group, with_target
 from command_bus.cli.terminal import confirm_or_exit, echo, escape, failure
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ types = command_group("Entity types: list, forget.")
 @with_target
 def list_types(
     *,
-    limit: Annotated[int, typer.Option(min=1, help="How many to show.")] = 100,
+    limit: Limit = 100,
     target: Target,
     as_json: Json = False,
 ) -> None:
