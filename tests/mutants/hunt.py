@@ -39,7 +39,7 @@ def broken_copy(mutant: Mutant) -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory(prefix="command-bus-mutant-") as folder:
         place = Path(folder)
-        shutil.copytree(ROOT / "command_bus", place / "command_bus", ignore=shutil.ignore_patterns("__pycache__", "spark", "cli"))
+        shutil.copytree(ROOT / "command_bus", place / "command_bus", ignore=shutil.ignore_patterns("__pycache__", "cli"))
         for name in ("tests", "scripts", "examples", "pyproject.toml"):
             (place / name).symlink_to(ROOT / name)
         for file, old, new in ((mutant.file, mutant.old, mutant.new), *mutant.more):

@@ -13,6 +13,7 @@ from tests.mutants.reserved import RESERVED
 from tests.mutants.schedules import SCHEDULES
 from tests.mutants.slots import SLOTS
 from tests.mutants.small import SMALL
+from tests.mutants.spark import SPARK
 from tests.mutants.unique import UNIQUE
 from tests.mutants.versions import VERSIONS
 
@@ -30,6 +31,7 @@ PARTS = (
     *SCHEDULES,
     *SLOTS,
     *SMALL,
+    *SPARK,
     *UNIQUE,
     *VERSIONS,
 )
