@@ -6,12 +6,13 @@ around dispatches, and become part of the settlement.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Unpack
 
-from command_bus.errors import InvalidCommand
+from command_bus.errors import InvalidCommand, TransportUnavailable
 from command_bus.messages.message import Message
 from command_bus.messages.options import FollowUpOptions
 from command_bus.messages.outgoing import OutgoingMessage
@@ -21,6 +22,7 @@ from command_bus.transport.submissions import Submission
 
 __all__ = ["MOST_BYTES", "MOST_FOLLOW_UPS", "FollowUps"]
 
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds
 MOST_FOLLOW_UPS = 1_000
 MOST_BYTES = 4 * 1024 * 1024
 """Most follow-ups of one settlement, and their payloads together: one script takes them all."""
@@ -73,14 +75,25 @@ class FollowUps:
     async def settled(self, *, completed: bool) -> tuple[FollowUp, ...]:
         """Return what is sent with this end of the command; called while the handler still counts as running.
 
+        The mailboxes of an entity type may have to be agreed on with the server. While it is away this waits, as the settlement would.
+
         Raises:
-            CommandBusError: An entity type cannot be agreed on, or middleware refuses.
+            CommandBusError: An entity type has other mailboxes there, or middleware refuses.
         """
         return tuple([await self._built(item.out) for item in self._items if completed or item.always])
 
     async def _built(self, out: OutgoingMessage) -> FollowUp:
-        submission = await self._prepare(out)
+        submission = await self._prepared(out)
         return FollowUp(submission.mailbox, submission.command_id, submission.envelope, submission.flow, submission.delay_ms)
+
+    async def _prepared(self, out: OutgoingMessage) -> Submission:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return await self._prepare(out)
+            except TransportUnavailable:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 def follow_up_id(command_id: str, number: int) -> str:
