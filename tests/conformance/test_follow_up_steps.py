@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from command_bus.transport.records import Recount
+from command_bus.transport.redis.admin.recounts import RedisRecounts
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.ready_stream import ensure_ready
@@ -146,6 +148,14 @@ async def test_a_relay_takes_all_and_leaves_nothing(shards: TwoShards) -> None:
     assert await shards.taken() == [each.encode() for each in ids]
     assert await shards.written() == 0
     assert await shards.client(0).zcard(shards.keys.shards[0].due) == 0
+
+
+async def test_what_goes_to_another_shard_is_counted(shards: TwoShards) -> None:
+    await shards.write("f1", "f2")
+    recounts = RedisRecounts(shards.connections, shards.keys, patience=5)
+    assert await recounts.recount(correct=True) == Recount(0, 2, 0)
+    await shards.relay()
+    assert await recounts.recount(correct=False) == Recount(2, 2, 0)
 
 
 async def test_a_relay_that_died_before_it_deleted_doubles_nothing(shards: TwoShards) -> None:

@@ -146,6 +146,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hmget hdel hexists", "parked"),
         ("hget hdel hscan hlen hkeys hstrlen", "delayed"),
         ("hget hmget hset hdel hexists hincrby hscan hgetall", "delayed_counts"),
+        ("xlen", "outs*"),  # commands that go to another shard count, too
         ("hget hset hsetnx hdel hscan", "unique"),
         ("hget hset hdel pexpire", "interrupts"),
         ("exists hget hmget hgetall hset hdel", "flows"),

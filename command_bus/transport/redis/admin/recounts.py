@@ -35,11 +35,13 @@ class RedisRecounts(RetryingRequests):
         )
 
     async def _recount(self, keys: ShardKeys, *, correct: bool) -> Recount:
+        outs = [f"{keys.outs}{shard}" for shard, other in enumerate(self._keys.shards) if other is not keys]
         for _ in range(_TRIES):
             names: Any = await self._ask(keys, _names, keys.active)
             keys_of: list[Any] = [keys.ready, keys.active, keys.stats, keys.delayed, keys.delayed_counts]
-            keys_of += [keys.mailboxes.encode() + name for name in names]
-            answer = await self._run(keys, RECOUNT, keys_of, [GROUP, len(keys.mailboxes), _MOST, _BYTES, int(correct)])
+            keys_of += [*outs, *(keys.mailboxes.encode() + name for name in names)]
+            args = [GROUP, len(keys.mailboxes), _MOST, _BYTES, int(correct), len(outs)]
+            answer = await self._run(keys, RECOUNT, keys_of, args)
             if answer[0] == b"many":
                 return Recount(0, 0, 0, complete=False)
             if answer[0] == b"newer":

@@ -7,12 +7,13 @@
 -- KEYS[3]   stats     hash of counters
 -- KEYS[4]   delayed   hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
 -- KEYS[5]   later     hash: mailbox name -> number of delayed commands
--- KEYS[6…]  the mailboxes that were seen in `active`
+-- KEYS[6…]  the streams of follow-ups for other shards, then the mailboxes that were seen in `active`
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
 -- ARGV[3]   most      mailboxes with work, and delayed commands, that are counted in one step
 -- ARGV[4]   bytes     of delayed commands that are read in one step
 -- ARGV[5]   correct   '1', or '0' to compare only
+-- ARGV[6]   outs      how many streams of follow-ups
 --
 -- returns {'changed'} if a mailbox has commands that was not seen: ask again with it; {'many'} if there is too much for one step; {'newer'} if
 --         one is in a state that only a later release knows; else {the stored depth, the counted one, mailboxes whose number of delayed
@@ -23,7 +24,7 @@ local most = tonumber(ARGV[3])
 if redis.call('HLEN', active) > most or redis.call('HLEN', delayed) > most then return {'many'} end
 
 local boxes = {}
-for key = 6, #KEYS do boxes[string.sub(KEYS[key], ARGV[2] + 1)] = KEYS[key] end
+for key = 6 + ARGV[6], #KEYS do boxes[string.sub(KEYS[key], ARGV[2] + 1)] = KEYS[key] end
 
 -- Return how many commands of a mailbox are not settled; nil and why if that cannot be told.
 local function unsettled(name, record)
@@ -39,6 +40,7 @@ local function unsettled(name, record)
 end
 
 local depth = redis.call('HLEN', delayed)
+for key = 6, 5 + ARGV[6] do depth = depth + redis.call('XLEN', KEYS[key]) end
 local records = redis.call('HGETALL', active)
 for i = 1, #records, 2 do
   local count, why = unsettled(records[i], records[i + 1])
