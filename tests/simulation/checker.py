@@ -271,7 +271,9 @@ def twice(history: History) -> Broken:
         for one, other in pairwise(runs):
             if one.how in ("failed", "cancelled", "shot", "put off", "") or one.ended is None or history.sent[name].replays:
                 continue
-            if not _taken_over(history, one, other.began):
+            if (
+                not _taken_over(history, one, other.began) and name not in history.follow_ups
+            ):  # else its end may not have been known yet
                 yield one.entity, f"{name} {one.how} (attempt {one.attempt}), and was started again while its lease was held"
 
 

@@ -19,7 +19,7 @@ _SENDS = 0.3
 def planned_follow_ups(simulation: Simulation, run: Execution) -> list[Sent]:
     """Return what the handler of a run sends: the same in each attempt."""
     history, random = simulation.history, Random(f"{simulation.seed} {run.id} sends")
-    if ".f" in run.id or random.random() >= _SENDS:
+    if ".f" in run.id or history.sent[run.id].plan or random.random() >= _SENDS:
         return []
     sent = []
     for number in range(random.choice((1, 1, 2, 4))):
