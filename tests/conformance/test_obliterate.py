@@ -259,5 +259,5 @@ async def test_nothing_fires_while_a_namespace_is_deleted_or_behind_it(
         await bus.entities.obliterate(confirm=sandbox.namespace, force=True)
         await asyncio.sleep(1.5)
         assert schedule_keys(await sandbox.keys()) == []
-        assert "the namespace was deleted, or its server has lost its data" in caplog.text
+        assert "was deleted" in caplog.text
     await sandbox.clean()

@@ -187,7 +187,7 @@ async def test_a_warning_while_nobody_serves_a_call(
         calls.append(asyncio.create_task(bus.call(Ping(), timeout=10)))
         await until(lambda: len(_warnings(caplog)) == 2)
         calls.append(asyncio.create_task(bus.call(Refund(account="later"), timeout=10)))
-        watched = bus._sender._overdue
+        watched = bus.sender._overdue
         await until(lambda: watched._number == len(calls))
         await until(lambda: not watched._waiting and watched._warner is not None and watched._warner.done())
         assert ["no live worker" in each for each in _warnings(caplog)] == [True, True]
@@ -210,11 +210,11 @@ async def test_calls_that_are_answered_share_one_timer(sandbox: Sandbox, gate: G
     monkeypatch.setattr("command_bus.transport.redis.admin.announcements.RedisAnnouncements.workers", workers)
     async with sandbox.bus() as bus, bus.worker():
         await asyncio.gather(*(bus.call(Refund(account=f"a-{n}"), timeout=10) for n in range(50)))
-        assert not bus._sender._overdue._waiting
-        first = bus._sender._overdue._timer
+        assert not bus.sender._overdue._waiting
+        first = bus.sender._overdue._timer
         assert first is not None
         await bus.call(Refund(account="a"), timeout=10)
-        assert bus._sender._overdue._timer is first
+        assert bus.sender._overdue._timer is first
     assert first.cancelled()
     assert looks == 0
 

@@ -82,7 +82,7 @@ def test_nothing_that_can_be_printed_shows_a_secret() -> None:
         protection,
         protection.signatures,
         bus.session,
-        bus._sender.builder,
+        bus.sender.builder,
         target,
         target.label,
     )

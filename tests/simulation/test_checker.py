@@ -59,6 +59,18 @@ def letter(tag: str, reason: str, attempts: int) -> Any:
     return SimpleNamespace(payload={"tag": tag}, reason=reason, attempts=attempts)
 
 
+def sent_without_the_end(history: History) -> None:
+    history.follow_ups["p1.2"] = ["p1.1"]  # which started before it returned
+
+
+def settled_without_what_it_sends(history: History) -> None:
+    history.follow_ups["p1.1"] = ["p1.1.f0"]
+
+
+def sent_in_another_order(history: History) -> None:
+    history.follow_ups["p1.1"] = ["p1.3", "p1.2"]
+
+
 def out_of_order(history: History) -> None:
     one, other = history.executions[:2]
     one.id, other.id = other.id, one.id
@@ -305,6 +317,7 @@ BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "starved": [kept_waiting, never_had_its_turn],
     "standstill": [started_again_after_a_lease],
     "paused": [started_while_paused],
+    "follow_ups": [sent_without_the_end, settled_without_what_it_sends, sent_in_another_order],
     "put_off": [woken_too_early, counted_as_an_attempt, overtaken, expired_after_a_snooze],
     "given_up": [started_after_it_was_given_up],
     "told": [told_of_nothing, told_out_of_order, told_twice, not_told_of_the_end],
