@@ -59,13 +59,11 @@ def _killed_at(run: Execution) -> float | None:
 
 def _last_touch(history: History, run: Execution, before: float) -> float | None:
     """Return when its worker last renewed or read its activation."""
-    best: float | None = None
+    mine: list[float] = []
     for activation, touches in history.touches.items():
-        if history.homes.get(activation) != f"item:{run.entity}":
-            continue
-        if (mine := [at for at, who in touches if who == run.worker and at <= before]) and touches[0][0] <= run.began:
-            best = max(best or 0.0, mine[-1])
-    return best
+        if history.homes.get(activation) == f"item:{run.entity}" and touches[0][0] <= run.began:
+            mine += [at for at, who in touches if who == run.worker and at <= before][-1:]
+    return max(mine, default=None)
 
 
 def _in_thread(history: History, run: Execution) -> bool:

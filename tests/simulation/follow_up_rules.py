@@ -22,7 +22,7 @@ def follow_ups(history: History) -> Iterator[tuple[str, str]]:
             if not any(run.ended is not None and run.ended <= first.began for run in ended):
                 yield entity, f"{name} started, and {cause}, which sends it, had not returned"
         last = max(runs, key=lambda run: run.fence) if runs else None
-        if last is not None and last in ended and cause not in buried and not history.stuck:
+        if last is not None and last in ended and cause not in buried and not history.sent[cause].discarded and not history.stuck:
             for name in names:
                 if name not in firsts and name not in buried:
                     yield entity, f"{cause} returned and was settled, and {name}, which it sends, never started"
