@@ -14,7 +14,8 @@ from command_bus.transport.redis.mailbox_record import parse_record
 
 __all__ = ["LimitWatch", "limits_of"]
 
-_SLACK = 1e-6
+_SLACK = 1.0
+"""Tokens: a start that was asked for takes its token when leave is given, and follows by the time of a request, which may be slow here."""
 _CALLED = re.compile(rb"\.\d+x$")
 """Entities that a handler calls (see `workload.py`): they run under its place."""
 
