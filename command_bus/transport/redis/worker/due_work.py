@@ -89,14 +89,21 @@ class DueTimes:
         """Record a tick: there is a new earliest time, and only this worker knows it."""
         self.lateness = 0.0
 
-    def looked(self, members: Sequence[tuple[str, float]], server_ms: int, now: float) -> list[Member]:
-        """Record the earliest members in their order; return those that are due."""
+    def looked(self, members: Sequence[tuple[str, float]], server_ms: int, now: float, *, took: float = 0.0) -> list[Member]:
+        """Record the earliest members in their order; return those that are due.
+
+        Args:
+            members: Names and times.
+            server_ms: The server's time of the look.
+            now: This process's time when it was answered.
+            took: Seconds until it was answered. After a long one the server's clock only seems to have gone back.
+        """
         first = min(self._seen.items(), key=lambda item: item[1].at, default=None)
         seen: dict[str, _Seen] = {}
         due: list[Member] = []
         for name, score in members:
             at, before = now + (score - server_ms) / 1000, self._seen.get(name)
-            if before is not None and before.score == score and at > before.at + _STEP:
+            if before is not None and before.score == score and at > before.at + _STEP + took:
                 at = before.at  # the server's clock has gone back
             if self.is_left((name, score), now):
                 seen[name] = _Seen(score, self._left[name, score])
@@ -226,7 +233,7 @@ class DueWork:
     async def _due(self) -> list[Member]:
         """Return what is due of the first members: a page, or more where a page has nothing that this worker can promote."""
         members: list[tuple[str, float]] = []
-        start, server_ms, now = 0, 0, 0.0
+        start, server_ms, now, asked = 0, 0, 0.0, mono()
         self._full = True
         while self._full and all(self._times.is_left(member, now) for member in members):
             (seconds, micros), scored, in_use = await self._connections.ask(self._look, start)
@@ -234,7 +241,7 @@ class DueWork:
             server_ms, now = seconds * 1000 + micros // 1000, mono()
             members += [(name.decode(), score) for name, score in scored if name[:2] in self._prefixes]
             start, self._full = start + _PAGE, len(scored) == _PAGE
-        return self._times.looked(members, server_ms, now)
+        return self._times.looked(members, server_ms, now, took=now - asked)
 
     async def _look(self, client: Redis, start: int) -> Any:
         pipeline = client.pipeline(transaction=False)
