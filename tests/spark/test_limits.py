@@ -139,7 +139,7 @@ def test_a_server_out_of_memory_is_waited_for(spark: SparkSession, full: Namespa
     rows = journeys(spark, trucks=20, each=50).withColumn("note", F.repeat("truck", 900))
     with Redis.from_url(full.url, decode_responses=True) as client:
         if not from_the_start:  # room for some hundred of a thousand
-            client.config_set("maxmemory", int(client.info("memory")["used_memory"]) + 1_000_000)
+            client.config_set("maxmemory", int(client.info("memory")["used_memory"]) + 2_000_000)
         else:
             dispatch_dataframe(rows.limit(1), Move, key="seq", order_by="seq", dispatch_id="0", **full.options)
             client.config_set("maxmemory", 1)
