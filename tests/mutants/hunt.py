@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.mutants.mutant import SIMULATION, Mutant
 
-__all__ = ["Verdict", "broken_copy", "hunt"]
+__all__ = ["Verdict", "broken_copy", "broken_texts", "hunt"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,13 +42,24 @@ def broken_copy(mutant: Mutant) -> Iterator[Path]:
         shutil.copytree(ROOT / "command_bus", place / "command_bus", ignore=shutil.ignore_patterns("__pycache__", "cli"))
         for name in ("tests", "scripts", "examples", "pyproject.toml"):
             (place / name).symlink_to(ROOT / name)
-        for file, old, new in ((mutant.file, mutant.old, mutant.new), *mutant.more):
-            path = place / "command_bus" / file
-            text = path.read_text(encoding="utf-8")
-            if text.count(old) != 1:
-                raise LookupError(f"{mutant.name}: {file} has its text {text.count(old)} times: rewrite the mutant")
-            path.write_text(text.replace(old, new), encoding="utf-8")
+        for file, text in broken_texts(mutant).items():
+            (place / "command_bus" / file).write_text(text, encoding="utf-8")
         yield place
+
+
+def broken_texts(mutant: Mutant) -> dict[str, str]:
+    """Return the files that it changes, with their new texts.
+
+    Raises:
+        LookupError: The text that it replaces is not there, or not once.
+    """
+    texts: dict[str, str] = {}
+    for file, old, new in ((mutant.file, mutant.old, mutant.new), *mutant.more):
+        text = texts.get(file) or (ROOT / "command_bus" / file).read_text(encoding="utf-8")
+        if text.count(old) != 1:
+            raise LookupError(f"{mutant.name}: {file} has its text {text.count(old)} times: rewrite the mutant")
+        texts[file] = text.replace(old, new)
+    return texts
 
 
 def hunt(mutant: Mutant, seeds: int, jobs: int = 1) -> Verdict:
