@@ -52,9 +52,6 @@ class FollowUps:
         self._items: list[_Item] = []
         self._bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._items)
-
     def add(self, command: Message[Any], *, always: bool, **options: Unpack[FollowUpOptions]) -> str:
         """See `Outbox`."""
         number = len(self._items) + 1
@@ -97,5 +94,5 @@ class FollowUps:
 
 
 def follow_up_id(command_id: str, number: int) -> str:
-    """Return the id of the nth command that a handler sends: the same in each attempt, and no longer after many generations."""
+    """Return the id of the nth command that a handler sends: the same in each attempt, and of the same length however long the chain of causes is."""
     return "~" + blake2b(f"{command_id}\0{number}".encode(), digest_size=16).hexdigest()

@@ -21,7 +21,7 @@ FOLLOW_UPS = (
     Mutant(
         "a settlement sends nothing",
         f"{_LUA}/advance/3b_verbs.lua",
-        "    for _, each in ipairs(left.follow_ups or {}) do sending[#sending + 1] = each end\n",
+        "      for _, each in ipairs(left.follow_ups) do sending[#sending + 1] = each end\n",
         "",
         f"{_STEPS}::test_it_is_sent_by_the_settlement_and_by_no_repetition",
     ),

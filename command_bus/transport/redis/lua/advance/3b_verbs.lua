@@ -47,7 +47,9 @@ local function settle(step, verb, name, activation, holder, follow, left, parts)
     write_mark(left, false, name, message)
     push_reply(left)
     if left.outcomes then keep_outcome(left.record, left.outcomes, left.outcome) end
-    for _, each in ipairs(left.follow_ups or {}) do sending[#sending + 1] = each end
+    if left.follow_ups then
+      for _, each in ipairs(left.follow_ups) do sending[#sending + 1] = each end
+    end
   end
   if parts ~= '' then parts = string.gsub(parts, '|z=[^|]*', '') end  -- the snoozes of the command that is settled: shared/snooze.lua
   return start(step, name, activation, holder, head, 0, '0', follow, parts)
