@@ -16,6 +16,7 @@ from command_bus import (
     InvalidCommand,
     Reject,
     RetryPolicy,
+    Unique,
 )
 from tests.conformance.conftest import Sandbox
 
@@ -229,6 +230,24 @@ async def test_too_many_are_refused_at_the_call(sandbox: Sandbox) -> None:
         await bus.wait_idle(20)
         assert (await bus.stats()).settled == 1001
     assert errors
+
+
+async def test_118_what_cannot_be_sent_is_refused_at_the_call(sandbox: Sandbox) -> None:
+    class Folded(Command[None], entity="parcel", unique=Unique("k")):
+        parcel: EntityId
+
+    @sandbox.registry.handles(Order)
+    async def order(command: Order, context: CommandContext) -> int:
+        with pytest.raises(InvalidCommand, match=r"context\.dispatch"):
+            context.send(Folded(parcel="p-0"))
+        with pytest.raises(InvalidCommand, match="delay"):
+            context.send(Ship(parcel="p-0", number=0), delay=-1)
+        return 7
+
+    async with sandbox.bus() as bus, bus.worker():
+        assert await bus.call(Order(order="o-1"), timeout=10) == 7
+        await bus.wait_idle(10)
+        assert (await bus.stats()).settled == 1
 
 
 def test_a_context_made_by_hand_tells_what_was_sent() -> None:
