@@ -2,7 +2,7 @@
 PYTHON ?= python3
 SETUP = $(PYTHON) scripts/setup.py
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-lite demo-full demo-stream demo-shops test test-all test-pythons bench bench-all bench-spark proofs chaos simulate mutants fuzz docs check format lock clean
+.PHONY: help setup demo demo-lite demo-full demo-stream demo-shops demo-checkout test test-all test-pythons bench bench-all bench-spark proofs chaos simulate mutants fuzz docs check format lock clean
 
 help:       ## list these targets
 	@sed -n 's/^\([a-z-]*\): *## /  make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -21,6 +21,9 @@ demo-stream: ## a stream of real purchases, with invalid rows, a query that is s
 
 demo-shops: ## shops under a partner's rate limit, books closed at night, a debounced index, refunds; workers are killed all the while
 	@$(SETUP) demo-shops $(ARGS)
+
+demo-checkout: ## orders over three services: a payment provider that fails, a person who approves; a worker is killed each second
+	@$(SETUP) demo-checkout $(ARGS)
 
 test:       ## the tests but the slow ones, those of Spark where there is a Java 17 (ARGS="-k word -x" is passed on to pytest)
 	@$(SETUP) test $(ARGS)
@@ -52,7 +55,7 @@ chaos:      ## ten minutes of faults on a real bus, and a verdict on what was re
 simulate:   ## seeds of the deterministic simulator: faults, and every promise checked (ARGS="--seeds 20000", "--seed 4711 --seeds 1")
 	@$(SETUP) simulate $(ARGS)
 
-mutants:    ## break the bus in fifty ways; each must be found out
+mutants:    ## break the code on purpose, one bug at a time; the tests must find each
 	@$(SETUP) mutants $(ARGS)
 
 docs:       ## build the documentation site in build/site, warnings as errors

@@ -1,4 +1,4 @@
-"""What compression costs and saves, without a server: `python -m benchmarks.compression`."""
+"""The cost and the gain of compression, without a server: `python -m benchmarks.compression`."""
 
 from __future__ import annotations
 

@@ -24,6 +24,8 @@ _COLUMNS = {
 _WIDTH = 11
 _WORDS = {True: "met", False: "MISSED", None: "unknown"}
 _MORE = {
+    "p95_ms": "p95 ms",
+    "slowest_p95_ms": "p95 ms of the slowest page",
     "bound_per_s": "one server core bears/s",
     "bytes_each": "bytes each",
     "mark_bytes": "bytes a dedup mark",
@@ -36,6 +38,9 @@ _MORE = {
     "ahead_most": "most",
     "wakes_each": "wake-ups a start",
     "idle_percent": "% of a core",
+    "server_percent": "server %",
+    "idle_before_percent": "before: % of a core",
+    "server_before_percent": "server %",
     "size": "size",
 }
 

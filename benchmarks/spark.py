@@ -39,7 +39,7 @@ from command_bus.embedded import EmbeddedServer
 from command_bus.spark import command_id, dispatch_dataframe
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.target import Target
-from command_bus.spark.writing.command_mapping import named_command
+from command_bus.spark.writing.command_lookup import named_command
 from command_bus.spark.writing.writer import WritePlan
 from command_bus.transport.bulk import Version
 

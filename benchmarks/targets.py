@@ -27,6 +27,10 @@ _BATCHES = "dispatch, batches of 1,000"
 _CALL = "call, 1 in flight"
 _CALLS = "call, 50 in flight"
 _WAKE_UP = "wake-up of an idle worker"
+_STEP = "durable, a step, 1,000 entities"
+_FIVE = "durable, five steps, 1 in flight"
+_WAITS = "durable, commands that wait"
+_PAGES = "dashboard, pages"
 
 
 def verdicts(figures: Measured, peers: Mapping[str, str]) -> list[Verdict]:
@@ -125,6 +129,14 @@ _AHEAD: tuple[Target, ...] = (
         beside=Peers(_CALLS, _CALLS),
     ),
     _all_of("a million entities", *_growth("entities")),
+    _all_of(_STEP, _rate(_STEP, 26_000), _cpu(_STEP, "server", 12), _cpu(_STEP, "worker", 40)),
+    _all_of(
+        _FIVE,
+        Condition("p50 ≤ 2 ms", _of(_FIVE, "p50_ms"), _just(2), at_most=True),
+        beside=Peers(_FIVE, _FIVE, "p50_ms"),
+    ),
+    _all_of(_WAITS, _bytes(_WAITS, 1000)),
+    _all_of(_PAGES, Condition("p95 of the slowest page ≤ 150 ms", _of(_PAGES, "slowest_p95_ms"), _just(150), at_most=True)),
 )
 
 _KEPT: tuple[Target, ...] = (

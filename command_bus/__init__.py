@@ -19,9 +19,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from command_bus.admin.audit import AuditEntry, AuditPage
+    from command_bus.admin.command_status import CommandStatus
     from command_bus.admin.commands import DelayedCommand
     from command_bus.admin.entity import EntityScope
-    from command_bus.admin.events import Event
+    from command_bus.admin.events import Event, EventPage
+    from command_bus.admin.history import HistoryEntry, HistoryPage
     from command_bus.admin.info import (
         AbortReport,
         DeadLetter,
@@ -30,16 +33,25 @@ if TYPE_CHECKING:
         EntityPage,
         EntityTypeInfo,
         HoldInfo,
+        LetterPage,
         Stats,
         UniqueKeyInfo,
         UniqueKeyPage,
         WaitingCommand,
     )
     from command_bus.admin.limits import LimitInfo
+    from command_bus.admin.records import CommandRecord, LogEntry, StepInfo
+    from command_bus.admin.search import FoundEntities
+    from command_bus.admin.suspensions import AwaitedInfo, SuspensionInfo
+    from command_bus.admin.trends import TrendPoint
+    from command_bus.admin.views import StandingEntity, Standstill
     from command_bus.bus import CommandBus
     from command_bus.errors import (
+        BadReport,
         BadResult,
+        BadSignal,
         BadSignature,
+        BadStep,
         BusClosed,
         CallCycle,
         CommandBusError,
@@ -55,6 +67,7 @@ if TYPE_CHECKING:
         Draining,
         EntitiesStopped,
         EntityTypeInUse,
+        HandlerOver,
         IdempotencyConflict,
         IdleTimeout,
         InvalidCommand,
@@ -70,6 +83,7 @@ if TYPE_CHECKING:
         RegistrationError,
         Reject,
         ResultNotKept,
+        StepMismatch,
         TooManyEntityTypes,
         TransportUnavailable,
         Unconfirmed,
@@ -78,16 +92,20 @@ if TYPE_CHECKING:
         UnknownDeadLetter,
         UnknownLimit,
         UnknownSchedule,
+        UnknownWebhook,
         UnsuitableServer,
         WorkersLive,
         WrongEventLoop,
     )
     from command_bus.handlers.registry import HandlerRegistry, handles
     from command_bus.messages.context import CommandContext
+    from command_bus.messages.durable import Durable, DurableContext
+    from command_bus.messages.history import History
     from command_bus.messages.limits import Limit, Rate
     from command_bus.messages.message import Command, EntityId, Message, Query
     from command_bus.messages.outgoing import Envelope, Outbound, OutgoingMessage
     from command_bus.messages.policies import EntityPolicy, Lanes, PerEntity, lanes, per_entity
+    from command_bus.messages.progress import ProgressInfo
     from command_bus.messages.put_off import GiveUp, Snooze
     from command_bus.messages.receipts import BatchOutcome, BatchResult, Receipt, SyncReceipt
     from command_bus.messages.retry_policy import RetryPolicy
@@ -108,8 +126,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AbortReport",
+    "AuditEntry",
+    "AuditPage",
+    "AwaitedInfo",
+    "BadReport",
     "BadResult",
+    "BadSignal",
     "BadSignature",
+    "BadStep",
     "BatchOutcome",
     "BatchResult",
     "BlockingCallWarning",
@@ -125,7 +149,9 @@ __all__ = [
     "CommandFailed",
     "CommandInfo",
     "CommandInterrupted",
+    "CommandRecord",
     "CommandRejected",
+    "CommandStatus",
     "CommandTimeout",
     "Cron",
     "DeadLetter",
@@ -134,6 +160,8 @@ __all__ = [
     "DispatchFenced",
     "DispatchStalled",
     "Draining",
+    "Durable",
+    "DurableContext",
     "EntitiesStopped",
     "EntityDetails",
     "EntityId",
@@ -145,9 +173,15 @@ __all__ = [
     "EntityTypeInfo",
     "Envelope",
     "Event",
+    "EventPage",
     "Every",
+    "FoundEntities",
     "GiveUp",
+    "HandlerOver",
     "HandlerRegistry",
+    "History",
+    "HistoryEntry",
+    "HistoryPage",
     "HoldInfo",
     "IdempotencyConflict",
     "IdleTimeout",
@@ -155,8 +189,10 @@ __all__ = [
     "InvalidRows",
     "InvalidSettings",
     "Lanes",
+    "LetterPage",
     "Limit",
     "LimitInfo",
+    "LogEntry",
     "MayNotReplace",
     "Message",
     "Middleware",
@@ -171,6 +207,7 @@ __all__ = [
     "PayloadTooLarge",
     "PerEntity",
     "Proceed",
+    "ProgressInfo",
     "Query",
     "QueueFull",
     "Rate",
@@ -183,13 +220,19 @@ __all__ = [
     "ScheduleInfo",
     "Sending",
     "Snooze",
+    "StandingEntity",
+    "Standstill",
     "Stats",
+    "StepInfo",
+    "StepMismatch",
     "StopReport",
+    "SuspensionInfo",
     "SyncCommandBus",
     "SyncEntityScope",
     "SyncReceipt",
     "TooManyEntityTypes",
     "TransportUnavailable",
+    "TrendPoint",
     "Unconfirmed",
     "Unique",
     "UniqueKeyInfo",
@@ -199,6 +242,7 @@ __all__ = [
     "UnknownDeadLetter",
     "UnknownLimit",
     "UnknownSchedule",
+    "UnknownWebhook",
     "UnsuitableServer",
     "WaitingCommand",
     "Worker",
@@ -220,14 +264,24 @@ _HOMES = {
     "bus": "CommandBus",
     "sync.thread": "BlockingCallWarning",
     "messages.context": "CommandContext",
+    "messages.durable": "Durable DurableContext",
+    "admin.audit": "AuditEntry AuditPage",
+    "admin.search": "FoundEntities",
+    "admin.trends": "TrendPoint",
+    "admin.views": "StandingEntity Standstill",
+    "admin.command_status": "CommandStatus",
     "admin.commands": "DelayedCommand",
+    "admin.records": "CommandRecord LogEntry StepInfo",
+    "admin.suspensions": "AwaitedInfo SuspensionInfo",
     "admin.entity": "EntityScope",
-    "admin.events": "Event",
-    "admin.info": "AbortReport DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo Stats"
+    "admin.events": "Event EventPage",
+    "admin.history": "HistoryEntry HistoryPage",
+    "admin.info": "AbortReport DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo LetterPage Stats"
     " UniqueKeyInfo UniqueKeyPage WaitingCommand",
     "transport.records": "Recount",
     "serialization.announcements": "CommandInfo WorkerInfo WorkerStatus",
     "admin.limits": "LimitInfo",
+    "messages.history": "History",
     "messages.limits": "Limit Rate",
     "messages.message": "Command EntityId Message Query",
     "middleware": "Middleware Proceed Sending",
@@ -236,6 +290,7 @@ _HOMES = {
     "messages.policies": "EntityPolicy Lanes PerEntity lanes per_entity",
     "messages.retry_policy": "RetryPolicy",
     "messages.receipts": "BatchOutcome BatchResult Receipt SyncReceipt",
+    "messages.progress": "ProgressInfo",
     "messages.put_off": "GiveUp Snooze",
     "messages.unique": "Unique",
     "messages.upcasting": "upcasts",

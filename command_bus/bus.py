@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
+from command_bus.admin.audit import Audit
 from command_bus.admin.commands import Commands
 from command_bus.admin.dead_letters import DeadLetters
 from command_bus.admin.entities import Entities
@@ -18,19 +19,25 @@ from command_bus.admin.entity import EntityScope
 from command_bus.admin.events import Events
 from command_bus.admin.fairness import Fairness
 from command_bus.admin.fleet import Fleet
+from command_bus.admin.history import CommandHistory
 from command_bus.admin.info import Stats
 from command_bus.admin.limits import Limits
 from command_bus.admin.statistics import Statistics
-from command_bus.admin.waiting import WaitingCommands
+from command_bus.admin.trends import Trends
+from command_bus.admin.views import Views
 from command_bus.clock import checked_seconds, mono
 from command_bus.handlers.registry import HandlerRegistry, default_registry
+from command_bus.messages.history import HistoryChoice
 from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope
 from command_bus.messages.policies import Priority, RetryPolicy
+from command_bus.messages.progress import OnProgress
 from command_bus.messages.receipts import BatchResult, Receipt
 from command_bus.messages.unique import Unique
 from command_bus.middleware import Middleware
+from command_bus.notifications.notifications import Notifications
+from command_bus.notifications.notifier import Notifier
 from command_bus.observer import Observer
 from command_bus.scheduling.schedules import Schedules
 from command_bus.sending.sender import Sender
@@ -57,6 +64,7 @@ class BusOptions(SettingOverrides, total=False):
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
     cipher: PayloadCipher | None
     observer: Observer | None
+    notifier: Notifier | None
     clients: Clients | None
     open_transport: TransportOpener | None
 
@@ -83,6 +91,7 @@ class CommandBus:
         lifespan: Makes an async context manager that a worker holds open from before its first command until its last.
         cipher: Encrypts payloads, and replies to encrypted commands.
         observer: Receives what happens, for metrics: `command_bus.telemetry.metrics.PrometheusMetrics()`, for example.
+        notifier: Tells others what happens: `command_bus.notifications.RedisNotifier()`, for example.
         clients: Where to connect to instead of a URL: `command_bus.transport.redis.memory.MemoryClients()`, for example.
         open_transport: Opens another transport than Redis's, as `command_bus.transport.interfaces` describes it.
 
@@ -96,6 +105,11 @@ class CommandBus:
         events: What happens to commands of watched entity types: `async for event in bus.events()`.
         commands: Single commands that wait: list and reschedule delayed ones.
         schedules: Commands that come at times: put, list, pause, trigger, remove their schedules.
+        history: How commands ended that have a history: get one by its id, search.
+        notifier: What is told, and who listens: `async with bus.notifier.listen("work", types={"order"}) as woken: …`.
+        views: What stands still, and entities by a part of their ids, at a cost that does not grow with the namespace.
+        audit: What operators did, and why: write and read it.
+        trends: Figures of the last days, a minute apart.
         session: The connection, which workers and operators of this bus share.
         sender: What it sends with; its workers send follow-ups by it.
 
@@ -114,6 +128,7 @@ class CommandBus:
         lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
         cipher: PayloadCipher | None = None,
         observer: Observer | None = None,
+        notifier: Notifier | None = None,
         clients: Clients | None = None,
         open_transport: TransportOpener | None = None,
         **overrides: Unpack[SettingOverrides],
@@ -126,6 +141,9 @@ class CommandBus:
             self.settings, Protection.of(self.settings, cipher), clients=clients, open_transport=open_transport, owner=self
         )
         self.session.observer = observer
+        self.notifier = Notifications(notifier, self.settings.namespace, lambda: self.session.transport)
+        self.session.notifications = self.notifier
+        self.session.attach(self.notifier)
         self.sender = Sender(self.session, middleware)
         self.dead_letters = DeadLetters(self.session)
         self.entities = Entities(self.session)
@@ -136,6 +154,10 @@ class CommandBus:
         self.commands = Commands(self.session)
         self.schedules = Schedules(self.session, self.sender)
         self.limits = Limits(self.session)
+        self.history = CommandHistory(self.session)
+        self.views = Views(self.session)
+        self.audit = Audit(self.session)
+        self.trends = Trends(self.session)
 
     @classmethod
     def in_memory(cls, **arguments: Unpack[BusArguments]) -> Self:
@@ -234,6 +256,7 @@ class CommandBus:
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
         unique: Unique | None = None,
+        history: HistoryChoice | None = None,
     ) -> Receipt[R]:
         """Accept a command: when this returns, the server has it.
 
@@ -249,6 +272,7 @@ class CommandBus:
             retry: How its failures are retried, rather than as its class says. What errors are retried its class says.
             attempt_timeout: Seconds that one attempt of its handler may take, rather than as its class says.
             unique: Folds it with others of its entity that have the same key; by default as its class says.
+            history: What is kept of its end, as `"30 days"` or a `History`, rather than as its class says; `False`: nothing.
 
         Raises:
             InvalidCommand: It cannot be sent (also a ValueError).
@@ -259,7 +283,7 @@ class CommandBus:
         """
         return await self.sender.dispatch(
             command, command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
-            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority,
+            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority, history=history,
         )  # fmt: skip
 
     async def dispatch_raw(
@@ -280,6 +304,7 @@ class CommandBus:
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
         unique: Unique | None = None,
+        history: HistoryChoice | None = None,
     ) -> Receipt[Any]:
         """Dispatch without the command's class: the worker validates the payload. `None, None` names no entity.
 
@@ -287,7 +312,7 @@ class CommandBus:
         """
         options = DispatchOptions(
             command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
-            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority,
+            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority, history=history,
         )  # fmt: skip
         return await self.sender.dispatch_raw(entity_type, entity_id, name, payload, version=version, **options)
 
@@ -313,6 +338,8 @@ class CommandBus:
         priority: Priority | None = None,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
+        history: HistoryChoice | None = None,
+        on_progress: OnProgress | None = None,
     ) -> R:
         """Send a command or query and wait for its reply; a repeat of a settled command id gets the stored reply.
 
@@ -325,6 +352,10 @@ class CommandBus:
             priority: As for `dispatch`.
             retry: As for `dispatch`.
             attempt_timeout: As for `dispatch`.
+            history: As for `dispatch`.
+            on_progress: Is called with a `ProgressInfo`, and awaited if it can be, whenever the handler has said by `context.progress` how far it
+                is. What is replaced between two looks, 50 ms to a second, is not seen. Needs the rights of an operator. An error that it raises
+                ends this wait, not the command.
 
         Raises:
             CommandRejected: The handler refused it.
@@ -338,7 +369,7 @@ class CommandBus:
         """
         return await self.sender.call(
             command, timeout=timeout, command_id=command_id, headers=headers, priority=priority,
-            retry=retry, attempt_timeout=attempt_timeout,
+            retry=retry, attempt_timeout=attempt_timeout, history=history, on_progress=on_progress,
         )  # fmt: skip
 
     async def call_raw(
@@ -355,11 +386,12 @@ class CommandBus:
         priority: Priority | None = None,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
+        history: HistoryChoice | None = None,
     ) -> Any:
         """Call without the command's class: the worker validates the payload, the reply is plain data. `None, None` names no entity."""
         return await self.sender.call_raw(
             entity_type, entity_id, name, payload, version=version, timeout=timeout, command_id=command_id, headers=headers,
-            priority=priority, retry=retry, attempt_timeout=attempt_timeout,
+            priority=priority, retry=retry, attempt_timeout=attempt_timeout, history=history,
         )  # fmt: skip
 
     @overload
@@ -388,13 +420,9 @@ class CommandBus:
         """
         return await self.sender.result(command_id, command_type, timeout)
 
-    async def cancel(self, command_id: str | UUID) -> bool:
-        """Take a waiting command out of line; its caller gets `CommandCancelled`. False if it runs, has run or is unknown.
-
-        Quick for ids that were given, for calls and for delayed commands. For the generated id of a dispatch every line is looked through:
-        `bus.entity(…).cancel(…)` looks through one.
-        """
-        return await WaitingCommands(self.session).cancel(str(command_id))
+    async def cancel(self, command_id: str | UUID, *, running: bool = False, reason: str = "", wait: float = 10.0) -> bool:
+        """Cancel a command: see `Commands.cancel`, reached as `bus.commands.cancel`. `bus.entity(…).cancel(…)` looks through one line only."""
+        return await self.commands.cancel(command_id, running=running, reason=reason, wait=wait)
 
     def entity(self, entity_type: str, entity_id: str | int) -> EntityScope:
         """Return the scope of one entity: send to it, read its depth, pause, drain, resume and purge it."""

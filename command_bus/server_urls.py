@@ -10,7 +10,7 @@ import re
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-__all__ = ["ALL_SCHEMES", "SCHEMES_OF_SEVERAL", "has_password", "redacted", "unverified", "url_fault", "weakened"]
+__all__ = ["ALL_SCHEMES", "SCHEMES_OF_SEVERAL", "has_password", "redacted", "split_url", "unverified", "url_fault", "weakened"]
 
 SCHEMES_OF_SEVERAL: Final = ("redis+sentinel://", "rediss+sentinel://", "redis+cluster://", "rediss+cluster://")
 ALL_SCHEMES: Final = ("redis://", "rediss://", "unix://", *SCHEMES_OF_SEVERAL)
@@ -19,10 +19,29 @@ _QUOTE = "quote special characters of user and password: / as %2F, ? as %3F, # a
 _UNQUOTABLE = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
 _SCHEME = re.compile(r"[a-z][a-z0-9+]*")
 _PLACE = re.compile(r"(\[[^\]]+\]|[^:\[\]]+)(:[0-9]{1,5})?")
+_END_OF_PLACE = re.compile(r"[/?#]")
 _OPTION = re.compile(r"[a-z][a-z0-9_]*")
 _WITH_AT = re.compile(r"(sentinel_)?(username|password|client_name|ssl_password)=", re.IGNORECASE)
 _MODERN = ("771", "772")  # ssl.TLSVersion.TLSv1_2 and TLSv1_3, as a URL writes them
 _WORD_OF_SECRETS = "pass"
+
+
+def split_url(url: str) -> SplitResult:
+    """Return the parts of a URL, the same on every Python: `urlsplit` of some refuses brackets in any address but the first.
+
+    Raises:
+        ValueError: An address is not sound. The text of the error may have a part of the URL in it.
+    """
+    scheme, found, rest = url.partition("://")
+    if not found:
+        return urlsplit(url)
+    place = _END_OF_PLACE.split(rest, maxsplit=1)[0]
+    login, at, hosts = place.rpartition("@")
+    for host in hosts.split(",") if url.startswith(SCHEMES_OF_SEVERAL) else [hosts]:
+        urlsplit(f"//{host}")
+        if "[" in host and not _PLACE.fullmatch(host):
+            raise ValueError("brackets stand around a whole address")
+    return urlsplit(f"{scheme}://{login}{at}{rest[len(place) :]}")._replace(netloc=place)
 
 
 def url_fault(url: str) -> str | None:
@@ -32,7 +51,7 @@ def url_fault(url: str) -> str | None:
     if _UNQUOTABLE.search(url):
         return f"it has blanks or control characters; {_QUOTE}"
     try:
-        parts = urlsplit(url)
+        parts = split_url(url)
         port = None if url.startswith(SCHEMES_OF_SEVERAL) else parts.port
     except ValueError:  # its text has a part of the URL in it
         return f"what stands where host and port belong is neither; {_QUOTE}"
@@ -57,7 +76,7 @@ def redacted(url: str) -> str:
         return "***"
     if url_fault(url) is not None:
         return f"{scheme}://***"
-    parts = urlsplit(url)
+    parts = split_url(url)
     login, at, place = parts.netloc.rpartition("@")
     user, colon, _ = login.partition(":")
     query = "&".join(_shown_option(each) for each in parts.query.split("&"))
@@ -66,7 +85,7 @@ def redacted(url: str) -> str:
 
 def has_password(url: str) -> bool:
     """Return whether a sound URL has a password in it."""
-    parts = urlsplit(url)
+    parts = split_url(url)
     login = parts.netloc.rpartition("@")[0]
     return bool(login.partition(":")[2]) or any(_WORD_OF_SECRETS in name.lower() for name, value in _options(parts) if value)
 
@@ -110,7 +129,7 @@ def _options(parts: SplitResult) -> list[tuple[str, str]]:
 
 def _split(url: str) -> SplitResult:
     try:
-        return urlsplit(url)
+        return split_url(url)
     except ValueError:
         return urlsplit("")
 

@@ -16,6 +16,8 @@ from typing import Any, Protocol, TypeAlias
 from weakref import WeakSet
 
 from command_bus.errors import BusClosed, InvalidSettings, UnsuitableServer, WrongEventLoop
+from command_bus.notifications.notifications import Notifications
+from command_bus.notifications.producer import NotifyingProducer
 from command_bus.observer import ObservedProducer, Observer
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
@@ -90,6 +92,7 @@ class Session:
         clients: As given; may be set while the session is not open.
         owner: As given.
         observer: Receives what happens; may be set until the session opens.
+        notifications: What it tells others; None: nothing.
         hook: Watches this session; None: `every_hook` does, if there is one.
     """
 
@@ -110,6 +113,7 @@ class Session:
         self.protection = protection
         self.clients = clients
         self.observer: Observer | None = None
+        self.notifications: Notifications | None = None
         self.hook: SessionHook | None = None
         self._transport: Transport | None = None
         self._guard: Guard | None = None
@@ -214,6 +218,10 @@ class Session:
                     transport.producer = ObservedProducer(transport.producer, self.observer)
                     transport.availability.listener = self.observer
                     self.observer.connects(lambda: transport.reconnects)
+                if self.notifications is not None and self.active_hook is None:  # a test's bus tells nothing
+                    told = self.notifications.begin(transport)
+                    if told is not None and "work" in told.kinds:
+                        transport.producer = NotifyingProducer(transport.producer, told.announcer)
                 self._transport, self._guard = transport, LoopGuard()
                 OPEN_SESSIONS.add(self)
 

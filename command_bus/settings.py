@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypedDict, Unpack
-from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
@@ -18,6 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 from command_bus.clock import LONGEST
 from command_bus.errors import InvalidSettings
 from command_bus.messages.handling_policy import HandlingPolicy, handling_policy
+from command_bus.messages.history import History, HistoryChoice, checked_history, history_of
 from command_bus.messages.limits import Limit, checked_bus_limits
 from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import Delivery, EntityPolicy, RetryPolicy
@@ -56,6 +56,7 @@ class SettingOverrides(TypedDict, total=False):
     delivery: Delivery | None
     retry: RetryPolicy | None
     attempt_timeout: float | None
+    history: HistoryChoice | None
     limits: Iterable[Limit]
     concurrency: int
     threads: int
@@ -139,6 +140,10 @@ class BusSettings(BaseSettings):
     )
     attempt_timeout: Seconds | None = Field(
         default=None, description="Seconds that one attempt may take of commands whose class and entity type do not say."
+    )
+    history: HistoryChoice | None = Field(
+        default=None,
+        description="What is kept of the ends of commands whose class and entity type do not say: as `30 days`, or a `History`; none: nothing.",
     )
     limits: tuple[Limit, ...] = Field(default=(), description="Limits of the whole bus (`scope = bus`), and named ones.")
 
@@ -248,6 +253,11 @@ class BusSettings(BaseSettings):
             raise ValueError("1 to 100 of letters, digits, '_', '.' and '-'")
         return value
 
+    @field_validator("history")
+    @classmethod
+    def _history_has_bounds(cls, value: HistoryChoice | None) -> History | Literal[False] | None:
+        return checked_history("history", value)
+
     @field_validator("limits")
     @classmethod
     def _limits_are_of_the_bus(cls, value: tuple[Limit, ...]) -> tuple[Limit, ...]:
@@ -289,7 +299,7 @@ class BusSettings(BaseSettings):
             raise ValueError(f"url: {fault} turns off the check of the server's identity; pass insecure=True if you mean it")
         if not self.insecure and (fault := weakened(url)) is not None:
             raise ValueError(f"url: {fault} may make the encryption weaker than TLS 1.2; pass insecure=True if you mean it")
-        if "rediss" not in urlsplit(url).scheme and (self.tls_ca or self.tls_cert or self.tls_key):
+        if not url.startswith("rediss") and (self.tls_ca or self.tls_cert or self.tls_key):
             raise ValueError("url: tls_ca, tls_cert and tls_key are for rediss:// URLs, this one is not encrypted")
         return self
 
@@ -317,6 +327,10 @@ class BusSettings(BaseSettings):
     def compress_above_of(self, spec: MessageSpec) -> int | None:
         """Return the bytes above which payloads and replies of a class travel compressed; None: they never do."""
         return self.compress_above if spec.compress_above is None else spec.compress_above
+
+    def history_of(self, spec: MessageSpec | None, entity_type: str | None) -> History | None:
+        """Return what is kept of the ends of a class's commands, or (None) of commands made without their class; None: nothing."""
+        return history_of(None if spec is None else spec.history, self.entity(entity_type).history, self.history)
 
     def call_timeout_of(self, entity_type: str | None) -> float:
         """Return the seconds that a call waits which names no timeout."""

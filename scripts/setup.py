@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Set up what a command of this repository needs, then run it: nothing to install by hand, nothing outside the folder.
 
-    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | demo-shops | test | test-all | test-pythons | bench | bench-all |
-                             bench-spark | proofs | chaos | simulate | mutants | fuzz | docs | check | format | setup | lock | clean   [arguments]
+    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | demo-shops | demo-checkout | test | test-all | test-pythons |
+                             bench | bench-all | bench-spark | proofs | chaos | simulate | mutants | fuzz | docs | check | format |
+                             setup | lock | clean   [arguments]
 
 Any Python of 3.11 or later will do, and only its standard library is used. The first run makes `.venv` (by `uv` if there is one,
 else by `venv` and `pip`) with exactly the versions and hashes of constraints.txt, and the project itself as an editable install.
@@ -47,6 +48,7 @@ VENV = ROOT / os.environ.get("SETUP_VENV", ".venv")
 PYTHON = VENV / "bin" / "python"
 PROCESSES = 2 * (os.cpu_count() or 1)  # that run tests: many of them wait for something
 CHECKED = ("command_bus", "tests", "examples", "scripts", "benchmarks", "integrations")
+SHAPE = tuple(f"tests/unit/test_{name}.py" for name in ("architecture", "docstrings", "exports", "sizes"))
 LEFTOVERS = (".cache", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build", "dist")
 
 
@@ -291,6 +293,11 @@ def demo_shops(arguments: list[str]) -> None:
     become([str(PYTHON), "-m", "examples.synchroniser", *arguments])
 
 
+def demo_checkout(arguments: list[str]) -> None:
+    set_up(BASE)
+    become([str(PYTHON), "-m", "examples.checkout", *arguments])
+
+
 def bench(arguments: list[str]) -> None:
     set_up(BASE)
     become([str(PYTHON), "-m", "benchmarks", *arguments])
@@ -358,7 +365,7 @@ def check(arguments: list[str]) -> None:
         "ruff format": ["ruff", "format", "--check", *(arguments or ["."])],
         "mypy": ["mypy", *(arguments or present)],
         "pyright": ["pyright", "--pythonpath", str(PYTHON), *(arguments or present)],
-        "architecture": ["python", "-m", "pytest", "-q", "tests/unit/test_architecture.py"],
+        "architecture": ["python", "-m", "pytest", "-q", *SHAPE],
     }
     failed: list[str] = []
     for name, command in steps.items():
@@ -429,6 +436,7 @@ COMMANDS = {
     "demo-full": demo_full,
     "demo-stream": demo_stream,
     "demo-shops": demo_shops,
+    "demo-checkout": demo_checkout,
     "test": test,
     "test-all": test_all,
     "test-pythons": test_pythons,

@@ -4,7 +4,7 @@
 everywhere.
 
 COMMAND_BUS_TEST_SERVERS names the servers: `memory,valkey` runs each test on both, `memory|valkey` on one of them, in turn, `all` on every one.
-By default each test runs on one single server, one of three in memory as well, and one of four on Sentinel or Cluster.
+By default each test runs on one single server, one of six in memory as well, and one of twelve on Sentinel or Cluster.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import shutil
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -22,11 +22,11 @@ from command_bus.embedded import find_server_binary
 from command_bus.errors import CommandBusError
 from scripts.redis62 import BINARY as REDIS_62
 
-__all__ = ["SERVERS", "choices", "turn"]
+__all__ = ["SERVERS", "choices", "quick", "turn"]
 
 ALL = "memory,valkey,redis,redis62,sentinel,cluster"
 _NOWHERE = "nowhere"
-IN_TURN = f"memory{2 * f'|{_NOWHERE}'},valkey|redis|redis62,sentinel|cluster{6 * f'|{_NOWHERE}'}"
+IN_TURN = f"memory{5 * f'|{_NOWHERE}'},valkey|redis|redis62,sentinel|cluster{22 * f'|{_NOWHERE}'}"
 _LEFT_OUT = pytest.StashKey[Counter[str]]()
 
 
@@ -39,6 +39,12 @@ def turn(group: Sequence[str], test: str, here: Callable[[str], bool]) -> str:
     """Return the server of a group that a test runs on: always the same on one machine, and another for another test."""
     present = [server for server in group if here(server)] or list(group)
     return present[zlib.crc32(f"{group[0]} {test}".encode()) % len(present)]
+
+
+def quick(values: Iterable[Any], chosen: Iterable[Any]) -> list[Any]:
+    """Return all values as parameters of a test; `make test` runs the chosen ones, `make test-all` the others too."""
+    some = set(chosen)
+    return [value if value in some else pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 GROUPS = choices(os.environ.get("COMMAND_BUS_TEST_SERVERS", IN_TURN))

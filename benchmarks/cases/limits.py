@@ -1,4 +1,4 @@
-"""What limits cost: a start that is limited beside one that is not, many entities behind one rate, and a worker while all of them wait."""
+"""The cost of limits: a start that is limited beside one that is not, many entities behind one rate, and a worker while all of them wait."""
 
 from __future__ import annotations
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from benchmarks.protocol import TEXT
-from command_bus import Command, EntityId, HandlerRegistry, Unique
+from command_bus import Command, DurableContext, EntityId, HandlerRegistry, Unique
 
-__all__ = ["HANDLERS", "KINDS", "Note", "Ping", "note", "registry"]
+__all__ = ["DURABLE", "HANDLERS", "KINDS", "Note", "Ping", "note", "registry"]
 
 _AWAITED = 0.001
 _TENANTS = 100
@@ -52,9 +53,45 @@ class Ping(Command[None], entity="bench"):
 KINDS: dict[str, type[Note]] = {"plain": Note, "once": NoteOnce, "low": NoteLow, "shared": NoteShared, "unique": NoteUnique}
 
 
+class NoteSteps(Note, entity="bench", durable=True):
+    """The same, with so many steps."""
+
+    steps: int
+
+
+class NoteCall(Note, entity="bench", durable=True):
+    """The same, which calls another entity."""
+
+
+class NoteWait(Note, entity="bench", durable=True):
+    """The same, which waits for a signal."""
+
+
+class Called(Command[int], entity="called"):
+    """The command that a `NoteCall` calls."""
+
+    called: EntityId
+
+
+def _steps(steps: int, entity: str, number: int) -> Note:
+    return NoteSteps(entity=entity, number=number, steps=steps)
+
+
+DURABLE: dict[str, Callable[[str, int], Note]] = {
+    "steps0": partial(_steps, 0),
+    "steps5": partial(_steps, 5),
+    "steps10": partial(_steps, 10),
+    "calling": lambda entity, number: NoteCall(entity=entity, number=number),
+    "waiting": lambda entity, number: NoteWait(entity=entity, number=number),
+}
+"""Makes a durable command of a kind."""
+
+
 def note(number: int, entities: int, *, kind: str = "plain") -> Note:
     """Return the command of this number and kind, for so many entities."""
     entity = f"e{number % entities}"
+    if kind in DURABLE:
+        return DURABLE[kind](entity, number)
     if kind == "shared":
         return NoteShared(entity=entity, number=number, tenant=number % _TENANTS)
     return KINDS[kind](entity=entity, number=number)
@@ -67,12 +104,44 @@ def registry(kind: str, handled: Callable[[], None], waited: Callable[[float], N
     for each in KINDS.values():
         made.handles(each)(handler)
 
+    _handle_durable(made, handled)
+
     @made.handles(Ping)
     async def ping(command: Ping) -> None:
         if waited is not None:
             waited(time.monotonic() - command.sent)
 
     return made
+
+
+def _handle_durable(made: HandlerRegistry, handled: Callable[[], None]) -> None:
+    """Register the handlers of durable commands."""
+
+    async def write(number: int) -> int:
+        return number
+
+    @made.handles(NoteSteps)
+    async def step(command: NoteSteps, context: DurableContext) -> int:
+        for number in range(command.steps):
+            await context.step("write", write, number)
+        handled()
+        return command.number
+
+    @made.handles(NoteCall)
+    async def call(command: NoteCall, context: DurableContext) -> int:
+        found = await context.call(Called(called=command.entity))
+        handled()
+        return found
+
+    @made.handles(Called)
+    async def called(command: Called) -> int:
+        return len(str(command.called))
+
+    @made.handles(NoteWait)
+    async def wait(command: NoteWait, context: DurableContext) -> int:
+        await context.signal("go")
+        handled()
+        return command.number
 
 
 def _noop(handled: Callable[[], None]) -> Any:

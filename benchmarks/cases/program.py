@@ -16,7 +16,7 @@ import redis.asyncio
 from benchmarks import protocol
 from benchmarks.cases.growing import grow
 from benchmarks.cases.lifting import lift
-from benchmarks.cases.messages import HANDLERS, KINDS, Note, Ping, note, registry
+from benchmarks.cases.messages import DURABLE, HANDLERS, KINDS, Note, Ping, note, registry
 from benchmarks.ground import NAMESPACE
 from benchmarks.protocol import Handled, Stretch, latencies, say
 from command_bus import CommandBus, SyncCommandBus
@@ -121,14 +121,14 @@ async def work(given: argparse.Namespace) -> None:
 async def call(given: argparse.Namespace) -> None:
     async with bus_of(given) as bus:
         for number in range(_WARM):
-            await bus.call(note(number, given.entities), timeout=60)
+            await bus.call(note(number, given.entities, kind=given.kind), timeout=60)
         protocol.ready()
         with Stretch(given.count) as stretch:
 
             async def lane(first: int) -> None:
                 for number in range(first, given.count, given.flight):
                     began = time.perf_counter()
-                    await bus.call(note(number, given.entities), timeout=60)
+                    await bus.call(note(number, given.entities, kind=given.kind), timeout=60)
                     stretch.timed(began)
 
             await asyncio.gather(*map(lane, range(given.flight)))
@@ -150,7 +150,7 @@ def main() -> None:
     parser = protocol.parser("fill", "work", "call", "ping", "grow", "lift")
     parser.add_argument("--entities", type=int, default=1000)
     parser.add_argument("--way", choices=(*WAYS, "sync"), default="batch")
-    parser.add_argument("--kind", choices=tuple(KINDS), default="plain")
+    parser.add_argument("--kind", choices=(*KINDS, *DURABLE), default="plain")
     parser.add_argument("--handler", choices=tuple(HANDLERS), default="noop")
     parser.add_argument("--concurrency", type=int, default=100)
     parser.add_argument("--backlog", type=int, default=1000)

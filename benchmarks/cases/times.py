@@ -1,4 +1,4 @@
-"""What comes at its time: schedules and delayed commands. Their memory, and how late a thousand a second of them start.
+"""Commands that come at a time: schedules and delayed commands. Their memory, and how late a thousand a second of them start.
 
 Lateness is from the planned moment to the first line of the handler, by the machine's one clock. One worker runs them, in this process.
 """

@@ -47,6 +47,7 @@ async def enqueue(client: Any, given: argparse.Namespace) -> None:
         keys.watched,
         keys.last_batch("floor"),
         keys.lone,
+        keys.fair[0],
     ]
     answer: Any = None
     protocol.ready()
@@ -54,7 +55,7 @@ async def enqueue(client: Any, given: argparse.Namespace) -> None:
         for number in range(1, given.count + 1):
             began = time.perf_counter()
             name = f"entity:e{number % 1000}"
-            head = (number, "", 3_600_000, 10**9, name)
+            head = (number, "", 3_600_000, 10**9)
             answer = await client.evalsha(digest, len(shared) + 1, *shared, keys.mailboxes + name, *head, 10**6, PAYLOAD)
             stretch.timed(began)
     assert answer == b"+", answer

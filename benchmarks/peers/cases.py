@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.case import Case
 from benchmarks.figures import Sample
 from benchmarks.ground import Ground
+from benchmarks.peers.durable import durable_cases_of
 from benchmarks.peers.field import Peer
 from benchmarks.programs import ROOT, Program
 
@@ -27,6 +28,8 @@ _MORE_CALLS = {1: 1, 50: 3}
 
 def cases_of(peer: Peer) -> list[Case]:
     """Return everything that is measured of a peer; its fill is measured on the way to the drain."""
+    if peer.durable:
+        return durable_cases_of(peer)
     measures: dict[str, Any] = {
         "dispatch, one by one": partial(sent, flight=1),
         "dispatch, 500 concurrent": partial(sent, flight=500),

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from benchmarks.peers.field import Peer
 
@@ -24,24 +25,27 @@ def install(peer: Peer) -> None:
         EnvironmentFailed: A tool is missing or failed.
     """
     stamp = peer.folder / ".installed"
-    wanted = hashlib.sha256(peer.requirements.read_bytes()).hexdigest()
+    files = [each for each in (peer.requirements, peer.server_requirements) if each is not None]
+    wanted = hashlib.sha256(b"".join(each.read_bytes() for each in files)).hexdigest()
     if stamp.exists() and stamp.read_text(encoding="ascii") == wanted:
         return
     shutil.rmtree(peer.folder, ignore_errors=True)
     peer.folder.mkdir(parents=True)
     sys.stderr.write(f"benchmarks: installing {peer.name} {peer.version()} under build/peers, once\n")
     if peer.language == "Node":
-        _with_npm(peer)
+        _with_npm(peer, peer.requirements)
     else:
         _with_python(peer)
+    if peer.server_requirements is not None:
+        _with_npm(peer, peer.server_requirements)
     stamp.write_text(wanted, encoding="ascii")
 
 
-def _with_npm(peer: Peer) -> None:
+def _with_npm(peer: Peer, requirements: Path) -> None:
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         raise EnvironmentFailed("there is no node and npm on PATH")
-    shutil.copy(peer.requirements, peer.folder / "package.json")
+    shutil.copy(requirements, peer.folder / "package.json")
     _run([npm, "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts", "--silent"], peer)
 
 

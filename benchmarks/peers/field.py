@@ -26,6 +26,9 @@ class Peer:
         concurrent: Whether one thread of it can have many dispatches under way.
         jobs: How many it drains at scale 1. What Node compiles while it runs needs more of them than what CPython does.
         calls: How many are made of it at scale 1, one in flight; three times as many with 50 in flight.
+        package: The package that has its version; by default its name.
+        server: The file with what npm installs besides; empty: nothing.
+        durable: Whether it is compared with durable handlers, and with nothing else.
     """
 
     name: str
@@ -36,6 +39,9 @@ class Peer:
     concurrent: bool = False
     jobs: int = 10_000
     calls: int = 1_000
+    package: str = ""
+    server: str = ""
+    durable: bool = False
 
     @property
     def folder(self) -> Path:
@@ -46,6 +52,11 @@ class Peer:
     def requirements(self) -> Path:
         """The requirements of its environment."""
         return _REQUIREMENTS / ("package.json" if self.language == "Node" else f"{self.name}.txt")
+
+    @property
+    def server_requirements(self) -> Path | None:
+        """The file with what npm installs for a peer in Python; None: nothing."""
+        return _REQUIREMENTS / self.server if self.server else None
 
     def command(self) -> Sequence[str]:
         """Return the command that starts its program, without arguments."""
@@ -62,7 +73,7 @@ class Peer:
         text = self.requirements.read_text(encoding="utf-8")
         if self.language == "Node":
             return text.partition(f'"{self.name}": "')[2].partition('"')[0]
-        return text.partition(f"{self.name}==")[2].split(maxsplit=1)[0]
+        return text.partition(f"{self.package or self.name}==")[2].split(maxsplit=1)[0]
 
 
 PEERS = (
@@ -96,6 +107,23 @@ PEERS = (
     Peer("arq", "Python", "max_jobs 100, no results when draining, uvloop", "none", concurrent=True),
     Peer("streaq", "Python", "concurrency 100, uvloop, results expire at once when draining", "none", concurrent=True, calls=100),
     Peer("huey", "Python", "4 threads, blocking reads, no results when draining", "none", quick=True),
+    Peer(
+        "restate",
+        "Python",
+        "its server with its defaults, a virtual object on Hypercorn with uvloop, HTTP/2 between them",
+        "exclusive handlers of a virtual object, per key",
+        package="restate-sdk",
+        server="restate.json",
+        durable=True,
+    ),
+    Peer(
+        "dbos",
+        "Python",
+        "workflows beside their caller in one process, SQLite or Postgres 15 with defaults",
+        "none",
+        durable=True,
+        calls=300,
+    ),
     Peer("celery", "Python", "threads pool of 8, prefetch 100, no results when draining", "none"),
 )
 """Who is measured."""

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from uuid import UUID
 
+from command_bus.admin.cancelling import Cancelling
+from command_bus.admin.command_status import CommandStatus, StatusReader
+from command_bus.admin.records import CommandRecord, RecordReader
 from command_bus.clock import checked_seconds, milliseconds_of, time_of
-from command_bus.errors import InvalidCommand, InvalidSettings
-from command_bus.serialization.envelope import names_of
+from command_bus.durable.names import checked_name
+from command_bus.durable.values import encoded_result
+from command_bus.errors import BadStep, InvalidCommand, InvalidSettings, UnknownCommand
+from command_bus.messages.progress import ProgressInfo
+from command_bus.randomness import token
+from command_bus.serialization.durable_options import is_durable
+from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, names_of
+from command_bus.serialization.limits import reading_limits
 from command_bus.session import Session
+from command_bus.transport.durable import MOST_SIGNAL_BYTES, MOST_SIGNALS, SignalToBring
+from command_bus.transport.marks import mailbox_in
 
 __all__ = ["Commands", "DelayedCommand"]
 
@@ -53,6 +65,147 @@ class Commands:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    async def signal(self, command_id: str | UUID, name: str, value: Any = None, *, signal_id: str | None = None) -> bool:
+        """Bring a signal to a durable command, whose handler waits for it by `context.signal(name)`, or will.
+
+        Args:
+            command_id: Of the command.
+            name: Of the signal.
+            value: Plain data, or a model.
+            signal_id: One id is taken once, however often it is sent; by default each call sends a signal of its own.
+
+        Returns:
+            False if a signal with this id was taken before.
+
+        Raises:
+            BadStep: The name or the value cannot be one, or the command has taken 1,000 signals, or 4 MiB of their values.
+            InvalidCommand: The command is not durable.
+            InvalidSettings: The command is encrypted, and this bus has no cipher.
+            UnknownCommand: No such command waits or runs, or none that is remembered: durable ones are.
+            Unconfirmed: Too few replicas confirmed it (`durability="replicated"`). With a `signal_id` asking again is safe.
+            TransportUnavailable: The server cannot be reached. With a `signal_id` asking again is safe.
+        """
+        checked = checked_name("name of a signal", name)
+        limits = reading_limits(self._session.settings)
+        data = encoded_result(f"signal {name!r}", type(value), value, limits)
+        once = signal_id or token(12).hex()
+        waiting = await self._waiting_in(str(command_id))
+        parked = None if waiting else await StatusReader(self._session, str(command_id)).parked_in()
+        for mailbox in waiting if parked is None else [parked]:
+            envelope = await self._durable_in(mailbox, str(command_id))
+            sealed = self._sealed(envelope, str(command_id), f"g:{checked}", data)
+            signal = SignalToBring(checked, once, sealed, is_parked=mailbox == parked)
+            told = await self._session.transport.wishes.signal(mailbox, str(command_id), signal)
+            if told == "full":
+                raise BadStep(
+                    f"{command_id} takes no further signal: {MOST_SIGNALS:,} signals, or {MOST_SIGNAL_BYTES:,} bytes of their values, is the "
+                    "most that one command takes. Send a reference instead of the value, or a command instead of the signal"
+                )
+            if told != "gone":
+                return told == "taken" or signal_id is None  # an answer was lost: its own id can only be repeated by itself
+        raise UnknownCommand(f"no command {str(command_id)!r} waits or runs: it has ended, or its id is not remembered")
+
+    async def _durable_in(self, mailbox: str, command_id: str) -> WireEnvelope | None:
+        """Return the envelope of a command that may wait for signals; None if it is not found.
+
+        Raises:
+            InvalidCommand: It is not durable.
+        """
+        begun = await self._session.transport.wishes.has_begun(mailbox, command_id)
+        envelope = await StatusReader(self._session, command_id).envelope_in(mailbox, begun=begun)
+        if not begun and envelope is not None and not is_durable(envelope.options):
+            raise InvalidCommand(
+                f"{envelope.name} {command_id} is not durable, so nothing in it waits for a signal: declare its class with durable=True, or "
+                "dispatch another command"
+            )
+        return envelope
+
+    def _sealed(self, envelope: WireEnvelope | None, command_id: str, name: str, data: bytes) -> bytes:
+        """Return the value of a signal as its command reads it: encrypted if the command is.
+
+        Raises:
+            InvalidSettings: The command is encrypted, and this bus has no cipher.
+        """
+        protection = self._session.protection
+        cipher = None if protection is None else protection.cipher
+        is_encrypted = cipher is not None if envelope is None else bool(envelope.flags & ENCRYPTED)
+        if not is_encrypted:
+            return data
+        if protection is None or cipher is None:
+            raise InvalidSettings(
+                f"command {command_id} is encrypted, so its signals are: send them by a bus that has its cipher"
+            )
+        return protection.sealed(command_id, name, data)
+
+    async def _waiting_in(self, command_id: str) -> list[str]:
+        """Return the mailboxes in which a command is not settled, by its marks."""
+        marks = await self._session.transport.marks.read(command_id)
+        return [mailbox for mailbox in map(mailbox_in, marks) if mailbox is not None]
+
+    async def status(self, command_id: str | UUID) -> CommandStatus:
+        """Return where a command is: in line, delayed, running, waiting for what, settled. It is a look at a moment.
+
+        Known are commands that were dispatched with an id or `keep_result`, called, or durable; any other only while it is delayed. Settled ones
+        are known for `dedup_window` or `reply_ttl`. A thousand commands of a line are looked through for its place.
+
+        Raises:
+            UnknownCommand: Nothing is known of it.
+            TransportUnavailable: The server cannot be reached.
+        """
+        return await StatusReader(self._session, str(command_id)).status()
+
+    def progress(self, command_id: str | UUID) -> AsyncIterator[ProgressInfo]:
+        """Iterate over how far a command is: `async for each in bus.commands.progress(command_id)`.
+
+        Yields what its handler says by `context.progress`, whenever that has changed, and at last how the command ended. It looks again after 50 ms
+        to a second; what is replaced in between is not seen.
+
+        Raises:
+            UnknownCommand: Nothing is known of it: see `status`.
+            TransportUnavailable: The server cannot be reached.
+        """
+        return RecordReader(self._session, str(command_id)).progress()
+
+    async def record(self, command_id: str | UUID) -> CommandRecord:
+        """Return what a command that is not settled has stored: progress, log, and the steps of a durable one.
+
+        Raises:
+            UnknownCommand: Nothing is known of it: see `status`.
+            TransportUnavailable: The server cannot be reached.
+        """
+        return await RecordReader(self._session, str(command_id)).record()
+
+    async def cancel(self, command_id: str | UUID, *, running: bool = False, reason: str = "", wait: float = 10.0) -> bool:
+        """Take a command out of line; with `running` also end one that has started. Its caller gets `CommandCancelled`.
+
+        A handler that is a coroutine is cancelled within about a second, one in a thread sees `context.cancelled`. When it has ended, the command
+        is settled as cancelled, however it ended, and the next of its entity starts. What it did until then stays done. If it ended before its
+        worker knew of the wish, its outcome stands. The wish is for this command only: it never meets another, and a retry is taken out of line.
+
+        A durable command ends at its next await of what has not ended yet: what it has called and has not started is taken out of line, what has
+        started is waited for, and what it did is compensated.
+
+        Quick for ids that were given, for calls and for delayed commands. For the generated id of a dispatch every line is looked through.
+
+        Args:
+            command_id: Of the command.
+            running: Whether to end a command that has started.
+            reason: For its caller and the handler's context.
+            wait: Seconds to wait for the end of a handler. One that goes on longer has been told; its command is settled as cancelled at its end.
+
+        Returns:
+            Whether it is cancelled, or will be: of a durable command, unless its handler finishes first. False if it has ended, is unknown, or has
+            started and `running` is not set.
+
+        Raises:
+            InvalidCommand: `wait` is not a positive number of seconds.
+            CommandTimeout: Its worker has not answered in time. What was asked for stays asked for some minutes longer.
+            Unconfirmed: Of a durable command: too few replicas confirmed the wish (`durability="replicated"`). Asking again is safe.
+            TransportUnavailable: The server cannot be reached.
+        """
+        seconds, cancelling = checked_seconds("wait", wait), Cancelling(self._session, str(command_id), reason)
+        return await cancelling.take_out() or (running and await cancelling.end(seconds))
 
     async def reschedule(self, command_id: str, *, delay: float | None = None, at: datetime | None = None) -> bool:
         """Give a delayed command another time; False: it is not delayed any more. It joins the end of its line then.

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypedDict, Unpack
 
 from command_bus.admin.edited_letters import edited_envelope
-from command_bus.admin.info import DeadLetter
+from command_bus.admin.info import DeadLetter, LetterPage
+from command_bus.admin.letter_pages import newest_letters
+from command_bus.durable.endings import Ending, pack_ending
+from command_bus.durable.names import ENDING, UNDO
 from command_bus.errors import InvalidCommand, InvalidSettings, UnknownDeadLetter
 from command_bus.messages.message import Message
 from command_bus.serialization.dead_letter import DeadLetterRecord
+from command_bus.serialization.durable_options import is_durable
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.serialization.msgpack import unpack
@@ -22,7 +26,7 @@ from command_bus.serialization.reply import Cancelled
 from command_bus.session import Session
 from command_bus.transport.admin_interfaces import DeadLetterStore
 from command_bus.transport.flows import envelope_flow
-from command_bus.transport.marks import digest_of, is_marked, waiting_mark
+from command_bus.transport.marks import digest_of, is_marked, reply_in, waiting_mark
 from command_bus.transport.records import StoredDeadLetter
 from command_bus.transport.retention import Retention
 from command_bus.transport.steps import NO_SETTLEMENT, Settlement
@@ -83,6 +87,33 @@ class DeadLetters:
                 if found == limit:
                     return
 
+    async def page(self, *, limit: int = 50, cursor: str | None = None, **filters: Unpack[LetterFilters]) -> LetterPage:
+        """Return dead letters that match all filters, newest first, page by page.
+
+        A page looks at some hundred letters of each shard at most: it may have few although there are more.
+
+        Args:
+            limit: At most so many.
+            cursor: Of the page before, with the same filters.
+            filters: Which; all of them without any.
+
+        Raises:
+            InvalidSettings: The limit is below 1, or it is no cursor.
+            TransportUnavailable: The server cannot be reached.
+        """
+        transport = self._session.transport
+        part = await newest_letters(transport.operator.views, transport.shards, cursor, limit, self._matching(filters))
+        return LetterPage(tuple(part.found), part.cursor, part.looked, part.oldest_ms)
+
+    def _matching(self, filters: LetterFilters) -> Callable[[StoredDeadLetter], DeadLetter | None]:
+        """Return what reads a letter, and gives None for one that does not match."""
+
+        def read(stored: StoredDeadLetter) -> DeadLetter | None:
+            letter = self._read(stored)
+            return letter if _matches(letter, filters) else None
+
+        return read
+
     async def count(self, **filters: Unpack[LetterFilters]) -> Counter[tuple[str, str]]:
         """Count the dead letters that match, by reason and wire name: those that `replay_all` or `purge` would change."""
         counts: Counter[tuple[str, str]] = Counter()
@@ -107,10 +138,19 @@ class DeadLetters:
         """
         return self._read(await self._stored(letter_id))
 
+    async def several(self, letter_ids: Collection[str]) -> dict[str, DeadLetter]:
+        """Return those of these dead letters that are there, by their ids, in one round trip per shard.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+        """
+        found = await self._session.transport.operator.views.letters_by_id(tuple(letter_ids))
+        return {each.id: self._read(each) for each in found}
+
     async def replay(self, letter_id: str, *, payload: Mapping[str, Any] | Message[Any] | None = None) -> str:
         """Run the command again under its old id; gives that id (empty if it cannot be read).
 
-        A parked command runs before its followers; any other joins the end of its entity's line. Such a one stands for its unique key
+        A parked command runs before its followers; any other joins the end of its entity's line. Such a one holds its unique key
         again unless another command does; then it waits beside that.
 
         Args:
@@ -127,13 +167,18 @@ class DeadLetters:
         stored = await self._stored(letter_id)
         envelope = self._envelope(stored)
         edited = b"" if payload is None else await self._edited(stored, envelope, payload)
+        if not await self._replay(stored, envelope, edited):
+            raise _unknown(letter_id)
+        return envelope.command_id
+
+    async def _replay(self, stored: StoredDeadLetter, envelope: WireEnvelope, edited: bytes = b"", ending: bytes = b"") -> bool:
+        """Replay a letter, with an ending only to undo what its command did; return False if it is gone."""
         marked = is_marked(envelope) and not _nobody_vouches(stored)
         now = unpack_envelope(edited, self._limits) if edited else envelope
         mark = waiting_mark(digest_of(now), stored.mailbox) if marked else b""
         left = Settlement(envelope.command_id, mark, 1, unique=unique_key(now), stander=stander_of(now))
-        if not await self._store.settle(stored, "replay", left, edited, envelope_flow(now)):
-            raise _unknown(letter_id)
-        return envelope.command_id
+        left = replace(left, side="kept" if is_durable(now.options) else "")
+        return await self._store.settle(stored, "replay", left, edited, envelope_flow(now), ending=ending)
 
     async def replay_all(self, **filters: Unpack[LetterFilters]) -> int:
         """Replay all letters that match now, oldest first; how many. One that fails again is not replayed twice."""
@@ -186,8 +231,17 @@ class DeadLetters:
     async def _discard(self, stored: StoredDeadLetter) -> bool:
         envelope = self._envelope(stored)
         outcome = Cancelled("discarded by an operator")
-        left = NO_SETTLEMENT if _nobody_vouches(stored) else self._retention.settlement(envelope, outcome, "discarded")
+        left = NO_SETTLEMENT
+        if not _nobody_vouches(stored):
+            left = self._retention.settlement(envelope, outcome, "discarded", letter=_record(stored))
+        if left.side and stored.parked and await self._has_to_undo(stored, envelope):
+            return await self._replay(stored, envelope, ending=pack_ending(Ending("cancelled", reply_in(left.mark) or b"")))
         return await self._store.settle(stored, "discard", replace(left, mark_ms=max(1, self._retention.dedup)))
+
+    async def _has_to_undo(self, stored: StoredDeadLetter, envelope: WireEnvelope) -> bool:
+        """Return whether a parked durable command has something to undo first. One that has begun to, and failed, is given up."""
+        fields = await self._session.transport.wishes.read(stored.mailbox, envelope.command_id)
+        return ENDING not in fields and any(name.startswith(UNDO) for name in fields)
 
     async def _stored(self, letter_id: str) -> StoredDeadLetter:
         stored = await self._store.get(letter_id)

@@ -17,13 +17,25 @@ from typing import Any
 
 from command_bus.admin.entity_types import forget_type, types_of
 from command_bus.admin.holding import pause_end
-from command_bus.admin.info import EntityInfo, EntityOrder, EntityPage, EntityState, EntityTypeInfo, HoldInfo, LimitWaitInfo
+from command_bus.admin.info import (
+    EntityInfo,
+    EntityOrder,
+    EntityPage,
+    EntityState,
+    EntityTypeInfo,
+    HoldInfo,
+    LimitWaitInfo,
+    UniqueKeyPage,
+)
 from command_bus.admin.limits import limit_label
 from command_bus.admin.obliterate import obliterate
-from command_bus.admin.waiting import WaitingCommands
+from command_bus.admin.suspensions import suspension_info
+from command_bus.admin.unique_keys import keys_behind, stored_info
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import check_entity_type
+from command_bus.sending.waiting import WaitingCommands
 from command_bus.session import Session
+from command_bus.transport.durable import StoredSuspension
 from command_bus.transport.limits import LimitWait
 from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, mailbox_parts, scope_label, scope_of, type_scope
 from command_bus.transport.records import Hold, Recount, StoredEntity
@@ -214,6 +226,29 @@ class Entities:
         infos = await self._described([entity for _, entity in shown])
         return EntityPage(infos, following, matching, complete=seen <= scan)
 
+    async def unique_keys(self, *, limit: int = 100, cursor: str | None = None, scan: int = 200_000) -> UniqueKeyPage:
+        """Return a page of the unique keys that are held, by entity and key, also those of settled commands whose window is open.
+
+        Each page looks at all keys again, so that nothing is kept for it: a key that is held throughout is in one page.
+
+        Args:
+            limit: At most so many.
+            cursor: Of the page before.
+            scan: Look at about so many keys at most.
+
+        Raises:
+            InvalidSettings: The cursor is not of this listing, or a number is below 1.
+            TransportUnavailable: The server cannot be reached.
+        """
+        if limit < 1 or scan < 1:
+            raise InvalidSettings("limit and scan: at least 1")
+        after = "" if cursor is None else _read_cursor(cursor, "key")[1]
+        transport = self._session.transport
+        found, complete = await keys_behind(transport.operator, transport.shards, self._scope, after, limit + 1, scan)
+        shown = found[:limit]
+        following = _write_cursor("key", (0.0, shown[-1].key)) if len(found) > limit else None
+        return UniqueKeyPage([stored_info(each) for each in shown], complete, following)
+
     async def _walk(self) -> AsyncIterator[StoredEntity]:
         transport = self._session.transport
         for shard in range(transport.shards):
@@ -229,6 +264,8 @@ class Entities:
         delayed = await reader.first_delayed(entity.mailbox for entity in entities if entity.is_delayed)
         limited = [each.mailbox for each in entities if each.state == "limited"]
         waits = await transport.limits.waits(limited) if limited else {}
+        waiting = [each.mailbox for each in entities if each.state == "suspended"]
+        suspended = await transport.operator.suspensions.read(waiting) if waiting else {}
         now = await reader.now_ms()
         return tuple(
             entity_info(
@@ -238,6 +275,7 @@ class Entities:
                 retry_at_ms=due.get(each.mailbox),
                 due_ms=delayed.get(each.mailbox),
                 wait=waits.get(each.mailbox),
+                suspended=suspended.get(each.mailbox),
             )
             for each in entities
         )
@@ -247,7 +285,14 @@ class Entities:
 
 
 def entity_info(
-    entity: StoredEntity, shard: int, now_ms: int, *, retry_at_ms: int | None, due_ms: int | None, wait: LimitWait | None = None
+    entity: StoredEntity,
+    shard: int,
+    now_ms: int,
+    *,
+    retry_at_ms: int | None,
+    due_ms: int | None,
+    wait: LimitWait | None = None,
+    suspended: StoredSuspension | None = None,
 ) -> EntityInfo:
     """Return the public form of an entity."""
     kind, entity_id = mailbox_parts(entity.mailbox)
@@ -269,6 +314,7 @@ def entity_info(
         tenant=entity.flow.tenant or None,
         snoozes=entity.snoozes,
         limit=None if wait is None else LimitWaitInfo(limit_label(wait.scope), wait.since_ms, wait.before, wait.free_in),
+        suspension=None if suspended is None else suspension_info(suspended),
     )
 
 
@@ -297,11 +343,11 @@ def _first(item: tuple[SortKey, Any]) -> SortKey:
     return item[0]
 
 
-def _write_cursor(order: EntityOrder, key: SortKey) -> str:
+def _write_cursor(order: str, key: SortKey) -> str:
     return base64.urlsafe_b64encode(json.dumps([order, *key]).encode()).decode().rstrip("=")
 
 
-def _read_cursor(cursor: str, order: EntityOrder) -> SortKey:
+def _read_cursor(cursor: str, order: str) -> SortKey:
     try:
         found, number, mailbox = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
         if found == order and isinstance(mailbox, str):

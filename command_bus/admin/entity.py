@@ -9,13 +9,14 @@ from uuid import UUID
 from command_bus.admin.abort import Aborting
 from command_bus.admin.entity_details import details_of
 from command_bus.admin.holding import pause_end
-from command_bus.admin.info import UniqueKeyInfo, UniqueKeyPage
-from command_bus.admin.waiting import WaitingCommands
+from command_bus.admin.info import UniqueKeyPage
+from command_bus.admin.unique_keys import key_info
 from command_bus.errors import InvalidCommand
 from command_bus.messages.message import Message, canonical_entity_id, check_entity_type
-from command_bus.messages.options import CallOptions, DispatchOptions
+from command_bus.messages.options import DispatchOptions, FollowedCallOptions
 from command_bus.messages.unique import Unique
 from command_bus.sending.sender import Sender
+from command_bus.sending.waiting import WaitingCommands
 from command_bus.session import Session
 from command_bus.transport.mailboxes import encoded
 
@@ -53,7 +54,7 @@ class EntityScope:
         """
         return await self._sender.dispatch(self._own(command), **options)
 
-    async def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
+    async def call(self, command: Message[R], **options: Unpack[FollowedCallOptions]) -> R:
         """Call a command of this entity: see `CommandBus.call`.
 
         Raises:
@@ -88,13 +89,14 @@ class EntityScope:
         """
         return await self._session.transport.operator.holds.resume(self._mailbox)
 
-    async def show(self, *, waiting: int = 20) -> EntityDetails:
+    async def show(self, *, waiting: int = 20, scan: int | None = None) -> EntityDetails:
         """Return everything about the entity now: its holder, since when, its head, what waits behind it, what stops it.
 
         Args:
             waiting: How many of its commands to name at most.
+            scan: Delayed commands of its shard that are looked at for its own, about; None: all.
         """
-        return await details_of(self._session, self._mailbox, waiting)
+        return await details_of(self._session, self._mailbox, waiting, scan)
 
     async def cancel(self, command_id: str | UUID) -> bool:
         """Cancel a command of this entity: see `CommandBus.cancel`. Only its own mailbox is searched."""
@@ -148,10 +150,7 @@ class EntityScope:
         """
         mailboxes = self._session.transport.operator.mailboxes
         found, complete = await mailboxes.unique_keys(self._mailbox, encoded(self.id), scan)
-        listed = [
-            UniqueKeyInfo(key, state, each.command_id, each.name, each.window_ms or None, each.most_ms or None)
-            for key, each, state in sorted(found, key=lambda one: one.key)
-        ]
+        listed = [key_info(each, self.type, self.id) for each in sorted(found, key=lambda one: one.key)]
         return UniqueKeyPage(listed[:limit], complete and len(listed) <= limit)
 
     def _own(self, command: Message[R]) -> Message[R]:

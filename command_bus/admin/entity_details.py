@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from command_bus.admin.dead_letters import DeadLetters
 from command_bus.admin.entities import entity_info
+from command_bus.admin.entity_looks import look_at
 from command_bus.admin.fleet import Fleet
 from command_bus.admin.info import DeadLetter, EntityDetails, EntityInfo, WaitingCommand
 from command_bus.errors import UnknownDeadLetter
@@ -17,28 +19,26 @@ from command_bus.session import Session
 __all__ = ["details_of"]
 
 
-async def details_of(session: Session, mailbox: str, count: int) -> EntityDetails:
+async def details_of(session: Session, mailbox: str, count: int, scan: int | None = None) -> EntityDetails:
     """Collect everything an on-call engineer needs to know about one mailbox, with `count` commands behind its head."""
-    reader = session.transport.operator.entities
-    stored = await reader.look(mailbox)
-    found = await reader.head(mailbox, count + 1)
-    due = await reader.retry_times([mailbox] if stored.state in ("retrying", "snoozed", "paused") else [])
-    waits = await session.transport.limits.waits([mailbox]) if stored.state == "limited" else {}
-    limits = reading_limits(session.settings)
+    reader, limits = session.transport.operator.entities, reading_limits(session.settings)
+    (stored, retry_ms, wait, suspended), found, workers, now_ms = await asyncio.gather(
+        look_at(session, mailbox), reader.head(mailbox, count + 1), Fleet(session).workers(), reader.now_ms()
+    )
     line = [_waiting(message, envelope, limits) for message, envelope in found.entries]
     wanted = count - len(line[1:])
     sought = stored.depth > len(line) and (wanted > 0 or not line)
-    delayed = await _delayed(session, mailbox) if sought else []
+    delayed = await _delayed(session, mailbox, scan) if sought else []
     entity = entity_info(
         stored,
         found.shard,
-        await reader.now_ms(),
-        retry_at_ms=due.get(mailbox),
+        now_ms,
+        retry_at_ms=retry_ms if stored.state in ("retrying", "snoozed", "paused") else None,
         due_ms=delayed[0].due_ms if delayed and not line else None,
-        wait=waits.get(mailbox),
+        wait=wait,
+        suspended=suspended,
     )
     head = line[0] if line else None
-    workers = await Fleet(session).workers()
     return EntityDetails(
         entity=entity,
         head=head,
@@ -51,12 +51,16 @@ async def details_of(session: Session, mailbox: str, count: int) -> EntityDetail
     )
 
 
-async def _delayed(session: Session, mailbox: str) -> list[WaitingCommand]:
-    """Return the delayed commands of a mailbox, those due first ahead. They are in one hash per shard, which is read for that."""
+async def _delayed(session: Session, mailbox: str, scan: int | None) -> list[WaitingCommand]:
+    """Return the delayed commands of a mailbox, those due first ahead. They are in one hash per shard, which is read for that, up to `scan` of it."""
     transport = session.transport
     limits = reading_limits(session.settings)
     ids: dict[str, WaitingCommand] = {}
+    looked = 0
     async for page in transport.operator.mailboxes.delayed(transport.shard_of(mailbox)):
+        looked += len(page)
+        if scan is not None and looked > scan:
+            break
         for home, command in page:
             if home == mailbox:
                 ids[command.id] = _waiting("0", command.envelope, limits)

@@ -12,14 +12,23 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from command_bus.errors import CommandBusError, InvalidSettings
-from command_bus.messages.message import check_entity_type
+from command_bus.messages.message import canonical_entity_id, check_entity_type
 from command_bus.serialization.envelope import names_of
 from command_bus.session import Session
-from command_bus.transport.mailboxes import EVERYTHING, SCHEDULES, is_wide, mailbox_parts, schedule_in, scope_label
+from command_bus.transport.mailboxes import (
+    EVERYTHING,
+    SCHEDULES,
+    is_wide,
+    mailbox_name,
+    mailbox_parts,
+    schedule_in,
+    scope_label,
+    scope_of,
+)
 from command_bus.transport.records import BEFORE_ALL, StoredEvent
 from command_bus.transport.schedule_interfaces import REFUSALS
 
-__all__ = ["BEGINNING", "Event", "EventKind", "Events"]
+__all__ = ["BEGINNING", "Event", "EventKind", "EventPage", "Events"]
 
 EventKind = Literal[
     "accepted",
@@ -32,6 +41,7 @@ EventKind = Literal[
     "interrupted",
     "handed_back",
     "limited",
+    "suspended",
     "dead_lettered",
     "parked",
     "replayed",
@@ -57,6 +67,8 @@ EventKind = Literal[
 BEGINNING = ""
 """The cursor before the oldest event that is kept."""
 
+_SCANNED = 1500
+"""Events of one request: about 200 KB."""
 _NO_TYPE = "~"
 _EVENT_ID = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
 _LATER = ("accepted", "retried", "snoozed", "handed_back")
@@ -106,6 +118,21 @@ class Event:
     cursor: str
     schedule: str = ""
     count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """The last events of an entity.
+
+    Attributes:
+        events: Newest first. Their own cursors are not those of a listing.
+        before: Where older ones begin; None if there are none.
+        looked: How many events were looked at.
+    """
+
+    events: tuple[Event, ...]
+    before: str | None
+    looked: int
 
 
 class Events:
@@ -177,6 +204,47 @@ class Events:
         """Return the types that are watched, with `kept` as it was given; `*` is all of them, None is what has no entity, `@schedules` schedules."""
         found = await self._session.transport.operator.events.watched()
         return {None if name == _NO_TYPE else name: kept for name, kept in found.items()}
+
+    async def recent(
+        self, entity_type: str, entity_id: str | int, *, limit: int = 100, before: str = "", scan: int = 3000
+    ) -> EventPage:
+        """Return the last events of one entity, and of holds that concern it, newest first.
+
+        There is no index: the events of its shard are read from the newest on until enough are found, or `scan` of them were looked at.
+
+        Args:
+            entity_type: The type.
+            entity_id: The id.
+            limit: At most so many.
+            before: The cursor of the page before.
+            scan: Events that are looked at, at most.
+
+        Raises:
+            InvalidCommand: The type or id is not what it may be.
+            InvalidSettings: A number is below 1, or it is no cursor.
+            TransportUnavailable: The server cannot be reached.
+        """
+        if limit < 1 or scan < 1 or (before and not _EVENT_ID.fullmatch(before)):
+            raise InvalidSettings(
+                f"limit={limit}, scan={scan}, before={before!r}: numbers from 1, and the cursor of a page of events"
+            )
+        policy = self._session.settings.entity(check_entity_type(entity_type)).mailbox
+        mailbox = mailbox_name(entity_type, canonical_entity_id(entity_id), policy)
+        wanted = (mailbox, scope_of(mailbox), EVERYTHING)
+        transport = self._session.transport
+        shard, found, looked = transport.shard_of(mailbox), list[Event](), 0
+        while looked < scan:
+            size = min(_SCANNED, scan - looked)
+            page = await transport.operator.views.events(shard, before, size)
+            for stored in page:
+                looked, before = looked + 1, stored.id
+                if stored.mailbox in wanted:
+                    found.append(_event(stored, [stored.id]))
+                if len(found) == limit:
+                    return EventPage(tuple(found), before, looked)
+            if len(page) < size:
+                return EventPage(tuple(found), None, looked)
+        return EventPage(tuple(found), before, looked)
 
     async def _read(
         self, types: frozenset[str | None], kinds: frozenset[str], after: str | None, follow: bool

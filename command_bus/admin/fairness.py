@@ -6,6 +6,7 @@ wait for a worker, each tenant gets its share of the starts; one that waits alon
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import Counter
 
@@ -74,8 +75,9 @@ class Fairness:
             TransportUnavailable: The server cannot be reached.
         """
         shares = self._session.transport.operator.shares
-        weights = await shares.weights()
-        waiting, running, served = await shares.waiting(), await shares.running(), await shares.served()
+        weights, waiting, running, served = await asyncio.gather(
+            shares.weights(), shares.waiting(), shares.running(), shares.served()
+        )
         waiting_of, running_of, served_of = _by_tenant(waiting), _by_tenant(running), _by_tenant(served)
         return [
             ShareInfo(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from command_bus.admin.suspensions import SuspensionInfo
 from command_bus.messages.policies import Priority
 from command_bus.serialization.announcements import WorkerInfo, WorkerStatus
 from command_bus.transport.records import EntityState
@@ -22,6 +23,7 @@ __all__ = [
     "EntityState",
     "EntityTypeInfo",
     "HoldInfo",
+    "LetterPage",
     "LimitWaitInfo",
     "PriorityInfo",
     "ShareInfo",
@@ -58,7 +60,7 @@ class HoldInfo:
 
 @dataclass(frozen=True, slots=True)
 class LimitWaitInfo:
-    """Where an entity stands that waits for a limit.
+    """The place of an entity that waits for a limit.
 
     Attributes:
         limit: For people: `bus`, `type:shop`, `entity:shop[7]`, `shopify[acme]`.
@@ -86,7 +88,8 @@ class EntityInfo:
         entity_type: None if it has no entity.
         entity_id: None if it has no entity, is a lane, or its id is too long for its name.
         state: `waiting` (for a worker, or all that it has is delayed), `running`, `retrying`, `snoozed`, `paused`, `parked` by a dead letter,
-            `limited` (waits for a limit), or `draining` (waiting, and refusing what is new).
+            `limited` (waits for a limit), `suspended` (its durable command waits without a worker), or `draining` (waiting, and refusing what is
+            new).
         depth: Commands that it holds, running and delayed ones included.
         age: Seconds since the command at its head was accepted; 0.0 if all are delayed.
         attempt: How often that was started.
@@ -101,6 +104,7 @@ class EntityInfo:
         tenant: Whose share it takes; None if its commands name none.
         snoozes: How often the command at its head was put off by its handler.
         limit: For what it waits, if it is limited; None otherwise.
+        suspension: For what its durable command waits, if it is suspended; None otherwise.
     """
 
     name: str
@@ -120,6 +124,7 @@ class EntityInfo:
     priority: Priority = "normal"
     tenant: str | None = None
     limit: LimitWaitInfo | None = None
+    suspension: SuspensionInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +221,14 @@ class UniqueKeyInfo:
 
     Attributes:
         key: What `Unique(key)` said, else the wire name of the command.
-        state: Where the command is that stands for it: `delayed`, `waiting`, `started` (it runs, or waits for a retry) or `settled`. That of
+        state: Where the command is that holds it: `delayed`, `waiting`, `started` (it runs, or waits for a retry) or `settled`. That of
             a settled one is held by its window alone.
         command_id: Of that command.
         name: Its wire name.
         window_ms: Until when the key is held in any case; None without a window.
         latest_ms: Until when others can put that command off; None if nothing bounds it.
+        entity_type: Of its entity.
+        entity_id: Of its entity; None where only a digest of a long id is stored.
     """
 
     key: str
@@ -230,19 +237,23 @@ class UniqueKeyInfo:
     name: str
     window_ms: int | None
     latest_ms: int | None
+    entity_type: str
+    entity_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class UniqueKeyPage:
-    """Unique keys of an entity.
+    """Unique keys of an entity, or a page of all.
 
     Attributes:
-        keys: Those that were found, by key.
-        complete: Whether these are all: else there are more, or the shard has more keys than were looked at.
+        keys: Those that were found, by entity and key.
+        complete: Whether all keys were looked at: else there may be more. Of an entity: whether these are all.
+        cursor: Of the next page; None behind the last one, and of an entity.
     """
 
     keys: list[UniqueKeyInfo]
     complete: bool
+    cursor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +371,23 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
+class LetterPage:
+    """A page of dead letters.
+
+    Attributes:
+        letters: Newest first.
+        cursor: Where the next page begins; None if there are no older ones.
+        looked: How many letters were looked at for it.
+        oldest_ms: When the oldest of those was dead-lettered; None if none was looked at.
+    """
+
+    letters: tuple[DeadLetter, ...]
+    cursor: str | None
+    looked: int
+    oldest_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """A snapshot of the namespace.
 
@@ -387,7 +415,7 @@ class Stats:
         snoozed: Starts since then whose handler put its command off.
         pruned: Dead letters deleted since the namespace was made, because they were too old or too many.
         superseded: Commands since then that another of their unique key replaced.
-        folded: Commands since then that were dropped, because another stood for their unique key.
+        folded: Commands since then that were dropped, because another held their unique key.
         schedules: Schedules that have a tick to come.
         fired: Firings of schedules since the namespace was made.
         fired_late: Those more than a second behind their time.
@@ -396,6 +424,10 @@ class Stats:
         schedules_stored: Schedules in all, also those that are paused, ended or exported: they are lost with the namespace.
         ticks_missed: Ticks since the namespace was made that were left out because no worker fired them in time.
         ticks_skipped: Ticks since then that were left out because of `overlap`.
+        suspended: Durable commands that wait without a worker.
+        suspensions: How often since the namespace was made one was suspended.
+        cancelled: Of the settled commands those that were cancelled after they had started.
+        history: Ends of commands in the history; see `bus.history`.
     """
 
     depth: int
@@ -430,3 +462,7 @@ class Stats:
     schedules_stored: int = 0
     ticks_missed: int = 0
     ticks_skipped: int = 0
+    suspended: int = 0
+    suspensions: int = 0
+    cancelled: int = 0
+    history: int = 0

@@ -21,7 +21,7 @@ class LimitInfo:
 
     Attributes:
         name: `bus`, `type:<entity type>`, `entity:<entity type>`, or the name of a named limit.
-        key: The entity or key whose bucket this is; None of a limit that has one bucket, or of a line that stands for all of them.
+        key: The entity or key whose bucket this is; None of a limit that has one bucket, or of a line that they share.
         rate: Starts in `per` seconds; None: any number.
         per: Those seconds.
         burst: Tokens that a bucket holds, at least those of 50 ms.

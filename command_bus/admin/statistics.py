@@ -34,7 +34,7 @@ class Statistics:
     async def stats(self) -> Stats:
         """Return the sum over the shards."""
         transport = self._session.transport
-        shots = [await transport.operator.statistics.snapshot(shard) for shard in range(transport.shards)]
+        shots = await asyncio.gather(*(transport.operator.statistics.snapshot(shard) for shard in range(transport.shards)))
         counters = sum((shot.counters for shot in shots), ShardCounters())
         workers = _live_workers(shots)
         in_flight = sum(shot.in_flight for shot in shots)
@@ -51,7 +51,7 @@ class Statistics:
             dead_letters=sum(shot.dead for shot in shots),
             accepted=counters.accepted,
             settled=counters.settled,
-            completed=counters.settled - counters.rejected - counters.expired - counters.buried,
+            completed=counters.settled - counters.rejected - counters.expired - counters.buried - counters.cancelled,
             rejected=counters.rejected,
             expired=counters.expired,
             dead_lettered=counters.dead,
@@ -69,8 +69,12 @@ class Statistics:
             schedule_overdue=max((_overdue(shot) for shot in shots), default=0.0),
             limited=sum(shot.limited for shot in shots),
             schedules_stored=sum(shot.schedules for shot in shots),
+            history=sum(shot.history for shot in shots),
             ticks_missed=counters.missed,
             ticks_skipped=counters.skipped,
+            suspended=sum(shot.suspended for shot in shots),
+            suspensions=counters.suspended,
+            cancelled=counters.cancelled,
         )
 
     async def until_idle(self, timeout: float | None) -> None:

@@ -34,6 +34,7 @@ _DURATIONS = frozenset(
         "running_for",
         "schedule_overdue",
         "silent_for",
+        "timeout",
     )
 )
 _TIME = "_ms"

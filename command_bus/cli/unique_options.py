@@ -16,14 +16,14 @@ __all__ = ["Debounce", "Key", "MaxWait", "UniqueUntil", "UniqueWindow", "UniqueW
 
 
 class Wins(StrEnum):
-    """Which of two commands of one key wins, as words of the command line."""
+    """The winner of two commands of one key, as words of the command line."""
 
     FIRST = "first"
     LATEST = "latest"
 
 
 class Until(StrEnum):
-    """How long a key is held, as words of the command line."""
+    """The time for which a key is held, as words of the command line."""
 
     SETTLED = "settled"
     STARTED = "started"

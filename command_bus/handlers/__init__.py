@@ -1,1 +1,1 @@
-"""Which function handles a message: registration, signatures, and the injection of arguments."""
+"""The functions that handle messages: registration, signatures, and the injection of arguments."""

@@ -142,6 +142,7 @@ def _handler(
     origin: object,
     callables: tuple[Callable[..., Any], ...],
 ) -> Handler:
+    _check_durable(message_type, function, signature)
     return Handler(
         message_type=message_type,
         spec=message_type.spec(),
@@ -154,6 +155,24 @@ def _handler(
         origin=origin,
         callables=callables,
     )
+
+
+def _check_durable(message_type: type[Message[Any]], function: Callable[..., Any], signature: HandlerSignature) -> None:
+    """Check that a durable command has a coroutine, and that no other handler asks for a durable context.
+
+    Raises:
+        RegistrationError: It is not so.
+    """
+    if message_type.spec().durable and signature.runs == "thread":
+        raise RegistrationError(
+            f"{qualified_name(function)} runs in a thread, but {message_type.__qualname__} is durable, and a thread cannot be suspended: "
+            "make it `async def`; what blocks belongs into a step, which runs plain functions in a thread"
+        )
+    if signature.is_durable and not message_type.spec().durable:
+        raise RegistrationError(
+            f"{qualified_name(function)} asks for a DurableContext, but {message_type.__qualname__} is not durable: add durable=True to "
+            "the class, or annotate CommandContext"
+        )
 
 
 def _positional(function: Callable[..., Any], signature: HandlerSignature) -> Invoke:

@@ -1,4 +1,4 @@
-"""Which handler runs for which message.
+"""The registry of handlers: a handler for each class of message.
 
     @handles(Deposit)
     async def deposit(command: Deposit) -> int: ...

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type
 from command_bus.errors import RegistrationError
 from command_bus.handlers.annotations import accepts_message, fits, unalias
 from command_bus.messages.context import CommandContext
+from command_bus.messages.durable import DurableContext
 from command_bus.messages.message import Message
 
 __all__ = [
@@ -48,11 +49,13 @@ class HandlerSignature:
             coroutine function, whose result is awaited if it can be.
         context: The parameter that takes the context, or None.
         by_keyword: The context is passed by keyword rather than as the second argument.
+        is_durable: It is a `DurableContext`.
     """
 
     runs: Runs
     context: str | None = None
     by_keyword: bool = False
+    is_durable: bool = False
 
 
 def read_signature(function: Callable[..., Any], message_type: type[Message[Any]]) -> HandlerSignature:
@@ -77,7 +80,7 @@ def read_signature(function: Callable[..., Any], message_type: type[Message[Any]
     _check_command(name, list(signature.parameters.values()), names, message_type)
     context, by_keyword = _find_context(name, list(signature.parameters.values()), names)
     runs = _check_reply(function, body, _resolved(signature.return_annotation, names), message_type)
-    return HandlerSignature(runs, context, by_keyword)
+    return HandlerSignature(runs, context, by_keyword, context is not None and _is_durable(signature.parameters[context], names))
 
 
 def qualified_name(function: Any) -> str:
@@ -178,7 +181,7 @@ def _body(function: Any) -> Any:
 
 def _names_of(function: Any, message_type: type[Message[Any]] | None) -> dict[str, Any]:
     """Return the names that annotations may use: the module's, and what is often not there, being local or for type checkers only."""
-    known: dict[str, Any] = {"CommandContext": CommandContext}
+    known: dict[str, Any] = {"CommandContext": CommandContext, "DurableContext": DurableContext}
     if message_type is not None:
         known[message_type.__name__] = message_type
     written = function.__init__ if inspect.isclass(function) else function
@@ -223,7 +226,7 @@ def _find_context(name: str, parameters: list[inspect.Parameter], names: dict[st
         elif parameter.default is inspect.Parameter.empty and _marker_of(parameter, names) is None:
             raise RegistrationError(
                 f"{name}: its parameter {parameter.name!r} is not filled. A handler is given the command and, for a parameter "
-                "annotated CommandContext, the context; give others a default such as Provide[…], bind them with "
+                "annotated CommandContext or DurableContext, the context; give others a default such as Provide[…], bind them with "
                 "functools.partial, or write a method"
             )
     return context, by_keyword
@@ -235,8 +238,14 @@ def _is_context(parameter: inspect.Parameter, names: dict[str, Any]) -> bool:
     annotation = unalias(_resolved(parameter.annotation, names))
     if annotation is Any:  # perhaps a name that only type checkers can see: go by how it is written
         written = getattr(parameter.annotation, "__forward_arg__", parameter.annotation)
-        return isinstance(written, str) and re.search(r"\bCommandContext\b", written) is not None
-    return CommandContext in (annotation, *get_args(annotation))
+        return isinstance(written, str) and re.search(r"\b(Command|Durable)Context\b", written) is not None
+    return any(each in (CommandContext, DurableContext) for each in (annotation, *get_args(annotation)))
+
+
+def _is_durable(parameter: inspect.Parameter, names: dict[str, Any]) -> bool:
+    """Return whether a context is annotated as that of a durable handler."""
+    annotation = unalias(_resolved(parameter.annotation, names))
+    return DurableContext in (annotation, *get_args(annotation))
 
 
 def _check_reply(function: Any, body: Any, returned: Any, message_type: type[Message[Any]]) -> Runs:

@@ -8,16 +8,17 @@ handler starts see it, too, until the handler ends: who asks for it by `running_
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
 from command_bus.clock import mono
+from command_bus.messages.reports import Reports, checked_share, checked_text
 
 if TYPE_CHECKING:
     from command_bus.messages.message import Message
-    from command_bus.messages.options import CallOptions, DispatchOptions, FollowUpOptions, SendOn
+    from command_bus.messages.options import DispatchOptions, FollowedCallOptions, FollowUpOptions, SendOn
     from command_bus.messages.receipts import Receipt
 
 __all__ = [
@@ -87,6 +88,7 @@ class CommandContext:
     loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False)
     _cancel_reason: str | None = field(default=None, init=False, repr=False)
     _outbox: Outbox | None = field(default=None, init=False, repr=False)
+    _reports: Reports | None = field(default=None, init=False, repr=False)
     _is_over: bool = field(default=False, init=False, repr=False)
     _sent: list[Message[Any]] = field(default_factory=list["Message[Any]"], init=False, repr=False)
 
@@ -98,7 +100,7 @@ class CommandContext:
         """
         return await self._sender().dispatch(command, **options)
 
-    async def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
+    async def call(self, command: Message[R], **options: Unpack[FollowedCallOptions]) -> R:
         """Call as `CommandBus.call`, by the worker's bus; not to the handler's own entity.
 
         Raises:
@@ -112,18 +114,20 @@ class CommandContext:
 
         Returns at once, in coroutines and in threads. If the handler fails or its worker is lost, nothing was sent, and the next attempt sends
         again. Commands to one entity keep the order in which they were sent. What was sent is not refused for a full or drained entity.
+        Where the shard of its entity was seen to hold more than twice what it may, this refuses.
 
         Args:
             command: The command.
             on: `completed`: it is sent if the handler returns. `always`: also if the handler rejects the command, or fails for the last
                 time and the entity goes on without it.
-            **options: As for `CommandBus.dispatch`: `delay`, `at`, `headers`, `expires`, `priority`, `retry`, `attempt_timeout`.
+            **options: As for `CommandBus.dispatch`: `delay`, `at`, `headers`, `expires`, `priority`, `retry`, `attempt_timeout`, `history`.
 
         Returns:
             Its command id, which is the same in each attempt.
 
         Raises:
             InvalidCommand: It or an option is not what it may be, or it is one too many: at most 1,000, and 4 MiB.
+            QueueFull: The shard of its entity holds more than twice its part of `max_total_depth`, or did a second ago.
             RuntimeError: The handler is over.
         """
         if self._is_over:
@@ -136,7 +140,7 @@ class CommandContext:
 
     @property
     def sent(self) -> tuple[Message[Any], ...]:
-        """What the handler has sent by `send`. With a context made by hand, in a unit test, that is all that `send` does."""
+        """The messages that the handler has sent by `send`. With a context made by hand, in a unit test, that is all that `send` does."""
         return tuple(self._sent)
 
     @property
@@ -159,7 +163,9 @@ class CommandContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the result is no longer wanted: the lease is lost, the attempt timed out, the worker stops or an operator aborts it.
+        """Whether the result is no longer wanted.
+
+        The lease is lost, the attempt timed out, the worker stops, an operator aborts it, or the command was cancelled.
 
         Safe to read from any thread. A synchronous handler cannot be interrupted, so a long one asks now and then and returns.
         """
@@ -175,9 +181,42 @@ class CommandContext:
         if self._cancel_reason is None:
             self._cancel_reason = reason
 
-    def sends_by(self, outbox: Outbox | None) -> None:
-        """Send by this outbox from now on; None: the handler is over. For the worker that runs it."""
+    def progress(self, share: float, note: str = "") -> None:
+        """Say how far the handler is: `context.progress(0.4, "4 of 10 files")`. It is read by `bus.commands.progress(command_id)`.
+
+        Returns at once, in coroutines and in threads. It is written once a second at most; the last one is written before the handler's end. With a
+        context made by hand, in a unit test, it is checked only.
+
+        Args:
+            share: Of the work that is done, from 0 to 1.
+            note: What it does, at most 1,000 bytes.
+
+        Raises:
+            BadReport: They are not what they may be.
+            HandlerOver: The handler's run is over, or its lease is lost.
+        """
+        share, note = checked_share(share), checked_text("a note", note)
+        if self._reports is not None:
+            self._reports.progress(share, note)
+
+    def log(self, text: str, **facts: Any) -> None:
+        """Append an entry to the command's log: `context.log("written", rows=7)`. The last hundred are kept, of all runs of the command together.
+
+        As `progress`, it returns at once. An entry has at most 1,000 bytes.
+
+        Raises:
+            BadReport: The text or a value is not what it may be.
+            HandlerOver: The handler's run is over, or its lease is lost.
+        """
+        text = checked_text("an entry of the log", text)
+        if self._reports is not None:
+            self._reports.log(text, facts)
+
+    def sends_by(self, outbox: Outbox | None, reports: Reports | None = None) -> None:
+        """Send by this outbox from now on, and report by this; None: the handler is over. For the worker that runs it."""
         self._outbox, self._is_over = outbox, outbox is None
+        if reports is not None:
+            self._reports = reports
 
     def remaining(self) -> float | None:
         """Return the seconds until the caller stops waiting, 0.0 after that; None if it set no deadline."""
@@ -218,7 +257,7 @@ class BlockingSender:
         """Dispatch as `CommandContext.dispatch`."""
         return self._wait(self._context.dispatch(command, **options))
 
-    def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
+    def call(self, command: Message[R], **options: Unpack[FollowedCallOptions]) -> R:
         """Call as `CommandContext.call`."""
         return self._wait(self._context.call(command, **options))
 
@@ -243,10 +282,12 @@ class Running:
         attempt: Which start of it this is; for logs, as the next.
         worker: Who runs it.
         callers: Mailboxes and activations of the handlers that wait for what it calls and have places of limits: itself, and its callers.
+        chain: Mailboxes of the handlers that wait for it, the outermost first.
         lends_beyond: Whether its slot is lent although no more may be: another handler waits for its reply, say.
         make_lending: Makes what lends its slot while it waits for the bus, or None: it holds no slot.
         lending: That, once it has waited.
         ended: Whether the handler is over; what it started and did not wait for may still run.
+        suspended: Whether this run of a durable handler is over, because its command waits.
     """
 
     mailbox: str
@@ -256,10 +297,16 @@ class Running:
     attempt: int = 1
     worker: str = ""
     callers: Mapping[str, str] = field(default_factory=dict[str, str])
+    chain: Sequence[str] = ()
     lends_beyond: bool = False
     make_lending: Callable[[Running], LentSlot] | None = None
     lending: LentSlot | None = None
     ended: bool = False
+    suspended: bool = False
+
+    def suspend(self) -> None:
+        """Let it send nothing more: its command waits."""
+        self.suspended = True
 
 
 current_command: ContextVar[Running | None] = ContextVar("command_bus_current_command", default=None)

@@ -19,7 +19,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 from typing_extensions import Unpack
 
 from command_bus.clock import duration_fault
-from command_bus.errors import InvalidCommand, RegistrationError
+from command_bus.errors import InvalidCommand, InvalidSettings, RegistrationError
+from command_bus.messages.history import HistoryChoice, checked_history
 from command_bus.messages.limits import Limit, checked_limits
 from command_bus.messages.policies import PRIORITIES, Delivery, OnPoison, Priority, RetryPolicy
 from command_bus.messages.unique import Unique
@@ -55,7 +56,9 @@ _CLASS_ARGUMENTS = frozenset(
         "priority",
         "fair_by",
         "compress_above",
+        "history",
         "version",
+        "durable",
     }
 )
 _WIRE_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
@@ -155,7 +158,9 @@ class MessageSpec:
         priority: The priority of its commands.
         fair_by: The field that holds the tenant, or None: workers are shared fairly between tenants.
         compress_above: Payloads and replies of more bytes travel compressed; None leaves it to the bus.
+        history: What is kept of their ends; `False`: nothing.
         version: Of its fields: see `upcasts`.
+        durable: Whether its handler survives its worker: see `DurableContext`.
     """
 
     name: str
@@ -171,7 +176,9 @@ class MessageSpec:
     priority: Priority | None = None
     fair_by: str | None = None
     compress_above: int | None = None
+    history: HistoryChoice | None = None
     version: int = 1
+    durable: bool = False
 
 
 class Message(BaseModel, Generic[Reply_co]):
@@ -195,7 +202,9 @@ class Message(BaseModel, Generic[Reply_co]):
         priority: Priority | None = None,
         fair_by: str | None = None,
         compress_above: int | None = None,
+        history: HistoryChoice | None = None,
         version: int | None = None,
+        durable: bool | None = None,
         **config: Unpack[ConfigDict],
     ) -> None:
         """Name the class arguments for type checkers; pydantic passes the same ones to the hook below, once fields are known."""
@@ -247,7 +256,9 @@ class Command(Message[Reply_co]):
         priority: `"high"`, `"normal"` or `"low"`: which entities come first where several wait for a worker.
         fair_by: Name of the field that holds the tenant: workers are shared fairly between tenants.
         compress_above: Payloads and replies of more bytes travel compressed; by default as the bus says.
+        history: What is kept of the ends of its commands, as `"30 days"` or a `History`; `False`: nothing.
         version: Raise it with a change of the fields, and write an `upcasts` function for what was sent before; 1 at first. Not inherited.
+        durable: Its handler survives its worker, and waits without one: see `DurableContext`.
 
     What a class does not say, the policy of its entity type says, and then that of the bus.
 
@@ -298,7 +309,23 @@ def _check_choices(cls: type[Message[Any]], values: dict[str, Any]) -> None:
         raise RegistrationError(f"{cls.__qualname__}: unique is a Unique, not {values['unique']!r}")
     if values.get("unique") is not None and values.get("entity") is None:
         raise RegistrationError(f'{cls.__qualname__}: a unique key is one within an entity: add entity="…"')
+    try:
+        checked_history(cls.__qualname__, values.get("history"))
+    except InvalidSettings as error:
+        raise RegistrationError(f"{cls.__qualname__}: {error}") from error
+    _check_durable(cls, values)
     _check_numbers(cls, values)
+
+
+def _check_durable(cls: type[Message[Any]], values: dict[str, Any]) -> None:
+    if values.get("durable") not in (None, True, False):
+        raise RegistrationError(f"{cls.__qualname__}: durable is True or False, not {values['durable']!r}")
+    if values.get("durable") and values.get("delivery") == "at_most_once":
+        raise RegistrationError(f"{cls.__qualname__}: a durable command is started again and again, so it cannot be at_most_once")
+    if values.get("durable") and values.get("unique") is not None:
+        raise RegistrationError(
+            f"{cls.__qualname__}: a durable command has no unique key: let a plain command with one dispatch it"
+        )
 
 
 def _check_numbers(cls: type[Message[Any]], values: dict[str, Any]) -> None:

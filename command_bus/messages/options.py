@@ -7,10 +7,12 @@ from datetime import datetime
 from typing import Literal, TypedDict
 from uuid import UUID
 
+from command_bus.messages.history import HistoryChoice
 from command_bus.messages.policies import Priority, RetryPolicy
+from command_bus.messages.progress import OnProgress
 from command_bus.messages.unique import Unique
 
-__all__ = ["CallOptions", "DispatchOptions", "FollowUpOptions", "SendOn"]
+__all__ = ["CallOptions", "DispatchOptions", "FollowUpOptions", "FollowedCallOptions", "SendOn"]
 
 SendOn = Literal["completed", "always"]
 """Which ends of a command send its follow-ups."""
@@ -28,6 +30,7 @@ class DispatchOptions(TypedDict, total=False):
     priority: Priority | None
     retry: RetryPolicy | None
     attempt_timeout: float | None
+    history: HistoryChoice | None
     unique: Unique | None
 
 
@@ -40,6 +43,13 @@ class CallOptions(TypedDict, total=False):
     priority: Priority | None
     retry: RetryPolicy | None
     attempt_timeout: float | None
+    history: HistoryChoice | None
+
+
+class FollowedCallOptions(CallOptions, total=False):
+    """Options of a call whose caller may follow its progress; see `CommandBus.call`."""
+
+    on_progress: OnProgress | None
 
 
 class FollowUpOptions(TypedDict, total=False):
@@ -52,3 +62,4 @@ class FollowUpOptions(TypedDict, total=False):
     priority: Priority | None
     retry: RetryPolicy | None
     attempt_timeout: float | None
+    history: HistoryChoice | None

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
+from command_bus.messages.history import HistoryChoice
 from command_bus.messages.message import Message
 from command_bus.messages.policies import Priority, RetryPolicy
 from command_bus.messages.unique import Unique
@@ -34,6 +35,7 @@ class Envelope(Generic[M_co]):
         retry: As for `dispatch`.
         attempt_timeout: As for `dispatch`.
         unique: As for `dispatch`.
+        history: As for `dispatch`.
     """
 
     command: M_co
@@ -47,6 +49,7 @@ class Envelope(Generic[M_co]):
     attempt_timeout: float | None = None
     unique: Unique | None = None
     at: datetime | None = None
+    history: HistoryChoice | None = None
 
 
 @dataclass(slots=True)

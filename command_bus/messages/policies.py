@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings
+from command_bus.messages.history import HistoryChoice, checked_history
 from command_bus.messages.limits import Limit
 from command_bus.messages.retry_policy import RetryPolicy, require
 
@@ -105,6 +106,7 @@ class EntityPolicy:
         retry: How failures of commands are retried whose class does not say; None takes the bus's `retry`.
         attempt_timeout: Seconds that one attempt may take of commands whose class does not say; None takes the bus's `attempt_timeout`.
         call_timeout: Seconds that a call waits if it names no timeout; None takes the bus's `call_timeout`.
+        history: What is kept of the ends of commands whose class does not say; None takes the bus's `history`, `False` is nothing.
         limits: Of each entity (`scope="entity"`), and of all of them together (`scope="type"`); at most one of each.
     """
 
@@ -116,6 +118,7 @@ class EntityPolicy:
     retry: RetryPolicy | None = None
     attempt_timeout: float | None = None
     call_timeout: float | None = None
+    history: HistoryChoice | None = None
     limits: tuple[Limit, ...] = ()
 
     def __post_init__(self) -> None:
@@ -130,6 +133,7 @@ class EntityPolicy:
         for name, value in (("attempt_timeout", self.attempt_timeout), ("call_timeout", self.call_timeout)):
             fault = None if value is None else duration_fault(value)
             require(fault is None, f"EntityPolicy({name}={value!r}): {name} {fault}")
+        checked_history("EntityPolicy(history=…)", self.history)
         for limit in self.limits:
             require(
                 limit.scope in ("entity", "type") and limit.limits_anything,

@@ -21,7 +21,7 @@ class Receipt(NamedTuple, Generic[R]):
     Attributes:
         command_id: Given or generated.
         status: `"accepted"`, or `"duplicate"` if the id was accepted before within the dedup window: it is not run twice. With a unique key
-            also `"duplicate"` if another command stands for the key, and `"replaced"` if this one was accepted in the place of another.
+            also `"duplicate"` if another command holds the key, and `"replaced"` if this one was accepted in the place of another.
         other: The id of that other command; None where there is none.
     """
 
@@ -135,7 +135,7 @@ class BatchResult:
     Attributes:
         outcomes: One per command.
         accepted: How many were accepted, those that replaced another with them.
-        duplicates: How many were accepted before, or dropped because another command stands for their unique key.
+        duplicates: How many were accepted before, or dropped because another command holds their unique key.
         rejected: How many were not accepted; nothing of their entity that came later in the batch was accepted either.
         replaced: How many of those accepted replaced another.
     """

@@ -42,7 +42,7 @@ class PutOptions(ScheduleOptions, total=False):
 
 
 class SendingOptions(TypedDict):
-    """What `put` says of the command alone."""
+    """The options of `put` that concern the command alone."""
 
     headers: Mapping[str, str] | None
     expires: float | None

@@ -32,7 +32,7 @@ _DONE = frozenset("+=k")
 
 
 class _Due(NamedTuple):
-    """What is to be done about a page of schedules.
+    """The work that a page of schedules needs.
 
     Attributes:
         changes: Of records in which nothing fires.

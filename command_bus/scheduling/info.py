@@ -1,4 +1,4 @@
-"""What `bus.schedules` returns."""
+"""The values that `bus.schedules` returns."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ScheduleState = Literal["active", "firing", "paused", "ended", "exported"]
 
 
 class SyncReport(NamedTuple):
-    """What `sync` has changed: the names of schedules that were put, and of those that were removed."""
+    """The changes of a `sync`: the names of schedules that were put, and of those that were removed."""
 
     put: tuple[str, ...]
     removed: tuple[str, ...]
 
 
 class ImportReport(NamedTuple):
-    """What `import_` has done: the names of schedules that were put, and of those that stay as they were."""
+    """The result of `import_`: the names of schedules that were put, and of those that stay as they were."""
 
     put: tuple[str, ...]
     kept: tuple[str, ...]

@@ -6,11 +6,11 @@ import asyncio
 import logging
 from contextlib import suppress
 
-from command_bus.admin.waiting import WaitingCommands
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 from command_bus.scheduling.record import ScheduleRecord
 from command_bus.scheduling.templates import BadTemplate, Templates
+from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.session import Session

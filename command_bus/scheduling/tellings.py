@@ -1,4 +1,4 @@
-"""What the steps of schedules report as events, without I/O. The script that writes a record writes its events with it.
+"""The events that the steps of schedules report, without I/O. The script that writes a record writes its events with it.
 
 An event is a line: its kind, a space, and a detail. The detail of `fired`, `late`, `skipped` and `triggered` is a number and the command id of the
 firing: for `late` the milliseconds behind its time, else 0. That of `missed` is the number of ticks, that of `paused` the reason.

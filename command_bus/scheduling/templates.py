@@ -132,7 +132,7 @@ class Templates:
         """
         stored = self.clear(record)
         command_id = record.pinned_id
-        # A schedule's `overlap` stands for a unique key: a firing has none.
+        # A schedule's `overlap` takes the place of a unique key: a firing has none.
         options = {name: value for name, value in (stored.options or {}).items() if name != "u"}
         envelope = replace(
             stored, command_id=command_id, signature=None, correlation_id=None, causation_id=None, options=options or None

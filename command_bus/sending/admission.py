@@ -9,7 +9,7 @@ from command_bus.errors import CommandBusError, Draining, IdempotencyConflict, I
 from command_bus.messages.receipts import Receipt, kept
 from command_bus.transport.submissions import Admission
 
-__all__ = ["receipt", "refusal", "status_of"]
+__all__ = ["may_not_replace", "receipt", "refusal", "status_of"]
 
 _RETRY_AFTER = 0.25
 """Seconds; a full entity drains a command in far less, and a producer that waits this long loses little."""
@@ -31,6 +31,7 @@ _FULL: dict[Admission, tuple[str, str]] = {
 }
 
 
+_ACCEPTED = Admission.ACCEPTED  # compared first: an enum's hash is a call in Python
 _STATUS: dict[Admission, Literal["accepted", "duplicate", "replaced"]] = {
     Admission.ACCEPTED: "accepted",
     Admission.DUPLICATE: "duplicate",
@@ -41,7 +42,7 @@ _STATUS: dict[Admission, Literal["accepted", "duplicate", "replaced"]] = {
 
 def refusal(admission: Admission, command_id: str) -> CommandBusError | None:
     """Return why a command was not accepted, or None if it was (now or before)."""
-    if admission in _STATUS:
+    if admission is _ACCEPTED or admission in _STATUS:
         return None
     if admission is Admission.CONFLICT:
         return IdempotencyConflict(f"command id {command_id!r} was used before for another command", command_id=command_id)
@@ -56,17 +57,22 @@ def refusal(admission: Admission, command_id: str) -> CommandBusError | None:
             retry_after=_RETRY_AFTER_DRAIN,
         )
     if admission is Admission.MAY_NOT_REPLACE:
-        return MayNotReplace(
-            "Unique(wins='latest') takes the command that waits out of line, and this user of the server may not delete from mailboxes: make "
-            'it a producer that replaces, acl_lines("producer", …, replaces=True), or let the first win. Nothing was accepted'
-        )
+        return may_not_replace()
     limit, text = _FULL[admission]
     return QueueFull(text, retry_after=_RETRY_AFTER, limit=limit)
 
 
+def may_not_replace() -> MayNotReplace:
+    """Return the error of a command that would replace another one, of a user who may not."""
+    return MayNotReplace(
+        "Unique(wins='latest') takes the command that waits out of line, and this user of the server may not delete from mailboxes: make "
+        'it a producer that replaces, acl_lines("producer", …, replaces=True), or let the first win. Nothing was accepted'
+    )
+
+
 def status_of(admission: Admission) -> Literal["accepted", "duplicate", "replaced", "rejected"]:
     """Return `accepted`, `duplicate`, `replaced` or `rejected`."""
-    return _STATUS.get(admission, "rejected")
+    return "accepted" if admission is _ACCEPTED else _STATUS.get(admission, "rejected")
 
 
 def receipt(
@@ -80,5 +86,5 @@ def receipt(
     error = refusal(admission, command_id)
     if error is not None:
         raise error
-    plain: Receipt[Any] = Receipt(command_id, _STATUS[admission], other)
+    plain: Receipt[Any] = Receipt(command_id, "accepted" if admission is _ACCEPTED else _STATUS[admission], other)
     return plain if ask is None else kept(plain, ask)

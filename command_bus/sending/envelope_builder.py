@@ -13,8 +13,10 @@ from typing import Any
 from uuid import UUID
 
 from command_bus.clock import mono
-from command_bus.errors import CallCycle, InvalidCommand, RegistrationError
-from command_bus.messages.context import Running, running_command
+from command_bus.errors import InvalidCommand, RegistrationError
+from command_bus.messages.context import running_command
+from command_bus.messages.durable_rules import check_durable
+from command_bus.messages.history import History, HistoryChoice, history_of
 from command_bus.messages.limits import check_costs
 from command_bus.messages.message import (
     Message,
@@ -27,11 +29,12 @@ from command_bus.messages.outgoing import Envelope, OutgoingMessage
 from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy, Priority, RetryPolicy
 from command_bus.messages.unique import Unique
 from command_bus.messages.upcasting import checked_version
+from command_bus.sending.call_cycles import check_running, with_waiting
 from command_bus.sending.checked_options import checked_headers, checked_id
 from command_bus.sending.command_ids import new_command_id
-from command_bus.sending.outgoing_options import compresses, fold, schedule
+from command_bus.sending.outgoing_options import compresses, fold, keep, schedule
 from command_bus.sending.priorities import checked_priority, options_of
-from command_bus.serialization.callers_option import CALLERS
+from command_bus.serialization.durable_options import DURABLE
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
     GIVEN_ID,
@@ -49,7 +52,7 @@ from command_bus.serialization.protection import Protection
 from command_bus.serialization.version_option import VERSION, with_version
 from command_bus.settings import BusSettings
 from command_bus.transport.flows import flow_of, tenant_of
-from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_label, mailbox_name
+from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_name
 from command_bus.transport.submissions import NO_DIGEST, Submission
 from command_bus.transport.unique_keys import UniqueSubmission
 
@@ -70,6 +73,7 @@ class _Route:
     stamp: EnvelopeTemplate
     priority: Priority
     flow: str
+    history: History | None
 
     def flow_of(self, message: Message[Any]) -> str:
         """Return what a message without options waits in."""
@@ -110,6 +114,7 @@ class EnvelopeBuilder:
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
         unique: Unique | None = None,
+        history: HistoryChoice | None = None,
     ) -> OutgoingMessage:
         """Return a message with its options, checked and encoded.
 
@@ -127,7 +132,7 @@ class EnvelopeBuilder:
             entity_id,
             route.codec.encode(message, self._limits),
             new_command_id() if command_id is None else checked_id(command_id),
-            keep_result or command_id is not None,
+            keep_result or command_id is not None or spec.durable,
             route.at_most_once,
             command=message,
             priority=spec.priority if priority is None else checked_priority(priority),
@@ -135,8 +140,11 @@ class EnvelopeBuilder:
         )
         if spec.version > 1:
             out.options[VERSION] = spec.version
+        if spec.durable:
+            out.options[DURABLE] = 1
         if retry is not None or attempt_timeout is not None:
             override(out.options, retry, attempt_timeout)
+        keep(out, route.history if history is None else history_of(history))
         if headers:
             out.headers = checked_headers(headers)
         if unique is not None or spec.unique is not None:
@@ -163,6 +171,7 @@ class EnvelopeBuilder:
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
         unique: Unique | None = None,
+        history: HistoryChoice | None = None,
     ) -> OutgoingMessage:
         """Return a message made without its class, checked and encoded.
 
@@ -187,20 +196,22 @@ class EnvelopeBuilder:
         if checked_version(version) > 1:
             out.options[VERSION] = version
         override(out.options, retry, attempt_timeout)
+        keep(out, self._settings.history_of(None, out.entity_type) if history is None else history_of(history))
         return out
 
     def build(self, out: OutgoingMessage) -> Submission:
         """Build the submission of an outgoing message: pack its envelope, name its mailbox.
 
         Raises:
-            CallCycle: It is a call from a handler to the mailbox that this handler holds.
+            CallCycle: It is a call to an entity that waits for the handler that runs here.
+            Suspended: The run of the durable handler that runs here is over.
             InvalidCommand: Its headers are too large.
         """
         running = running_command()
         policy = self._settings.entity(out.entity_type)
         mailbox = self._mailbox(out, policy)
-        if running is not None and out.inbox and running.mailbox == mailbox:
-            raise _cycle(out, running)
+        if running is not None:
+            check_running(out, running, mailbox)
         flags = (GIVEN_ID if out.given_id else 0) | (AT_MOST_ONCE if out.at_most_once else 0)
         priority = out.priority or policy.priority
         ttl_ms = out.ttl_ms if out.deadline is None else _left_ms(out.deadline)
@@ -209,7 +220,7 @@ class EnvelopeBuilder:
             running.correlation_id if running is not None else None,
             running.command_id if running is not None else None,
             out.headers or None,
-            options=(out.options or None) if priority == "normal" and running is None else _options(out, priority, running),
+            options=(out.options or None) if priority == "normal" and running is None else with_waiting(out, priority, running),
             compressed=self._compresses and compresses(out, self._settings),
         )  # fmt: skip
         return Submission(
@@ -253,15 +264,15 @@ class EnvelopeBuilder:
             entity_id = canonical_entity_id(getattr(message, spec.key, None))
             mailbox, packed_id = mailbox_name(spec.entity, entity_id, route.mailbox), packed_text(entity_id)
         envelope = route.stamp.pack(packed_text(command_id), packed_id, payload)
-        return Submission(
-            mailbox, command_id, envelope, NO_DIGEST, route.max_depth, 0, False, spec.name, None, route.flow_of(message)
-        )
+        flow = route.flow if spec.fair_by is None else route.flow_of(message)
+        return Submission(mailbox, command_id, envelope, NO_DIGEST, route.max_depth, 0, False, spec.name, None, flow)
 
     def build_run(self, messages: Sequence[Message[Any]]) -> list[Submission | InvalidCommand]:
         """Build the submissions of messages of one class, as `build_fast` does, in half of its time; an error where there is none."""
         route = self._routes.get(type(messages[0])) or self._bind(messages[0])
         key, encode, limits, depth, name = route.spec.key, route.codec.encode, self._limits, route.max_depth, route.spec.name
         start = f"{route.spec.entity}:"
+        flow, is_shared = route.flow, route.spec.fair_by is not None
         pack = None if key is None or isinstance(route.mailbox, Lanes) or route.spec.limits else route.stamp.packer()
         built: list[Submission | InvalidCommand] = []
         for message in messages:
@@ -270,7 +281,8 @@ class EnvelopeBuilder:
                 if pack is not None and type(entity_id) is str and is_plain_id(entity_id):
                     command_id = new_command_id()
                     envelope = pack(command_id, entity_id, encode(message, limits))
-                    flow = route.flow_of(message)
+                    if is_shared:
+                        flow = route.flow_of(message)
                     built.append(
                         Submission(start + entity_id, command_id, envelope, NO_DIGEST, depth, 0, False, name, None, flow)
                     )
@@ -280,21 +292,13 @@ class EnvelopeBuilder:
                 built.append(error)
         return built
 
-    def is_plain(self, message: Message[Any]) -> bool:
-        """Return whether `build_fast` can build a message: its class asks for no more than a place in line.
+    def spec_of(self, message: Message[Any]) -> MessageSpec:
+        """Return what the class of a message says.
 
         Raises:
             InvalidCommand: It is no message.
         """
-        return (self._routes.get(type(message)) or self._bind(message)).spec.unique is None
-
-    def entity_of(self, message: Message[Any]) -> str | None:
-        """Return the entity type of a message.
-
-        Raises:
-            InvalidCommand: It is no message.
-        """
-        return (self._routes.get(type(message)) or self._bind(message)).spec.entity
+        return (self._routes.get(type(message)) or self._bind(message)).spec
 
     def of_item(self, item: Message[Any] | Envelope[Any]) -> OutgoingMessage:
         """Return an item of a batch.
@@ -315,6 +319,7 @@ class EnvelopeBuilder:
                 retry=item.retry,
                 attempt_timeout=item.attempt_timeout,
                 unique=item.unique,
+                history=item.history,
             )
         return self.outgoing(item)
 
@@ -357,37 +362,27 @@ class EnvelopeBuilder:
             )
         self._compresses = self._compresses or spec.compress_above is not None
         policy = self._settings.entity(spec.entity)
-        at_most_once = self._settings.handling(spec).delivery == "at_most_once"
+        delivery = self._settings.handling(spec).delivery
+        check_durable(spec, policy.mailbox, delivery)
+        at_most_once = delivery == "at_most_once"
         flags = AT_MOST_ONCE if at_most_once else 0
         priority = spec.priority or policy.priority
+        history = self._settings.history_of(spec, spec.entity)
         sample = None if spec.entity is None else "x"
         stamp = EnvelopeTemplate(
             WireEnvelope(
-                "x", spec.name, spec.entity, sample, b"", flags, options=with_version(options_of(priority), spec.version)
+                "x", spec.name, spec.entity, sample, b"", flags, options=with_version(options_of(priority, history), spec.version)
             ),
             self.sign,
             self._settings.compress_above_of(spec),
         )
         depth = policy.max_depth or self._settings.max_depth
         flow = flow_of(priority)
-        route = self._routes[kind] = _Route(spec, codec_for(kind), policy.mailbox, depth, at_most_once, stamp, priority, flow)
+        route = self._routes[kind] = _Route(
+            spec, codec_for(kind), policy.mailbox, depth, at_most_once, stamp, priority, flow, history
+        )
         return route
 
 
 def _left_ms(deadline: float) -> int:
     return max(1, int((deadline - mono()) * 1000))
-
-
-def _options(out: OutgoingMessage, priority: Priority, running: Running | None) -> dict[str, Any] | None:
-    """Return what is asked for a message alone; for a call also who waits for it, if they have places of limits."""
-    callers = running.callers if running is not None and out.inbox else None
-    if priority == "normal" and not callers:
-        return out.options or None
-    return {**out.options, **(options_of(priority) or {}), **({CALLERS: dict(callers)} if callers else {})}
-
-
-def _cycle(out: OutgoingMessage, running: Running) -> CallCycle:
-    return CallCycle(
-        f"the handler of {running.name} calls {out.name} on {mailbox_label(running.mailbox)}, which it holds itself: "
-        "the call would wait for its own handler. Dispatch it instead, or do the work in place"
-    )

@@ -17,10 +17,12 @@ from command_bus.messages.message import Message
 from command_bus.messages.options import FollowUpOptions
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.sending.envelope_builder import EnvelopeBuilder
+from command_bus.sending.shard_depths import ShardDepths
+from command_bus.transport.marks import waiting_mark
 from command_bus.transport.steps import FollowUp
 from command_bus.transport.submissions import Submission
 
-__all__ = ["MOST_BYTES", "MOST_FOLLOW_UPS", "FollowUps"]
+__all__ = ["MOST_BYTES", "MOST_FOLLOW_UPS", "FollowUps", "prepared"]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds
 MOST_FOLLOW_UPS = 1_000
@@ -41,11 +43,17 @@ class FollowUps:
         builder: Of the worker's bus.
         prepare: Passes a command through middleware, agrees on its entity type, and makes its submission.
         command_id: Of the command whose handler runs.
+        depths: Refuses what a shard is much too full for.
     """
 
     def __init__(
-        self, builder: EnvelopeBuilder, prepare: Callable[[OutgoingMessage], Awaitable[Submission]], command_id: str
+        self,
+        builder: EnvelopeBuilder,
+        prepare: Callable[[OutgoingMessage], Awaitable[Submission]],
+        command_id: str,
+        depths: ShardDepths,
     ) -> None:
+        self._depths = depths
         self._builder = builder
         self._prepare = prepare
         self._cause = command_id
@@ -64,8 +72,9 @@ class FollowUps:
             raise InvalidCommand(f"{out.name!r} has a unique key, which context.send does not know: use context.dispatch")
         if self._bytes + len(out.payload) > MOST_BYTES:
             raise InvalidCommand(f"a handler may send {MOST_BYTES:,} bytes with its settlement: {out.name!r} would be more")
-        self._bytes += len(out.payload)
         out.command_id = follow_up_id(self._cause, number)
+        self._depths.check(self._builder.mailbox_for(out))
+        self._bytes += len(out.payload)
         self._items.append(_Item(out, always))
         return out.command_id
 
@@ -80,17 +89,22 @@ class FollowUps:
         return tuple([await self._built(item.out) for item in self._items if completed or item.always])
 
     async def _built(self, out: OutgoingMessage) -> FollowUp:
-        submission = await self._prepared(out)
-        return FollowUp(submission.mailbox, submission.command_id, submission.envelope, submission.flow, submission.delay_ms)
+        submission = await prepared(self._prepare, out)
+        mark = waiting_mark(submission.digest, submission.mailbox) if submission.marked else b""
+        return FollowUp(
+            submission.mailbox, submission.command_id, submission.envelope, submission.flow, submission.delay_ms, mark
+        )
 
-    async def _prepared(self, out: OutgoingMessage) -> Submission:
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                return await self._prepare(out)
-            except TransportUnavailable:
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+
+async def prepared(prepare: Callable[[OutgoingMessage], Awaitable[Submission]], out: OutgoingMessage) -> Submission:
+    """Return the submission of a command that leaves with what its handler stores; wait while the server is away."""
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return await prepare(out)
+        except TransportUnavailable:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 def follow_up_id(command_id: str, number: int) -> str:

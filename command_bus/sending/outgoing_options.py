@@ -1,16 +1,18 @@
-"""Options of an outgoing command that depend on each other: its unique key, its times, whether it travels compressed."""
+"""Options of an outgoing command: its unique key and its times, which depend on each other, its history, whether it travels compressed."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
 from command_bus.errors import InvalidCommand
+from command_bus.messages.history import History
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.messages.unique import Unique
 from command_bus.sending.checked_options import checked_ms, until_ms
+from command_bus.serialization.history_option import HISTORY, history_option
 from command_bus.settings import BusSettings
 
-__all__ = ["compresses", "fold", "schedule"]
+__all__ = ["compresses", "fold", "keep", "schedule"]
 
 
 def compresses(out: OutgoingMessage, settings: BusSettings) -> bool:
@@ -39,6 +41,12 @@ def fold(out: OutgoingMessage, unique: Unique | None, delay: float, at: datetime
     out.unique = unique
     out.options["u"] = unique.key or out.name
     return delay if unique.debounce is None else unique.debounce
+
+
+def keep(out: OutgoingMessage, history: History | None) -> None:
+    """Give a message its history, if it has one."""
+    if history is not None:
+        out.options[HISTORY] = history_option(history)
 
 
 def schedule(out: OutgoingMessage, delay: float, at: datetime | None, expires: float | None) -> None:

@@ -11,7 +11,7 @@ from command_bus.errors import BadResult, CommandTimeout, TransportUnavailable, 
 from command_bus.messages.context import while_lent
 from command_bus.sending.admission import receipt
 from command_bus.sending.overdue_calls import OverdueCalls
-from command_bus.serialization.limits import Undecodable, reading_limits
+from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.serialization.models import reply_codec_for
 from command_bus.serialization.reply import Completed, raise_or_value, unpack_reply
 from command_bus.session import Session
@@ -26,9 +26,24 @@ if TYPE_CHECKING:
     from command_bus.transport.sender_interfaces import Reply
 
 
-__all__ = ["ResultReader"]
+__all__ = ["ResultReader", "reply_value"]
 
 _POLL_FIRST, _POLL_LAST = 0.01, 0.5
+
+
+def reply_value(session: Session, limits: Limits, record: bytes, reply_type: Any, command_id: str) -> Any:
+    """Return the result in a reply record, decrypted if it is encrypted.
+
+    Raises:
+        CommandBusError: The outcome in the record.
+    """
+    try:
+        _, outcome = unpack_reply(record, limits)
+    except Undecodable as error:
+        raise BadResult(f"the reply cannot be read: {error}", command_id=command_id) from error
+    if session.protection is not None and isinstance(outcome, Completed):
+        outcome = session.protection.result(command_id, outcome)
+    return raise_or_value(outcome, reply_codec_for(reply_type), command_id, limits)
 
 
 class ResultReader:
@@ -42,7 +57,6 @@ class ResultReader:
     def __init__(self, session: Session, overdue: OverdueCalls) -> None:
         self._session = session
         self._overdue = overdue
-        self._protection = session.protection
         self._limits = reading_limits(session.settings)
 
     def value_of(self, record: bytes, reply_type: Any, command_id: str) -> Any:
@@ -51,13 +65,7 @@ class ResultReader:
         Raises:
             CommandBusError: The outcome in the record.
         """
-        try:
-            _, outcome = unpack_reply(record, self._limits)
-        except Undecodable as error:
-            raise BadResult(f"the reply cannot be read: {error}", command_id=command_id) from error
-        if self._protection is not None and isinstance(outcome, Completed):
-            outcome = self._protection.result(command_id, outcome)
-        return raise_or_value(outcome, reply_codec_for(reply_type), command_id, self._limits)
+        return reply_value(self._session, self._limits, record, reply_type, command_id)
 
     async def exchange(
         self, send: Sending, mailbox_for: Callable[[OutgoingMessage], str], reply_type: Any, deadline: float, out: OutgoingMessage
@@ -142,7 +150,7 @@ class ResultReader:
 
 def _taken(out: OutgoingMessage) -> UniqueKeyTaken:
     return UniqueKeyTaken(
-        f"{out.name} {out.command_id} was dropped: {out.other} stands for its unique key, and its reply goes to another caller. Dispatch "
+        f"{out.name} {out.command_id} was dropped: {out.other} holds its unique key, and its reply goes to another caller. Dispatch "
         "instead of calling, or call again when that one is settled",
         other=out.other or "",
     )

@@ -15,20 +15,25 @@ from uuid import UUID
 from command_bus.clock import checked_seconds, mono
 from command_bus.errors import TransportUnavailable
 from command_bus.messages.context import while_lent
+from command_bus.messages.history import HistoryChoice
 from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope, OutgoingMessage
 from command_bus.messages.policies import Priority, RetryPolicy
+from command_bus.messages.progress import OnProgress, checked_listener
 from command_bus.messages.receipts import BatchResult, Receipt
 from command_bus.messages.unique import Unique
 from command_bus.middleware import Middleware, Sending, around_batch, around_call, around_dispatch
 from command_bus.observer import observed_call
 from command_bus.sending.admission import receipt
 from command_bus.sending.batch import BatchSender
+from command_bus.sending.call_progress import call_with_progress
+from command_bus.sending.children import Children
 from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.sending.follow_ups import FollowUps
 from command_bus.sending.overdue_calls import OverdueCalls
 from command_bus.sending.results import ResultReader
+from command_bus.sending.shard_depths import ShardDepths
 from command_bus.session import Session
 from command_bus.transport.submissions import Admission, Submission
 
@@ -51,6 +56,8 @@ class Sender:
         self._builder = EnvelopeBuilder(session.settings, session.protection)
         self._overdue = OverdueCalls(session)
         session.attach(self._overdue)
+        self._depths = ShardDepths(session)
+        session.attach(self._depths)
         self._results = ResultReader(session, self._overdue)
         self.use(middleware)
 
@@ -79,19 +86,21 @@ class Sender:
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
         unique: Unique | None = None,
+        history: HistoryChoice | None = None,
     ) -> Receipt[R]:
         """See `CommandBus.dispatch`."""
         plain = command_id is None and not delay and at is None and not headers and expires is None and not keep_result
-        plain = plain and retry is None and attempt_timeout is None and unique is None and priority is None
+        plain = plain and retry is None and attempt_timeout is None and unique is None and priority is None and history is None
         if plain and self._builder.can_build_fast and self._agreed(command):
             submission = self._builder.build_fast(command)
             producer = self._session.transport.producer
             return receipt(submission.command_id, await producer.enqueue(submission, self._settings.dispatch_timeout))
         out = self._builder.outgoing(
             command, command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
-            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority,
+            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority, history=history,
         )  # fmt: skip
-        ask = partial(self._ask_later, type(command)) if keep_result else None
+        is_kept = keep_result or type(command).spec().durable  # as the builder sends it
+        ask = partial(self._ask_later, type(command)) if is_kept else None
         return receipt(out.command_id, await self._send(out), ask, out.other)
 
     async def dispatch_raw(
@@ -111,7 +120,12 @@ class Sender:
 
     def outbox(self, command_id: str) -> FollowUps:
         """Return what keeps the commands that one run of a handler sends."""
-        return FollowUps(self._builder, self.prepare, command_id)
+        self._depths.begin()
+        return FollowUps(self._builder, self.prepare, command_id, self._depths)
+
+    def children(self, command_id: str, mailbox: str) -> Children:
+        """Return what makes the commands that one run of a durable handler calls."""
+        return Children(self._session, self._builder, self.prepare, self._results, command_id, mailbox)
 
     async def prepare(self, out: OutgoingMessage) -> Submission:
         """Return the submission of a command that is sent by other means; its entity type is agreed on."""
@@ -129,10 +143,32 @@ class Sender:
         result: BatchResult = await around_batch(self.middleware, partial(batch.send, commands))()
         return result
 
-    async def call(self, command: Message[R], *, timeout: float | None = None, **options: Unpack[DispatchOptions]) -> R:
+    async def call(
+        self,
+        command: Message[R],
+        *,
+        timeout: float | None = None,
+        command_id: str | UUID | None = None,
+        headers: Mapping[str, str] | None = None,
+        priority: Priority | None = None,
+        retry: RetryPolicy | None = None,
+        attempt_timeout: float | None = None,
+        history: HistoryChoice | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> R:
         """See `CommandBus.call`."""
-        out = self._builder.outgoing(command, **options)
-        value: R = await self._exchange(out, type(command).spec().reply, timeout)
+        if on_progress is not None:
+            checked_listener(on_progress)
+        out = self._builder.outgoing(
+            command, command_id=command_id, headers=headers, priority=priority, retry=retry, attempt_timeout=attempt_timeout,
+            history=history,
+        )  # fmt: skip
+        exchange = self._exchange(out, type(command).spec().reply, timeout)
+        if on_progress is not None:
+            exchange = call_with_progress(
+                self._session, exchange, out.command_id, partial(self._builder.mailbox_for, out), on_progress
+            )
+        value: R = await exchange
         return value
 
     async def call_raw(
@@ -200,10 +236,12 @@ class Sender:
 
     def _agreed(self, message: Message[Any]) -> bool:
         """Return whether a message can be built at once: it passes no middleware, and its entity type is agreed on."""
-        if self.middleware or not self._builder.is_plain(message):
+        if self.middleware:
             return False
-        entity_type = self._builder.entity_of(message)
-        return entity_type is None or self._session.transport.agreements.agreed(entity_type) is not None
+        spec = self._builder.spec_of(message)
+        if spec.unique is not None or spec.durable:
+            return False
+        return spec.entity is None or self._session.transport.agreements.agreed(spec.entity) is not None
 
     async def _build(self, out: OutgoingMessage) -> Submission:
         """Return the submission of a message; with the first of an entity type, agree on its mailboxes."""

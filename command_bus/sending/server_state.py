@@ -8,7 +8,7 @@ __all__ = ["ServerState"]
 
 
 class ServerState:
-    """Whether the server is there. Nothing is asked for it: a request that failed started a probe, and probes go on until one succeeds.
+    """The state of the server: there or away. Nothing is asked for it: a request that failed started a probe, and probes go on until one succeeds.
 
     Args:
         session: Of the bus.

@@ -158,11 +158,14 @@ def _standing(location: CommandLocation, place: _Place, workers: Sequence[Worker
         return "retrying", [f"Attempt {entity.attempt} has failed, the next is due {_due(location.retry_ms, location.now_ms)}"]
     if entity.state == "snoozed" and first:
         return "snoozed", [f"Its handler has put it off, it starts again {_due(location.retry_ms, location.now_ms)}"]
+    if entity.state == "suspended" and first:
+        return "suspended", ["It is suspended: it waits without a worker, for a call, a signal or a time"]
     if first:
         return "waiting", ["It waits for a worker"]
     head = {
         "running": f", which {_runs(location, workers)}",
         "retrying": f", which waits for its next attempt, due {_due(location.retry_ms, location.now_ms)}",
+        "suspended": ", which is suspended",
         "snoozed": f", which its handler has put off, due {_due(location.retry_ms, location.now_ms)}",
     }.get(entity.state, ", which waits for a worker")
     if place.position is not None:

@@ -1,13 +1,16 @@
-"""The record of what became of one command of a dispatch, kept in the dispatch's stream of outcomes.
+"""The record of what became of one command, kept in the stream of outcomes of its dispatch, or in the history.
 
-    [version, status, name, entity_type, entity_id, attempt, worker, accepted_ms, first_started_ms, fence, message, reply]
+    [version, status, name, entity_type, entity_id, attempt, worker, accepted_ms, first_started_ms, fence, message, reply, other?]
 
-The reply is the record that a caller would have got (see `reply`); it holds the command id. The time of settling is the entry's id.
+In a history that keeps payloads, the last element is the command's envelope, without what is for its caller alone.
+
+The reply is the record that a caller would have got (see `reply`); it holds the command id. The time of settling is the entry's id. The
+scripts write `folded` and `superseded` (`lua/shared/unstarted.lua`), with the other command's id at the end.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
 from command_bus.serialization.limits import Undecodable
@@ -16,7 +19,7 @@ from command_bus.serialization.native import Packer, unpackb
 
 __all__ = ["OutcomeRecord", "Status"]
 
-Status = Literal["completed", "rejected", "expired", "dead_lettered", "parked", "cancelled", "discarded"]
+Status = Literal["completed", "rejected", "expired", "dead_lettered", "parked", "cancelled", "discarded", "folded", "superseded"]
 _VERSION = 1
 _LENGTH = 12
 _STATUSES = get_args(Status)
@@ -34,6 +37,8 @@ class OutcomeRecord:
         fence: Of the start that settled it; grows with every start in its shard. 0 if it never started.
         message: Its id in the mailbox: the order of acceptance within its entity.
         reply: The packed reply.
+        other: The id of the command that it was folded into, or that took its place; empty for other statuses.
+        envelope: With the payload, if that is kept; else None.
     """
 
     status: Status
@@ -47,6 +52,8 @@ class OutcomeRecord:
     fence: int
     message: str
     reply: bytes
+    other: str = ""
+    envelope: bytes | None = None
 
     def pack(self) -> bytes:
         """Return the record's bytes."""
@@ -54,6 +61,7 @@ class OutcomeRecord:
             (
                 _VERSION, self.status, self.name, self.entity_type, self.entity_id, self.attempt, self.worker,
                 self.accepted_ms, self.first_started_ms, self.fence, self.message, self.reply,
+                *(() if self.envelope is None else (self.envelope,)),
             )
         )  # fmt: skip
         return data
@@ -76,7 +84,11 @@ class OutcomeRecord:
         values = parts[1:_LENGTH]
         if values[0] not in _STATUSES or not all(map(_fits, values, _TYPES)):
             raise Undecodable("an outcome with an element of the wrong type")
-        return cls(*values)
+        record = cls(*values)
+        last = parts[_LENGTH] if len(parts) > _LENGTH else ""
+        if type(last) is bytes:
+            return replace(record, envelope=last)
+        return replace(record, other=last) if type(last) is str and last else record
 
 
 def _fits(value: Any, kind: type | None) -> bool:

@@ -1,4 +1,4 @@
-"""What a dispatch says of its own attempts, in the options of its envelope: `r` how failures are retried, `t` how long one attempt may take.
+"""The options of an envelope for the attempts of this command alone: `r` how failures are retried, `t` how long one attempt may take.
 
     r  a map with the fields of `RetryPolicy` that are not at their defaults, always `attempts`
     t  a number of seconds

@@ -186,6 +186,32 @@ class Protection:
         except Undecodable as error:
             raise BadResult(f"the reply is {error.reason}", command_id=command_id) from None
 
+    def sealed(self, command_id: str, name: str, data: bytes) -> bytes:
+        """Return what a durable command stores under a name, encrypted.
+
+        Raises:
+            BadResult: The cipher failed.
+        """
+        if self.cipher is None:
+            raise BadResult("the command is encrypted, and this bus has no cipher", command_id=command_id)
+        try:
+            return bytes(self.cipher.encrypt(data, self._aad("step", f"{command_id}\0{name}")))
+        except Exception as error:  # noqa: BLE001 - as above
+            raise BadResult(f"the cipher failed to encrypt {name}: {type(error).__name__}", command_id=command_id) from None
+
+    def unsealed(self, command_id: str, name: str, data: bytes) -> bytes:
+        """Return what a durable command has stored under a name, in clear text.
+
+        Raises:
+            BadResult: It cannot be decrypted.
+        """
+        if self.cipher is None:
+            raise BadResult("the command is encrypted, and this bus has no cipher", command_id=command_id)
+        try:
+            return bytes(self.cipher.decrypt(data, self._aad("step", f"{command_id}\0{name}")))
+        except Exception as error:  # noqa: BLE001 - as above
+            raise BadResult(f"{name} cannot be decrypted: {type(error).__name__}", command_id=command_id) from None
+
     def _aad(self, what: str, of: WireEnvelope | str) -> bytes:
         """Return the data that a ciphertext is bound to, so that it cannot be used in another place."""
         parts = (of,) if isinstance(of, str) else (of.command_id, of.name, of.entity_type, of.entity_id)

@@ -46,6 +46,7 @@ __all__ = [
     "Outcome",
     "Rejected",
     "Unhandled",
+    "outcome_code",
     "pack_reply",
     "raise_or_value",
     "reply_id",
@@ -232,6 +233,17 @@ def raise_or_value(outcome: Outcome, codec: ReplyCodec[R], command_id: str, limi
             error.command_id = command_id
             raise
     raise _error_of(outcome, command_id)
+
+
+def outcome_code(outcome: Outcome) -> str:
+    """Return the name of an outcome: `completed`, `rejected`, or the `code` of the error that it is raised as."""
+    match outcome:
+        case Completed():
+            return "completed"
+        case Rejected():
+            return "rejected"
+        case _:
+            return _error_of(outcome, "").code
 
 
 def _error_of(outcome: Outcome, command_id: str) -> CommandBusError:

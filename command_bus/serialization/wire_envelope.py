@@ -1,4 +1,4 @@
-"""What an envelope consists of: its elements, flags, options and limits."""
+"""The parts of an envelope: its elements, flags, options and limits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from command_bus.serialization.callers_option import CALLERS, are_callers
+from command_bus.serialization.chain_option import CHAIN, are_mailboxes
 from command_bus.serialization.compression import COMPRESSED, is_compression
+from command_bus.serialization.durable_options import DURABLE, RETURN, is_return_address
+from command_bus.serialization.history_option import HISTORY, is_history
 from command_bus.serialization.overrides import ATTEMPT_TIMEOUT, RETRY, is_attempt_timeout, is_retry
 from command_bus.serialization.priority_option import PRIORITY, is_priority
 from command_bus.serialization.version_option import VERSION, is_version
@@ -54,6 +57,10 @@ KNOWN_OPTIONS: dict[str, Callable[[Any], bool]] = {
     VERSION: is_version,
     COMPRESSED: is_compression,
     CALLERS: are_callers,
+    CHAIN: are_mailboxes,
+    DURABLE: lambda value: value == 1,
+    RETURN: is_return_address,
+    HISTORY: is_history,
     "u": lambda key: type(key) is str and key != "",  # see `transport/unique_keys.py`
 }
 """Tells by an option's key whether a value is one of it. A reader that meets another key treats the envelope as one of a later version."""

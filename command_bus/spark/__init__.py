@@ -16,7 +16,8 @@
 | `writing.partition` | sends one partition; usable without Spark |
 | `writing.send_queue`, `refusals`, `stalls` | the commands to send, full mailboxes, when a task warns and gives up |
 | `writing.task_results`, `entity_owners` | a task's counts and rejects; which task owns an entity |
-| `writing.command_mapping`, `announced` | how columns feed a command's fields, from its class or from what workers publish |
+| `writing.command_lookup`, `by_value`, `announced` | the commands that options name: by class, by value, from what workers publish |
+| `writing.command_mapping` | how columns feed a command's fields |
 | `writing.columns`, `field_checks`, `encoder` | Arrow columns into packed commands |
 | `writing.ordering` | an entity's rows in one task, in order |
 | `writing.fingerprint`, `random_ids`, `interpreters` | checks for changed rows, random ids, the wrong Python |

@@ -25,7 +25,8 @@ from command_bus.spark.quoting import column_named
 from command_bus.spark.report import DispatchReport, build_report, dry_run_report
 from command_bus.spark.source import register
 from command_bus.spark.target import PLANNING_PATIENCE, Target, TargetConnection, connection_to
-from command_bus.spark.writing.command_mapping import command_mappings, named_command, pickled
+from command_bus.spark.writing.by_value import pickled
+from command_bus.spark.writing.command_lookup import command_mappings, named_command
 from command_bus.spark.writing.dry_run import DryRunTask
 from command_bus.spark.writing.fingerprint import Fingerprint, check_same_rows, utc_text
 from command_bus.spark.writing.interpreters import check_interpreter

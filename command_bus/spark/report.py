@@ -41,6 +41,8 @@ class DispatchReport:
         rows: Rows that were read.
         added: Commands that this dispatch has put into their mailboxes, over all attempts.
         duplicates: Rows that repeat another row of the dispatch, id and content.
+        folded: Rows that were dropped, because a command stood for their unique key (`Unique`), over all attempts.
+        replaced: Commands of `added` that took the place of another one of their unique key, over all attempts.
         rejected: Rows that were set aside, each counted: invalid ones and `conflicts`.
         conflicts: Rejected rows whose command id was accepted with another payload: an earlier run sent the row, and one of
             its columns changes with every run (`current_timestamp()`); or another row has the same key.
@@ -71,6 +73,8 @@ class DispatchReport:
     entity_column: str | None = field(default=None, repr=False)
     distinct_rejects: int = 0
     conflicts: int = 0
+    folded: int = 0
+    replaced: int = 0
     committed_at: datetime | None = None
     dry_run_rejects: tuple[bytes, ...] | None = field(default=None, repr=False)
 
@@ -80,6 +84,8 @@ class DispatchReport:
         named = (
             (self.duplicates, "rows that repeat others"),
             (self.resent, "rows sent again"),
+            (self.folded, "rows folded"),
+            (self.replaced, "commands replaced"),
             (self.rejected, f"rows rejected{different}"),
         )
         rest = "".join(f", {count:,} {name}" for count, name in named if count)
@@ -179,7 +185,7 @@ def build_report(
     results = [_result(result) for result in summary.get("partitions", ())]
     read = sum(result.rows for result in results)
     rejected = sum(result.rejected for result in results) or facts.rejected
-    duplicates = max(read - facts.added - rejected, 0)
+    duplicates = max(read - facts.added - facts.folded - rejected, 0)
     return DispatchReport(
         dispatch_id=facts.dispatch_id,
         state=state,
@@ -198,6 +204,8 @@ def build_report(
         entity_column=entity,
         distinct_rejects=facts.rejected,
         conflicts=summary.get("conflicts", 0),
+        folded=facts.folded,
+        replaced=facts.replaced,
         committed_at=datetime.fromtimestamp(facts.done_ms / 1000, UTC) if facts.done_ms else None,
     )
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
@@ -22,6 +21,7 @@ from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError, InvalidSettings, QueueFull
 from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.serialization.announcements import CommandInfo, read_description, worker_statuses
+from command_bus.server_urls import split_url
 from command_bus.settings import BusSettings, redacted
 from command_bus.sync.thread import BusThread
 from command_bus.transport.interfaces import Transport
@@ -179,7 +179,7 @@ def _check_url(url: str) -> None:
     if url.startswith("unix://"):
         return
     try:
-        parts = urlsplit(url)
+        parts = split_url(url)
         quoted = "@" not in parts.path + parts.fragment and (not url.startswith(("redis://", "rediss://")) or parts.port != 0)
     except ValueError:  # its port is no number, or its brackets are open
         quoted = False

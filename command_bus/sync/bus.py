@@ -13,12 +13,15 @@ from uuid import UUID
 
 from command_bus.admin.info import Stats
 from command_bus.bus import BusArguments, CommandBus
+from command_bus.messages.history import HistoryChoice
 from command_bus.messages.message import Message
 from command_bus.messages.options import CallOptions, DispatchOptions
 from command_bus.messages.outgoing import Envelope
 from command_bus.messages.policies import Priority, RetryPolicy
+from command_bus.messages.progress import OnProgress
 from command_bus.messages.receipts import BatchResult, SyncReceipt
 from command_bus.messages.unique import Unique
+from command_bus.sync.history import SyncHistory
 from command_bus.sync.parts import (
     SyncDeadLetters,
     SyncEntities,
@@ -31,6 +34,7 @@ from command_bus.sync.parts import (
 )
 from command_bus.sync.scheduling import SyncCommands, SyncSchedules
 from command_bus.sync.thread import ThreadedBus, warn_of_event_loop
+from command_bus.sync.views import SyncAudit, SyncTrends, SyncViews
 
 __all__ = ["SyncCommandBus"]
 
@@ -57,6 +61,9 @@ class SyncCommandBus:
         events: What happens to commands of watched entity types: `for event in bus.events()`.
         commands: Single commands that wait: list and reschedule delayed ones.
         schedules: Commands that come at times: put, list, pause, trigger, remove their schedules.
+        views: What stands still, and entities by a part of their ids.
+        audit: What operators did, and why.
+        trends: Figures of the last days.
 
     Raises:
         InvalidSettings: A setting is out of range.
@@ -76,6 +83,10 @@ class SyncCommandBus:
         self.commands = SyncCommands(self._bus, lambda bus: bus.commands)
         self.schedules = SyncSchedules(self._bus, lambda bus: bus.schedules)
         self.limits = SyncLimits(self._bus, lambda bus: bus.limits)
+        self.views = SyncViews(self._bus, lambda bus: bus.views)
+        self.audit = SyncAudit(self._bus, lambda bus: bus.audit)
+        self.trends = SyncTrends(self._bus, lambda bus: bus.trends)
+        self.history = SyncHistory(self._bus, lambda bus: bus.history)
 
     def __enter__(self) -> Self:
         self.open()
@@ -114,11 +125,12 @@ class SyncCommandBus:
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
         unique: Unique | None = None,
+        history: HistoryChoice | None = None,
     ) -> SyncReceipt[R]:
         """See `CommandBus.dispatch`."""
         options = DispatchOptions(
             command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
-            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority,
+            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority, history=history,
         )  # fmt: skip
         return self._bus.receive(lambda bus: bus.dispatch(command, **options))
 
@@ -140,11 +152,12 @@ class SyncCommandBus:
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
         unique: Unique | None = None,
+        history: HistoryChoice | None = None,
     ) -> SyncReceipt[Any]:
         """See `CommandBus.dispatch_raw`."""
         options = DispatchOptions(
             command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
-            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority,
+            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority, history=history,
         )  # fmt: skip
         return self._bus.receive(lambda bus: bus.dispatch_raw(entity_type, entity_id, name, payload, version=version, **options))
 
@@ -162,8 +175,10 @@ class SyncCommandBus:
         priority: Priority | None = None,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
+        history: HistoryChoice | None = None,
+        on_progress: OnProgress | None = None,
     ) -> R:
-        """See `CommandBus.call`."""
+        """See `CommandBus.call`. `on_progress` is a plain function, which is called in the thread that calls."""
         options = CallOptions(
             timeout=timeout,
             command_id=command_id,
@@ -171,8 +186,9 @@ class SyncCommandBus:
             priority=priority,
             retry=retry,
             attempt_timeout=attempt_timeout,
+            history=history,
         )
-        return self._bus.do(lambda bus: bus.call(command, **options))
+        return self._bus.call(lambda bus, hears: bus.call(command, **options, on_progress=hears), on_progress)
 
     def call_raw(
         self,
@@ -188,6 +204,7 @@ class SyncCommandBus:
         priority: Priority | None = None,
         retry: RetryPolicy | None = None,
         attempt_timeout: float | None = None,
+        history: HistoryChoice | None = None,
     ) -> Any:
         """See `CommandBus.call_raw`."""
         options = CallOptions(
@@ -197,6 +214,7 @@ class SyncCommandBus:
             priority=priority,
             retry=retry,
             attempt_timeout=attempt_timeout,
+            history=history,
         )
         return self._bus.do(lambda bus: bus.call_raw(entity_type, entity_id, name, payload, version=version, **options))
 
@@ -214,9 +232,9 @@ class SyncCommandBus:
         """See `CommandBus.result`."""
         return self._bus.do(lambda bus: bus.result(command_id, command_type, timeout=timeout))
 
-    def cancel(self, command_id: str | UUID) -> bool:
+    def cancel(self, command_id: str | UUID, *, running: bool = False, reason: str = "", wait: float = 10.0) -> bool:
         """See `CommandBus.cancel`."""
-        return self._bus.do(lambda bus: bus.cancel(command_id))
+        return self._bus.do(lambda bus: bus.cancel(command_id, running=running, reason=reason, wait=wait))
 
     def entity(self, entity_type: str, entity_id: str | int) -> SyncEntityScope:
         """See `CommandBus.entity`."""

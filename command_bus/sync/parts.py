@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 from uuid import UUID
 
 from command_bus.admin.dead_letters import DeadLetters, LetterFilters
@@ -24,6 +24,7 @@ from command_bus.sending.server_state import ServerState
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from command_bus.admin.events import EventPage
     from command_bus.admin.info import (
         AbortReport,
         DeadLetter,
@@ -33,12 +34,13 @@ if TYPE_CHECKING:
         EntityState,
         EntityTypeInfo,
         HoldInfo,
+        LetterPage,
         ShareInfo,
         UniqueKeyPage,
     )
     from command_bus.bus import CommandBus
     from command_bus.messages.limits import Rate
-    from command_bus.messages.options import CallOptions, DispatchOptions
+    from command_bus.messages.options import CallOptions, DispatchOptions, FollowedCallOptions
     from command_bus.messages.receipts import SyncReceipt
     from command_bus.serialization.announcements import CommandInfo, WorkerStatus
     from command_bus.sync.thread import ThreadedBus
@@ -83,6 +85,10 @@ class SyncDeadLetters(Part[DeadLetters]):
         """See `DeadLetters.list`; a hundred of them are read ahead."""
         return self._bus.each(lambda bus: bus.dead_letters.list(limit=limit, **filters))
 
+    def page(self, *, limit: int = 50, cursor: str | None = None, **filters: Unpack[LetterFilters]) -> LetterPage:
+        """See `DeadLetters.page`."""
+        return self._do(lambda letters: letters.page(limit=limit, cursor=cursor, **filters))
+
     def count(self, **filters: Unpack[LetterFilters]) -> Counter[tuple[str, str]]:
         """See `DeadLetters.count`."""
         return self._do(lambda letters: letters.count(**filters))
@@ -94,6 +100,10 @@ class SyncDeadLetters(Part[DeadLetters]):
     def get(self, letter_id: str) -> DeadLetter:
         """See `DeadLetters.get`."""
         return self._do(lambda letters: letters.get(letter_id))
+
+    def several(self, letter_ids: Collection[str]) -> dict[str, DeadLetter]:
+        """See `DeadLetters.several`."""
+        return self._do(lambda letters: letters.several(letter_ids))
 
     def replay(self, letter_id: str, *, payload: Mapping[str, Any] | Message[Any] | None = None) -> str:
         """See `DeadLetters.replay`."""
@@ -168,6 +178,10 @@ class SyncEntities(Part[Entities]):
         """See `Entities.list`."""
         return self._do(lambda entities: entities.list(states=states, order=order, limit=limit, cursor=cursor, scan=scan))
 
+    def unique_keys(self, *, limit: int = 100, cursor: str | None = None, scan: int = 200_000) -> UniqueKeyPage:
+        """See `Entities.unique_keys`."""
+        return self._do(lambda entities: entities.unique_keys(limit=limit, cursor=cursor, scan=scan))
+
 
 class SyncEntityScope(Part[EntityScope]):
     """See `EntityScope`; reached as `bus.entity("account", "a-17")`.
@@ -188,9 +202,11 @@ class SyncEntityScope(Part[EntityScope]):
         """See `EntityScope.dispatch`."""
         return self._bus.receive(lambda bus: self._part(bus).dispatch(command, **options))
 
-    def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
+    def call(self, command: Message[R], **options: Unpack[FollowedCallOptions]) -> R:
         """See `EntityScope.call`."""
-        return self._do(lambda scope: scope.call(command, **options))
+        hears = options.pop("on_progress", None)
+        plain = cast("CallOptions", options)
+        return self._bus.call(lambda bus, tell: self._part(bus).call(command, **plain, on_progress=tell), hears)
 
     def depth(self) -> int:
         """See `EntityScope.depth`."""
@@ -208,9 +224,9 @@ class SyncEntityScope(Part[EntityScope]):
         """See `EntityScope.resume`."""
         return self._do(lambda scope: scope.resume())
 
-    def show(self, *, waiting: int = 20) -> EntityDetails:
+    def show(self, *, waiting: int = 20, scan: int | None = None) -> EntityDetails:
         """See `EntityScope.show`."""
-        return self._do(lambda scope: scope.show(waiting=waiting))
+        return self._do(lambda scope: scope.show(waiting=waiting, scan=scan))
 
     def cancel(self, command_id: str | UUID) -> bool:
         """See `EntityScope.cancel`."""
@@ -254,6 +270,12 @@ class SyncEvents(Part[Events]):
     def watched(self) -> dict[str | None, int]:
         """See `Events.watched`."""
         return self._do(lambda events: events.watched())
+
+    def recent(
+        self, entity_type: str, entity_id: str | int, *, limit: int = 100, before: str = "", scan: int = 3000
+    ) -> EventPage:
+        """See `Events.recent`."""
+        return self._do(lambda events: events.recent(entity_type, entity_id, limit=limit, before=before, scan=scan))
 
 
 class SyncFairness(Part[Fairness]):
@@ -317,7 +339,7 @@ def _until_closed(events: Generator[Event]) -> Generator[Event]:
 
 
 class SyncServerState(Part[ServerState]):
-    """Whether the server is there: see `ServerState`."""
+    """The state of the server: see `ServerState`."""
 
     @property
     def is_available(self) -> bool:

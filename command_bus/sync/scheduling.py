@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
+from uuid import UUID
 
 from command_bus.admin.commands import Commands
 from command_bus.scheduling.schedules import Schedules
@@ -12,9 +13,12 @@ from command_bus.sync.parts import Part
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from command_bus.admin.command_status import CommandStatus
     from command_bus.admin.commands import DelayedCommand
+    from command_bus.admin.records import CommandRecord
     from command_bus.handlers.registry import HandlerRegistry
     from command_bus.messages.message import Message
+    from command_bus.messages.progress import ProgressInfo
     from command_bus.messages.schedule_declarations import PutOptions
     from command_bus.messages.schedule_specs import Cron, Every
     from command_bus.scheduling.info import ImportReport, ScheduleInfo, SyncReport
@@ -24,6 +28,26 @@ __all__ = ["SyncCommands", "SyncSchedules"]
 
 class SyncCommands(Part[Commands]):
     """See `Commands`; reached as `bus.commands`."""
+
+    def signal(self, command_id: str | UUID, name: str, value: Any = None, *, signal_id: str | None = None) -> bool:
+        """See `Commands.signal`."""
+        return self._do(lambda commands: commands.signal(command_id, name, value, signal_id=signal_id))
+
+    def status(self, command_id: str | UUID) -> CommandStatus:
+        """See `Commands.status`."""
+        return self._do(lambda commands: commands.status(command_id))
+
+    def progress(self, command_id: str | UUID) -> Generator[ProgressInfo]:
+        """See `Commands.progress`."""
+        return self._bus.each(lambda bus: bus.commands.progress(command_id))
+
+    def record(self, command_id: str | UUID) -> CommandRecord:
+        """See `Commands.record`."""
+        return self._do(lambda commands: commands.record(command_id))
+
+    def cancel(self, command_id: str | UUID, *, running: bool = False, reason: str = "", wait: float = 10.0) -> bool:
+        """See `Commands.cancel`."""
+        return self._do(lambda commands: commands.cancel(command_id, running=running, reason=reason, wait=wait))
 
     def reschedule(self, command_id: str, *, delay: float | None = None, at: datetime | None = None) -> bool:
         """See `Commands.reschedule`."""

@@ -14,17 +14,21 @@ import os
 import threading
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
-from typing import Any, Generic, TypeVar
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar, cast
 from weakref import WeakSet
 
 from command_bus.bus import CommandBus
 from command_bus.errors import BusClosed
+from command_bus.messages.progress import OnProgress, checked_listener
 from command_bus.messages.receipts import Receipt, SyncReceipt, kept_blocking
 from command_bus.transport.interfaces import Transport
 
 __all__ = ["BlockingCallWarning", "BusThread", "ThreadedBus", "warn_of_event_loop"]
 
 R = TypeVar("R")
+T = TypeVar("T")
 _PAGE = 100
 _FAREWELL = 1.0  # seconds in which those who wait learn how it ended, once the bus is closed
 
@@ -100,6 +104,14 @@ class ThreadedBus:
         running = self.open()
         return running.wait(work(running.bus))
 
+    def call(self, work: Callable[[CommandBus, OnProgress | None], Coroutine[Any, Any, R]], on_progress: OnProgress | None) -> R:
+        """Run a call; its progress is told in the caller's thread."""
+        running = self.open()
+        if on_progress is None:
+            return running.wait(work(running.bus, None))
+        checked_listener(on_progress, plain=True)
+        return running.wait_telling(partial(work, running.bus), on_progress)
+
     def receive(self, work: Callable[[CommandBus], Coroutine[Any, Any, Receipt[R]]]) -> SyncReceipt[R]:
         """Run a dispatch; its receipt asks for the result from where the caller is."""
         receipt = self.do(work)
@@ -167,7 +179,22 @@ class BusThread:
         Raises:
             BusClosed: The bus is closed, or was while it ran.
         """
-        future = self._submit(work)
+        return self._result(self._submit(work))
+
+    def wait_telling(self, work: Callable[[Callable[[T], object]], Coroutine[Any, Any, R]], tell: Callable[[T], object]) -> R:
+        """Run it as `wait` does; what it tells meanwhile is told here, in the caller's thread."""
+        told = SimpleQueue[T | concurrent.futures.Future[R]]()
+        future = self._submit(work(told.put))
+        future.add_done_callback(told.put)
+        try:
+            while (each := told.get()) is not future:
+                tell(cast("T", each))
+        except BaseException:
+            future.cancel()
+            raise
+        return self._result(future)
+
+    def _result(self, future: concurrent.futures.Future[R]) -> R:
         try:
             return future.result()
         except concurrent.futures.CancelledError:

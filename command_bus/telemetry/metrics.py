@@ -44,6 +44,8 @@ _NAMESPACE: dict[str, tuple[str, Callable[[Stats], float]]] = {
     "ready_entities": ("Entities that wait for a worker.", lambda stats: stats.ready),
     "parked_entities": ("Entities held by a poisoned command until an operator decides.", lambda stats: stats.parked),
     "limited": ("Entities that wait for a limit.", lambda stats: stats.limited),
+    "suspended": ("Durable commands that wait without a worker.", lambda stats: stats.suspended),
+    "suspensions": ("Times since the namespace was made that a durable command was suspended.", lambda stats: stats.suspensions),
     "paused": ("Entities, entity types and buses that are paused or drained.", lambda stats: stats.paused),
     "delayed": ("Commands and retries that wait for their time.", lambda stats: stats.delayed),
     "oldest_age_seconds": (
@@ -56,6 +58,7 @@ _NAMESPACE: dict[str, tuple[str, Callable[[Stats], float]]] = {
     ),
     "dead_letters": ("Letters in the dead-letter queue.", lambda stats: stats.dead_letters),
     "workers": ("Live workers.", lambda stats: len(stats.workers)),
+    "history": ("Ends of commands in the history.", lambda stats: stats.history),
     "schedules": ("Schedules that have a tick to come.", lambda stats: stats.schedules),
     "schedules_stored": ("Schedules in all, also those that are paused or ended.", lambda stats: stats.schedules_stored),
     "schedules_fired": ("Firings of schedules since the namespace was made.", lambda stats: stats.fired),

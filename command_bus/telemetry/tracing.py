@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 from command_bus.errors import CommandRejected, MissingExtra, Reject
 from command_bus.messages.context import CommandContext, running_command
+from command_bus.messages.durable import Suspended
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.messages.put_off import Snooze
 from command_bus.messages.receipts import BatchResult
@@ -146,6 +147,9 @@ class Tracing(Middleware):
             except Snooze as snooze:  # nor is work that is put off
                 span.set_attribute("command_bus.outcome", "snoozed")
                 span.set_attribute("command_bus.snooze_seconds", snooze.seconds)
+                raise
+            except Suspended:  # nor is a durable handler that waits
+                span.set_attribute("command_bus.outcome", "suspended")
                 raise
             except BaseException as error:
                 _fail(span, error)

@@ -23,7 +23,7 @@ from command_bus.clock import mono
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.context import running_command
 from command_bus.messages.message import Message
-from command_bus.messages.options import CallOptions, DispatchOptions
+from command_bus.messages.options import DispatchOptions, FollowedCallOptions
 from command_bus.messages.outgoing import Envelope
 from command_bus.messages.receipts import BatchResult, Receipt
 from command_bus.testing.assertions import Noted
@@ -36,6 +36,8 @@ __all__ = ["TestBus"]
 R = TypeVar("R")
 _real = mono
 _TURN = 0.001
+_LONG = 120.0
+"""Seconds without work that are passed at once, and not timer by timer."""
 
 
 class TestBus(Noted):
@@ -122,7 +124,7 @@ class TestBus(Noted):
         bus = await self._processes.sender()
         return await bus.dispatch_batch(commands)
 
-    async def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
+    async def call(self, command: Message[R], **options: Unpack[FollowedCallOptions]) -> R:
         """Call a command; see `CommandBus.call`. Retries, delays and leases pass in virtual time."""
         bus = await self._processes.sender()
         return await bus.call(command, **options)
@@ -130,7 +132,7 @@ class TestBus(Noted):
     # Time.
 
     async def run_until_idle(self, *, timeout: float = 10.0, horizon: float = 7200.0) -> None:
-        """Run until every accepted command is settled, delayed ones and retries too, or waits for an operator (paused, parked).
+        """Run until every accepted command is settled, delayed ones and retries too, or waits for somebody: paused, parked, or for a signal.
 
         Time leaps to the next timer of the bus. While a handler runs, time is real.
 
@@ -180,12 +182,16 @@ class TestBus(Noted):
 
     # Crashes.
 
-    def crash_after(self, point: CrashPoint, command: type[Message[Any]] | None = None, *, nth: int = 1, times: int = 1) -> None:
+    def crash_after(
+        self, point: CrashPoint | str, command: type[Message[Any]] | None = None, *, nth: int = 1, times: int = 1
+    ) -> None:
         """Crash a worker at a step. Another worker replaces it, and recovers what it held.
 
         Args:
             point: `"claimed"`: the command is started, its handler has not run. `"handled"`: the handler has returned, the server does
-                not know it yet. `"settled"`: the server has settled the command, the worker does not know it yet.
+                not know it yet. `"settled"`: the server has settled the command, the worker does not know it yet. In a durable handler also
+                `"ran:charge"`: the function of the step `charge` has run, its result is not stored; `"step:charge"`: it is stored;
+                `"call:Reserve"`: a call of `Reserve` is sent.
             command: Type of the command; by default any.
             nth: Number of the attempt, counted from now.
             times: Number of crashes in a row; an `at_least_once` command has `retry.attempts` attempts in all.
@@ -218,6 +224,9 @@ class TestBus(Noted):
     async def _leap(self, furthest: float | None) -> None:
         """Advance time to the next timer, at most to `furthest`."""
         due = self.clock.next_timer()
+        next_ms = None if self._processes.recorder.running else self._processes.next_due_ms()
+        if next_ms is not None and (ahead := (next_ms - self.clock.wall_ms()) / 1000) > _LONG:
+            due = self.clock.time() + ahead - 1.0  # nothing happens until then: a month passes at once
         target = due if furthest is None or (due is not None and due < furthest) else furthest
         if target is not None:
             self.clock.leap(target)

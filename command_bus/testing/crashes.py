@@ -1,8 +1,11 @@
 """Crashes at a chosen step of a command, to test that its handler may run again.
 
-    claimed   the worker has started the command, its handler has not run
-    handled   the handler has returned, the server does not know it yet: the command runs again
-    settled   the server has settled the command, the worker does not know it yet
+    claimed       the worker has started the command, its handler has not run
+    handled       the handler has returned, the server does not know it yet: the command runs again
+    settled       the server has settled the command, the worker does not know it yet
+    ran:charge    in a durable handler: the function of the step `charge` has run, its result is not stored: it runs again
+    step:charge   its result is stored
+    call:Reserve  a call of `Reserve` is sent
 
 In the window between `handled` and the settlement, any at-least-once system can run a command twice.
 """
@@ -12,9 +15,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 from command_bus.messages.context import current_command
+from command_bus.messages.durable import DurableContext
 from command_bus.messages.message import Message
 from command_bus.middleware import Middleware, Sending
 from command_bus.testing.records import Handled, Recorder
@@ -44,7 +49,7 @@ class Crash:
         times: Number of crashes in a row.
     """
 
-    point: CrashPoint
+    point: CrashPoint | str
     command: type[Message[Any]] | None = None
     nth: int = 1
     times: int = 1
@@ -82,7 +87,9 @@ class Crashing(Middleware):
 
     async def handle(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Any:
         """See `Middleware`."""
-        point = next((crash.point for crash in self._crashes if crash.meets(command)), None)
+        point = next((crash.point for crash in self._crashes if crash.point in CRASH_POINTS and crash.meets(command)), None)
+        if isinstance(context, DurableContext):
+            context.observe(partial(self._passed, command))
         if point == "claimed":
             await self._end()
         note = await self._recorder.attempt(command, context, proceed)
@@ -94,6 +101,11 @@ class Crashing(Middleware):
         elif point == "settled":
             self._end_once_settled()
         return _result(note)
+
+    async def _passed(self, command: Any, point: str) -> None:
+        """Crash at a point inside of a durable handler."""
+        if any(crash.point == point and crash.meets(command) for crash in self._crashes):
+            await self._end()
 
     async def dispatch(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
         """See `Middleware`. Messages that a handler sends are recorded like those of the program."""

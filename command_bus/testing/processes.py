@@ -18,8 +18,10 @@ from command_bus.testing.claimed_buses import ClaimedBuses
 from command_bus.testing.clock import VirtualClock
 from command_bus.testing.crashes import Crash
 from command_bus.testing.records import Recorder
+from command_bus.testing.rest import Rest, rest_of
 from command_bus.testing.simulated.live import PROCESS, LiveServer, Process
 from command_bus.testing.workers import LoopWorkers, WorkerSetup
+from command_bus.transport.redis.keys import KeySpace
 
 __all__ = ["BusProcesses"]
 
@@ -75,9 +77,19 @@ class BusProcesses:
         """Return whether work is left that does not wait for an operator."""
         for bus in self._workers_here().buses:
             with contextlib.suppress(EntitiesStopped):
-                if await Statistics(bus.session).busy():
+                if await Statistics(bus.session).busy() and not self._rest(bus).is_idle:
                     return True
         return False
+
+    def next_due_ms(self) -> float | None:
+        """Return the server's time when the next thing is due, where nothing is ready or runs until then; else None."""
+        found = [self._rest(bus) for bus in self._workers_here().buses]
+        times = [each.next_ms for each in found if each.next_ms is not None]
+        return min(times) if times and all(each.rests for each in found) else None
+
+    def _rest(self, bus: CommandBus) -> Rest:
+        settings = bus.settings
+        return rest_of(self._setup.server.store, KeySpace(settings.namespace, settings.shards))
 
     async def sender(self) -> CommandBus:
         """Return the bus, open on this loop; or a copy, if it is open on another loop. Idempotent."""

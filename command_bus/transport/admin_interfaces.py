@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Protocol
 
+from command_bus.transport.durable import Suspensions
 from command_bus.transport.flows import Flow
 from command_bus.transport.interrupts import Attempt, Interrupt
 from command_bus.transport.records import (
@@ -16,6 +17,7 @@ from command_bus.transport.records import (
     Resolution,
     ShardSnapshot,
     StoredDeadLetter,
+    StoredEnd,
     StoredEntity,
     StoredEvent,
     TypeRecord,
@@ -23,12 +25,14 @@ from command_bus.transport.records import (
 )
 from command_bus.transport.steps import Settlement
 from command_bus.transport.unique_keys import StoredKey
+from command_bus.transport.view_interfaces import Journals, Views
 
 __all__ = [
     "Announcements",
     "DeadLetterStore",
     "EntityReader",
     "EventStreams",
+    "HistoryStore",
     "Holds",
     "Interrupts",
     "Mailboxes",
@@ -140,8 +144,11 @@ class Mailboxes(Protocol):
         """Give a delayed command another time, or (None) one so long from now; return False if it is not delayed any more."""
         ...
 
-    async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Settlement]]) -> int:
-        """Take waiting commands out of a mailbox, answer their callers, and return how many were still there."""
+    async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Settlement]], *, fresh: bool = False) -> int:
+        """Take waiting commands out of a mailbox, answer their callers, and return how many were still there.
+
+        With `fresh` commands that were started before, and wait to be started again, are left.
+        """
         ...
 
     async def release_key(self, mailbox: str, key: str) -> bool:
@@ -152,6 +159,18 @@ class Mailboxes(Protocol):
         """Return the held unique keys of an entity, given as it stands in keys, and whether these are all.
 
         About `scan` keys of its shard are looked at.
+        """
+        ...
+
+    async def held_keys(self, shard: int, scope: str, after: str, limit: int, scan: int) -> tuple[list[StoredKey], bool]:
+        """Return the first held unique keys of a shard, and whether all of its keys were looked at.
+
+        Args:
+            shard: The shard.
+            scope: Everything, or all of a type.
+            after: Only those behind this one. They are in the order of the names under which they are stored, and have these.
+            limit: At most so many.
+            scan: Look at about so many at most.
         """
         ...
 
@@ -183,9 +202,19 @@ class DeadLetterStore(Protocol):
         ...
 
     async def settle(
-        self, letter: StoredDeadLetter, verb: Resolution, left: Settlement, edited: bytes = b"", flow: str = ""
+        self,
+        letter: StoredDeadLetter,
+        verb: Resolution,
+        left: Settlement,
+        edited: bytes = b"",
+        flow: str = "",
+        *,
+        ending: bytes = b"",
     ) -> bool:
-        """Replay or discard a dead letter; return False if it is gone. `edited` is the envelope to replay instead of its own."""
+        """Replay or discard a dead letter; return False if it is gone.
+
+        `edited` is the envelope to replay instead of its own. With an `ending`, a durable command only undoes what it did, and ends with that.
+        """
         ...
 
 
@@ -288,6 +317,10 @@ class EventStreams(Protocol):
         """Return the id of the last event of each shard."""
         ...
 
+    async def lost(self, after: Sequence[str]) -> list[bool]:
+        """Return for each shard whether events behind an id may have been deleted, because they were too many: that of the id itself is gone."""
+        ...
+
     def kept(self, after: Sequence[str]) -> AsyncIterator[StoredEvent]:
         """Yield the events behind an id in each shard that happened before this began, shard by shard."""
         ...
@@ -299,6 +332,18 @@ class EventStreams(Protocol):
     @property
     def closed(self) -> bool:
         """Whether they are closed."""
+        ...
+
+
+class HistoryStore(Protocol):
+    """Reads the ends of commands that have a history. An entry's id is `ms-number`, and `-` and `+` stand before and behind all."""
+
+    async def find(self, command_id: str) -> list[StoredEnd]:
+        """Return the end of a command in each shard that has one."""
+        ...
+
+    def newest_first(self, shard: int, newest: str, oldest: str) -> AsyncIterator[list[StoredEnd]]:
+        """Yield the ends of a shard between two ids, page by page, newest first; a `(` before `newest` leaves that one out."""
         ...
 
 
@@ -387,8 +432,28 @@ class OperatorSide(Protocol):
         ...
 
     @property
+    def history(self) -> HistoryStore:
+        """Reads the ends of commands."""
+        ...
+
+    @property
     def interrupts(self) -> Interrupts:
         """Ends attempts."""
+        ...
+
+    @property
+    def suspensions(self) -> Suspensions:
+        """Reads what is suspended."""
+        ...
+
+    @property
+    def views(self) -> Views:
+        """Reads what stands still, and parts of what is long."""
+        ...
+
+    @property
+    def journals(self) -> Journals:
+        """Keeps what operators did, and figures over time."""
         ...
 
     @property

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from command_bus.transport.submissions import Admission
+from command_bus.transport.unique_keys import LoadKey
 
 __all__ = [
     "BulkDispatches",
@@ -27,8 +28,8 @@ __all__ = [
     "Version",
 ]
 
-LoadItem = tuple[str, str, bytes, bytes, str, int, str]
-"""Mailbox, command id, check (bytes that differ between different payloads), envelope, entity, sequence number, flow.
+LoadItem = tuple[str, str, bytes, bytes, str, int, str, LoadKey | None]
+"""Mailbox, command id, check (bytes that differ between different payloads), envelope, entity, sequence number, flow, unique key.
 
 Entity and sequence number count only where a chunk is loaded `sequenced`. The flow is empty for the normal class without a tenant (see
 `flow_of`). A tuple, because there are millions.
@@ -87,11 +88,13 @@ class Loaded:
 
     Attributes:
         shared: How many of the new entities another partition of the run had begun.
+        others: For each `FOLDED` and each `REPLACED` item, in their order, the command that it was folded into or that it replaced.
     """
 
     done: bool
     admissions: list[Admission]
     shared: int = 0
+    others: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -104,7 +107,9 @@ class DispatchFacts:
         first_ms: When it was first opened.
         done_ms: When it was last committed; 0 if it never was.
         added: Commands that were accepted, over all versions.
-        duplicates: Commands that were there already when they came (again).
+        duplicates: Commands that were there already when they came (again), and folded ones that came again.
+        folded: Commands that were dropped, because another one stood for their unique key.
+        replaced: Commands of `added` that took the place of another one of their unique key.
         rejected: Rows that were noted as no commands.
         summary: What the last commit left, or an empty text.
         note: What held a task of the open version up when it last said so, or an empty text.
@@ -118,6 +123,8 @@ class DispatchFacts:
     done_ms: int = 0
     added: int = 0
     duplicates: int = 0
+    folded: int = 0
+    replaced: int = 0
     rejected: int = 0
     keep_ms: int = 0
     what: str = ""
@@ -199,6 +206,9 @@ class BulkDispatches(Protocol):
         entity_owner: EntityOwner | None = None,
     ) -> Loaded:
         """Accept a chunk, in order per mailbox; all of its items belong to the shard.
+
+        An item with a unique key may be folded or replace another command. That is decided once: loaded again it is `DUPLICATE`. The
+        outcome of one that was folded, and of one that was replaced, is kept in the same step.
 
         Args:
             version: Must be open.

@@ -14,10 +14,22 @@ from command_bus.messages.policies import PRIORITIES, Priority
 from command_bus.serialization.envelope import WireEnvelope
 from command_bus.transport.mailboxes import encoded
 
-__all__ = ["NORMAL_FLOW", "NO_FLOW", "Flow", "envelope_flow", "flow_of", "flow_of_record", "parse_flow", "tenant_of"]
+__all__ = [
+    "NORMAL_FLOW",
+    "NO_FLOW",
+    "OUTCOME_FLOW",
+    "Flow",
+    "envelope_flow",
+    "flow_of",
+    "flow_of_record",
+    "parse_flow",
+    "tenant_of",
+]
 
 NORMAL_FLOW = "1"
 """The normal class without a tenant, where a script wants a flow."""
+OUTCOME_FLOW = "!"
+"""The mark of an outcome in place of a flow: it is no command."""
 _MOST = 200
 
 

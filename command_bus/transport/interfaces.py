@@ -2,10 +2,11 @@
 
 `Transport` holds the parts. A sender uses those of `sender_interfaces.py`: `producer`, `replies`, `marks`, `agreements`, `locations`; also
 `announcements`. A worker uses `worker_side` (`worker_interfaces.py`), `agreements`, `announcements` and `limits`. An operator uses
-`operator` (`admin_interfaces.py`). Bulk loads use `bulk` (`bulk.py`), schedules `schedules` (`schedule_interfaces.py`).
+`operator` (`admin_interfaces.py`). Bulk loads use `bulk` (`bulk.py`), schedules `schedules` (`schedule_interfaces.py`), notifications
+`channels` (`channels.py`), webhooks `notes` (`notes.py`).
 The values that pass through are in `submissions.py`, `steps.py`, `records.py`, `interrupts.py` and `marks.py`. Envelopes and replies are
-opaque bytes here. A transport may lack `limits`, `schedules`, `bulk`, `operator.events` or `operator.interrupts`: the property then raises
-`UnsuitableServer`.
+opaque bytes here. A transport may lack `limits`, `schedules`, `bulk`, `channels`, `notes`, `operator.events` or `operator.interrupts`: the property
+then raises `UnsuitableServer`.
 
 A *mailbox* is the name that `mailboxes.mailbox_name` gives an entity (or its lane); a *lease* is the right to run a mailbox's commands.
 An *activation* is the id under which a ready mailbox is offered to the workers: one that reads it holds the lease.
@@ -19,7 +20,10 @@ from typing import Protocol
 from command_bus.transport.admin_interfaces import Announcements, OperatorSide
 from command_bus.transport.availability import Availability
 from command_bus.transport.bulk import BulkDispatches
+from command_bus.transport.channels import Channels
+from command_bus.transport.durable import Wishes
 from command_bus.transport.limits import BusLimits
+from command_bus.transport.notes import Notes
 from command_bus.transport.schedule_interfaces import ScheduleStore
 from command_bus.transport.sender_interfaces import Agreements, CommandLocator, Marks, Producer, Replies
 from command_bus.transport.worker_interfaces import WorkerSide, WorkerSideOptions
@@ -77,6 +81,11 @@ class Transport(Protocol):
         ...
 
     @property
+    def wishes(self) -> Wishes:
+        """Brings signals and wishes to durable commands."""
+        ...
+
+    @property
     def schedules(self) -> ScheduleStore:
         """Keeps schedules, and fires them."""
         ...
@@ -84,6 +93,16 @@ class Transport(Protocol):
     @property
     def bulk(self) -> BulkDispatches:
         """Loads dispatches in bulk."""
+        ...
+
+    @property
+    def channels(self) -> Channels:
+        """Publishes to those who listen."""
+        ...
+
+    @property
+    def notes(self) -> Notes:
+        """Keeps records of extensions."""
         ...
 
     @property

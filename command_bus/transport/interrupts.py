@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from command_bus.transport.attempts import attempt_id, began_ms, fence_of
 
 __all__ = ["Attempt", "Interrupt", "InterruptAnswer", "Kind"]
 
 
-Kind = Literal["abort", "abandon"]
-"""`abort` cancels the handler and settles its command as interrupted when it has ended; `abandon` does that without waiting for the end."""
+Kind = Literal["abort", "abandon", "cancel"]
+"""`abort` cancels the handler and settles its command as interrupted when it has ended; `abandon` does that without waiting for the end;
+`cancel` settles it as cancelled when the handler has ended."""
 
 
 InterruptAnswer = Literal["", "cancelled", "told", "abandoned", "blocked"]
@@ -43,8 +44,15 @@ class Interrupt:
 
     @property
     def words(self) -> str:
-        """Why the attempt ended, for a dead letter, the log and the handler's context."""
+        """Why the attempt ended, for a dead letter, the log, the caller and the handler's context."""
+        if self.kind == "cancel":
+            return self.reason or "it was cancelled"
         return f"aborted by {self.by or 'an operator'}{f': {self.reason}' if self.reason else ''}"
+
+    @property
+    def request(self) -> str:
+        """The request in words, for the log: `aborted by anna: it hangs`."""
+        return f"cancelled: {self.words}" if self.kind == "cancel" else self.words
 
     def pack(self) -> str:
         """Pack the stored value. Only the last part, the reason, may have bars of its own."""
@@ -55,7 +63,7 @@ class Interrupt:
     def unpack(cls, value: bytes) -> Self | None:
         """Read a stored value; None if it is of a later release, or broken."""
         parts: list[Any] = value.decode(errors="replace").split("|", 7)
-        if len(parts) != 8 or parts[0] not in ("abort", "abandon"):
+        if len(parts) != 8 or parts[0] not in get_args(Kind):
             return None
         kind, fence, message, asked, answer, where, by, reason = parts
         return cls(kind, attempt_id(fence, message), int(asked) if asked.isdecimal() else 0, by, reason, answer, where)

@@ -1,4 +1,4 @@
-"""What a transport says about limits: plain values, and the protocol for operators and workers."""
+"""The side of a transport that concerns limits: plain values, and the protocol for operators and workers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LimitUse:
 
 @dataclass(frozen=True, slots=True)
 class LimitWait:
-    """Where an entity stands that waits for a limit.
+    """The place of an entity that waits for a limit.
 
     Attributes:
         scope: The bucket that refused it.

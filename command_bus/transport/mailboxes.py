@@ -34,7 +34,7 @@ EVERYTHING: Final = "*"
 """The scope of all mailboxes, in the hash of what is paused. No mailbox and no entity type has a `*` in its name."""
 
 SCHEDULES: Final = "@schedules"
-"""Stands for all schedules where events name an entity type. No entity type has an `@` in its name."""
+"""The name of all schedules where events name an entity type. No entity type has an `@` in its name."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.@-]+")
 is_plain_id = re.compile(r"[A-Za-z0-9_.@-]{1,511}").fullmatch

@@ -58,7 +58,7 @@ class Waiting:
         return "" if self.delayed else self.id
 
 
-EntityState = Literal["waiting", "running", "retrying", "snoozed", "limited", "paused", "parked", "draining"]
+EntityState = Literal["waiting", "running", "retrying", "snoozed", "limited", "suspended", "paused", "parked", "draining"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +195,14 @@ class ShardCounters:
         handed_back: Starts that did not count as an attempt.
         pruned: Dead letters that were deleted because they were too old or too many.
         superseded: Commands that another of their unique key replaced.
-        folded: Commands dropped because another stood for their unique key.
+        folded: Commands dropped because another held their unique key.
         scheduled: Schedules that have a time to come.
         fired: Firings of schedules.
         late: Those more than a second behind their time.
         missed: Ticks of schedules that were left out because no worker fired them in time.
         skipped: Ticks that were left out because of `overlap`.
+        suspended: How often a durable command was suspended.
+        cancelled: Settled commands that were cancelled after they had started.
     """
 
     depth: int = 0
@@ -221,6 +223,8 @@ class ShardCounters:
     late: int = 0
     missed: int = 0
     skipped: int = 0
+    suspended: int = 0
+    cancelled: int = 0
 
     @classmethod
     def of(cls, stored: Mapping[str, int]) -> Self:
@@ -253,6 +257,8 @@ class ShardSnapshot:
         ends: Pauses that end by themselves, of those that end first.
         limited: Mailboxes of all shards that wait for a limit; 0 of all shards but the first.
         schedules: Schedules in all.
+        suspended: Mailboxes whose durable command is suspended.
+        history: Ends of commands in the history.
     """
 
     counters: ShardCounters
@@ -272,6 +278,26 @@ class ShardSnapshot:
     ends: int = 0
     limited: int = 0
     schedules: int = 0
+    suspended: int = 0
+    history: int = 0
+
+
+class StoredEnd(NamedTuple):
+    """The end of a command in the history. They compare by the time of their ends.
+
+    Attributes:
+        settled_ms: The server's time of the end.
+        sequence: Tells apart what ended in the same ms of a shard.
+        shard: Where.
+        record: See `serialization/outcome.py`.
+        is_over: Whether its age is over, so that it may be deleted at any time.
+    """
+
+    settled_ms: int
+    sequence: int
+    shard: int
+    record: bytes
+    is_over: bool
 
 
 @dataclass(frozen=True, slots=True)

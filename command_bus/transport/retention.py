@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Literal, Self
 
-from command_bus.serialization.envelope import GIVEN_ID, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
+from command_bus.serialization.compression import COMPRESSED, ZLIB
+from command_bus.serialization.dead_letter import DeadLetterRecord
+from command_bus.serialization.durable_options import DURABLE, RETURN, is_durable, return_address_in
+from command_bus.serialization.envelope import ENCRYPTED, GIVEN_ID, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, pack_envelope
+from command_bus.serialization.history_option import HISTORY, KeptHistory, history_in
 from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.serialization.reply import Outcome, pack_reply
 from command_bus.settings import BusSettings
 from command_bus.transport.marks import accepted_ms, is_marked, settled_mark
-from command_bus.transport.steps import NO_SETTLEMENT, Settlement, Started
+from command_bus.transport.steps import NO_SETTLEMENT, ChildOutcome, Settlement, Started
 from command_bus.transport.unique_keys import unique_key
 
-__all__ = ["Retention"]
+__all__ = ["Retention", "history_text"]
+
+
+_SETTLED_BY = frozenset({"u", DURABLE, RETURN, HISTORY})
+"""Options that say what settling leaves; `u` is a unique key."""
+_CHILD_MS = 3_600_000
+"""Milliseconds for which the outcome of a called command is kept, at least: if its delivery to a durable caller is lost, it is found there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,35 +46,45 @@ class Retention:
         status: Status = "cancelled",
         started: Started | None = None,
         message: str = "",
+        letter: DeadLetterRecord | None = None,
     ) -> Settlement:
-        """Return what settling leaves: the mark, with the reply where a caller may ask for it, the reply itself, and a dispatch's outcome.
+        """Return what settling leaves: the mark, with the reply where a caller may ask for it, the reply itself, and the outcome that is kept.
 
         Args:
             envelope: Of the command.
             outcome: The answer for its caller.
-            status: The status for its dispatch.
+            status: The status for its dispatch or the history.
             started: Its start; None if it never started,
-            message: and then where it waited.
+            message: and then where it waited,
+            letter: or its dead letter.
         """
-        if envelope.options and (key := unique_key(envelope)):
-            return replace(self.settlement(replace(envelope, options=None), outcome, status, started, message), unique=key)
+        if envelope.options and not _SETTLED_BY.isdisjoint(envelope.options):
+            left = self.settlement(replace(envelope, options=None), outcome, status, started, message)
+            left = _with_options(left, envelope, outcome, status)
+            kept = history_in(envelope.options)
+            if kept is None or left.outcome:
+                return left
+            return replace(
+                left, outcome=_in_history(envelope, kept, self._record(envelope, outcome, status, started, message), letter)
+            )
         if envelope.flags & IN_DISPATCH and not envelope.inbox:
             return self._in_dispatch(envelope, outcome, status, started, message)
         if not is_marked(envelope):
             return NO_SETTLEMENT
         record = pack_reply(envelope.command_id, outcome)
-        kept = self.mark_ms(given_id=bool(envelope.flags & GIVEN_ID), called=bool(envelope.inbox))
+        mark_ms = self.mark_ms(given_id=bool(envelope.flags & GIVEN_ID), called=bool(envelope.inbox))
         return Settlement(
             envelope.command_id,
             settled_mark(envelope, record),
-            kept or 1,
+            mark_ms or 1,
             envelope.inbox or "",
             record if envelope.inbox else b"",
         )
 
     def mark_ms(self, *, given_id: bool, called: bool) -> int:
         """Return how long the mark of a settled command is kept, in ms; 0 for one that has none."""
-        return max(self.dedup if given_id else 0, self.reply if called else 0)
+        kept = self.dedup if given_id else 0
+        return self.reply if called and kept < self.reply else kept
 
     def reply_only(self, envelope: WireEnvelope, outcome: Outcome) -> Settlement:
         """Return what is left of a command whose signature is wrong: a reply to the inbox that it names, and nothing else.
@@ -83,8 +103,14 @@ class Retention:
         """Return the outcome of a dispatch's command. It leaves no mark: the open dispatch knows its id, and later its fence does."""
         if not envelope.flags & KEEP_OUTCOME or not envelope.correlation_id:
             return NO_SETTLEMENT
+        record = self._record(envelope, outcome, status, started, message).pack()
+        return Settlement(envelope.command_id, b"", 0, dispatch=envelope.correlation_id, outcome=record)
+
+    def _record(
+        self, envelope: WireEnvelope, outcome: Outcome, status: Status, started: Started | None, message: str
+    ) -> OutcomeRecord:
         place = started.message if started is not None else message
-        record = OutcomeRecord(
+        return OutcomeRecord(
             status,
             envelope.name,
             envelope.entity_type,
@@ -96,5 +122,69 @@ class Retention:
             int(started.fence) if started is not None else 0,
             place,
             pack_reply(envelope.command_id, outcome),
-        ).pack()
-        return Settlement(envelope.command_id, b"", 0, dispatch=envelope.correlation_id, outcome=record)
+        )
+
+
+def _with_options(left: Settlement, envelope: WireEnvelope, outcome: Outcome, status: Status) -> Settlement:
+    """Return a settlement with what the options of its command ask for."""
+    unique, durable, waits = unique_key(envelope), is_durable(envelope.options), return_address_in(envelope.options)
+    if not unique and not durable and waits is None:
+        return left
+    waiting = None
+    if waits is not None and status != "parked":  # a parked command has not ended
+        waiting = ChildOutcome(
+            *waits[:2], envelope.command_id, waits.call, left.reply or pack_reply(envelope.command_id, outcome)
+        )
+    return replace(
+        left,
+        command_id=envelope.command_id,
+        unique=unique or "",
+        waiting=waiting,
+        side=_side_after(status) if durable else "",
+        mark_ms=left.mark_ms if waits is None else max(left.mark_ms, _CHILD_MS),
+        inbox="" if waits is not None and status == "parked" else left.inbox,
+        reply=b"" if waits is not None and status == "parked" else left.reply,
+    )
+
+
+def _side_after(status: Status) -> Literal["", "ends", "kept"]:
+    """Return how the side record of a durable command ends: a dead letter keeps it for its replay, and so does a parked command."""
+    if status == "parked":
+        return ""
+    return "kept" if status == "dead_lettered" else "ends"
+
+
+def history_text(bounds: str, command_id: str, record: OutcomeRecord) -> bytes:
+    """Return an outcome as the scripts take it for the history (see `lua/shared/outcomes.lua`)."""
+    name = command_id.encode()
+    return b"%s:%d:%s%s" % (bounds.encode(), len(name), name, record.pack())
+
+
+def _in_history(envelope: WireEnvelope, kept: KeptHistory, record: OutcomeRecord, letter: DeadLetterRecord | None) -> bytes:
+    if letter is not None:  # what its last start left
+        record = replace(
+            record,
+            attempt=letter.attempts,
+            worker=letter.worker,
+            accepted_ms=letter.accepted_ms,
+            first_started_ms=letter.first_started_ms,
+        )
+    if kept.payload:
+        record = replace(record, envelope=_with_payload_only(envelope))
+    return history_text(kept.bounds, envelope.command_id, record)
+
+
+def _with_payload_only(envelope: WireEnvelope) -> bytes:
+    """Return an envelope with the payload as it travelled, encrypted if it was, and without what is for workers and the caller alone."""
+    as_it_is = bool(envelope.flags & ENCRYPTED) and envelope.compressed
+    return pack_envelope(
+        replace(
+            envelope,
+            flags=envelope.flags & ENCRYPTED,
+            inbox=None,
+            headers=None,
+            signature=None,
+            options={COMPRESSED: ZLIB} if as_it_is else None,
+            compressed=envelope.compressed and not as_it_is,
+        )
+    )

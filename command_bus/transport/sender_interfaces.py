@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from command_bus.errors import CommandBusError
@@ -37,7 +37,7 @@ class Producer(Protocol):
     5. `ACCEPTED`: the command is in its mailbox, or waits for its delay. A marked one has a waiting mark (`marks.waiting_mark`) until it
        is settled. A command without a mark is accepted as often as it is sent.
 
-    A submission with `unique` comes between 3 and 4: while another command stands for its key it is `FOLDED` where the first wins. Where the
+    A submission with `unique` comes between 3 and 4: while another command holds its key it is `FOLDED` where the first wins. Where the
     latest wins it takes the place in `max_depth` of one that waits and was never started, which is taken out and whose caller is told
     (`Cancelled`, `superseded`); then it is `REPLACED`, or `MAY_NOT_REPLACE` if this user has no right to that. The other's id is noted in
     `unique.other`. `docs/unique.md` says when a key is held.
@@ -86,6 +86,10 @@ class Reply(Protocol):
 
     async def within(self, deadline: float) -> bytes | None:
         """Return the reply record, or None if it does not come before the deadline (monotonic)."""
+        ...
+
+    def then(self, arrived: Callable[[bytes], None]) -> None:
+        """Call this with the reply record when it comes, instead of `within`."""
         ...
 
     def end(self) -> None:
@@ -168,8 +172,16 @@ class CommandLocator(Protocol):
         """
         ...
 
-    async def line(self, mailbox: str) -> Sequence[tuple[str, bytes]]:
-        """Return the first entries of a mailbox: message ids and envelopes.
+    async def shard_depth(self, shard: int) -> int:
+        """Return how many commands a shard holds, by its counter.
+
+        Raises:
+            CommandBusError: The server cannot be asked.
+        """
+        ...
+
+    async def line(self, mailbox: str, most: int | None = None) -> Sequence[tuple[str, bytes]]:
+        """Return the first entries of a mailbox: message ids and envelopes. At most so many; None: as many as are searched for a command.
 
         Raises:
             CommandBusError: The server cannot be asked, or this user may not read mailboxes.

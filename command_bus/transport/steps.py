@@ -18,6 +18,7 @@ __all__ = [
     "Asked",
     "Cancellation",
     "Cause",
+    "ChildOutcome",
     "DeadLetterStep",
     "Done",
     "Follow",
@@ -35,6 +36,7 @@ __all__ = [
     "Started",
     "Step",
     "StepFailed",
+    "Suspend",
     "Take",
 ]
 
@@ -50,6 +52,8 @@ class Cause(Enum):
     """The application cancelled the handler's task."""
     ABORTED = "aborted"
     """An operator wants it to end, and its command to be settled as interrupted."""
+    CANCELLED = "cancelled"
+    """Somebody wants its command to be settled as cancelled."""
     ABANDONED = "abandoned"
     """As `ABORTED`, and its command is settled already: nothing waits for the end of the handler, which may be in a thread."""
 
@@ -68,8 +72,8 @@ class Cancellation:
 
     @property
     def by_operator(self) -> bool:
-        """Whether an operator asked for it."""
-        return self.cause is Cause.ABORTED or self.cause is Cause.ABANDONED
+        """Whether an operator asked for the end of the attempt."""
+        return self.cause is Cause.ABORTED or self.cause is Cause.ABANDONED or self.cause is Cause.CANCELLED
 
 
 WORKER_LOST = Cancellation(Cause.LOST, "its worker was lost while it ran")
@@ -116,7 +120,7 @@ class Lease:
 
 
 class Snoozes(NamedTuple):
-    """How often the handler of a command has put it off.
+    """The count of times that the handler of a command has put it off.
 
     Attributes:
         times: How often.
@@ -212,10 +216,12 @@ class Asked:
     Attributes:
         message: Its id in the mailbox.
         envelope: None if the entry has no envelope at all.
+        is_paid: Whether it was suspended: it took its tokens when it first started.
     """
 
     message: str
     envelope: bytes | None
+    is_paid: bool = False
 
 
 Answer = Started | Released | LeaseLost | StepFailed | Asked
@@ -250,6 +256,7 @@ class FollowUp:
         envelope: Opaque bytes.
         flow: What it waits in (see `flows.py`); empty for the normal class without a tenant.
         delay_ms: Milliseconds until it takes its place in the mailbox.
+        mark: The mark that it has while it waits; empty if it has none.
     """
 
     mailbox: str
@@ -257,6 +264,26 @@ class FollowUp:
     envelope: bytes
     flow: str = ""
     delay_ms: int = 0
+    mark: bytes = b""
+
+
+@dataclass(slots=True, frozen=True)
+class ChildOutcome:
+    """The outcome of a command, for the durable command that called it and waits for it.
+
+    Attributes:
+        mailbox: Of the command that waits.
+        command_id: Of the command that waits.
+        child: Id of the command that has ended.
+        call: Name of the call in the side record of the command that waits.
+        reply: The outcome, as a caller gets it.
+    """
+
+    mailbox: str
+    command_id: str
+    child: str
+    call: str
+    reply: bytes
 
 
 @dataclass(slots=True, frozen=True)
@@ -269,13 +296,15 @@ class Settlement:
         mark_ms: How long it is kept.
         inbox: The process that waits for the reply, or empty.
         reply: What is pushed to it.
-        dispatch: The dispatch that keeps the outcome, or empty.
-        outcome: What it keeps; empty if none does.
+        dispatch: The dispatch that keeps the outcome; empty if the history does.
+        outcome: What is kept there; empty if nothing is.
         waits_ms: Of a command with a wrong signature: how long its mark is kept if it says that the command waits in this mailbox.
             Any other mark is left as it is, and `mark` is empty.
         unique: Its unique key, which is released (see `unique_keys.py`); empty if it has none.
-        stander: Of a command that is replayed: what is stored of it if it stands for that key again.
+        stander: Of a command that is replayed: what is stored of it if it holds that key again.
         follow_ups: What its handler sends with it, in this order.
+        waiting: Its outcome for the durable command that called it; None if none did.
+        side: Of a durable command: whether its side record ends, or is kept with the dead letter; empty for others.
     """
 
     command_id: str
@@ -289,6 +318,8 @@ class Settlement:
     unique: str = ""
     stander: str = ""
     follow_ups: tuple[FollowUp, ...] = ()
+    waiting: ChildOutcome | None = None
+    side: Literal["", "ends", "kept"] = ""
 
 
 NO_SETTLEMENT = Settlement("", b"", 0)
@@ -301,7 +332,7 @@ class Done:
 
     left: Settlement
     follow: Follow = "stay"
-    status: Literal["completed", "rejected", "expired"] = "completed"
+    status: Literal["completed", "rejected", "expired", "cancelled"] = "completed"
 
 
 @dataclass(slots=True)
@@ -345,4 +376,23 @@ class GiveBack:
     counts: bool
 
 
-Step = Take | Refused | Done | DeadLetterStep | Park | Retry | PutOff | GiveBack
+@dataclass(slots=True, frozen=True)
+class Suspend:
+    """Let a durable command wait without a worker until what it waits for is in its side record. It is started again then, or at once.
+
+    Attributes:
+        command_id: Of the command.
+        awaited: Names of fields in the side record.
+        wanted: How many of them must be there.
+        until_ms: The server's time when it is started in any case; None: there is none.
+        knows_wish: Whether its handler knows that it is to be cancelled.
+    """
+
+    command_id: str
+    awaited: tuple[str, ...] = ()
+    wanted: int = 1
+    until_ms: int | None = None
+    knows_wish: bool = False
+
+
+Step = Take | Refused | Done | DeadLetterStep | Park | Retry | PutOff | GiveBack | Suspend

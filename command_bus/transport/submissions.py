@@ -64,7 +64,7 @@ class Admission(Enum):
     OUT_OF_SEQUENCE = "s"
     DRAINING = "d"
     FOLDED = "u"
-    """Dropped: another command stands for its unique key."""
+    """Dropped: another command holds its unique key."""
     REPLACED = "r"
     """Accepted, and another command of its unique key taken out."""
     MAY_NOT_REPLACE = "x"

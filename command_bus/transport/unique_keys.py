@@ -1,4 +1,4 @@
-"""Unique keys as they are stored: their names, and the commands that stand for them. `lua/shared/unique.lua` does the same in the scripts."""
+"""Unique keys as they are stored: their names, and the commands that hold them. `lua/shared/unique.lua` does the same in the scripts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,32 @@ from typing import Literal, NamedTuple, Self
 from urllib.parse import quote, unquote
 
 from command_bus.messages.unique import Unique
-from command_bus.serialization.envelope import GIVEN_ID, WireEnvelope
-from command_bus.serialization.native import Packer
+from command_bus.serialization.envelope import GIVEN_ID, KEEP_OUTCOME, WireEnvelope
+from command_bus.serialization.history_option import history_in
 from command_bus.transport.mailboxes import encoded
 
-__all__ = ["KeyState", "Stander", "StoredKey", "UniqueSubmission", "mailbox_of_key", "stander_of", "stored_key", "unique_key"]
+__all__ = [
+    "KeyState",
+    "LoadKey",
+    "Mode",
+    "Stander",
+    "StoredKey",
+    "UniqueSubmission",
+    "dispatch_flag",
+    "mailbox_of_key",
+    "mode_of",
+    "stander_of",
+    "stored_key",
+    "unique_key",
+]
 
 _FIELDS = 7
+_GIVEN, _DISPATCH = "g", "o"
+Mode = Literal["f", "s", "l"]
+"""`f` the first wins, until it is settled; `s` the first wins, until it is started; `l` the latest wins."""
+_HISTORY = "h"
 KeyState = Literal["delayed", "waiting", "started", "settled"]
-"""Where the command is that stands for a key; `settled` of one that left, and whose window holds the key."""
+"""The place of the command that holds a key; `settled` of one that left, and whose window holds the key."""
 
 
 def unique_key(envelope: WireEnvelope) -> str:
@@ -36,7 +53,7 @@ def mailbox_of_key(stored: str) -> str:
 
 
 class Stander(NamedTuple):
-    """The command that stands for a key.
+    """The command that holds a key.
 
     Attributes:
         place: Its id in its mailbox; `d` while it is delayed.
@@ -46,6 +63,8 @@ class Stander(NamedTuple):
         inbox: Of the caller who waits for its reply, or empty.
         name: Its wire name.
         command_id: Its id.
+        dispatch: The dispatch that keeps its outcome, or empty.
+        history: The bounds of its history as the option has them; empty without one.
     """
 
     place: str
@@ -55,6 +74,8 @@ class Stander(NamedTuple):
     inbox: str
     name: str
     command_id: str
+    dispatch: str = ""
+    history: str = ""
 
     @classmethod
     def parse(cls, value: bytes) -> Self | None:
@@ -63,12 +84,30 @@ class Stander(NamedTuple):
         if len(parts) != _FIELDS:
             return None
         place, window, most, flags, inbox, name, command_id = parts
-        return cls(place, _number(window), _number(most), "g" in flags, unquote(inbox), name, command_id)
+        given, kept = flags.startswith(_GIVEN), flags.removeprefix(_GIVEN)
+        dispatch = unquote(kept[1:]) if kept.startswith(_DISPATCH) else ""
+        return cls(
+            place,
+            _number(window),
+            _number(most),
+            given,
+            unquote(inbox),
+            name,
+            command_id,
+            dispatch,
+            kept if kept.startswith(_HISTORY) else "",
+        )
+
+    @property
+    def keeps_end(self) -> bool:
+        """Whether a dispatch or the history keeps its outcome."""
+        return bool(self.dispatch or self.history)
 
     @property
     def names(self) -> str:
         """Its part from the flags on, as the scripts take it."""
-        return f"{'g' if self.given_id else ''}|{quote(self.inbox, safe='')}|{self.name}|{self.command_id}"
+        flags = (_GIVEN if self.given_id else "") + (dispatch_flag(self.dispatch) or self.history)
+        return f"{flags}|{quote(self.inbox, safe='')}|{self.name}|{self.command_id}"
 
 
 class StoredKey(NamedTuple):
@@ -76,7 +115,7 @@ class StoredKey(NamedTuple):
 
     Attributes:
         key: As the application gave it.
-        stander: Who stands for it.
+        stander: Who holds it.
         state: Where that command is.
     """
 
@@ -86,8 +125,48 @@ class StoredKey(NamedTuple):
 
 
 def stander_of(envelope: WireEnvelope) -> str:
-    """Return what is stored of a command that stands for its key, from the flags on."""
-    return Stander("", 0, 0, bool(envelope.flags & GIVEN_ID), envelope.inbox or "", envelope.name, envelope.command_id).names
+    """Return what is stored of a command that holds its key, from the flags on."""
+    dispatch = envelope.correlation_id or "" if envelope.flags & KEEP_OUTCOME else ""
+    history = history_in(envelope.options)
+    kept = history.bounds if history and not dispatch else ""
+    given = bool(envelope.flags & GIVEN_ID)
+    return Stander("", 0, 0, given, envelope.inbox or "", envelope.name, envelope.command_id, dispatch, kept).names
+
+
+def dispatch_flag(dispatch: str) -> str:
+    """Return how a stander says which dispatch keeps its outcome; empty for none."""
+    return _DISPATCH + quote(dispatch, safe="") if dispatch else ""
+
+
+def mode_of(unique: Unique) -> Mode:
+    """Return how a key folds."""
+    return "l" if unique.wins == "latest" else "s" if unique.until == "started" else "f"
+
+
+class LoadKey(NamedTuple):
+    """The unique key of a command that is loaded by a dispatch in bulk.
+
+    Attributes:
+        key: As it is stored.
+        mode: How it folds.
+        delay_ms: Until it takes its place, if none of its key comes meanwhile; 0: at once.
+        window_ms: For which the key is held in any case; 0 if there is no window.
+        longest_ms: For which the command can be put off; 0 if there is no limit.
+        name: The command's wire name.
+    """
+
+    key: str
+    mode: Mode
+    delay_ms: int
+    window_ms: int
+    longest_ms: int
+    name: str
+
+    @classmethod
+    def of(cls, unique: Unique, name: str, mailbox: str, entity_id: str) -> Self:
+        """Return the key of a command of an entity, as `unique` says."""
+        stored = stored_key(mailbox, f"{encoded(entity_id)}:{unique.key or name}")
+        return cls(stored, mode_of(unique), _ms(unique.debounce), _ms(unique.window), _ms(unique.max_wait), name)
 
 
 @dataclass(slots=True)
@@ -96,41 +175,36 @@ class UniqueSubmission:
 
     Attributes:
         key: As it is stored.
-        mode: `f` the first wins, until it is settled; `s` the first wins, until it is started; `l` the latest wins.
+        mode: How it folds.
         window_ms: For which the key is held in any case; 0 if there is no window.
         longest_ms: For which the command can be put off; 0 if there is no limit.
-        stander: What the command stores if it stands for the key, from the flags on.
-        entity: Entity type and id, for the event of the one that it replaces.
-        known: The one that stands for the key, as the server told it; empty if it did not.
+        stander: What the command stores if it holds the key, from the flags on.
+        known: The one that holds the key, as the server told it; empty if it did not.
         other: Once it is answered: the command that it was folded into, or that it replaced.
     """
 
     key: str
-    mode: Literal["f", "s", "l"]
+    mode: Mode
     window_ms: int
     longest_ms: int
     stander: str
-    entity: tuple[str, str]
     known: bytes = b""
     other: str | None = None
 
     @classmethod
     def of(cls, unique: Unique, envelope: WireEnvelope, mailbox: str) -> Self:
         """Return the key of an envelope with the option, as `unique` says."""
-        mode: Literal["f", "s", "l"] = "l" if unique.wins == "latest" else "s" if unique.until == "started" else "f"
         return cls(
             stored_key(mailbox, unique_key(envelope)),
-            mode,
-            int((unique.window or 0) * 1000),
-            int((unique.max_wait or 0) * 1000),
+            mode_of(unique),
+            _ms(unique.window),
+            _ms(unique.max_wait),
             stander_of(envelope),
-            (envelope.entity_type or "", envelope.entity_id or ""),
         )
 
-    def names_of(self, stander: Stander) -> bytes:
-        """Return what an event quotes of another command of this entity: the head of its envelope."""
-        names: bytes = Packer(buf_size=256).pack((1, stander.command_id, stander.name, *self.entity))
-        return names
+
+def _ms(seconds: float | None) -> int:
+    return int((seconds or 0) * 1000)
 
 
 def _number(text: str) -> int:

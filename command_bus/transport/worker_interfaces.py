@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from command_bus.transport.durable import SideRecords
 from command_bus.transport.schedule_interfaces import DueSchedules
 from command_bus.transport.steps import Answer, Asked, Cancellation, Lease, Started, Step
 
@@ -193,6 +194,11 @@ class WorkerSide(Protocol):
     @property
     def steps(self) -> Steps:
         """Carries out steps."""
+        ...
+
+    @property
+    def side_records(self) -> SideRecords:
+        """Stores what durable commands have done."""
         ...
 
     @property

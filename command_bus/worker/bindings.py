@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from command_bus.errors import InvalidCommand
 from command_bus.handlers.handler import Handler
 from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.messages.limits import check_costs
-from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope
+from command_bus.serialization.durable_options import DURABLE, is_durable
+from command_bus.serialization.envelope import ENCRYPTED, GIVEN_ID, WireEnvelope
 from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.models import MessageCodec, codec_for
 from command_bus.serialization.overrides import attempt_timeout_in, retry_in
@@ -18,12 +19,12 @@ from command_bus.serialization.protection import Protection
 from command_bus.serialization.versions import decoded
 from command_bus.settings import BusSettings
 
-__all__ = ["Bindings", "Bound"]
+__all__ = ["Bindings", "Bound", "as_durable"]
 
 
 @dataclass(slots=True)
 class Bound:
-    """What all commands of a handler share."""
+    """The values that all commands of a handler share."""
 
     handler: Handler
     policy: HandlingPolicy
@@ -90,3 +91,10 @@ class Bindings:
         if self._protection is None:
             raise InvalidCommand("its payload is encrypted, and this worker has no cipher")
         return self._protection.payload(envelope)
+
+
+def as_durable(envelope: WireEnvelope) -> WireEnvelope:
+    """Return the envelope of a durable command as its class would have sent it: one that was sent without the class does not say it."""
+    if is_durable(envelope.options):
+        return envelope
+    return replace(envelope, flags=envelope.flags | GIVEN_ID, options={**(envelope.options or {}), DURABLE: 1})

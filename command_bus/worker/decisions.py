@@ -11,24 +11,27 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
-from command_bus.clock import wall_ms
-from command_bus.errors import BadResult, InvalidCommand, Reject
+from command_bus.durable.endings import Ending
+from command_bus.errors import BadResult, BadStep, CommandBusError, InvalidCommand, Reject
 from command_bus.handlers.handler import Handler
 from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import MailboxPolicy, RetryPolicy
 from command_bus.messages.put_off import GiveUp, Snooze
 from command_bus.randomness import JITTER
 from command_bus.serialization.compression import compressed
-from command_bus.serialization.dead_letter import DeadLetterRecord
+from command_bus.serialization.durable_options import is_durable
 from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, KEEP_OUTCOME, WireEnvelope, unpack_envelope
+from command_bus.serialization.history_option import HISTORY
 from command_bus.serialization.limits import Undecodable, UnsupportedVersion, reading_limits
 from command_bus.serialization.models import reply_codec_for
 from command_bus.serialization.protection import Protection, Signatures
 from command_bus.serialization.reply import (
     BadReply,
+    Cancelled,
     Completed,
     Expired,
     Failed,
@@ -38,6 +41,7 @@ from command_bus.serialization.reply import (
     Outcome,
     Rejected,
     Unhandled,
+    unpack_reply,
 )
 from command_bus.serialization.text import printable
 from command_bus.serialization.versions import newer_version
@@ -48,6 +52,8 @@ from command_bus.transport.retention import Retention
 from command_bus.transport.steps import (
     NO_SETTLEMENT,
     WORKER_LOST,
+    Cancellation,
+    Cause,
     DeadLetterStep,
     Done,
     GiveBack,
@@ -57,9 +63,11 @@ from command_bus.transport.steps import (
     Settlement,
     Started,
     Step,
+    Suspend,
 )
 from command_bus.transport.unique_keys import unique_key
 from command_bus.worker.bindings import Bindings
+from command_bus.worker.dead_letters import packed_letter
 from command_bus.worker.failure_text import named, text_of, trace_of
 from command_bus.worker.offers import Offer
 from command_bus.worker.runnable import Runnable
@@ -108,6 +116,7 @@ class Decisions:
         self._limits = reading_limits(settings)
         self._retention = Retention.of(settings, worker)
         self._bindings = Bindings(lookup, settings, protection)
+        self._letter = partial(packed_letter, worker)
         self._unknown_grace_ms = int(settings.unknown_grace * 1000)
 
     def read(self, started: Started, mailbox: str = "") -> Runnable | Step | Offer:
@@ -142,19 +151,22 @@ class Decisions:
     def completed(self, run: Runnable, value: Any) -> Step:
         """Settle a command whose handler returned, whether or not its result can be sent."""
         envelope = run.envelope
-        if not (envelope.inbox or envelope.flags & (GIVEN_ID | KEEP_OUTCOME)):
-            key = envelope.options and unique_key(envelope)
+        options = envelope.options
+        if not (envelope.inbox or envelope.flags & (GIVEN_ID | KEEP_OUTCOME) or (options and HISTORY in options)):
+            key = options and unique_key(envelope)
             return Done(_sending(run, replace(NO_SETTLEMENT, unique=key) if key else NO_SETTLEMENT))
         try:
             packed = reply_codec_for(run.handler.spec.reply).encode(value, self._limits)
             outcome: Outcome = self._completion(run, packed)
         except BadResult as error:
             outcome = BadReply(error.message)
-        return Done(_sending(run, self._retention.settlement(envelope, outcome, "completed", run.started)))
+        left = self._retention.settlement(envelope, outcome, "completed", run.started)
+        return Done(_sending(run, left) if run.follow_ups else left)
 
     def _completion(self, run: Runnable, packed: bytes) -> Completed:
         """Return the outcome with a packed reply, compressed and encrypted as far as that is asked for."""
-        smaller = compressed(packed, self._settings.compress_above_of(run.handler.spec))
+        above = self._settings.compress_above_of(run.handler.spec)
+        smaller = None if above is None else compressed(packed, above)
         outcome = Completed(packed) if smaller is None else Completed(smaller, compressed=True)
         return outcome if self._protection is None else self._protection.reply(run.envelope, outcome)
 
@@ -163,14 +175,66 @@ class Decisions:
         outcome = Rejected(refusal.message, refusal.code, refusal.details)
         return Done(_sending(run, self._retention.settlement(run.envelope, outcome, "rejected", run.started)), status="rejected")
 
+    def suspended(self, run: Runnable, suspension: Suspend) -> Step:
+        """Let a durable command wait without a worker."""
+        del run
+        return suspension
+
+    def ended(self, run: Runnable, why: Cancellation) -> Step:
+        """Settle a command whose handler was ended on request: as interrupted, or as cancelled. It sends nothing."""
+        if why.cause is not Cause.CANCELLED:
+            return self.interrupted(run.started, why.text)
+        run.follow_ups = ()
+        return self.cancelled(run, f"{why.text}; it had started, and may have run partly or fully")
+
+    def cancelled(self, run: Runnable, reason: str) -> Step:
+        """Settle a command that was to end while it ran."""
+        left = self._retention.settlement(run.envelope, Cancelled(reason), "cancelled", run.started)
+        return Done(_sending(run, left), status="cancelled")
+
+    def ending(self, run: Runnable, ending: Ending) -> Step:
+        """Settle a durable command that was compensated, with what it ended with before. What it has stored serves no run any more."""
+        _, outcome = unpack_reply(ending.reply, self._limits)
+        status: Any = ending.status
+        run.follow_ups = ending.sends
+        left = _sending(run, replace(self._retention.settlement(run.envelope, outcome, status, run.started), side="ends"))
+        return DeadLetterStep(left, ending.record, run.started.entry) if ending.record else Done(left, status=status)
+
+    def uncompensated(self, run: Runnable, error: BaseException) -> Step:
+        """Park a durable command that cannot be compensated, or try it again later if this worker cannot read how: another release may."""
+        error_type, text = named(error), text_of(error)
+        if isinstance(error, CommandBusError):
+            delay, command_id = self._delay_after(run.policy.retry, run, error), printable(run.envelope.command_id)
+            _log.error("%s cannot be compensated here, trying again in %.1f s: %s", command_id, delay, printable(text))
+            return Retry(int(delay * 1000))
+        outcome = Failed(error_type, text, run.started.attempt)
+        record = self._letter(run.started, run.envelope, "compensation_failed", error_type, text, trace_of(error))
+        left = self._retention.settlement(run.envelope, outcome, "parked", run.started)
+        return Park(left, record, run.started.entry)
+
+    def exhausted(self, run: Runnable) -> Step | None:
+        """Return the end of a durable command whose worker was lost too often since it last got on; None if it may run."""
+        if run.started.attempt <= run.policy.retry.attempts:
+            return None
+        text = f"{WORKER_LOST.text}; it may have run not at all, partly or fully"
+        record = self._letter(run.started, run.envelope, "interrupted", "Interrupted", text)
+        return self._poisoned(run.handler.spec, run.started, run.envelope, Interrupted(text), record)
+
     def failed(self, run: Runnable, error: BaseException) -> Step:
-        """Retry a command whose handler raised, by its policy, or treat it as poisoned."""
-        policy = run.policy.retry
-        if run.started.attempt < policy.attempts and not isinstance(error, GiveUp) and policy.retries(error):
+        """Retry a command whose handler raised, by its policy, or treat it as poisoned. What does not fit a durable command's steps parks it.
+
+        The error of an outcome that a durable command has stored comes again in each retry: it is final.
+        """
+        policy, durable = run.policy.retry, run.durable
+        lasts = isinstance(error, GiveUp | BadStep) or (durable is not None and durable.errors.has(error))
+        attempt = 1 if durable is not None and durable.progressed else run.started.attempt
+        if attempt < policy.attempts and not lasts and policy.retries(error):
             return Retry(int(self._delay_after(policy, run, error) * 1000))
         error_type, text = named(error), text_of(error)
+        record = self._letter(run.started, run.envelope, "failed", error_type, text, trace_of(error))
         outcome = Failed(error_type, text, run.started.attempt)
-        record = self._record(run.started, run.envelope, "failed", error_type, text, trace_of(error))
+        if durable is not None and isinstance(error, BadStep):  # nothing is undone before somebody has seen it
+            return Park(self._retention.settlement(run.envelope, outcome, "parked", run.started), record, run.started.entry)
         step = self._poisoned(run.handler.spec, run.started, run.envelope, outcome, record)
         return replace(step, left=_sending(run, step.left)) if isinstance(step, DeadLetterStep) else step
 
@@ -207,11 +271,15 @@ class Decisions:
         if bound is not None and newer_version(bound.handler.spec, envelope.options):
             bound = None
         policy = None if bound is None else bound.policy_of(envelope)
+        if is_durable(envelope.options) or (
+            bound is not None and bound.handler.spec.durable
+        ):  # its next run finds out whether it was interrupted too often, and compensates
+            return GiveBack(counts=True)
         at_most_once = bool(envelope.flags & AT_MOST_ONCE) if policy is None else policy.delivery == "at_most_once"
         if not at_most_once and (policy is None or started.attempt < policy.retry.attempts):
             return GiveBack(counts=True)
         text = f"{why}; it may have run not at all, partly or fully"
-        record = self._record(started, envelope, "interrupted", "Interrupted", text)
+        record = self._letter(started, envelope, "interrupted", "Interrupted", text)
         return self._poisoned(bound.handler.spec if bound else None, started, envelope, Interrupted(text), record)
 
     def lost(self, started: Started, why: str = WORKER_LOST.text) -> Step | None:
@@ -230,7 +298,7 @@ class Decisions:
             )
             envelope = _partial(error)
             left = self._left_of_unread(started, envelope, Interrupted(text))
-            return DeadLetterStep(left, self._record(started, envelope, "interrupted", "Interrupted", text), started.entry)
+            return DeadLetterStep(left, self._letter(started, envelope, "interrupted", "Interrupted", text), started.entry)
         except Undecodable:
             pass
         return self.interrupted(started, why)
@@ -239,7 +307,7 @@ class Decisions:
 
     def _undecodable(self, started: Started, error: Undecodable) -> Step:
         envelope = _partial(error)
-        record = self._record(started, envelope, "undecodable", "Undecodable", str(error))
+        record = self._letter(started, envelope, "undecodable", "Undecodable", str(error))
         return DeadLetterStep(self._left_of_unread(started, envelope, Invalid(str(error))), record, started.entry)
 
     def _left_of_unread(self, started: Started, envelope: WireEnvelope, outcome: Outcome) -> Settlement:
@@ -264,7 +332,7 @@ class Decisions:
     def _forged(self, started: Started, envelope: WireEnvelope, fault: str) -> Step:
         text = f"bad signature: {fault}"
         left = self._retention.reply_only(envelope, Forged(text))
-        return DeadLetterStep(left, self._record(started, envelope, "bad_signature", "BadSignature", text), started.entry)
+        return DeadLetterStep(left, self._letter(started, envelope, "bad_signature", "BadSignature", text), started.entry)
 
     def _expired(self, started: Started, envelope: WireEnvelope) -> Step:
         late = started.now_ms - accepted_ms(started.message) - (envelope.ttl_ms or 0)
@@ -272,22 +340,27 @@ class Decisions:
         left = self._retention.settlement(envelope, Expired(text), "expired", started)
         if envelope.inbox:
             return Done(left, status="expired")
-        return DeadLetterStep(left, self._record(started, envelope, "expired", "Expired", text), started.entry)
+        return DeadLetterStep(left, self._letter(started, envelope, "expired", "Expired", text), started.entry)
 
     def _unknown(self, started: Started, envelope: WireEnvelope, reason: str, text: str) -> Step | Offer:
         """Leave it to a newer worker for a while: a rolling deploy must not lose it."""
         left_ms = self._unknown_grace_ms - (started.now_ms - started.woken_ms)
         if left_ms > 0:
             return Offer(left_ms, envelope.name, envelope.command_id, text)
+        end = partial(self._given_up, started, envelope, reason, text)
+        may_be_known = self._unknown_grace_ms > 0 and reason == "no_handler" and self._bindings.of(envelope.name) is None
+        return Offer(0, envelope.name, envelope.command_id, text, end) if may_be_known else end()
+
+    def _given_up(self, started: Started, envelope: WireEnvelope, reason: str, text: str) -> Step:
         outcome = Unhandled(text)
         if reason == "no_handler":  # it was read, and verified
             left = self._retention.settlement(envelope, outcome, "dead_lettered", started)
         else:
             left = self._left_of_unread(started, envelope, outcome)
-        return DeadLetterStep(left, self._record(started, envelope, reason, "NoHandler", text), started.entry)
+        return DeadLetterStep(left, self._letter(started, envelope, reason, "NoHandler", text), started.entry)
 
     def _invalid(self, started: Started, envelope: WireEnvelope, spec: MessageSpec, error: InvalidCommand) -> Step:
-        record = self._record(started, envelope, "invalid", "InvalidCommand", error.message)
+        record = self._letter(started, envelope, "invalid", "InvalidCommand", error.message)
         return self._poisoned(spec, started, envelope, Invalid(error.message), record)
 
     # What is poisoned.
@@ -295,49 +368,9 @@ class Decisions:
     def _poisoned(
         self, spec: MessageSpec | None, started: Started, envelope: WireEnvelope, outcome: Outcome, record: bytes
     ) -> Park | DeadLetterStep:
-        choice = spec.on_poison if spec is not None else None
-        if choice is None:
-            choice = self._settings.entity(envelope.entity_type).on_poison or "skip"
+        choice = (None if spec is None else spec.on_poison) or self._settings.entity(envelope.entity_type).on_poison or "skip"
         left = self._retention.settlement(envelope, outcome, "parked" if choice == "park" else "dead_lettered", started)
-        raw = started.entry
-        return Park(left, record, raw) if choice == "park" else DeadLetterStep(left, record, raw)
-
-    def _record(
-        self, started: Started, envelope: WireEnvelope, reason: str, error_type: str, text: str, trace: str = ""
-    ) -> bytes:
-        _log.warning(
-            "command %r %r is dead-lettered (%s, attempt %d): %s: %s",
-            envelope.name,
-            envelope.command_id,
-            reason,
-            started.attempt,
-            error_type,
-            printable(text),
-            extra={
-                "command": envelope.name,
-                "command_id": envelope.command_id,
-                "entity": None if envelope.entity_type is None else f"{envelope.entity_type}:{envelope.entity_id}",
-                "attempt": started.attempt,
-                "worker": self._worker,
-                "reason": reason,
-            },
-        )
-        return DeadLetterRecord(
-            reason=reason,
-            command_id=envelope.command_id,
-            name=envelope.name,
-            entity_type=envelope.entity_type,
-            entity_id=envelope.entity_id,
-            error_type=error_type,
-            error_message=text,
-            traceback=trace,
-            attempts=started.attempt,
-            accepted_ms=accepted_ms(started.message),
-            first_started_ms=started.first_ms,
-            failed_ms=wall_ms(),
-            worker=self._worker,
-            headers=envelope.headers or {},
-        ).pack()
+        return (Park if choice == "park" else DeadLetterStep)(left, record, started.entry)
 
 
 def _sending(run: Runnable, left: Settlement) -> Settlement:

@@ -23,7 +23,7 @@ from command_bus.transport.steps import (
     Take,
 )
 from command_bus.transport.worker_interfaces import Steps, WorkerSlots
-from command_bus.worker.executor import Executor
+from command_bus.worker.settled_commands import Executes
 
 __all__ = ["EntityRun"]
 
@@ -51,7 +51,7 @@ class EntityRun:
     def __init__(
         self,
         steps: Steps,
-        executor: Executor,
+        executor: Executes,
         slots: WorkerSlots,
         *,
         quantum: int,

@@ -9,28 +9,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from command_bus.clock import mono
-from command_bus.errors import CommandBusError, Reject
+from command_bus.durable.compensation import is_compensating
+from command_bus.durable.handler_operations import HandlerOperations
+from command_bus.durable.names import CANCEL
+from command_bus.errors import CommandBusError, CommandCancelled, Reject
 from command_bus.messages.context import CommandContext, HandlerBus, Outbox, Running, current_command
+from command_bus.messages.durable import DurableContext
 from command_bus.messages.put_off import Snooze
 from command_bus.middleware import Handling
-from command_bus.randomness import JITTER
 from command_bus.serialization.callers_option import NO_CALLERS
+from command_bus.serialization.chain_option import chain_in
 from command_bus.serialization.text import printable
 from command_bus.transport.mailboxes import mailbox_label, type_of
 from command_bus.transport.sender_interfaces import Policies
 from command_bus.transport.steps import Cancellation, Cause, FollowUp, GiveBack, Lease, Started, Step
 from command_bus.transport.worker_interfaces import WorkerSlots
 from command_bus.worker.decisions import Decisions
+from command_bus.worker.durable_runs import DurableRuns
 from command_bus.worker.failure_text import text_of
 from command_bus.worker.lending import Lending
 from command_bus.worker.limit_holds import LimitHolds
 from command_bus.worker.offers import Offer, Offers
-from command_bus.worker.runnable import Runnable
+from command_bus.worker.runnable import Runnable, without_reports
+from command_bus.worker.step_threads import StepThreads
 from command_bus.worker.thread_runs import ThreadRuns, ThreadRunsError, timed_out
 from command_bus.worker.threads import HandlerThreads, NeverStartedError, NoThreadError
 
@@ -43,7 +50,6 @@ CANCELLED = Cancellation(Cause.APPLICATION, "its task was cancelled by the appli
 
 _log = logging.getLogger("command_bus.worker")
 _NOT_STARTED = GiveBack(counts=False)
-_OFFERED_FOR_MS = 60_000  # longer than any pause: there is no end to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +87,13 @@ class Executor:
         worker: This worker's name.
         grace: Seconds past its timeout after which an asynchronous handler's lease is no longer renewed.
         works: Whether the worker goes on: false once it stops, or its event loop shuts down.
+        offers: Leaves commands to other workers.
         around: Wraps the call of a handler in the bus's middleware, or None.
         bus: What handlers send with.
         policies: Where the mailboxes of entity types are looked up for commands that are signed for one; None if nothing is verified.
         holds: Holds the limits that handlers name; None: there are none.
         outbox: Makes what keeps the follow-ups of one run, given the command's id; None: handlers send none.
+        durable: Begins and ends the runs of durable handlers; None: there are none.
     """
 
     def __init__(
@@ -97,12 +105,15 @@ class Executor:
         worker: str,
         grace: float,
         works: Callable[[], bool],
+        offers: Offers,
         around: Callable[[Handling], Handling] | None = None,
         bus: HandlerBus | None = None,
         policies: Policies | None = None,
         holds: LimitHolds | None = None,
         outbox: Callable[[str], RunOutbox] | None = None,
+        durable: DurableRuns | None = None,
     ) -> None:
+        self._durable = durable
         self._outbox = outbox
         self._policies = policies
         self._holds = holds
@@ -116,7 +127,7 @@ class Executor:
         self._call: Handling = around(self._invoke) if around is not None else self._invoke
         self._needs_context = around is not None
         self._callers: set[str] = set()
-        self._offers = Offers(JITTER, worker)
+        self._offers = offers
         self._in_threads = ThreadRuns(threads, worker=worker, works=works)
         self._loop = asyncio.get_running_loop()
 
@@ -129,20 +140,39 @@ class Executor:
         try:
             read = self._decisions.read(started, lease.mailbox)
             if not isinstance(read, Runnable):
-                return self._offers.unknown(started, read) if isinstance(read, Offer) else read
+                return await self._offers.left(started, read) if isinstance(read, Offer) else read
             if self._callers and read.envelope.name in self._callers and not read.serves_handler:
                 if not self._slots.admits_caller():
-                    return self._offers.next(started.now_ms, _OFFERED_FOR_MS)
+                    return self._offers.again(started.now_ms)
                 read.lends_beyond = self._slots.all_lent
             read.lease = lease
-            result = await self._run(lease, read, task)
+            if read.handler.spec.durable and self._durable is not None:
+                return await self._execute_durable(self._durable, lease, read, task)
+            result = await self._ran(lease, read, task)
             if type(result) is _Raised and isinstance(result.error, Snooze) and result.error.hold is not None and self._holds:
-                fault = await self._holds.apply(read, result.error)
-                result = _Raised(fault) if fault is not None else result
-            return self._decide(lease, read, result)
+                result = _Raised(fault) if (fault := await self._holds.apply(read, result.error)) is not None else result
+            return without_reports(read, self._decide(lease, read, result))
         except Exception:  # noqa: BLE001 - the entity must not wait for the end of its lease
             _log.exception("%s: a command could not be settled as its handler ended it", mailbox_label(lease.mailbox))
             return self._decisions.interrupted(started, "its worker failed while it ran")
+
+    async def _execute_durable(
+        self, runs: DurableRuns, lease: Lease, run: Runnable, task: asyncio.Task[Any] | None
+    ) -> Step | None:
+        """Run a durable command: its handler, or what compensates for it."""
+        durable = await runs.begin(lease, run, task, StepThreads(self._in_threads, run, self._lend_place_and_thread))
+        if is_compensating(durable):
+            return await runs.compensated(run, durable)
+        step = self._decisions.exhausted(run)
+        if step is None:
+            result = await self._ran(lease, run, task)
+            if type(result) is _Interrupted and result.thread_runs:
+                return None
+            if durable.suspension is not None and (run.interrupted is None or not run.interrupted.by_operator):
+                is_lost = run.interrupted is not None and run.interrupted.cause is Cause.LOST
+                return None if is_lost else self._decisions.suspended(run, durable.suspension)
+            step = self._decide(lease, run, result)
+        return await runs.end(run, durable, step)
 
     async def _policy_unknown(self, policies: Policies, lease: Lease, started: Started) -> Step | None:
         """Look up what mailboxes the entities of this type have; return what to do until that is known, or None: it is.
@@ -156,7 +186,7 @@ class Executor:
             await policies.learn(entity_type)
         except CommandBusError as error:
             _log.warning("%s waits: its signatures cannot be verified yet: %s", mailbox_label(lease.mailbox), error)
-            return self._offers.next(started.now_ms, _OFFERED_FOR_MS)
+            return self._offers.again(started.now_ms)
         return None
 
     def _decide(self, lease: Lease, run: Runnable, result: Any) -> Step | None:
@@ -164,13 +194,13 @@ class Executor:
         kind = type(result)
         if kind is _Interrupted:
             if result.no_thread:
-                return self._offers.next(run.started.now_ms, _OFFERED_FOR_MS)
+                return self._offers.again(run.started.now_ms)
             if result.never_started:
                 return _NOT_STARTED
             if result.thread_runs:
                 return None
         if run.interrupted is not None and run.interrupted.by_operator:  # however its handler ended
-            return self._decisions.interrupted(run.started, run.interrupted.text)
+            return self._decisions.ended(run, run.interrupted)
         if kind is _Raised:
             return self._decide_on_error(lease, run, result.error)
         if kind is not _Interrupted:
@@ -182,6 +212,11 @@ class Executor:
     def _decide_on_error(self, lease: Lease, run: Runnable, error: BaseException) -> Step:
         if isinstance(error, Reject):
             return self._decisions.rejected(run, error)
+        wish = None if run.durable is None else run.durable.wish
+        if wish is not None:  # whatever it fails with, it is not tried again
+            return self._decisions.cancelled(
+                run, text_of(error) if isinstance(error, CommandCancelled) else wish.decode(errors="replace")
+            )
         if isinstance(error, Snooze):
             return self._decisions.snoozed(run, error)
         self._log_failure(lease, run, error)
@@ -194,28 +229,29 @@ class Executor:
         facts["worker"] = self._worker
         _log.info("%s %s failed (attempt %d): %s", printable(name), printable(command_id), attempt, text, extra=facts)
 
+    async def _ran(self, lease: Lease, run: Runnable, task: asyncio.Task[Any] | None) -> Any:
+        """Run the handler as `_run` does; all that it reports is stored then."""
+        try:
+            result = await self._run(lease, run, task)
+        except BaseException:
+            if run.reports is not None:
+                run.reports.close()
+            raise
+        if run.reports is not None:
+            await run.reports.end()
+        return result
+
     async def _run(self, lease: Lease, run: Runnable, task: asyncio.Task[Any] | None) -> Any:
         """Return the handler's result, or `_Raised`, or `_Interrupted`."""
-        context = self._context(run) if run.handler.wants_context or self._needs_context else None
-
-        def interrupt(why: Cancellation) -> None:
-            before = run.interrupted
-            again = why.cause is Cause.ABANDONED and before is not None and before.cause is not Cause.ABANDONED
-            if task is not None and (before is None or again):
-                run.interrupted = why
-                if context is not None:
-                    context.cancel(why.text)
-                task.cancel()
-
+        context = self._context(run) if run.handler.wants_context or self._needs_context or run.durable is not None else None
         running = self._running(lease, run)
         current_command.set(running)
         if run.policy.attempt_timeout is not None and run.handler.is_async:
             lease.renew_until = mono() + run.policy.attempt_timeout + self._grace
         lease.in_thread = not run.handler.is_async
-        lease.cancel = interrupt
-        outbox = None if context is None or self._outbox is None else self._outbox(run.envelope.command_id)
+        lease.cancel = partial(_interrupt, run, context, task)
         try:
-            return await self._sent(outbox, run, context)
+            return await self._calling(run, context)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and run.interrupted is None and task is not None and task.cancelling():
                 if not self._works():
@@ -231,11 +267,17 @@ class Executor:
             while task is not None and task.cancelling():
                 task.uncancel()  # also where the handler swallowed it; what it has not met yet ends the next step (see `StepBatcher`)
 
-    async def _sent(self, outbox: RunOutbox | None, run: Runnable, context: CommandContext | None) -> Any:
+    def _calling(self, run: Runnable, context: CommandContext | None) -> Awaitable[Any]:
+        """Return the call of the handler. One without a context sends nothing with its end, and has no coroutine for that."""
+        if context is None or self._outbox is None:
+            return self._call(run, context)
+        return self._sent(self._outbox(run.envelope.command_id), run, context)
+
+    async def _sent(self, outbox: RunOutbox, run: Runnable, context: CommandContext) -> Any:
         """Call the handler; whatever it sends with this end is ready then."""
-        if outbox is None or context is None:
-            return await self._call(run, context)
-        context.sends_by(outbox)
+        if self._durable is not None and run.lease is not None:
+            run.reports = self._durable.reports(run.lease, run)
+        context.sends_by(outbox, run.reports)
         try:
             result = await self._call(run, context)
         except Exception:
@@ -257,12 +299,15 @@ class Executor:
                 return await self._in_threads.call(run, invoke, context)
         if self._needs_context and not run.may_start:  # middleware may have taken its time
             raise NeverStartedError
+        work: Awaitable[Any] = handler.invoke(run.message, context)
+        if run.durable is not None:
+            work = run.durable.running(work)
         if timeout is None:
-            return await handler.invoke(run.message, context)
+            return await work
         scope = asyncio.timeout(timeout)
         try:
             async with scope:
-                return await handler.invoke(run.message, context)
+                return await work
         except TimeoutError as error:
             if scope.expired():
                 raise timed_out(run) from error
@@ -272,17 +317,21 @@ class Executor:
 
     def _running(self, lease: Lease, run: Runnable) -> Running:
         envelope, handler = run.envelope, run.handler
-        return Running(
+        running = Running(
             lease.mailbox,
             envelope.command_id,
             envelope.correlation_id or envelope.command_id,
             envelope.name,
             run.started.attempt,
             self._worker,
-            run.callers if envelope.options or lease.may_have_places else NO_CALLERS,
+            run.callers if envelope.options or lease.has_place or lease.is_limited else NO_CALLERS,
+            chain_in(envelope.options) if envelope.options else (),
             run.lends_beyond or run.serves_handler,
             self._lend_place if handler.is_async else self._lend_place_and_thread,
         )
+        if run.durable is not None:
+            run.durable.on_suspended = running.suspend
+        return running
 
     def _lend_place(self, running: Running) -> Lending:
         self._callers.add(running.name)
@@ -294,7 +343,8 @@ class Executor:
 
     def _context(self, run: Runnable) -> CommandContext:
         envelope, remaining = run.envelope, run.remaining
-        return CommandContext(
+        kind = CommandContext if run.durable is None else partial(DurableContext, _operations=HandlerOperations(run.durable))
+        return kind(
             command_id=envelope.command_id,
             name=envelope.name,
             entity_type=envelope.entity_type,
@@ -310,6 +360,19 @@ class Executor:
             bus=self._bus,
             loop=self._loop,
         )
+
+
+def _interrupt(run: Runnable, context: CommandContext | None, task: asyncio.Task[Any] | None, why: Cancellation) -> None:
+    """End a handler from outside: once, and again to abandon it. A durable one that is cancelled ends where it awaits what has not ended."""
+    before, is_wish = run.interrupted, why.cause is Cause.CANCELLED and run.durable is not None
+    again = why.cause is Cause.ABANDONED and before is not None and before.cause is not Cause.ABANDONED
+    if context is not None and (is_wish or (task is not None and (before is None or again))):
+        context.cancel(why.text)
+    if run.durable is not None and is_wish:
+        run.durable.arrive(CANCEL, why.text.encode())
+    elif task is not None and (before is None or again):
+        run.interrupted = why
+        task.cancel()
 
 
 def _explained(error: BaseException, interrupted: Cancellation | None) -> _Interrupted | _Raised:

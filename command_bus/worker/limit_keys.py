@@ -1,4 +1,4 @@
-"""What limits ask of a command: its named limits by its fields, which buckets at what cost, and the callers that wait for it."""
+"""The answers that limits want of a command: its named limits by its fields, which buckets at what cost, and the callers that wait for it."""
 
 from __future__ import annotations
 
@@ -39,16 +39,18 @@ class LimitKeys:
         self._protection = protection
 
     def keyed(self, asked: Asked) -> str:
-        """Return costs and buckets: `cost scope`, with tabs between them; then a tab and `~activation mailbox` for each caller that waits.
+        """Return costs and buckets: `cost scope`, with tabs between them.
 
-        A command that cannot be read has none: it is settled as what it is.
+        Behind them a tab and `~paid` if it was suspended, and a tab and `~activation mailbox` for each caller that waits. A command that
+        cannot be read has none: it is settled as what it is.
         """
+        paid = "\t~paid" if asked.is_paid else ""
         try:
             envelope = unpack_envelope(asked.envelope or b"", self._limits)
         except Undecodable:
-            return ""
+            return paid
         callers = "".join(f"\t~{activation} {mailbox}" for mailbox, activation in callers_in(envelope.options).items())
-        return self._costs(envelope) + callers
+        return self._costs(envelope) + paid + callers
 
     def _costs(self, envelope: WireEnvelope) -> str:
         try:

@@ -16,7 +16,7 @@ from command_bus.observer import Observer
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.limits import Undecodable
-from command_bus.transport.steps import WORKER_LOST, DeadLetterStep, Done, GiveBack, Park, PutOff, Retry, Started, Step
+from command_bus.transport.steps import WORKER_LOST, DeadLetterStep, Done, GiveBack, Park, PutOff, Retry, Started, Step, Suspend
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.offers import Offer
 from command_bus.worker.runnable import Runnable
@@ -72,6 +72,14 @@ class ObservedDecisions(Decisions):
         """See `Decisions`. One too many is reported as the failure that it is."""
         step = super().snoozed(run, snooze)
         return self._reported(run, "snoozed", step) if type(step) is PutOff else step
+
+    def suspended(self, run: Runnable, suspension: Suspend) -> Step:
+        """See `Decisions`."""
+        return self._reported(run, "suspended", super().suspended(run, suspension))
+
+    def cancelled(self, run: Runnable, reason: str) -> Step:
+        """See `Decisions`."""
+        return self._reported(run, "cancelled", super().cancelled(run, reason))
 
     def interrupted(self, started: Started, why: str = WORKER_LOST.text) -> Step:
         """See `Decisions`."""

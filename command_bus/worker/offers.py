@@ -12,10 +12,12 @@ wait that is rare: then readers do not sleep, and come in no order.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from command_bus.transport.steps import GiveBack, Retry, Started
+from command_bus.transport.steps import GiveBack, Retry, Started, Step
+from command_bus.worker.other_workers import OtherWorkers
 
 __all__ = ["Offer", "Offers"]
 
@@ -35,16 +37,18 @@ class Offer:
     """The decision to leave a command to a newer worker.
 
     Attributes:
-        left_ms: Milliseconds until its grace is over, more than 0.
+        left_ms: Milliseconds until its grace is over; 0 if it is.
         name: Its wire name; empty if that cannot be read.
         command_id: Its id; empty if that cannot be read.
         why: Why this worker cannot run it.
+        otherwise: Makes its end, its grace being over, unless another live worker handles it.
     """
 
     left_ms: int
     name: str
     command_id: str
     why: str
+    otherwise: Callable[[], Step] | None = None
 
 
 class Offers:
@@ -53,13 +57,23 @@ class Offers:
     Args:
         random: For what is passed on.
         worker: Its name.
+        others: Knows what other workers handle; None: nothing.
     """
 
-    def __init__(self, random: Random, worker: str) -> None:
+    def __init__(self, random: Random, worker: str, others: OtherWorkers | None = None) -> None:
         self._random = random
+        self._others = others
         self._worker = worker
         self._free_ms = 0
         self._warned_of: set[str] = set()
+
+    async def left(self, started: Started, offer: Offer) -> Step:
+        """Leave a command that this worker does not know to others; end it if its grace is over and no live worker handles it."""
+        if offer.otherwise is None:
+            return self.unknown(started, offer)
+        if self._others is not None and await self._others.handle(offer.name):
+            return self.again(started.now_ms)
+        return offer.otherwise()
 
     def unknown(self, started: Started, offer: Offer) -> GiveBack | Retry:
         """Return how a command is offered next that this worker does not know. Warn once of each name."""
@@ -71,6 +85,10 @@ class Offers:
                 offer.why, grace, extra={"command": offer.name, "command_id": offer.command_id, "worker": self._worker},
             )  # fmt: skip
         return self.next(started.now_ms, offer.left_ms)
+
+    def again(self, now_ms: int) -> GiveBack | Retry:
+        """Return how a command is offered next, without an end: it is known to this worker, or to another one that lives."""
+        return self.next(now_ms, _LONGEST_MS * _OFFERS_LEFT)
 
     def next(self, now_ms: int, left_ms: int) -> GiveBack | Retry:
         """Return how a command is offered next: at once, or within ten seconds, and before its grace is over.

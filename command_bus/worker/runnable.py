@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from command_bus.clock import mono
+from command_bus.durable.run import DurableRun
 from command_bus.handlers.handler import Handler
 from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.serialization.callers_option import callers_in, with_caller
@@ -16,12 +17,18 @@ from command_bus.serialization.envelope import (
 from command_bus.transport.marks import accepted_ms
 from command_bus.transport.steps import (
     Cancellation,
+    DeadLetterStep,
+    Done,
     FollowUp,
     Lease,
     Started,
+    Step,
 )
 
-__all__ = ["Runnable"]
+if TYPE_CHECKING:
+    from command_bus.worker.reports import RunReports
+
+__all__ = ["Runnable", "without_reports"]
 
 
 @dataclass(slots=True)
@@ -40,6 +47,10 @@ class Runnable:
     """Under which it runs, once it does."""
     follow_ups: tuple[FollowUp, ...] = ()
     """What its handler sends with its settlement, once that is decided."""
+    durable: DurableRun | None = None
+    """The run of its durable handler, and all that it has stored."""
+    reports: RunReports | None = None
+    """The progress and log of its handler, if it may report."""
     lends_beyond: bool = False
     """Whether its handler lends its slot although no more may be."""
 
@@ -72,3 +83,10 @@ class Runnable:
         if self.envelope.ttl_ms is None:
             return None
         return (self.accepted_ms + self.envelope.ttl_ms - self.started.now_ms) / 1000
+
+
+def without_reports(run: Runnable, step: Step | None) -> Step | None:
+    """Return a step that deletes what a plain command has reported, if it settles that. A durable one deletes its record by itself."""
+    if isinstance(step, Done | DeadLetterStep) and run.reports is not None and run.reports.is_used:
+        step.left = replace(step.left, command_id=run.envelope.command_id, side="ends")
+    return step

@@ -51,7 +51,7 @@ class ThreadRuns:
         """
         in_context = contextvars.copy_context()
         job = ThreadJob(lambda: in_context.run(invoke, run.message, context), lambda: run.may_start)
-        self._threads.submit(job)
+        self.submit(job)
         is_late = await self._until_done(job, run, context)
         value, error = job.done.result()
         if is_late:
@@ -59,6 +59,10 @@ class ThreadRuns:
         if error is not None:
             raise error
         return value
+
+    def submit(self, job: ThreadJob) -> None:
+        """Run a job in a thread, as soon as one is free."""
+        self._threads.submit(job)
 
     async def _until_done(self, job: ThreadJob, run: Runnable, context: CommandContext | None) -> bool:
         """Wait until a thread is done with a job; return whether that took longer than the handler's timeout."""
@@ -68,13 +72,13 @@ class ThreadRuns:
         while not job.done.done():
             try:
                 if job.handed_over is not None and not job.begun:
-                    await self._handed_over(job, job.handed_over)
+                    await self.handed_over(job, job.handed_over)
                 if timeout is not None and ends_at is None:
                     ends_at = mono() + timeout
                 left = None if ends_at is None or is_late else max(0.0, ends_at - mono())
                 await asyncio.wait({job.done}, timeout=left)
             except asyncio.CancelledError:
-                self._go_on(job, run, lost)
+                self.go_on(job, run, lost)
                 lost = run.interrupted is not None
                 continue
             if left is not None and not job.done.done():
@@ -83,7 +87,7 @@ class ThreadRuns:
                     context.cancel("timeout")
         return is_late
 
-    def _go_on(self, job: ThreadJob, run: Runnable, lost: bool) -> None:
+    def go_on(self, job: ThreadJob, run: Runnable, lost: bool) -> None:
         """Decide whether to go on waiting for a job after a cancellation, which a thread does not notice.
 
         If something other than the worker cancelled it: yes. If the lease is lost: yes, until the thread ends, to hold the entity here, and
@@ -103,7 +107,7 @@ class ThreadRuns:
         if cause is None or cause is Cause.STOPPING or lost:
             raise ThreadRunsError from None
 
-    async def _handed_over(self, job: ThreadJob, handed_over: asyncio.Future[None]) -> None:
+    async def handed_over(self, job: ThreadJob, handed_over: asyncio.Future[None]) -> None:
         """Wait until a thread has a job.
 
         Raises:

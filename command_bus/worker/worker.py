@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Self
@@ -22,24 +22,32 @@ from command_bus.clock import checked_seconds, wall_ms
 from command_bus.errors import QueueFull
 from command_bus.handlers.injection import check_wired
 from command_bus.handlers.registry import HandlerRegistry
+from command_bus.messages.durable_rules import check_durable
 from command_bus.messages.upcasting import check_upcasters
 from command_bus.middleware import Middleware, around_handle
 from command_bus.observer import WorkerFigures
-from command_bus.randomness import token
+from command_bus.randomness import JITTER, token
 from command_bus.serialization.announcements import WorkerInfo, worker_record
+from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.session import Session
 from command_bus.settings import BusSettings, resolved
 from command_bus.stray_variables import unknown_variables
+from command_bus.transport.durable import SideRecords
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.worker_interfaces import WorkerSideOptions
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.descriptions import describe_commands
+from command_bus.worker.durable_runs import DurableRuns
 from command_bus.worker.entity_run import EntityRun
 from command_bus.worker.executor import STOPPING, Executor
 from command_bus.worker.limit_holds import LimitHolds
 from command_bus.worker.limit_keys import LimitKeys
 from command_bus.worker.limit_rules import declare_limits
+from command_bus.worker.notified import told_to_others
+from command_bus.worker.offers import Offers
+from command_bus.worker.other_workers import OtherWorkers
+from command_bus.worker.settled_commands import SettledCommand
 from command_bus.worker.signals import on_signals
 from command_bus.worker.state import WorkerState
 from command_bus.worker.threads import HandlerThreads
@@ -69,6 +77,9 @@ class Worker:
     """Runs handlers until it is stopped: `async with bus.worker(): …` or `await bus.worker().run()`.
 
     Made by `CommandBus.worker`. Opens the bus if it is not open; then it closes it, too.
+
+    Attributes:
+        on_settled: Set before the start: called with each command that this worker has settled. It must be quick, and must not raise.
     """
 
     def __init__(self, bus: WorkerBus, settings: BusSettings, registry: HandlerRegistry) -> None:
@@ -79,6 +90,7 @@ class Worker:
         self._stack = AsyncExitStack()
         self._parts: _Parts | None = None
         self.state = WorkerState()
+        self.on_settled: Callable[[SettledCommand], None] | None = None
         self._concurrency = most_at_once(settings, registry)
         self._starting = asyncio.Lock()
         self._stopped: asyncio.Task[StopReport] | None = None
@@ -173,8 +185,10 @@ class Worker:
     async def _start(self) -> None:
         if self._parts is not None or self._stopped is not None:
             raise RuntimeError("a worker is started once: make a new one with bus.worker()")
+        settings = self._bus.session.settings
         for handler in self.registry:
             check_upcasters(handler.message_type)
+            check_durable(handler.spec, settings.entity(handler.spec.entity).mailbox, settings.handling(handler.spec).delivery)
             codec_for(handler.message_type).prepare()
             reply_codec_for(handler.spec.reply).prepare()
         for name in self.registry.unhandled():
@@ -304,12 +318,15 @@ class _Parts:
             bus=worker.bus,
             holds=LimitHolds(session.transport),
             outbox=worker.bus.sender.outbox,
+            durable=_durable_runs(worker, session, decisions, self.side.side_records),
+            offers=Offers(JITTER, worker.name, OtherWorkers(session.transport.announcements.workers)),
             policies=session.transport.agreements if protection is not None and protection.signatures is not None else None,
         )
         keys = LimitKeys(worker.registry.lookup, settings, protection)
+        runner, steps, lost = told_to_others(session.notifications, worker, executor, self.side.steps, decisions.lost)
         runs = EntityRun(
-            self.side.steps,
-            executor,
+            steps,
+            runner,
             self.side.slots,
             quantum=settings.quantum,
             quantum_time=settings.quantum_time,
@@ -320,7 +337,7 @@ class _Parts:
         )
         if worker.paused:
             self.side.slots.pause()
-        self.side.begin(runs.run, decisions.lost)
+        self.side.begin(runs.run, lost)
 
     def _side_options(self, worker: Worker) -> WorkerSideOptions:
         settings = worker.settings
@@ -365,6 +382,11 @@ def _named(mailboxes: Iterable[str]) -> str:
     names = sorted(map(mailbox_label, mailboxes))
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
+
+
+def _durable_runs(worker: Worker, session: Session, decisions: Decisions, records: SideRecords) -> DurableRuns:
+    limits = reading_limits(worker.settings)
+    return DurableRuns(records, worker.bus.sender.children, decisions, limits=limits, protection=session.protection)
 
 
 def _decisions(worker: Worker, session: Session) -> Decisions:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.context import HandlerBus
 from command_bus.middleware import Middleware
+from command_bus.sending.children import Children
 from command_bus.session import Session
 from command_bus.settings import BusSettings
 from command_bus.transport.schedule_interfaces import DueSchedules
@@ -18,7 +19,7 @@ __all__ = ["WorkerBus", "WorkerSchedules", "WorkerSender"]
 
 
 class WorkerSchedules(Protocol):
-    """What a worker needs of a bus's schedules."""
+    """The part of a bus's schedules that a worker needs."""
 
     @property
     def firing(self) -> DueSchedules:
@@ -31,10 +32,14 @@ class WorkerSchedules(Protocol):
 
 
 class WorkerSender(Protocol):
-    """What a worker needs of a bus's sender."""
+    """The part of a bus's sender that a worker needs."""
 
     def outbox(self, command_id: str) -> RunOutbox:
         """Return what keeps the commands that one run of a handler sends."""
+        raise NotImplementedError
+
+    def children(self, command_id: str, mailbox: str) -> Children:
+        """Return what makes the commands that one run of a durable handler calls."""
         raise NotImplementedError
 
 

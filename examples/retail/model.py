@@ -72,7 +72,7 @@ def apply(account: Account, purchase: RecordPurchase, *, again: bool = False) ->
 
 
 def cents(purchase: RecordPurchase) -> int:
-    """The price."""
+    """Return the price."""
     return int(purchase.dollars * 100)
 
 

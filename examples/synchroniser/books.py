@@ -1,4 +1,4 @@
-"""What the handlers leave: a SQLite file that all worker processes write to."""
+"""The record that the handlers leave: a SQLite file that all worker processes write to."""
 
 from __future__ import annotations
 
@@ -21,13 +21,18 @@ CREATE TABLE IF NOT EXISTS closed (ledger TEXT, command_id TEXT, at REAL, attemp
 
 
 class Books:
-    """The file."""
+    """The file.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: Of it.
+        tables: What is made if it is not there: SQL.
+    """
+
+    def __init__(self, path: Path, tables: str = _TABLES) -> None:
         self._path = path
         with self._open() as file:
             file.execute("PRAGMA journal_mode=WAL")
-            file.executescript(_TABLES)
+            file.executescript(tables)
 
     def note(self, table: str, *values: object) -> None:
         """Append a row; its column `at` is the time."""

@@ -1,4 +1,4 @@
-"""What must hold after a run, whoever was killed when."""
+"""The conditions that must hold after a run, whoever was killed when."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Sent", "checks"]
 
 @dataclass(slots=True)
 class Sent:
-    """What was sent.
+    """The commands that were sent.
 
     Attributes:
         pages: Of all shops.

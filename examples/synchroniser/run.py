@@ -56,7 +56,7 @@ class Options:
 
 @dataclass(slots=True)
 class Result:
-    """What came of it."""
+    """The result of a run."""
 
     checks: list[Check]
     seconds: float

@@ -1,7 +1,8 @@
 """The command line: injects faults into a real bus for a while, and reports a verdict on the recorded history.
 
 `plan` describes a run, `run` executes it: `fleet` starts the processes (`worker_app`, `producer_app`), each behind a `proxy`;
-`nemesis` chooses `faults` and plays `scripted_loads`; `ledger` is the downstream; `survey` looks at what is left. All of it is recorded as a
+`nemesis` chooses `faults` and plays `scripted_loads`; `journeys` are durable commands (`journey_load` sends them, `journey_app` runs them);
+`ledger` is the downstream; `survey` looks at what is left. All of it is recorded as a
 `history`, of which `checker` (the `…_rules`, and `excuses`) decides what was broken, `recovery` measures how long things took, and
 `report` tells it.
 """

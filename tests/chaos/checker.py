@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 
 from tests.chaos.command_rules import effects_once, interruptions_explained, not_twice, nothing_lost, outcomes_true
 from tests.chaos.facts import Facts, Violation
-from tests.chaos.feature_rules import each_tick_once, last_trigger_runs, places_kept, rate_kept
+from tests.chaos.feature_rules import each_tick_once, ends_kept, last_trigger_runs, places_kept, rate_kept
 from tests.chaos.history import History
+from tests.chaos.journey_rules import call_once, journey_ended, signals_seen, steps_agree
 from tests.chaos.line_rules import effects_in_order, fences_grow, no_overlap, nothing_after_its_lease, order
 from tests.chaos.time_rules import again_at_once, started_in_time
+from tests.chaos.undo_rules import undone_as_done
 from tests.chaos.whole_rules import calls_answered, money_conserved, nothing_left, sums
 
 __all__ = ["RULES", "Rule", "check"]
@@ -41,6 +43,12 @@ RULES: tuple[Rule, ...] = (
     places_kept,
     each_tick_once,
     last_trigger_runs,
+    ends_kept,
+    steps_agree,
+    call_once,
+    journey_ended,
+    signals_seen,
+    undone_as_done,
 )
 
 

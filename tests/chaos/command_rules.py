@@ -19,7 +19,7 @@ def not_twice(facts: Facts) -> Iterator[Violation]:
         if starts[0].once and len(starts) > 1:
             yield Violation("at most once", starts[0].entity, f"{command} was started {len(starts)} times", starts[1].at)
         for first, second in pairwise(starts):
-            if second.attempt <= first.attempt:
+            if second.attempt <= first.attempt and command not in facts.journeys:  # of these they begin again
                 text = f"{command} was started again as attempt {second.attempt}, after {first.attempt}"
                 yield Violation("run twice", first.entity, text, second.at)
 
@@ -69,6 +69,8 @@ def outcomes_true(facts: Facts) -> Iterator[Violation]:
         entity = facts.entity_of(command)
         if not entity:
             yield Violation("outcome", "", f"{command} is known to the server, and nobody asked for it")
+        elif command in facts.journeys and outcome not in ("completed", "rejected"):
+            pass  # `nothing_lost` and `journey_ended` decide
         elif problem := _untrue(facts, command, outcome):
             yield Violation(
                 "outcome", entity, f"{command} {problem}", facts.by_id[command][-1].at if command in facts.by_id else 0.0
@@ -95,8 +97,9 @@ def _untrue(facts: Facts, command: str, outcome: str) -> str | None:
             return "was started, and settled as expired" if facts.by_id.get(command) else None
         case "waiting":
             return None  # `nothing_lost` decides
-        case "cancelled" if facts.asked[command][0].unique:
-            return "was started, and then replaced" if facts.by_id.get(command) else None  # `last_trigger_runs` decides
+        case "cancelled" if facts.asked[command][0].unique or facts.asked[command][0].kind == "Errand":
+            # `last_trigger_runs` decides; what a journey called and waits for no more is taken out of line
+            return "was started, and then replaced or taken out" if facts.by_id.get(command) else None
         case "unhandled" if facts.asked[command][0].kind == "Ghost":
             return None  # its worker was lost while it was offered, so it cannot expire any more
         case _:
@@ -109,6 +112,9 @@ def _untrue_completion(facts: Facts, command: str, hows: set[str]) -> str | None
     if not facts.effects[command]:
         return "was completed, and the ledger has no effect of it"
     value = facts.final.values.get(command)
+    if facts.asked[command][0].kind in ("Errand", "TakeBack"):
+        fences = {start.fence for start in facts.by_id[command] if (end := facts.end_of(start)) and end.how == "end"}
+        return None if value in fences else f"was completed with {value}, which none of its runs returned"
     return None if value == expected_value(facts.number_of(command)) else f"was completed with the value {value}"
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from tests.chaos.calm import Calm
 from tests.chaos.excuses import Excuses
-from tests.chaos.history import Asked, Ended, History, Started
+from tests.chaos.history import Asked, Ended, History, Seen, Started, Told
 
 __all__ = ["PLANNED_ENDS", "Facts", "Violation"]
 
-PLANNED_ENDS = ("raise", "shot")
+PLANNED_ENDS = ("raise", "shot", "suspended")
 """How an attempt ends after which another was planned."""
 
 
@@ -56,6 +56,36 @@ class Facts:
         for end in history.ended:
             self.hows[end.id].add(end.how)
         self.effects = Counter(effect.id for effect in history.effects)
+
+        self._look_at_journeys()
+
+    def _look_at_journeys(self) -> None:
+        history = self.history
+        self.journeys = {command for command, requests in self.asked.items() if requests[0].kind == "Journey"}
+        self.told: dict[str, list[Told]] = defaultdict(list)
+        for told in history.told:
+            self.told[told.journey].append(told)
+        self.called: dict[tuple[str, str, bool], set[str]] = defaultdict(set)
+        for errand in history.errands:
+            self.called[errand.journey, errand.key, errand.undoes].add(errand.id)
+        self.seen: dict[tuple[str, str], list[Seen]] = defaultdict(list)
+        self.reached_by: dict[tuple[str, str], float] = {}
+        began = {(start.id, start.fence): start.at for start in history.started}
+        for seen in sorted(history.seen, key=lambda seen: (seen.fence, seen.at)):
+            if seen.begins:
+                at = began.get((seen.id, seen.fence), seen.at)
+                self.reached_by[seen.id, seen.key] = min(self.reached_by.get((seen.id, seen.key), at), at)
+            else:
+                self.seen[seen.id, seen.key].append(seen)
+        self.begun_calls = {(seen.id, seen.key): seen for seen in history.seen if seen.begins and "." in seen.key}.values()
+
+    def started_at(self, command_id: str, fence: int) -> float:
+        """Return when a run started; 0.0 if no process recorded it."""
+        return next((start.at for start in self.by_id.get(command_id, ()) if start.fence == fence), 0.0)
+
+    def failed_over(self, since: float, until: float) -> bool:
+        """Return whether a server was replaced between these times by one that may not know what the other had answered."""
+        return any(fault.kind == "failover" and since <= fault.end and fault.start <= until for fault in self.history.faults)
 
     def end_of(self, start: Started) -> Ended | None:
         """Return how a start ended, or None if no process recorded it."""

@@ -1,16 +1,18 @@
-"""Rules for what a run may switch on: limits, schedules, unique keys."""
+"""Rules for what a run may switch on: limits, schedules, unique keys, the history."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import get_args
 
+from command_bus.serialization.outcome import Status
 from tests.chaos.facts import Facts, Violation
-from tests.chaos.features import PLACES, RATE, is_firing, tick_number
+from tests.chaos.features import JOURNEYS, PLACES, RATE, is_firing, tick_number
 from tests.chaos.history import Started
 
-__all__ = ["each_tick_once", "last_trigger_runs", "places_kept", "rate_kept"]
+__all__ = ["each_tick_once", "ends_kept", "last_trigger_runs", "places_kept", "rate_kept"]
 
 
 def rate_kept(facts: Facts) -> Iterator[Violation]:
@@ -33,19 +35,23 @@ def rate_kept(facts: Facts) -> Iterator[Violation]:
 
 
 def places_kept(facts: Facts) -> Iterator[Violation]:
-    """I12: no more lines run at a time than there are places. Handlers beyond their lease do not count."""
-    if "limits" not in facts.history.features:
-        return
+    """I12: no more lines, or journeys, run at a time than there are places. Handlers beyond their lease do not count."""
+    if "limits" in facts.history.features:
+        yield from _of_type_kept(facts, "line", PLACES)
+        yield from _of_type_kept(facts, "journey", JOURNEYS)
+
+
+def _of_type_kept(facts: Facts, entity_type: str, places: int) -> Iterator[Violation]:
     moments: list[tuple[float, int, Started]] = []
-    for start in _of(facts, "line"):
+    for start in _of(facts, entity_type):
         end = facts.end_of(start)
         if end is not None and not facts.excuses.explains(start.who, start.at, end.at):
             moments += [(start.at, 1, start), (end.at, -1, start)]
     running = 0
     for at, change, start in sorted(moments, key=lambda moment: moment[:2]):
         running += change
-        if running > PLACES:
-            yield Violation("places", start.entity, f"{start.id} ran as number {running} at a time, {PLACES} may", at)
+        if running > places:
+            yield Violation("places", start.entity, f"{start.id} ran as number {running} at a time, {places} may", at)
             return
 
 
@@ -72,10 +78,39 @@ def last_trigger_runs(facts: Facts) -> Iterator[Violation]:
         if outcome != "cancelled" or not facts.asked.get(command):
             continue
         first = facts.asked[command][0]
+        if first.kind in ("Journey", "Errand"):
+            continue  # `journey_ended` and `outcomes_true` decide
         if not first.unique or first.number >= last[first.entity]:
             yield Violation(
                 "replaced", first.entity, f"{command} was replaced, and no later one of its key was accepted", first.at
             )
+
+
+def ends_kept(facts: Facts) -> Iterator[Violation]:
+    """I15: with a history, each settled command has one end there, which agrees with its outcome."""
+    if "history" not in facts.history.features:
+        return
+    ends: dict[str, str] = {}
+    for command, status in facts.final.ends:
+        if command in ends:
+            yield Violation("history", facts.entity_of(command), f"{command} has two ends, {ends[command]} and {status}")
+        ends[command] = status
+    for command, outcome in facts.final.outcomes.items():
+        status = ends.get(command, "")
+        if outcome == "waiting":
+            if status:
+                yield Violation("history", facts.entity_of(command), f"{command} waits, and has ended as {status}")
+        elif status not in _STATUSES.get(outcome, _LETTERS):
+            yield Violation("history", facts.entity_of(command), f"{command} is {outcome}, and its end {status or 'is missing'}")
+
+
+_LETTERS = ("dead_lettered", "expired", "parked", "discarded")
+_STATUSES = {
+    "completed": ("completed",),
+    "rejected": ("rejected",),
+    "cancelled": ("cancelled", "superseded"),
+    "settled": get_args(Status),
+}
 
 
 def _of(facts: Facts, entity_type: str) -> list[Started]:

@@ -1,8 +1,9 @@
-"""What a run may switch on beside plain commands: `--with limits,schedules,unique,priorities`.
+"""The features that a run may switch on beside plain commands: `--with limits,schedules,unique,priorities,history,durable`.
 
 Limits: a rate for starts of accounts, places for lines. Schedules: some tickers, declared by every worker. Unique keys: some commands of
 lines replace the one of their key that still waits. Priorities: commands that are sent alone have one by chance; no rule of their own, since
-order and delivery are to be as without.
+order and delivery are to be as without. History: the end of every command is kept. Durable: journeys, whose handlers take steps, call other
+entities, wait and compensate; with limits, only some run at a time.
 """
 
 from __future__ import annotations
@@ -10,16 +11,30 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from command_bus import EntityPolicy, HandlerRegistry, Limit, Rate, Unique, every
+from command_bus import EntityPolicy, HandlerRegistry, History, Limit, Rate, Unique, every
 from tests.chaos.messages import Tick
 
-__all__ = ["FEATURES", "LATEST", "PLACES", "RATE", "declare", "is_firing", "policies", "tick_number", "tickers"]
+__all__ = [
+    "FEATURES",
+    "JOURNEYS",
+    "LATEST",
+    "PLACES",
+    "RATE",
+    "declare",
+    "is_firing",
+    "kept",
+    "policies",
+    "tick_number",
+    "tickers",
+]
 
-FEATURES: Final = ("limits", "schedules", "unique", "priorities")
+FEATURES: Final = ("limits", "schedules", "unique", "priorities", "history", "durable")
 RATE: Final = Rate(60, per=1.0, burst=10)
 """Of starts of accounts."""
-PLACES: Final = 10
-"""Lines that run at a time."""
+PLACES: Final = 12
+"""Lines that run at a time: fewer than there are slots, and two more than a scripted load lets hang, since others must start meanwhile."""
+JOURNEYS: Final = 6
+"""Journeys that run at a time; those that wait do not run."""
 LATEST: Final = Unique("latest", wins="latest")
 _PERIOD = 0.5
 _TICKERS = 3
@@ -33,7 +48,13 @@ def policies(features: tuple[str, ...]) -> dict[str, EntityPolicy]:
     return {
         "account": EntityPolicy(limits=(Limit(rate=RATE, scope="type"),)),
         "line": EntityPolicy(limits=(Limit(concurrency=PLACES, scope="type"),)),
+        "journey": EntityPolicy(limits=(Limit(concurrency=JOURNEYS, scope="type"),)),
     }
+
+
+def kept(features: tuple[str, ...]) -> History | None:
+    """Return the history of all commands; None without one. It outlives the run."""
+    return History("30 days", 10_000_000) if "history" in features else None
 
 
 def tickers(features: tuple[str, ...]) -> list[str]:

@@ -9,14 +9,31 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.chaos.features import is_firing, tick_number
 
-__all__ = ["Asked", "Called", "Effect", "Ended", "Fault", "Final", "History", "Recorder", "Refused", "Started", "read_events"]
+__all__ = [
+    "Asked",
+    "Called",
+    "Effect",
+    "Ended",
+    "ErrandRun",
+    "Fault",
+    "Final",
+    "History",
+    "Recorder",
+    "Refused",
+    "Seen",
+    "Started",
+    "StepEffect",
+    "Told",
+    "read_events",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +86,7 @@ class Started:
 @dataclass(frozen=True, slots=True)
 class Ended:
     """A handler ended: `end` (with its value), `raise` (planned), `shot` (cancelled by plan, not by the bus), `reject`, `cancelled` or
-    `fenced` (the ledger refused it).
+    `fenced` (the ledger refused it). A durable one also: `suspended`, `wished` (it was told to end early), `poison`, or `error …`.
     """
 
     id: str
@@ -88,6 +105,53 @@ class Effect:
     entity: str
     number: int
     fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A result of a step, a call or a signal that one run of a durable handler saw; with `begins` only that the run came there."""
+
+    id: str
+    fence: int
+    key: str
+    who: str
+    at: float
+    value: str | int | None = None
+    begins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepEffect:
+    """An effect of a step that the ledger accepted, under the step's idempotency key (`token`)."""
+
+    id: str
+    key: str
+    token: str
+    fence: int
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErrandRun:
+    """A command that a journey called, or that undoes what it called, began to run: `id` is its own."""
+
+    id: str
+    journey: str
+    key: str
+    undoes: bool
+    who: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A signal (or the wish that it ends) was to be brought to a journey: `taken`, `repeated`, `gone`; empty while nothing was heard."""
+
+    journey: str
+    told: str
+    who: str
+    at: float
+    answer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +202,7 @@ class Final:
     total: int = 0
     deposited: int = 0
     crashes: tuple[str, ...] = ()
+    ends: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
@@ -147,15 +212,21 @@ class History:
     Attributes:
         lease: Seconds that a silent worker keeps its entities.
         features: What was switched on beside plain commands.
+        seed: Of the run: the plans of journeys are drawn from it.
     """
 
     lease: float
     features: tuple[str, ...] = ()
+    seed: int = 0
     asked: list[Asked] = field(default_factory=list[Asked])
     called: list[Called] = field(default_factory=list[Called])
     started: list[Started] = field(default_factory=list[Started])
     ended: list[Ended] = field(default_factory=list[Ended])
     effects: list[Effect] = field(default_factory=list[Effect])
+    seen: list[Seen] = field(default_factory=list[Seen])
+    steps: list[StepEffect] = field(default_factory=list[StepEffect])
+    errands: list[ErrandRun] = field(default_factory=list[ErrandRun])
+    told: list[Told] = field(default_factory=list[Told])
     refused: list[Refused] = field(default_factory=list[Refused])
     faults: list[Fault] = field(default_factory=list[Fault])
     final: Final = field(default_factory=lambda: Final(idle=True, outcomes={}))
@@ -164,24 +235,19 @@ class History:
         """Take in what processes recorded."""
         open_requests: dict[tuple[str, str], dict[str, Any]] = {}
         for event in events:
+            event.pop("spec", None)
             match event.pop("ev"):
                 case "ask":
-                    event.pop("spec", None)
                     self._close(open_requests.pop((event["id"], event["who"]), None))
                     open_requests[event["id"], event["who"]] = event
                 case "answer":
                     request = open_requests.pop((event["id"], event["who"]), None)
                     self._close(request, event["answer"], event["at"])
-                case "called":
-                    self.called.append(Called(**event))
-                case "start":
-                    self.started.append(Started(**event))
-                case "refused":
-                    self.refused.append(Refused(**event))
                 case "fault":
                     self.faults.append(Fault(**{name: event[name] for name in Fault.__slots__ if name in event}))
-                case "ended":
-                    self.ended.append(Ended(**event))
+                case str() as kind if kind in _KEPT:
+                    place, made = _KEPT[kind]
+                    getattr(self, place).append(made(**event))
                 case _:
                     pass  # what only the harness reads
         for request in open_requests.values():
@@ -195,6 +261,17 @@ class History:
                 entity, at = f"ticker:{command.rpartition('@')[0]}", starts[command].at if command in starts else 0.0
                 self.asked.append(Asked(command, entity, tick_number(command), "Tick", "schedule", "*", at, "accepted", at))
 
+    def add_errands(self) -> None:
+        """Take what journeys called for asked: their ids are the bus's. Of those that never began, nobody knows which journey called them."""
+        began: dict[str, ErrandRun] = {}
+        for run in self.errands:
+            began.setdefault(run.id, run)
+        entities = {start.id: start.entity for start in self.started}
+        for command in {*began, *filter(is_called, self.final.outcomes)}:
+            first = began.get(command)
+            kind, at = ("Errand", 0.0) if first is None else ("TakeBack" if first.undoes else "Errand", first.at)
+            self.asked.append(Asked(command, entities.get(command, "errand:"), -1, kind, "journey", "*", at, "accepted", at))
+
     @property
     def until(self) -> float:
         """Time of the last recorded event."""
@@ -204,6 +281,25 @@ class History:
     def _close(self, request: dict[str, Any] | None, answer: str = "unknown", at: float = 0.0) -> None:
         if request is not None:
             self.asked.append(Asked(**request, answer=answer, answered=at))
+
+
+_KEPT: dict[str, tuple[str, Callable[..., Any]]] = {
+    "called": ("called", Called),
+    "start": ("started", Started),
+    "ended": ("ended", Ended),
+    "refused": ("refused", Refused),
+    "saw": ("seen", Seen),
+    "begun": ("seen", partial(Seen, begins=True)),
+    "errand": ("errands", ErrandRun),
+    "tell": ("told", Told),
+    "told": ("told", Told),
+}
+"""Kinds of events that are kept as they are: in which list, as what."""
+
+
+def is_called(command_id: str) -> bool:
+    """Return whether the bus made this id: only what durable commands call has such a one here."""
+    return command_id.startswith("~")
 
 
 class Recorder:

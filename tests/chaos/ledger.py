@@ -12,9 +12,9 @@ from typing import Any
 from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
-from tests.chaos.history import Effect
+from tests.chaos.history import Effect, StepEffect
 
-__all__ = ["Ledger"]
+__all__ = ["Fenced", "Ledger"]
 
 _PUT = """
 local highest = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or '0')
@@ -35,6 +35,19 @@ redis.call('HSET', KEYS[3], ARGV[4], ARGV[5])
 redis.call('RPUSH', KEYS[2], ARGV[3])
 return 'moved'
 """
+_STEP = """
+local highest = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or '0')
+if tonumber(ARGV[2]) < highest then return 'fenced' end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+local value = ARGV[4] .. ' ' .. redis.call('HINCRBY', KEYS[3], ARGV[5], 1)
+redis.call('RPUSH', KEYS[2], cjson.encode({ARGV[3], ARGV[4], ARGV[5], ARGV[2], value}))
+return value
+"""
+_STEPS = ["fences", "steps", "tokens"]
+
+
+class Fenced(Exception):
+    """The ledger has a newer fence: the handler that raises this has lost its lease."""
 
 
 class Ledger:
@@ -50,6 +63,8 @@ class Ledger:
         self._put_now = self._sync.register_script(_PUT)
         self._put = self._client.register_script(_PUT)
         self._move = self._client.register_script(_MOVE)
+        self._step = self._client.register_script(_STEP)
+        self._step_now = self._sync.register_script(_STEP)
 
     async def put(self, effect: Effect) -> str:
         """Add to a line: `put` or `fenced`."""
@@ -64,6 +79,18 @@ class Ledger:
         keys = ["fences", "effects", "done", "balances"]
         return str(await self._move(keys=keys, args=[effect.entity, effect.fence, _packed(effect), effect.id, amount]))
 
+    async def step(self, run: Effect, key: str, token: str) -> str:
+        """Do the effect of a durable command's step: which effect under this token it was, the first say `key 1`; or `fenced`."""
+        return str(await self._step(keys=_STEPS, args=[run.entity, run.fence, run.id, key, token]))
+
+    def step_now(self, run: Effect, key: str, token: str) -> str:
+        """Do the effect of a step from a thread."""
+        return str(self._step_now(keys=_STEPS, args=[run.entity, run.fence, run.id, key, token]))
+
+    async def is_first_time(self, what: str) -> bool:
+        """Return whether nobody has asked for this before."""
+        return bool(await self._client.hincrby("asked", what, 1) == 1)
+
     async def fund(self, accounts: dict[str, int]) -> None:
         """Give accounts what they begin with."""
         await self._client.hset("balances", mapping=accounts)
@@ -73,6 +100,12 @@ class Ledger:
         effects: list[Any] = await self._client.lrange("effects", 0, -1)
         balances: dict[str, str] = await self._client.hgetall("balances")
         return [Effect(*json.loads(text)) for text in effects], sum(map(int, balances.values()))
+
+    async def steps(self) -> list[StepEffect]:
+        """Return the effects of all steps in the ledger's order."""
+        told: list[Any] = await self._client.lrange("steps", 0, -1)
+        found = [json.loads(text) for text in told]
+        return [StepEffect(id, key, token, int(fence), value) for id, key, token, fence, value in found]
 
     async def close(self) -> None:
         """Close the connections."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from command_bus import Command, EntityId, RetryPolicy
 
 __all__ = [
+    "UNTIL_DONE",
     "Apply",
     "Deposit",
     "Ghost",
@@ -25,10 +26,10 @@ class Poison(Exception):
 
 
 # Interrupted starts are attempts: only what is planned to fail for good may run out of them.
-_FOR_EVER = RetryPolicy(attempts=1_000, delay=0.01, max_delay=0.05, give_up_on=(Poison,))
+UNTIL_DONE = RetryPolicy(attempts=1_000, delay=0.01, max_delay=0.05, give_up_on=(Poison,))
 
 
-class Apply(Command[int], entity="line", retry=_FOR_EVER):
+class Apply(Command[int], entity="line", retry=UNTIL_DONE):
     """Puts its number into the ledger. `plan` says how: see `worker_app`."""
 
     line: EntityId
@@ -46,7 +47,7 @@ class Once(Command[int], entity="line", delivery="at_most_once"):
     busy: float = 0.0
 
 
-class Steady(Command[int], entity="line", retry=_FOR_EVER):
+class Steady(Command[int], entity="line", retry=UNTIL_DONE):
     """The same, by a handler in a thread, which nothing can cancel: a zombie of it goes on to the end, and offers its result."""
 
     line: EntityId
@@ -55,13 +56,13 @@ class Steady(Command[int], entity="line", retry=_FOR_EVER):
     busy: float = 0.0
 
 
-class Tick(Command[int], entity="ticker", retry=_FOR_EVER):
+class Tick(Command[int], entity="ticker", retry=UNTIL_DONE):
     """Sent by a schedule. The tick's number is in its command id."""
 
     ticker: EntityId
 
 
-class Late(Command[int], entity="late", retry=_FOR_EVER):
+class Late(Command[int], entity="late", retry=UNTIL_DONE):
     """Known to the newer half of the deploys only; its line waits for a worker of that half."""
 
     line: EntityId
@@ -70,7 +71,7 @@ class Late(Command[int], entity="late", retry=_FOR_EVER):
     busy: float = 0.0
 
 
-class Withdraw(Command[int], entity="account", retry=_FOR_EVER):
+class Withdraw(Command[int], entity="account", retry=UNTIL_DONE):
     """Takes from one account, then sends the `Deposit` to the other: the total is conserved if neither is lost or doubled."""
 
     account: EntityId
@@ -81,14 +82,14 @@ class Withdraw(Command[int], entity="account", retry=_FOR_EVER):
     busy: float = 0.0
 
 
-class Deposit(Command[int], entity="account", retry=_FOR_EVER):
+class Deposit(Command[int], entity="account", retry=UNTIL_DONE):
     """The other half of a `Withdraw`, sent by its handler under an id made of the withdrawal's."""
 
     account: EntityId
     amount: int
 
 
-class Order(Command[int], entity="order", retry=_FOR_EVER):
+class Order(Command[int], entity="order", retry=UNTIL_DONE):
     """Calls an `Apply` of another line from inside its handler, and waits `patience` seconds for it."""
 
     order: EntityId
@@ -97,7 +98,7 @@ class Order(Command[int], entity="order", retry=_FOR_EVER):
     within: float
 
 
-class Parcel(Command[int], entity="line", retry=_FOR_EVER):
+class Parcel(Command[int], entity="line", retry=UNTIL_DONE):
     """An `Apply` with much to carry."""
 
     line: EntityId

@@ -18,6 +18,7 @@ __all__ = ["FAMILIES", "Nemesis"]
 
 _ALONE = 0.15
 _SCRIPTED, _EMPTY = 0.1, 30.0
+_QUIET = "producers pause"
 
 KINDS = (*FAULTS, *SCRIPTED_LOADS)
 FAMILIES = tuple(dict.fromkeys(kind.family for kind in KINDS))
@@ -31,6 +32,10 @@ class Nemesis:
 
     Args:
         context: What it acts on.
+
+    Attributes:
+        injected: How many faults and loads are over.
+        phase: What it does now, in words for the line of progress; while no producer sends it says so.
     """
 
     def __init__(self, context: FaultContext) -> None:
@@ -46,6 +51,7 @@ class Nemesis:
         self._load_seat = Seat("scripted", None, "")
         self._under_way: set[asyncio.Task[None]] = set()
         self.injected = 0
+        self.phase = ""
 
     async def run(self, seconds: float) -> None:
         """Do it; returns when all is undone.
@@ -54,8 +60,10 @@ class Nemesis:
         faults, far from each other: how long does it take to go on?
         """
         loads = [kind for kind in self._kinds if kind.family == LOAD]
+        self.phase = "storm"
         await self._storm(seconds * (1 - _ALONE - (_SCRIPTED if loads else 0.0)))
         await self._play(loads, seconds * _SCRIPTED)
+        self.phase = "single faults"
         await self._alone("kill a worker", self._context.plan.lease + 1.5, seconds * _ALONE * 2 / 3)
         await self._alone("kill the server", 1.5, seconds * _ALONE / 3)
 
@@ -67,25 +75,29 @@ class Nemesis:
         await lift_limit(context.target)
         if any(seat.release == "old" for seat in context.fleet.workers):
             await deploy(context, self._deploying)
+        self.phase = _QUIET
         context.plan.quiet.touch()
         until = time.monotonic() + seconds
         while True:
             await asyncio.sleep(context.plan.lease + AFTERMATH)
             for kind in loads:
-                await self._empty()
+                await self._empty(kind.name)
+                self.phase = f"{_QUIET}, '{kind.name}' alone"
                 await self._inject(kind, self._load_seat, context)
             if time.monotonic() > until:
                 break
-        await self._empty()
+        await self._empty("the end of the loads")
         context.plan.quiet.unlink()
 
-    async def _empty(self) -> None:
+    async def _empty(self, before: str) -> None:
         """Wait until no work is left, for a limited time: the final survey reports stuck work."""
+        self.phase = f"{_QUIET}, waiting for the queues to drain before {before}"
         until = time.monotonic() + _EMPTY
         while (left := until - time.monotonic()) > 0:
             try:
                 return await self._context.bus.wait_idle(left)
-            except IdleTimeout:
+            except IdleTimeout as error:
+                print(f"chaos: before {before} {error.depth} commands were left after {_EMPTY:.0f} s", flush=True)
                 return None
             except TransportUnavailable:  # a primary is being found
                 await asyncio.sleep(0.2)

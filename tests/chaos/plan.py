@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.features import policies
+from tests.chaos.features import kept, policies
 
 __all__ = ["QUANTUM_TIME", "Plan", "bus_options"]
 
@@ -33,6 +33,7 @@ class Plan:
         folder: For logs and the report.
         ledger: URL of the downstream.
         namespace: Of the bus.
+        journeys: Durable commands a second, of all producers, with the feature `durable`.
         features: What is switched on beside plain commands; see `features`.
     """
 
@@ -55,6 +56,7 @@ class Plan:
     lines: int = 48
     accounts: int = 12
     late: int = 4
+    journeys: float = 1.5
     features: tuple[str, ...] = ()
 
     @classmethod
@@ -107,6 +109,7 @@ def bus_options(plan: Plan) -> dict[str, Any]:
         "threads": plan.threads,
         "quantum_time": QUANTUM_TIME,
         "entities": policies(plan.features),
+        "history": kept(plan.features),
     }
     options["durability"] = {"everysec": "aof"}.get(plan.durability, plan.durability)
     if plan.server == "sentinel":

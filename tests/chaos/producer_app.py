@@ -38,6 +38,7 @@ from command_bus import (
 from command_bus.messages.policies import Priority
 from tests.chaos.features import LATEST
 from tests.chaos.history import Recorder
+from tests.chaos.journey_load import JourneyLoad
 from tests.chaos.messages import Apply, Late, Once, Steady, Withdraw
 from tests.chaos.plan import Plan, bus_options
 from tests.chaos.worker_app import die_with_parent, watch_for_gaps
@@ -251,6 +252,8 @@ async def main() -> None:
     own = entities_of(plan, int(name[1:].partition(".")[0]))
     asked: dict[str, list[Item]] = defaultdict(list)
     for spec in before["open"]:
+        if spec["entity"].startswith("journey:"):
+            continue
         asked[spec["entity"]].append(Item(**spec))
     rng = random.Random(f"{plan.seed} {name}")
     pace = Pace(plan.rate / plan.producers, plan.quiet)
@@ -260,10 +263,12 @@ async def main() -> None:
             numbers = {entity: before["numbers"].get(entity, 0) for entity in mine}
             again = [item for entity in mine for item in asked[entity]]
             writers.create_task(_run(Writer(bus, recorder, plan, rng, numbers, []), again, pace, stopping))
+        if "durable" in plan.features:
+            writers.create_task(JourneyLoad(bus, recorder, plan, name, before).run(stopping))
 
 
 async def _run(writer: Writer, again: list[Item], pace: Pace, stopping: asyncio.Event) -> None:
-    """First what an earlier process left open, each as it was asked then."""
+    """Send first what an earlier process left open, each as it was asked then."""
     for item in again:
         writer.open = [item]
         while writer.open:

@@ -81,6 +81,10 @@ class Requests:
                 spec = event["spec"]
                 self._open[spec["id"]] = spec
                 self._numbers[spec["entity"]] = max(self._numbers.get(spec["entity"], 0), spec["number"] + 1)
+            elif event["ev"] == "tell":
+                self._open[event["spec"]["id"]] = event["spec"]
+            elif event["ev"] == "told":
+                self._open.pop(f"{event['journey']}!{event['told']}", None)
             elif event["ev"] == "answer":
                 self.answers[event["answer"]] += 1
                 if event["answer"] not in ("unknown", "refused"):
@@ -88,6 +92,9 @@ class Requests:
 
     def leave(self, path: Path) -> None:
         """Write what the next process of a producer has to know; it picks out its own entities."""
+        path.write_text(json.dumps({"numbers": self._numbers, "open": self.open()}))
+
+    def open(self) -> list[dict[str, Any]]:
+        """Return what was asked, or is to be told, without an answer so far; of each entity in order."""
         self.follow()
-        ordered = sorted(self._open.values(), key=lambda spec: (spec["entity"], spec["number"]))
-        path.write_text(json.dumps({"numbers": self._numbers, "open": ordered}))
+        return sorted(self._open.values(), key=lambda spec: (spec["entity"], spec["number"]))

@@ -18,6 +18,7 @@ from tests.chaos.faults import FaultContext, lift_limit
 from tests.chaos.features import tickers
 from tests.chaos.fleet import Fleet
 from tests.chaos.history import Final, History, Recorder, read_events
+from tests.chaos.journey_load import tell_the_rest
 from tests.chaos.ledger import Ledger
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.plan import Plan, bus_options
@@ -53,13 +54,15 @@ async def run(plan: Plan) -> tuple[History, dict[str, str]]:
             await end_tasks(watchers)
             missing = context.target.missing
         effects, total = await ledger.read()
+        steps = await ledger.steps()
         await ledger.close()
-    history = History(plan.lease, plan.features)
+    history = History(plan.lease, plan.features, plan.seed)
     for kind in ("producers", "workers", "faults"):
         history.add(read_events(plan.log(kind)))
-    history.effects = effects
+    history.effects, history.steps = effects, steps
     history.final = replace(final, total=total, deposited=sum(plan.funds.values()))
     history.add_firings()
+    history.add_errands()
     return history, missing
 
 
@@ -90,6 +93,7 @@ async def _settle(context: FaultContext) -> Final:
     async with CommandBus(
         target.url, registry=HandlerRegistry(), **bus_options(context.plan)
     ) as bus:  # the other one has seen servers fail
+        await tell_the_rest(bus, context.recorder, fleet.requests.open())
         for name in tickers(context.plan.features):
             await bus.schedules.pause(name, "the run is over")
         final = await survey(bus, target, patience=_DRAIN)

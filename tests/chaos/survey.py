@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,8 @@ _STANDING = {
     "flows",
     "turns",
 }
+_RELAYED = "relayed:"
+"""What one shard took of another: its generation stays."""
 _PAGE = 1000
 
 
@@ -61,7 +64,22 @@ async def survey(bus: CommandBus, target: Target, *, patience: float) -> Final:
         await _look(admin, bus.settings.namespace, left)
     names = ("accepted", "settled", "completed", "rejected", "expired", "dead_lettered", "depth", "retried")
     counters = {name: int(getattr(stats, name)) for name in names}
-    return Final(idle, left.outcomes, left.values, letters, counters, left.pending, tuple(sorted(left.keys)))
+    ends = tuple([end async for end in _ends(bus)]) if bus.settings.history else ()
+    kept = {f"x:{command}" for command, _ in letters}  # what a durable command has stored stays with its dead letter
+    keys = tuple(sorted(key for key in left.keys if key.partition("}:")[2] not in kept))
+    return Final(idle, left.outcomes, left.values, letters, counters, left.pending, keys, ends=ends)
+
+
+async def _ends(bus: CommandBus) -> AsyncIterator[tuple[str, str]]:
+    """Yield the ids and statuses of the ends in the history."""
+    cursor = None
+    while True:
+        page = await bus.history.search(limit=_PAGE, cursor=cursor)
+        for entry in page.entries:
+            yield entry.command_id, entry.status
+        cursor = page.cursor
+        if cursor is None:
+            return
 
 
 async def _look(client: Redis, namespace: str, left: _Left) -> None:
@@ -91,7 +109,7 @@ async def _sort(client: Redis, keys: list[bytes], left: _Left) -> None:
         standing = name.partition("}:")[2]
         if standing == "ready":
             left.pending += (await client.xpending(key, GROUP))["pending"]
-        if ttl < 0 and standing not in _STANDING:
+        if ttl < 0 and standing not in _STANDING and not standing.startswith(_RELAYED):
             left.keys.append(name)
 
 

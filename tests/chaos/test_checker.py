@@ -14,6 +14,7 @@ from tests.chaos.excuses import Excuses
 from tests.chaos.facts import Facts
 from tests.chaos.features import FEATURES, PLACES, RATE, tick_number
 from tests.chaos.history import Asked, Called, Effect, Ended, Fault, Final, History, Recorder, Refused, Started, read_events
+from tests.chaos.journey_breakages import EXCUSED, JOURNEY_BREAKS, with_journey
 from tests.chaos.messages import expected_value
 from tests.chaos.recovery import measure
 from tests.chaos.resume import Requests
@@ -25,6 +26,9 @@ LINE = "line:l0"
 
 def name(number: int) -> str:
     return f"c{number}"
+
+
+ENDS = (("c4", "dead_lettered"), ("c3", "rejected"), ("c2", "completed"), ("c1", "completed"), ("c0", "completed"))
 
 
 def sound() -> History:
@@ -47,7 +51,7 @@ def sound() -> History:
     outcomes = {name(0): "completed", name(1): "completed", name(2): "completed", name(3): "rejected", name(4): "interrupted"}
     counters = {"accepted": 5, "completed": 3, "rejected": 1, "expired": 0, "dead_lettered": 1, "depth": 0}
     values = {name(number): expected_value(number) for number in range(3)}
-    history.final = Final(True, outcomes, values, ((name(4), "interrupted"),), counters, total=100, deposited=100)
+    history.final = Final(True, outcomes, values, ((name(4), "interrupted"),), counters, total=100, deposited=100, ends=ENDS)
     return history
 
 
@@ -250,6 +254,22 @@ def last_one_replaced(history: History) -> None:
     history.final.outcomes[name(2)] = "cancelled"
 
 
+def end_missing(history: History) -> None:
+    set_final(history, ends=ENDS[1:])
+
+
+def two_ends(history: History) -> None:
+    set_final(history, ends=(*ENDS, ENDS[0]))
+
+
+def another_end(history: History) -> None:
+    set_final(history, ends=(*ENDS[:-1], ("c0", "rejected")))
+
+
+def ended_and_waits(history: History) -> None:
+    history.final.outcomes[name(0)] = "waiting"
+
+
 BREAKS: list[tuple[str, Callable[[History], None]]] = [
     ("order", later_first),
     ("fence", effect_of_an_older_fence),
@@ -293,11 +313,16 @@ BREAKS: list[tuple[str, Callable[[History], None]]] = [
     ("places", more_than_places),
     ("tick", tick_left_out),
     ("replaced", last_one_replaced),
+    ("history", end_missing),
+    ("history", two_ends),
+    ("history", another_end),
+    ("history", ended_and_waits),
 ]
 
 
 def test_a_sound_history_is_clean() -> None:
     assert check(sound()) == []
+    assert check(with_journey(sound())) == []
 
 
 @pytest.mark.parametrize(("rule", "breaks"), BREAKS, ids=[breaks.__name__ for _, breaks in BREAKS])
@@ -307,10 +332,27 @@ def test_a_broken_promise_is_reported(rule: str, breaks: Callable[[History], Non
     assert rule in {found.rule for found in check(history)}
 
 
+@pytest.mark.parametrize(("rule", "breaks"), JOURNEY_BREAKS, ids=[breaks.__name__ for _, breaks in JOURNEY_BREAKS])
+def test_a_broken_promise_to_a_journey_is_reported(rule: str, breaks: Callable[[History], None]) -> None:
+    history = with_journey(sound())
+    breaks(history)
+    assert rule in {found.rule for found in check(history)}
+
+
+@pytest.mark.parametrize(("rule", "breaks", "faults", "is_excused"), EXCUSED)
+def test_only_a_failover_in_between_takes_something_of_a_journey(
+    rule: str, breaks: Callable[[History], None], faults: list[Fault], is_excused: bool
+) -> None:
+    history = with_journey(sound())
+    breaks(history)
+    history.faults += faults
+    assert (rule not in {found.rule for found in check(history)}) == is_excused
+
+
 def test_every_rule_is_broken_here() -> None:
     silent = set(RULES)
-    for _, breaks in BREAKS:
-        history = sound()
+    for _, breaks in [*BREAKS, *JOURNEY_BREAKS]:
+        history = with_journey(sound())
         breaks(history)
         silent -= {rule for rule in RULES if list(rule(Facts(history)))}
     assert not silent

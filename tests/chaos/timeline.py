@@ -27,6 +27,10 @@ def timeline(history: History, violation: Violation) -> list[str]:
             events.append((request.answered, f"{request.who:6} hears   {request.id} {request.answer}"))
     events += [(s.at, f"{s.who:6} starts  {s.id} attempt {s.attempt} fence {s.fence}") for s in starts]
     events += [(e.at, f"{e.who:6} ends    {e.id} {e.how} fence {e.fence}") for e in history.ended if e.fence in fences]
+    journeys = {start.id for start in starts}
+    events += [(s.at, f"{s.who:6} sees    {s.id} {s.key}: {s.value}") for s in history.seen if s.id in journeys and not s.begins]
+    events += [(e.at, f"{e.who:6} runs    {e.id} {e.key} for {e.journey}") for e in history.errands if e.journey in journeys]
+    events += [(t.at, f"{t.who:6} tells   {t.journey} {t.told} {t.answer}") for t in history.told if t.journey in journeys]
     events += [(r.at, f"{r.who:6} refused {r.id} fence {r.fence}") for r in history.refused if r.entity == entity]
     events += [(c.at, f"{c.who:6} call    {c.id} {c.outcome}") for c in history.called if c.id in violation.text.split()]
     near = [(when, text) for when, text in events if abs(when - at) <= _AROUND]

@@ -41,17 +41,21 @@ async def watch(context: FaultContext) -> None:
 
 
 async def progress(context: FaultContext, nemesis: Nemesis, seconds: float) -> None:
-    """Print a line every few seconds, until cancelled."""
-    began = time.monotonic()
+    """Print a line every few seconds, until cancelled: the whole run's figures, those of the last seconds, and what the nemesis does."""
+    began = before = time.monotonic()
+    had = 0
     requests = context.fleet.requests
     while True:
         await asyncio.sleep(5.0)
         requests.follow()
-        gone = time.monotonic() - began
-        accepted = requests.answers["accepted"]
+        now = time.monotonic()
+        gone, accepted = now - began, requests.answers["accepted"]
         others = {name: count for name, count in requests.answers.items() if name != "accepted"}
         print(
-            f"chaos: {gone:4.0f} of {seconds:.0f} s, {accepted} commands accepted ({accepted / gone:.0f}/s), "
-            f"{nemesis.injected} faults ({nemesis.injected / gone:.1f}/s), {others}",
+            f"chaos: {gone:4.0f} of {seconds:.0f} s, {accepted} commands accepted ({accepted / gone:.0f}/s, "
+            f"now {(accepted - had) / (now - before):.0f}/s), "
+            f"{nemesis.injected} faults ({nemesis.injected / gone:.1f}/s), {others}, "
+            f"{nemesis.phase}",
             flush=True,
         )
+        before, had = now, accepted

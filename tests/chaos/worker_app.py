@@ -22,14 +22,16 @@ from typing import NoReturn
 from command_bus import CommandBus, CommandBusError, CommandContext, HandlerRegistry, Reject
 from tests.chaos.features import declare, tick_number
 from tests.chaos.history import Effect, Recorder
-from tests.chaos.ledger import Ledger
+from tests.chaos.journey_app import declare_journeys
+from tests.chaos.journeys import Errand, TakeBack
+from tests.chaos.ledger import Fenced, Ledger
 from tests.chaos.messages import Apply, Deposit, Late, Once, Order, Parcel, Poison, Steady, Tick, Withdraw, expected_value
 from tests.chaos.plan import Plan, bus_options
 
 __all__ = ["Handlers", "die_with_parent", "watch_for_gaps"]
 
 _TICK, _GAP = 0.1, 0.3
-_Asynchronous = Apply | Once | Late | Withdraw | Deposit | Order | Parcel | Tick
+_Asynchronous = Apply | Once | Late | Withdraw | Deposit | Order | Parcel | Tick | Errand | TakeBack
 
 
 class PlannedFailure(Exception):
@@ -45,10 +47,6 @@ class Mute(Exception):
 
     def __str__(self) -> str:
         raise Wordless
-
-
-class Fenced(Exception):
-    """The ledger has a newer fence: the handler that raises this has lost its lease."""
 
 
 class Handlers:
@@ -102,6 +100,8 @@ class Handlers:
 
     def _declare(self, registry: HandlerRegistry, features: tuple[str, ...]) -> None:
         declare(registry, features)
+        if "durable" in features:
+            declare_journeys(registry, self.recorder, self.ledger, self.run)
 
         @registry.handles(Tick)
         async def tick(command: Tick, context: CommandContext) -> int:
@@ -112,6 +112,8 @@ class Handlers:
         with self._recorded(command, context) as effect:
             if isinstance(command, Order):
                 await self._order(command, context)
+            elif isinstance(command, TakeBack):
+                _fail_as_planned(command.plan, context.attempt)
             elif not isinstance(command, Deposit | Parcel | Tick):
                 if command.plan == "block":
                     self._block(command.busy)
@@ -121,7 +123,7 @@ class Handlers:
                     await _shot()
                 _fail_as_planned(command.plan, context.attempt)
             await self._act(command, effect)
-            return expected_value(effect.number)
+            return _value(command, effect)
 
     def run_in_thread(self, command: Steady, context: CommandContext) -> int:
         """Run a handler in a thread."""
@@ -143,7 +145,7 @@ class Handlers:
         how, value = "raise", None
         try:
             yield effect
-            how, value = "end", expected_value(number)
+            how, value = "end", _value(command, effect)
         except asyncio.CancelledError:
             how = "shot" if getattr(command, "plan", "") == "shot" and context.attempt == 1 else "cancelled"
             raise
@@ -211,7 +213,11 @@ class Handlers:
 def _number_of(command: Steady | _Asynchronous, context: CommandContext) -> int:
     if isinstance(command, Tick):
         return tick_number(context.command_id)
-    return -1 if isinstance(command, Deposit) else command.number
+    return -1 if isinstance(command, Deposit | Errand | TakeBack) else command.number
+
+
+def _value(command: Steady | _Asynchronous, effect: Effect) -> int:
+    return effect.fence if isinstance(command, Errand | TakeBack) else expected_value(effect.number)
 
 
 async def _shot() -> None:

@@ -18,6 +18,7 @@ from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.keys import GROUP, KeySpace
+from command_bus.transport.redis.limits.waking import LimitWork
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.scripts import ENQUEUE_ONE
 from command_bus.transport.redis.sending.enqueue_line import Waiting
@@ -162,7 +163,9 @@ class TransportHarness:
     def worker(self, owner: str = "w1") -> ManualWorker:
         return ManualWorker(self, owner)
 
-    def recovery(self, worker: ManualWorker, step: Step | None = None, lease: float = 30.0) -> PendingRecovery:
+    def recovery(
+        self, worker: ManualWorker, step: Step | None = None, lease: float = 30.0, limits: LimitWork | None = None
+    ) -> PendingRecovery:
         """Return a recovery that decides the same for every interrupted command."""
         decision = step or GiveBack(counts=True)
         leases = LeaseKeeper(self.connections.factory, self.keys, worker=worker.owner, lease=lease, heartbeat=lambda _: b"")
@@ -174,6 +177,7 @@ class TransportHarness:
             steps=worker.steps,
             decide=lambda *_: decision,
             leases=leases,
+            limits=limits,
         )
 
     @property

@@ -8,10 +8,15 @@ from typing import Any
 from command_bus.clock import mono
 from command_bus.messages.limits import Rate, rule_name, rule_text
 from command_bus.transport.redis.incarnations import Incarnations
+from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.limits.asking import LimitAsks
 from command_bus.transport.redis.limits.rules import RedisLimits
 from command_bus.transport.redis.limits.waking import LimitWork
+from command_bus.transport.redis.ready_stream import delete_entries
+from command_bus.transport.redis.scripts import FETCH
+from command_bus.transport.redis.worker.delivery import parse_fetched
 from command_bus.transport.redis.worker.due_work import Member
+from command_bus.transport.steps import Lease
 from tests.conformance.harness import ManualWorker, TransportHarness
 
 __all__ = ["LimitBench"]
@@ -26,11 +31,12 @@ class LimitBench:
         self.incarnations = Incarnations(harness.connections, harness.keys, patience=5)
         self.work = LimitWork(harness.connections, harness.keys, self.incarnations, lease=lease)
         self.asks = LimitAsks(harness.connections, harness.keys, self.incarnations)
+        self._number = 1
 
     def worker(self, owner: str = "w1") -> ManualWorker:
         """Return a worker that knows of limits, as each does after its first limited start."""
         worker = self.harness.worker(owner)
-        worker.steps._shards[0]._knows_limits = True
+        worker.steps._shards[0]._known_limits.known = True
         return worker
 
     async def put(self, name: str, rate: Rate | None = None, concurrency: int | None = None) -> bool:
@@ -54,6 +60,30 @@ class LimitBench:
             assert mono() < deadline, await self.harness.everything()
             await self.wake()
             await asyncio.sleep(0.002)
+
+    async def fetch(self, worker: ManualWorker, count: int = 100) -> list[Lease]:
+        """Fetch as a busy worker does. A take of what was started is answered without a request."""
+        shard, first = self.harness.shard, self._number
+        self._number += count
+        limits = worker.steps._shards[0]._known_limits.keys(shard)
+        limits = (*limits, shard.due) if limits else limits
+        names = [shard.ready, shard.active, shard.lone, shard.fence, shard.paused, shard.watched, shard.rules, *limits]
+        answer = await self.harness.connections.run(FETCH, names, [GROUP, worker.owner, count, first, len(limits)])
+        leases = []
+        for each in parse_fetched(answer, worker.owner, first):
+            if each.mailbox is None:
+                await delete_entries(self.harness.connections, shard, [each.activation])
+                continue
+            lease = worker.lease(each.mailbox, each.activation)
+            lease.holder = each.holder or lease.holder
+            lease.attempt_id, lease.begun, lease.has_place = each.attempt_id, each.started, each.has_place
+            leases.append(lease)
+        return leases
+
+    async def look_over(self) -> None:
+        """Look over all mailboxes, as workers do: who waits in no queue is woken."""
+        (upkeep,) = self.harness.recovery(self.harness.worker(), limits=self.work).upkeep
+        await upkeep.turn()
 
     async def queue(self, scope: str = "type:box") -> list[str]:
         """Return the mailboxes that wait in a scope's queue, the first one first."""

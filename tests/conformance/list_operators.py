@@ -30,6 +30,7 @@ from command_bus.transport.steps import (
     Settlement,
 )
 from command_bus.transport.unique_keys import StoredKey
+from tests.conformance.list_durable import ListSuspensions
 from tests.conformance.list_server import Box, Delayed, ListServer, wall_ms
 
 __all__ = ["ListAnnouncements", "ListOperatorSide", "stored_entity"]
@@ -196,10 +197,13 @@ class ListMailboxes:
     async def unique_keys(self, mailbox: str, entity: str, scan: int) -> tuple[list[StoredKey], bool]:
         return [], True
 
-    async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Settlement]]) -> int:
-        return sum(self._remove(mailbox, command, left) for command, left in commands)
+    async def held_keys(self, shard: int, scope: str, after: str, limit: int, scan: int) -> tuple[list[StoredKey], bool]:
+        return [], True
 
-    def _remove(self, mailbox: str, command: Waiting, left: Settlement) -> bool:
+    async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Settlement]], *, fresh: bool = False) -> int:
+        return sum(self._remove(mailbox, command, left, fresh=fresh) for command, left in commands)
+
+    def _remove(self, mailbox: str, command: Waiting, left: Settlement, *, fresh: bool) -> bool:
         server, box = self._server, self._server.boxes.get(mailbox)
         if command.delayed:
             found = server.delayed.pop(command.id, None) is not None
@@ -207,6 +211,8 @@ class ListMailboxes:
             entries = () if box is None else box.entries
             entry = next((each for each in entries if each.message == command.id), None)
             runs = box is not None and box.attempt_id.partition("|")[2] == command.id and box.state == "held"
+            has_begun = left.side and "m" in server.sides.get(left.command_id, {})
+            runs = runs or bool(has_begun) or (fresh and box is not None and entry is box.entries[0] and box.first != 0)
             found = box is not None and entry is not None and not runs and not (box.letter and entry is box.entries[0])
             if found and box is not None and entry is not None:
                 if entry is box.entries[0]:
@@ -250,11 +256,20 @@ class ListDeadLetters:
         return [each for each in found if behind < _order(each[0]) <= _order(until)][:count]
 
     async def settle(
-        self, letter: StoredDeadLetter, verb: Resolution, left: Settlement, edited: bytes = b"", flow: str = ""
+        self,
+        letter: StoredDeadLetter,
+        verb: Resolution,
+        left: Settlement,
+        edited: bytes = b"",
+        flow: str = "",
+        *,
+        ending: bytes = b"",
     ) -> bool:
         server = self._server
         if server.letters.pop(letter.id, None) is None:
             return False
+        if ending:
+            server.sides.setdefault(left.command_id, {}).setdefault("k", ending)
         box = server.boxes.get(letter.mailbox)
         parked = box is not None and box.letter == letter.id
         if left.mark:
@@ -383,6 +398,7 @@ class ListOperatorSide:
         self.holds = ListHolds(server)
         self.types = ListTypes(server)
         self.shares = ListShares()
+        self.suspensions = ListSuspensions(server)
 
     @property
     def events(self) -> NoReturn:
@@ -393,8 +409,20 @@ class ListOperatorSide:
         raise UnsuitableServer("lists have no counters that could be wrong")
 
     @property
+    def history(self) -> NoReturn:
+        raise UnsuitableServer("this transport keeps no history")
+
+    @property
     def interrupts(self) -> NoReturn:
         raise UnsuitableServer("this transport cannot end attempts")
+
+    @property
+    def views(self) -> NoReturn:
+        raise UnsuitableServer("this transport has no views of a part")
+
+    @property
+    def journals(self) -> NoReturn:
+        raise UnsuitableServer("this transport keeps no journals")
 
     @property
     def obliteration(self) -> NoReturn:

@@ -18,6 +18,7 @@ from command_bus.transport.records import (
 )
 from command_bus.transport.steps import (
     Answer,
+    ChildOutcome,
     Follow,
     Lease,
     Released,
@@ -46,14 +47,17 @@ class Box:
     """A mailbox with work.
 
     Attributes:
-        state: `ready` for any worker, `held` by one, `waiting` for a retry, or `stopped` until an operator moves it.
+        state: `ready` for any worker, `held` by one, `waiting` for a retry, `suspended`, or `stopped` until an operator moves it.
         activation: Of a mailbox that is ready or held.
         attempt_id: Of the command that was started last.
         renewed: When its lease was renewed, monotonic.
+        asked: Of a suspended command: the fields that it waits for;
+        awaited: those that are not there yet,
+        wanted: and how many must be.
     """
 
     entries: deque[Entry] = field(default_factory=deque[Entry])
-    state: Literal["ready", "held", "waiting", "stopped"] = "stopped"
+    state: Literal["ready", "held", "waiting", "suspended", "stopped"] = "stopped"
     activation: str = ""
     holder: str = ""
     attempt_id: str = ""
@@ -62,6 +66,9 @@ class Box:
     due: float = 0.0
     renewed: float = 0.0
     letter: str = ""
+    asked: set[str] = field(default_factory=set[str])
+    awaited: set[str] = field(default_factory=set[str])
+    wanted: int = 0
 
 
 @dataclass
@@ -95,6 +102,8 @@ class ListServer:
         self.boxes: dict[str, Box] = {}
         self.ready: OrderedDict[str, str] = OrderedDict()  # activation -> mailbox
         self.marks: dict[str, bytes] = {}
+        self.sides: dict[str, dict[str, bytes]] = {}
+        self.deliver: Callable[[ChildOutcome], None] = lambda _: None
         self.delayed: dict[str, Delayed] = {}
         self.letters: OrderedDict[str, StoredDeadLetter] = OrderedDict()
         self.holds: dict[str, Hold] = {}
@@ -152,6 +161,10 @@ class ListServer:
         """Keep what settling leaves behind: the mark, the reply for the caller, and what the handler sends."""
         for each in left.follow_ups:
             self.take(each.mailbox, each.command_id, each.envelope, each.delay_ms)
+        if left.side == "ends":
+            self.sides.pop(left.command_id, None)
+        if left.waiting is not None:
+            self.deliver(left.waiting)
         if left.mark:
             self.marks[left.command_id] = left.mark
         if left.reply and left.inbox in self.inboxes:

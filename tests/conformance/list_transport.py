@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from command_bus.errors import BusClosed, CommandBusError, InvalidCommand, UnsuitableServer
@@ -22,6 +23,7 @@ from command_bus.transport.records import (
 )
 from command_bus.transport.submissions import Admission, Submission
 from command_bus.transport.worker_interfaces import WorkerSideOptions
+from tests.conformance.list_durable import ListWishes, deliver
 from tests.conformance.list_operators import ListAnnouncements, ListOperatorSide, stored_entity
 from tests.conformance.list_server import ListLine, ListServer, wall_ms
 from tests.conformance.list_worker import ListWorkerSide
@@ -43,6 +45,8 @@ class ListTransport:
         self.producer: Any = ListProducer(server, settings)
         self.replies = ListReplies(server)
         self.marks = ListMarks(server)
+        self.wishes = ListWishes(server)
+        server.deliver = partial(deliver, server)
         self.agreements = ListAgreements(server, settings)
         self.locations = ListLocator(server)
         self.announcements = ListAnnouncements(server)
@@ -55,6 +59,14 @@ class ListTransport:
     @property
     def limits(self) -> NoReturn:
         raise UnsuitableServer("this transport has no limits")
+
+    @property
+    def channels(self) -> NoReturn:
+        raise UnsuitableServer("this transport has no channels")
+
+    @property
+    def notes(self) -> NoReturn:
+        raise UnsuitableServer("this transport has no notes")
 
     @property
     def bulk(self) -> NoReturn:
@@ -139,6 +151,14 @@ class ListReply:
         done, _ = await asyncio.wait([self.future], timeout=max(0.0, deadline - time.monotonic()))
         return self.future.result() if done else None
 
+    def then(self, arrived: Callable[[bytes], None]) -> None:
+        def tell(future: asyncio.Future[bytes | None]) -> None:
+            record = None if future.cancelled() else future.result()
+            if record is not None:
+                arrived(record)
+
+        self.future.add_done_callback(tell)
+
     def end(self) -> None:
         if not self.future.done():
             self.future.set_result(None)
@@ -212,15 +232,18 @@ class ListLocator:
     def __init__(self, server: ListServer) -> None:
         self._server = server
 
+    async def shard_depth(self, shard: int) -> int:
+        return sum(map(self._server.depth, self._server.mailboxes))
+
     async def look(self, mailbox: str, command_id: str) -> CommandLocation:
         delayed, mark = self._server.delayed.get(command_id), self._server.marks.get(command_id)
         entity = stored_entity(self._server, mailbox)
         records = tuple(self._server.workers.values())
         return CommandLocation(entity, mark, None, None if delayed is None else delayed.due_ms, records, wall_ms())
 
-    async def line(self, mailbox: str) -> Sequence[tuple[str, bytes]]:
+    async def line(self, mailbox: str, most: int | None = None) -> Sequence[tuple[str, bytes]]:
         box = self._server.boxes.get(mailbox)
-        return [] if box is None else [(entry.message, entry.envelope) for entry in box.entries]
+        return [] if box is None else [(entry.message, entry.envelope) for entry in box.entries][:most]
 
 
 def _satisfies(transport: ListTransport) -> Awaitable[Any] | None:

@@ -20,9 +20,11 @@ from command_bus.transport.steps import (
     Released,
     Retry,
     Step,
+    Suspend,
     Take,
 )
 from command_bus.transport.worker_interfaces import Decide, Run, WorkerSideOptions
+from tests.conformance.list_durable import ListSideRecords, resume, suspend
 from tests.conformance.list_server import Box, ListLine, ListServer, wall_ms
 
 __all__ = ["ListWorkerSide"]
@@ -31,7 +33,7 @@ __all__ = ["ListWorkerSide"]
 _TICK = 0.02  # seconds between looks at what is due and whose lease is over
 
 
-_COUNTED = {"completed": None, "rejected": "rejected", "expired": "expired"}
+_COUNTED = {"completed": None, "cancelled": None, "rejected": "rejected", "expired": "expired"}
 
 
 class ListSteps:
@@ -76,6 +78,8 @@ class ListSteps:
                 box.attempt -= not counts
                 box.state, box.activation, box.due = "waiting", "", time.monotonic() + delay_ms / 1000
                 return Released("wait")
+            case Suspend():
+                return suspend(server, lease, step)
             case GiveBack(counts):
                 box.attempt -= not counts
                 server.wake(lease.mailbox)
@@ -160,6 +164,7 @@ class ListWorkerSide:
         self.options = options
         self.slots = Slots(options.slots, 1, options.max_lent, is_stuck=options.is_stuck)
         self.steps = ListSteps(server, line)
+        self.side_records = ListSideRecords(server, line)
         self.leases = ListLeases()
         self._numbers = itertools.count(1)
         self._clock: asyncio.Task[None] | None = None
@@ -241,4 +246,6 @@ class ListWorkerSide:
             for name, box in list(server.boxes.items()):
                 if box.state == "waiting" and box.due <= time.monotonic():
                     server.wake(name)
+                if box.state == "suspended" and box.due <= time.monotonic():
+                    resume(server, name)
             await asyncio.sleep(_TICK)

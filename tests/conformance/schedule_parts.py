@@ -1,4 +1,4 @@
-"""What tests of schedules share: a clock that the test sets, commands, and a worker that stands still in between."""
+"""The parts that tests of schedules share: a clock that the test sets, commands, and a worker that stands still in between."""
 
 from __future__ import annotations
 

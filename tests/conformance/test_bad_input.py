@@ -37,7 +37,7 @@ from tests.conformance.put_service import Put, PutService, put_service
 
 @contextmanager
 def no_traffic(bus: CommandBus, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing that this bus sends may reach the server."""
+    """Let nothing that this bus sends reach the server."""
 
     async def refuse(*_: object, **__: object) -> None:
         raise AssertionError("something was sent")

@@ -47,7 +47,7 @@ def packed(bus: CommandBus, command: Command[None], command_id: str, priority: s
     builder = EnvelopeBuilder(bus.settings)
     out = builder.of_item(Envelope(command, command_id=command_id, priority=priority))  # type: ignore[arg-type]
     submission = builder.build(out)
-    return submission.mailbox, out.command_id, b"same", submission.envelope, out.entity_id or "", 0, submission.flow
+    return submission.mailbox, out.command_id, b"same", submission.envelope, out.entity_id or "", 0, submission.flow, None
 
 
 async def opened(bus: CommandBus) -> Version:

@@ -39,7 +39,16 @@ def item(bus: CommandBus, entity: str, value: int, *, dispatch: str = "", number
         out.command_id, out.name, out.entity_type, out.entity_id, out.payload, flags, correlation_id=dispatch or None
     )
     check = crc32(out.payload).to_bytes(4, "big")
-    return EnvelopeBuilder(bus.settings).build(out).mailbox, out.command_id, check, pack_envelope(envelope), entity, number, ""
+    return (
+        EnvelopeBuilder(bus.settings).build(out).mailbox,
+        out.command_id,
+        check,
+        pack_envelope(envelope),
+        entity,
+        number,
+        "",
+        None,
+    )
 
 
 async def load(bus: CommandBus, version: Version, items: list[LoadItem], **options: Any) -> list[Admission]:

@@ -13,7 +13,7 @@ from command_bus import Command, CommandBus, CommandContext, EntityId, Worker
 from command_bus.errors import TransportUnavailable
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.scripts import FETCH
-from command_bus.transport.redis.worker import consumer
+from command_bus.transport.redis.worker import reader
 from command_bus.transport.redis.worker.delivery import Delivery, parse_fetched
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.steps import GiveBack, Released
@@ -36,7 +36,7 @@ async def fetch(harness: TransportHarness, count: int = 10, first: int = 7) -> l
     """Run the script as the worker `w1`."""
     shard = harness.shard
     names = [shard.ready, shard.active, shard.lone, shard.fence, shard.paused, shard.watched, shard.rules]
-    return parse_fetched(await harness.connections.run(FETCH, names, [GROUP, "w1", count, first]), "w1", first)
+    return parse_fetched(await harness.connections.run(FETCH, names, [GROUP, "w1", count, first, 0]), "w1", first)
 
 
 async def test_lone_commands_are_started_and_the_others_delivered(harness: TransportHarness, worker: ManualWorker) -> None:
@@ -148,12 +148,14 @@ class Fetches:
         self.lost: list[Any] = []
         self.loses: Callable[[int], bool] = lambda _: False
         self.slow = 0.0
+        self.heard: Callable[[Any], object] = bool
         really = self.reader._pipe.request
 
         async def request(*words: Any) -> Any:
             answer = await really(*words)
             if words[:2] == ("EVALSHA", FETCH.sha):
                 self.count += 1
+                self.heard(answer)
                 if self.loses(self.count):
                     self.lost.append(answer)
                     raise RedisConnectionError("cut off")
@@ -221,7 +223,7 @@ async def test_a_lost_answer_loses_none_if_looking_for_it_fails_once(sandbox: Sa
         async with bus.worker(concurrency=16) as worker:
             fetches = Fetches(worker)
             fetches.loses = lambda count: count == 2
-            really, failed = consumer.ensure_ready, []
+            really, failed = reader.ensure_ready, []
 
             async def ensure_ready(*args: Any) -> bool:
                 if fetches.lost and not failed:
@@ -229,7 +231,7 @@ async def test_a_lost_answer_loses_none_if_looking_for_it_fails_once(sandbox: Sa
                     raise TransportUnavailable("timed out")
                 return await really(*args)
 
-            monkeypatch.setattr(consumer, "ensure_ready", ensure_ready)
+            monkeypatch.setattr(reader, "ensure_ready", ensure_ready)
             await bus.wait_idle(20)
         assert failed
         assert await letters(bus) == 0

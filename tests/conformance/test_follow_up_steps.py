@@ -13,7 +13,7 @@ from command_bus.transport.redis.admin.recounts import RedisRecounts
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.ready_stream import ensure_ready
-from command_bus.transport.redis.scripts import RELAY
+from command_bus.transport.redis.scripts import RELAY, Script
 from command_bus.transport.redis.worker.due_work import Member
 from command_bus.transport.redis.worker.relay import RelayJob
 from command_bus.transport.steps import NO_SETTLEMENT, Done, FollowUp, GiveBack, LeaseLost, Released, Settlement, Started
@@ -96,6 +96,7 @@ class TwoShards:
 
     connections: Connections
     keys: KeySpace
+    job: RelayJob
 
     def client(self, shard: int) -> Any:
         return self.connections.at(self.keys.shards[shard].prefix).commands
@@ -103,22 +104,21 @@ class TwoShards:
     async def write(self, *ids: str, entry: str = "*") -> None:
         source = self.keys.shards[0]
         for each in ids:
-            await self.client(0).xadd(f"{source.outs}1", {"t": f"1|1|{BOX}|{each}", "a": "0", "e": each}, id=entry)
+            await self.client(0).xadd(f"{source.outs}1", {"t": f"1|1|{BOX}|{each}", "a": "0", "e": each, "x": ""}, id=entry)
         await self.client(0).zadd(source.due, {"o:1": 1})
 
     async def relay(self) -> tuple[int, list[str]]:
-        job = RelayJob(self.connections, self.keys, self.keys.shards[0])
-        done, left = await job.perform([Member("o:1", 1.0)])
+        done, left = await self.job.perform([Member("o:1", 1.0)])
         return done, list(left)
 
     async def take(self, generation: str, floor: str = "", *entries: tuple[str, str]) -> Any:
         target = self.keys.shards[1]
         names = [target.ready, target.active, target.lone, target.paused, target.due, target.delayed, target.delayed_counts]
-        names += [target.stats, f"{target.relays}0", target.watched, target.events, *target.fair]
-        args: list[Any] = [GROUP, generation, floor]
+        names += [target.stats, f"{target.relays}0", target.watched, target.events, *target.fair, target.suspended]
+        args: list[Any] = [GROUP, generation, floor, "here"]
         for entry, each in entries:
-            names.append(target.mailbox(BOX))
-            args += (entry, f"1|1|{BOX}|{each}", 0, each)
+            names += (target.mailbox(BOX), target.mark(each))
+            args += (entry, f"1|1|{BOX}|{each}", 0, each, "")
         return await self.connections.at(target.prefix).run(RELAY, names, args)
 
     async def taken(self) -> list[bytes]:
@@ -137,7 +137,9 @@ async def shards(sandbox: Sandbox) -> AsyncIterator[TwoShards]:
     connections = Connections(sandbox.clients)
     for shard in keys.shards:
         await ensure_ready(connections.at(shard.prefix), shard)
-    yield TwoShards(connections, keys)
+    shards = TwoShards(connections, keys, RelayJob(connections, keys, keys.shards[0]))
+    await shards.client(1).hset(keys.shards[1].stats, "incarnation", "here")
+    yield shards
     await connections.close()
 
 
@@ -148,6 +150,29 @@ async def test_a_relay_takes_all_and_leaves_nothing(shards: TwoShards) -> None:
     assert await shards.taken() == [each.encode() for each in ids]
     assert await shards.written() == 0
     assert await shards.client(0).zcard(shards.keys.shards[0].due) == 0
+
+
+async def test_a_relay_brings_no_more_than_a_megabyte_at_a_time(shards: TwoShards, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones a hundred at a time, once it has seen that they are small."""
+    sizes: list[list[int]] = []
+    real = Connections.run_confirmed
+
+    async def run_confirmed(self: Connections, script: Script, keys: list[str], args: list[Any], written: str) -> Any:
+        if script is RELAY:
+            sizes.append([len(each) for each in args[7::5]])
+        return await real(self, script, keys, args, written)
+
+    monkeypatch.setattr(Connections, "run_confirmed", run_confirmed)
+    small = [f"f{number}" for number in range(400)]
+    large = [f"{number:0400000}" for number in range(9)]
+    huge = "h" * 2_000_000
+    await shards.write(*small, *large, huge, "last")
+    assert await shards.relay() == (1, [])
+    pages = [page for page in sizes if page]
+    assert max(len(page) for page in pages) == 100
+    assert all(sum(page) <= 1024 * 1024 for page in pages if page != [2_000_000])
+    assert [2_000_000] in pages
+    assert [len(each) for each in await shards.taken()] == [len(each) for each in (*small, *large, huge, "last")]
 
 
 async def test_what_goes_to_another_shard_is_counted(shards: TwoShards) -> None:
@@ -177,6 +202,26 @@ async def test_a_slow_relay_is_not_believed(shards: TwoShards) -> None:
     await shards.relay()
     assert await shards.take(slow, entry.decode(), (entry.decode(), "f1")) is None
     assert await shards.taken() == [b"f1", b"f2"]
+
+
+async def test_a_relay_from_before_a_deletion_brings_nothing(shards: TwoShards) -> None:
+    """It stopped before it asked, or behind what it read; meanwhile the namespace was deleted, and is used again."""
+    await shards.write("f0")
+    assert await shards.relay() == (1, [])  # it knows this shard
+    slow = str(await shards.take(""))
+    target = shards.keys.shards[1]
+    for key in (target.ready, target.active, target.lone, target.stats, f"{target.relays}0"):
+        await shards.client(1).delete(key)
+    await ensure_ready(shards.connections.at(target.prefix), target)
+    await shards.client(1).hset(target.stats, "incarnation", "another")
+    await shards.client(1).hset(f"{target.relays}0", "g", slow)  # by chance it would be believed
+    assert await shards.take(slow, "0-0", ("1-0", "f1")) == b"gone"
+    assert await shards.taken() == []
+    await shards.write("f2")
+    assert await shards.relay() == (0, ["o:1"])
+    assert await shards.taken() == []
+    assert await shards.relay() == (1, []), "what is of this time is brought as soon as it has read the shard anew"
+    assert await shards.taken() == [b"f2"]
 
 
 async def test_ids_that_come_again_after_a_failover_lose_nothing(shards: TwoShards) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, Literal
 
 import pytest
@@ -14,6 +15,7 @@ from command_bus import (
     CommandRejected,
     EntityId,
     InvalidCommand,
+    QueueFull,
     Reject,
     RetryPolicy,
     Unique,
@@ -268,3 +270,53 @@ async def test_a_handler_that_is_over_sends_nothing(sandbox: Sandbox) -> None:
         await bus.call(Order(order="o-1"), timeout=10)
         with pytest.raises(RuntimeError, match="is over"):
             kept[0].send(Ship(parcel="p-0", number=0))
+
+
+class Watch(Command[None], entity="watch", retry=RetryPolicy(attempts=1)):
+    watch: EntityId
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_133_what_is_sent_to_a_shard_beyond_twice_its_limit_is_refused(
+    sandbox: Sandbox, work: Work, threaded: bool
+) -> None:
+    refused = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def watch(context: CommandContext) -> None:
+        """Send until that is refused, and again until it is not."""
+        while _is_taken(context):
+            time.sleep(0.02)
+        loop.call_soon_threadsafe(refused.set)
+        while not _is_taken(context):
+            time.sleep(0.02)
+
+    if threaded:
+
+        @sandbox.registry.handles(Watch)
+        def in_thread(command: Watch, context: CommandContext) -> None:
+            watch(context)
+    else:
+
+        @sandbox.registry.handles(Watch)
+        async def handle(command: Watch, context: CommandContext) -> None:
+            await asyncio.to_thread(watch, context)
+
+    async with sandbox.bus(max_total_depth=10) as bus, bus.worker():
+        parcel = bus.entity("parcel", "p-0")
+        await parcel.pause()
+        watching = asyncio.create_task(bus.call(Watch(watch="w-1"), timeout=20))
+        await bus.call(Order(order="o-1", ships=25 * 3), timeout=20)  # it is not known yet how full it is, so all are taken
+        await asyncio.wait_for(refused.wait(), 20)
+        await parcel.resume()
+        await watching
+        await bus.wait_idle(20)
+    assert work.shipped.count(("p-9", 0)) >= 2
+
+
+def _is_taken(context: CommandContext) -> bool:
+    try:
+        context.send(Ship(parcel="p-9", number=0))
+    except QueueFull as error:
+        return error.limit != "total"
+    return True

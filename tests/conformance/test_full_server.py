@@ -16,6 +16,7 @@ from command_bus import (
 from tests.conformance.bad_servers import Fails, Long, refused, server_clients
 from tests.conformance.conftest import Sandbox, Starter
 from tests.conformance.put_service import Put, PutService
+from tests.conformance.test_unique_loads import codes, kept, load, opened, row
 
 
 async def test_44_a_full_server_is_tried_again(start: Starter) -> None:
@@ -136,3 +137,17 @@ async def test_a_batch_that_meets_the_limit_reports_what_was_accepted(sandbox: S
             await bus.wait_idle(10)
             assert sorted(value for _, value in service.seen) == list(range(512))
             await service.assert_unharmed("b1")
+
+
+async def test_a_server_at_its_memory_limit_decides_nothing_of_rows_with_unique_keys(full: Any) -> None:
+    sandbox, fill, relieve = full
+    async with sandbox.bus() as bus:
+        version = await opened(bus)
+        assert codes(await load(bus, version, row(bus, 1))) == "+"
+        await fill()
+        for rows in ([row(bus, 2), row(bus, 3, shop="b")], [row(bus, 3, shop="b"), row(bus, 2)]):
+            with pytest.raises(QueueFull):
+                await load(bus, version, *rows)
+        await relieve()
+        assert codes(await load(bus, version, row(bus, 2), row(bus, 3, shop="b"))) == "u+"
+        assert list(await kept(bus)) == ["d-2"]

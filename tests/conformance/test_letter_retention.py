@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from command_bus import BusSettings, Command, EntityId, EntityPolicy, HandlerRegistry, InvalidSettings, RetryPolicy
+from command_bus.errors import TransportUnavailable
+from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.worker.letter_pruning import LetterLimits, LetterPruning
+from tests.conformance.bad_input import envelope
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TransportHarness, transport_harness
 from tests.conformance.put_service import until
@@ -31,12 +35,16 @@ def failing(registry: HandlerRegistry) -> None:
         raise RuntimeError("it always does")
 
 
-async def bury_at(harness: TransportHarness, *places: tuple[str, int, bool]) -> None:
-    """Write letters of mailboxes with an age in ms; some of them park their mailbox."""
+async def bury_at(harness: TransportHarness, *places: tuple[str, int, bool], durable: Collection[str] = ()) -> None:
+    """Write letters of mailboxes with an age in ms; some of them park their mailbox, some kept the side record of a durable command."""
     seconds, micros = await harness.client.time()
     now = seconds * 1000 + micros // 1000
     for mailbox, age, parks in places:
         fields: Any = {"r": b"record", "e": b"envelope", "m": mailbox, "p": int(parks)}
+        if mailbox in durable:
+            fields |= {"e": envelope(b"", command_id=mailbox), "x": "1"}
+            await harness.client.hset(harness.shard.side(mailbox), "m", "1-1")  # type: ignore[misc]
+            await harness.client.set(harness.shard.mark(mailbox), b"d")
         letter = await harness.client.xadd(harness.shard.dead, fields, id=f"{now - age}-1")
         if parks:
             await harness.client.hset(harness.shard.parked, mailbox, letter)  # type: ignore[misc]
@@ -78,6 +86,41 @@ async def test_it_goes_page_by_page_past_parked_entities(harness: TransportHarne
     monkeypatch.setattr("command_bus.transport.redis.worker.letter_pruning._BYTES", 1)
     await bury_at(harness, *((f"n{number}", 1500 - number, False) for number in range(2)))
     assert await pruning.page(), "a large letter ends a page"
+
+
+@pytest.mark.parametrize("lost", [1, 2, None])
+@pytest.mark.parametrize("limits", [LetterLimits(ttl_ms=60_000), LetterLimits(most=2)])
+async def test_what_a_durable_command_has_stored_goes_with_its_letter(
+    harness: TransportHarness, monkeypatch: pytest.MonkeyPatch, lost: int | None, limits: LetterLimits
+) -> None:
+    """Also if the worker dies after any of its requests."""
+    letters = [("a", 90_000, False), ("b", 80_000, False), ("c", 70_000, True), ("d", 0, False)]
+    await bury_at(harness, *letters, durable=("b", "c"))
+    keys, requests = harness.shard, 0
+    real = Connections.run
+
+    async def run(self: Connections, script: Any, names: list[str], args: list[Any]) -> Any:
+        nonlocal requests
+        answer = await real(self, script, names, args)
+        requests += 1
+        if requests == lost:
+            raise TransportUnavailable("the worker dies")
+        return answer
+
+    monkeypatch.setattr(Connections, "run", run)
+    pruning = LetterPruning(harness.connections, keys, limits)
+    try:
+        await pruning.page()
+    except TransportUnavailable:
+        has_letter = "b" in await left(harness)
+        assert await harness.client.exists(keys.side("b")) == has_letter
+        assert await harness.client.pttl(keys.mark("b")) == -1 or not has_letter
+        await pruning.page()
+    assert await left(harness) == ["c", "d"]
+    assert (await harness.counters())["pruned"] == 2
+    assert await harness.client.exists(keys.side("b"), keys.side("c")) == 1
+    assert 0 < await harness.client.pttl(keys.mark("b")) <= 600_000
+    assert await harness.client.pttl(keys.mark("c")) == -1
 
 
 async def test_without_limits_nothing_is_asked_and_nothing_deleted(harness: TransportHarness) -> None:

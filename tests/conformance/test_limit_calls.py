@@ -36,7 +36,7 @@ class Ask(Command[int], entity="partner", limits=(Limit("partner", key="partner"
 
 
 class Calls:
-    """What runs: with a caller, and without one."""
+    """The commands that run: with a caller, and without one."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.started: list[str] = []

@@ -1,4 +1,4 @@
-"""What each step does to limits: refusals in place, queues, places that return, live changes."""
+"""The effect of each step on limits: refusals in place, queues, places that return, live changes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 
 from command_bus.messages.limits import Rate
 from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
+from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.worker.known_limits import KnownLimits
 from command_bus.transport.steps import Asked, GiveBack, LeaseLost, Refused, Released, Retry, Started, Step, Take
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park
 from tests.conformance.limit_bench import LimitBench
@@ -316,14 +318,14 @@ async def test_a_sweep_frees_places_without_a_lease(bench: LimitBench, harness: 
     assert await bench.passes() == [B]
 
 
-async def test_a_sweep_wakes_who_stands_in_no_queue(bench: LimitBench, harness: TransportHarness) -> None:
+async def test_a_look_over_all_mailboxes_wakes_who_stands_in_no_queue(bench: LimitBench, harness: TransportHarness) -> None:
     await bench.put("type:box", SLOW)
     worker = bench.worker()
     first, second = await _leases(bench, worker, A, B)
     await worker.do(first, TAKE)
     await worker.do(second, TAKE)
     await harness.client.delete(harness.shard.limits, harness.shard.places)
-    await bench.work.sweep()
+    await bench.look_over()
     assert await harness.activations() == [A, B]
 
 
@@ -398,7 +400,7 @@ async def test_no_command_waits_without_a_rule(bench: LimitBench, harness: Trans
 def _elsewhere(harness: TransportHarness) -> ManualWorker:
     """Return a worker of a shard that is not the first: nothing decides there."""
     worker = harness.worker()
-    worker.steps._shards[0]._is_first = False
+    worker.steps._shards[0]._known_limits = KnownLimits(KeySpace("elsewhere", 1).shards[0])
     return worker
 
 

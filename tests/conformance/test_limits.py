@@ -53,7 +53,7 @@ class Flaky(Command[None], entity="shop", retry=RetryPolicy(attempts=3, delay=0.
 
 
 class Ran:
-    """What ran, and how many at a time."""
+    """The commands that ran, and how many at a time."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.starts: list[tuple[float, str, int]] = []

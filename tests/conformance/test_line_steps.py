@@ -478,7 +478,7 @@ async def test_a_paused_entity_in_line_is_set_aside_and_comes_back(harness: Tran
 async def test_an_unknown_state_is_left_alone(harness: TransportHarness) -> None:
     await fill(harness, LOW, OPEN)
     await put(harness, "box:a", LOW, "a1", "a2")
-    strange = b"u|||1-1|0|0|2/1|c=,,"
+    strange = b"y|||1-1|0|0|2/1|c=,,"
     await harness.client.hset(harness.shard.active, "box:a", strange)  # type: ignore[misc]
     await put(harness, "box:a", HIGH, "a3")
     assert await harness.client.hget(harness.shard.active, "box:a") == strange  # type: ignore[misc]

@@ -223,7 +223,7 @@ async def test_an_entity_whose_only_command_was_replaced_by_a_later_one_leaves_t
     assert "box:a" not in await run_all(harness, worker)
     assert await harness.record("box:a") is None
     assert await in_line(harness) == []
-    assert await stander(harness) is not None, "the delayed one stands for the key"
+    assert await stander(harness) is not None, "the delayed one holds the key"
 
 
 @pytest.fixture

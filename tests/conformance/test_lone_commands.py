@@ -12,6 +12,7 @@ from command_bus.transport.redis.admin.interrupts import RedisInterrupts
 from command_bus.transport.redis.bulk.dispatches import RedisBulkDispatches
 from command_bus.transport.redis.ready_stream import repair_page
 from command_bus.transport.redis.sending.locator import RedisLocator
+from command_bus.transport.retention import Retention
 from command_bus.transport.steps import Done, GiveBack, LeaseLost, Released, Retry, Started, StepFailed
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park
@@ -112,10 +113,12 @@ async def delayed(harness: TransportHarness) -> None:
 
 
 async def loaded(harness: TransportHarness) -> None:
-    bulk = RedisBulkDispatches(harness.connections, harness.keys, max_depth=100, max_total_depth=1000, patience=5)
+    bulk = RedisBulkDispatches(
+        harness.connections, harness.keys, max_depth=100, max_total_depth=1000, patience=5, retention=Retention(600_000, 60_000)
+    )
     await bulk.open(Version("d"), Opening(keep_ms=0, remember_ms=60_000))
     packed = b"\x96\x01\xa2c2\xa3Put\xa3box\xa1a\xc4\x00"
-    assert not (await bulk.load(Version("d"), 0, [(BOX, "c2", b"abcd", packed, "a", 0, "")])).done
+    assert not (await bulk.load(Version("d"), 0, [(BOX, "c2", b"abcd", packed, "a", 0, "", None)])).done
 
 
 async def replayed(harness: TransportHarness) -> None:

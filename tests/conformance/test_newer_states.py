@@ -16,13 +16,14 @@ from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.mailbox_record import parse_record
 from command_bus.transport.redis.ready_stream import repair_page
 from command_bus.transport.redis.scripts import CLAIM, REACTIVATE
+from command_bus.transport.retention import Retention
 from command_bus.transport.steps import GiveBack, LeaseLost, Retry
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park
 from tests.conformance.put_service import until
 
 BOX = "box:a"
-STATES = ("u", "x", "P", "wait", "su", "hx", "rr")
+STATES = ("y", "x", "P", "wait", "su", "hx", "rr")
 
 pytestmark = pytest.mark.parametrize("state", STATES)
 Action = Callable[[TransportHarness], Awaitable[Any]]
@@ -189,10 +190,12 @@ async def test_new_commands_join_its_line_and_activate_nothing(
         return not await harness.client.hlen(harness.shard.delayed)  # type: ignore[misc]
 
     await until(promoted)
-    bulk = RedisBulkDispatches(harness.connections, harness.keys, max_depth=100, max_total_depth=1000, patience=5)
+    bulk = RedisBulkDispatches(
+        harness.connections, harness.keys, max_depth=100, max_total_depth=1000, patience=5, retention=Retention(600_000, 60_000)
+    )
     await bulk.open(Version("d"), Opening(keep_ms=0, remember_ms=60_000))
     packed = b"\x96\x01\xa2c6\xa3Put\xa3box\xa1a\xc4\x00"
-    assert not (await bulk.load(Version("d"), 0, [(BOX, "c6", b"abcd", packed, "a", 0, "")])).done
+    assert not (await bulk.load(Version("d"), 0, [(BOX, "c6", b"abcd", packed, "a", 0, "", None)])).done
     letter = await harness.client.xadd(harness.shard.dead, {"r": b"", "e": b"c7", "m": BOX, "p": "0"})
     stored = await harness.dead_letters.get(f"0-{letter.decode()}")
     assert stored is not None

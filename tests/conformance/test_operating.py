@@ -104,7 +104,7 @@ async def test_bulk_loads_are_held_and_refused_like_all_else(sandbox: Sandbox, s
 def _item(bus: CommandBus, name: str, number: int) -> LoadItem:
     out = EnvelopeBuilder(bus.settings).of_item(Envelope(Add(name=name, number=number), command_id=f"{name}-{number}"))
     envelope = WireEnvelope(out.command_id, out.name, out.entity_type, out.entity_id, out.payload, IN_DISPATCH)
-    return EnvelopeBuilder(bus.settings).build(out).mailbox, out.command_id, bytes(4), pack_envelope(envelope), name, 0, ""
+    return EnvelopeBuilder(bus.settings).build(out).mailbox, out.command_id, bytes(4), pack_envelope(envelope), name, 0, "", None
 
 
 async def _load(bus: CommandBus, version: Version, items: list[LoadItem]) -> list[Admission]:

@@ -1,4 +1,4 @@
-"""What applies to a command: what its dispatch says, else its class, its entity type, the settings of the worker."""
+"""The policy that applies to a command: what its dispatch says, else its class, its entity type, the settings of the worker."""
 
 from __future__ import annotations
 

@@ -149,6 +149,13 @@ async def test_tenants_share_and_are_listed(sandbox: Sandbox) -> None:
     assert 0.71 <= contended["acme"] / 160 <= 0.79, "three of four, within five percent"
 
 
+async def test_a_command_that_is_dispatched_alone_has_its_tenant(sandbox: Sandbox) -> None:
+    async with sandbox.bus(registry=registry) as bus:
+        for file in ("first", "next"):  # the next one is built in another way: its entity type is agreed on
+            await bus.dispatch(Import(file=file, customer="acme"))
+        assert [(each.tenant, each.waiting) for each in await bus.fairness.list()] == [("acme", 2)]
+
+
 async def test_what_was_served_in_the_last_minute_is_listed(sandbox: Sandbox) -> None:
     """By tenant and priority, further commands of an entity included; what waits is not served."""
     async with sandbox.bus(registry=registry) as bus:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from command_bus import Command, CommandBus, EntityId
-from command_bus.admin.waiting import grouped
+from command_bus.sending.waiting import grouped
 from command_bus.transport.redis.scripts import REMOVE, Script
 from tests.conformance.conftest import Sandbox
 

@@ -124,7 +124,16 @@ async def test_a_bulk_load_notes_only_what_is_in_its_mailbox(sandbox: Sandbox, h
 
         async def load(*names: str) -> list[Admission]:
             items = [
-                (f"box:{name[:-1]}", name, b"same", b"\x96\x01" + bytes([0xA0 + len(name)]) + name.encode(), name[:-1], 0, "")
+                (
+                    f"box:{name[:-1]}",
+                    name,
+                    b"same",
+                    b"\x96\x01" + bytes([0xA0 + len(name)]) + name.encode(),
+                    name[:-1],
+                    0,
+                    "",
+                    None,
+                )
                 for name in names
             ]
             return (await bus.session.transport.bulk.load(version, 0, items, suspects=())).admissions

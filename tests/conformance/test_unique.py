@@ -64,7 +64,7 @@ class Service:
         return await self.bus.dispatch(Save(doc="d", n=n), unique=unique, **options)
 
     async def keys(self) -> dict[str, str]:
-        """Return the unique keys that are stored, with who stands for them."""
+        """Return the unique keys that are stored, with who holds them."""
         keys = self.bus.transport.keys.shards[0]  # type: ignore[attr-defined]
         client = self.sandbox.client()
         try:

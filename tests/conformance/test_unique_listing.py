@@ -7,15 +7,20 @@ from typing import Any
 
 import pytest
 
-from command_bus import Envelope, Unique
+from command_bus import Command, EntityId, EntityPolicy, Envelope, InvalidSettings, Unique, lanes
 from command_bus.transport.redis.admin.held_keys import state_of
 from command_bus.transport.redis.mailbox_record import parse_record
 from command_bus.transport.unique_keys import Stander
 from tests.conformance import test_unique
+from tests.conformance.conftest import Sandbox
 from tests.conformance.test_unique import FIRST, Save, Service
 
 pytestmark = pytest.mark.server
 service = test_unique.service
+
+
+class Swim(Command[None], entity="pool"):
+    pool: EntityId
 
 
 async def test_the_keys_that_an_entity_holds_are_listed(service: Service) -> None:
@@ -99,3 +104,45 @@ def test_where_a_command_is_that_holds_a_key(record: bytes, state: str) -> None:
     assert state_of(stander, parse_record(record or None), delayed=False) == state
     delayed = stander._replace(place="d")
     assert [state_of(delayed, parse_record(record or None), delayed=each) for each in (True, False)] == ["delayed", "settled"]
+
+
+async def test_the_keys_of_a_namespace_are_listed_page_by_page(sandbox: Sandbox) -> None:
+    """Over shards and lanes, each once, in order, of one type or all; not those that nobody holds."""
+    settings = {"entities": {"pool": EntityPolicy(mailbox=lanes(2))}, "shards": 4}
+    async with sandbox.bus(**settings) as bus:
+        names = [f"d{number:03}" for number in range(130)] + ["x:y/z", "*"]
+        await bus.dispatch_batch(Envelope(Save(doc=name), unique=Unique("k:1")) for name in names)
+        await bus.dispatch(Save(doc="d000"), unique=Unique("later", wins="latest", debounce=300))
+        await bus.dispatch_batch(Envelope(Swim(pool=name), unique=Unique("k")) for name in ("a", "b" * 600))
+        client, first = sandbox.client(), bus.transport.keys.shards[0]  # type: ignore[attr-defined]
+        await client.hset(first.unique, "doc:d:stale", "1-0|||g||Save|gone")  # type: ignore[misc]
+        await client.hset(first.unique, "another program's", "1|||||Save|x")  # type: ignore[misc]
+        await client.aclose()
+        found, cursor, pages = [], None, 0
+        while pages == 0 or cursor is not None:
+            page = await bus.entities.unique_keys(limit=20, cursor=cursor)
+            assert page.complete
+            assert len(page.keys) <= 20
+            found += page.keys
+            cursor, pages = page.cursor, pages + 1
+        assert pages == 7
+        docs = [(each.entity_id, each.key) for each in found if each.entity_type == "doc"]
+        assert sorted(docs) == sorted([(name, "k:1") for name in names] + [("d000", "later")])
+        assert {(each.entity_id, each.key) for each in found if each.entity_type == "pool"} == {("a", "k"), (None, "k")}
+        assert {each.key: each.state for each in found} == {"k:1": "waiting", "k": "waiting", "later": "delayed"}
+        only = await bus.entities.of("pool").unique_keys()
+        assert ({each.entity_id for each in only.keys}, len(only.keys), only.cursor) == ({"a", None}, 2, None)
+        assert (await bus.entities.of("other").unique_keys()).keys == []
+        assert (await bus.entities.unique_keys(limit=135)).cursor is None
+        assert (await bus.entities.unique_keys(limit=134)).cursor is not None
+        for wrong in ({"limit": 0}, {"scan": 0}, {"cursor": "no cursor"}, {"cursor": (await bus.entities.list(limit=1)).cursor}):
+            with pytest.raises(InvalidSettings):
+                await bus.entities.unique_keys(**wrong)  # type: ignore[arg-type]
+
+
+async def test_a_listing_of_all_keys_says_that_it_did_not_look_at_all(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus:
+        await bus.dispatch_batch(Envelope(Save(doc=f"e{n}", n=n), unique=Unique("k")) for n in range(3000))
+        assert not (await bus.entities.unique_keys(scan=500)).complete
+        page = await bus.entities.unique_keys(limit=2000)
+        assert (page.complete, len(page.keys), page.cursor is None) == (True, 2000, False)

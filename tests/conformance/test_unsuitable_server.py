@@ -131,6 +131,23 @@ async def test_35_a_server_that_may_evict_queues_is_refused(start: Starter, poli
         assert (await bus.dispatch(Put(box="a", value=1))).status == "accepted"
 
 
+async def test_34_a_replica_that_was_the_primary_a_moment_ago_is_no_fault_of_the_url(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inspect = server_module.inspect_server
+
+    async def demoted(connections: Any) -> Any:
+        return dataclasses.replace(await inspect(connections), role="slave")
+
+    monkeypatch.setattr(server_module, "inspect_server", demoted)
+    clients = server_clients(start())
+    with pytest.raises(UnsuitableServer, match="connect to its primary"):
+        await CommandBus("redis://x", clients=clients).open()
+    monkeypatch.setattr(server_module, "FollowingClients", type(clients))  # as of Sentinels or a Cluster
+    with pytest.raises(TransportUnavailable, match="in a failover"):
+        await CommandBus("redis://x", clients=clients).open()
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 async def test_36_a_server_without_persistence_is_warned_of_once(
     start: Starter,

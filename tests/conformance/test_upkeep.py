@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from command_bus.errors import TransportUnavailable
 from command_bus.transport.redis.worker.upkeep import Upkeep
 from tests.conformance.conftest import SINGLE, Sandbox
 from tests.conformance.harness import TransportHarness, transport_harness
@@ -44,3 +45,27 @@ async def test_a_round_reaches_every_entity_in_its_time(sandbox: Sandbox, harnes
     assert 250 * workers < seconds < 350 * workers, "the others do their part"
     assert longest < 60.0 * workers
     assert len(await harness.activations()) == MAILBOXES // 250
+
+
+async def test_who_waits_for_a_limit_is_looked_at_sooner(harness: TransportHarness) -> None:
+    """The first shard is asked about them, and costs the others nothing if it is away."""
+    told: list[str] = []
+    away = False
+
+    async def limited(mailboxes: Sequence[str]) -> None:
+        if away:
+            raise TransportUnavailable("away")
+        told.extend(mailboxes)
+
+    upkeep = Upkeep(harness.connections, harness.shard, worker="w0", lease=30.0, limited=limited)
+    await harness.put("box:a", "a1")
+    assert await upkeep.turn() > 10.0
+    assert told == []
+    await harness.client.hset(harness.shard.active, "box:b", "l||||0|0|")  # type: ignore[misc]
+    assert await upkeep.turn() < 10.0
+    assert told == ["box:b"]
+    away = True
+    assert await upkeep.turn() < 10.0
+    assert told == ["box:b"]
+    await harness.client.hdel(harness.shard.active, "box:b")  # type: ignore[misc]
+    assert await upkeep.turn() > 10.0

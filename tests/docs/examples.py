@@ -78,7 +78,7 @@ def files(page: list[Block]) -> dict[str, str]:
 
 
 def saved(page: list[Block], folder: Path) -> dict[str, str]:
-    """The files of a page, written to a folder."""
+    """Write the files of a page to a folder."""
     whole = files(page)
     for name, source in whole.items():
         path = folder / name

@@ -87,8 +87,8 @@ _MEANING: dict[View, dict[str, str]] = {
         "command": _NAME,
         "entity_type": _TYPE,
         "entity": _ENTITY,
-        "status": "`completed`, `rejected` (by the handler), `expired`, `cancelled`, `discarded`; `dead_lettered` and `parked`, which a replay "
-        "may follow; `unreadable`: written by a later version",
+        "status": "`completed`, `rejected` (by the handler), `expired`, `cancelled`, `discarded`, `folded` (into another row or command), "
+        "`superseded` (by a later one); `dead_lettered` and `parked`, which a replay may follow; `unreadable`: written by a later version",
         "attempt": "its last attempt; 0 if it never started",
         "worker": "the worker that settled it",
         "accepted_at": _ACCEPTED,
@@ -99,6 +99,7 @@ _MEANING: dict[View, dict[str, str]] = {
         "error_type": "the exception's type; for a rejection, its code",
         "error_message": "the text of either",
         "result": "the handler's result, as JSON; for a rejection, its details",
+        "other": "the command that it was folded into or that took its place; else NULL",
         "shard": "the shard of its entity",
         "entry": "the id of this outcome within the shard; later ones are greater",
     },
@@ -148,6 +149,8 @@ _MEANING: dict[View, dict[str, str]] = {
         "committed_at": "when it was last committed; NULL if it never was",
         "added": "commands that it put into mailboxes",
         "duplicates": "commands that were there already when they were sent again",
+        "folded": "rows that were folded into another row or command with their unique key",
+        "replaced": "commands that a later row with their unique key has replaced",
         "rejected": "rows that are no commands",
         "outcomes": "outcomes that are kept; NULL if it keeps none",
         "trimmed": "outcomes that were dropped for `maxOutcomes`; NULL if unknown",

@@ -11,10 +11,12 @@ from pathlib import Path
 
 from tests.docs import cli_transcripts as cli_page
 from tests.docs.examples import blocks, saved
+from tests.mutants.breakages import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 _FIGURE = re.compile(r"\d[\d,.]*\d")
+_BUGS = re.compile(r"more than (\d+) (?:deliberate bugs|ways)")
 _CHAOS = re.compile(r"^\| `--server .*?\| ([\d,]+) \| ([\d,]+)[ ,](.*?)\| clean \|$", re.MULTILINE)
 
 
@@ -50,6 +52,12 @@ def test_the_figures_of_the_evidence_stand_on_the_pages_that_it_names() -> None:
     assert told <= measured | added
     assert "takes 0.48 ms" in evidence
     assert "p50 0.48 ms" in pages
+
+
+def test_the_number_of_deliberate_bugs_is_that_of_the_list() -> None:
+    told = {int(figure) for text in (README, page("guarantees.md")) for figure in _BUGS.findall(text)}
+    assert len(told) == 1
+    assert told.pop() in range(len(MUTANTS) - 100, len(MUTANTS))
 
 
 def test_the_transcript_is_that_of_the_command_line() -> None:

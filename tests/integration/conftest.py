@@ -17,6 +17,7 @@ import pytest
 from command_bus.embedded import EmbeddedServer
 from tests.docs.trouble import Trouble
 from tests.integration.history import History, Pause
+from tests.topologies import ClusterServers, SentinelServers
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,3 +88,21 @@ async def fleet(server: EmbeddedServer, tmp_path: Path) -> AsyncIterator[Fleet]:
     for process in fleet.processes:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="module")
+def sentinel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelServers]:
+    servers = SentinelServers(tmp_path_factory.mktemp("sentinel"))
+    try:
+        yield servers.start()
+    finally:
+        servers.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterServers]:
+    servers = ClusterServers(tmp_path_factory.mktemp("cluster"))
+    try:
+        yield servers.start()
+    finally:
+        servers.stop()

@@ -52,7 +52,7 @@ class History:
         return lines
 
     def inversions(self) -> list[str]:
-        """First starts of a line that are out of order."""
+        """Return the first starts of a line that are out of order."""
         found = []
         for line, events in self.by_line().items():
             seen: set[int] = set()

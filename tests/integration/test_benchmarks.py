@@ -21,7 +21,7 @@ pytestmark = pytest.mark.server
 
 CASES = [
     "dispatch, batches of 1,000", "drain, 1,000 entities, 2 processes", "drain, 1,000 entities, live", "call, 50", "wake-up", "memory, lanes",
-    "floor, EVALSHA", "floor, LPUSH", "growth, backlog 10,000",
+    "floor, EVALSHA", "floor, LPUSH", "growth, backlog 10,000", "durable, a step, 1,000 entities", "durable, commands that wait",
 ]  # fmt: skip
 
 

@@ -46,6 +46,7 @@ LOADS = {
     ("doctor",): {
         "commands.diagnosis",
         "commands.doctor",
+        "commands.durable_checks",
         "commands.limit_diagnosis",
         "commands.priority_check",
         "commands.schedule_checks",

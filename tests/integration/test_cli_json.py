@@ -26,10 +26,10 @@ from tests.docs.trouble import Trouble
 pytestmark = pytest.mark.server
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
-_ROW = re.compile(r"^\| (`?)([a-zA-Z ]+)\1 \| (.+) \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| (`?)([a-zA-Z -]+)\1 \| (.+) \|$", re.MULTILINE)
 _KEY = re.compile(r"`(\w+)`(?: \((list of )?(\w+)\))?")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
-AS_WRITTEN = {"payload", "headers", "schema", "reply", "policy", "rate", "tokens"}
+AS_WRITTEN = {"payload", "headers", "schema", "reply", "policy", "rate", "tokens", "share", "facts"}
 
 Shape = dict[str, tuple[bool, str]]
 """By key, whether it is a list, and of what object; an empty name is a plain value."""
@@ -47,6 +47,7 @@ def shapes() -> tuple[dict[str, Shape], dict[str, Shape]]:
     objects["figures"] = {name: shape for name, shape in commands["stats"].items() if name != "holds"}
     same = {
         "dlq show": "letter",
+        "history show": "record",
         "events follow": "event",
         "introspect COMMAND": "command",
         "schedules show": "schedule",
@@ -73,6 +74,12 @@ WORDS = {
     "schedules pause": ("schedules", "pause", "nightly", "--json"),
     "schedules resume": ("schedules", "resume", "nightly", "--json"),
     "schedules remove": ("schedules", "remove", "weekly", "--yes", "--json"),
+    "command": ("command", "later-3", "--json"),
+    "signal": ("signal", "later-3", "ok", "true", "--json"),
+    "cancel": ("cancel", "no-such", "--json"),
+    "webhooks deliveries": ("webhooks", "deliveries", "crm", "--json"),
+    "history show": ("history", "show", "ended-1", "--json"),
+    "history search": ("history", "search", "--json"),
     "delayed promote": ("delayed", "promote", "later-1", "--json"),
 }
 
@@ -88,7 +95,13 @@ def trouble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trouble]:
     stage.run("schedules", "put", "weekly", "Deposit", '{"account_id": "j-3", "amount": 1}', "--cron", "0 2 * * MON")
     stage.run("send", "Deposit", '{"account_id": "j-4", "amount": 1}', "--delay", "3600", "--id", "later-1")
     stage.run("send", "Ship", '{"order_id": "o-7"}', "--unique", "later", "--delay", "3600", "--command-id", "later-2")
+    stage.run("send", "Deposit", '{"account_id": "j-5", "amount": 1}', "--delay", "3600", "--command-id", "later-3")
+    stage.run(
+        "send", "Deposit", '{"account_id": "j-5", "amount": 1}', "--delay", "60", "--command-id", "ended-1", "--history", "1 h"
+    )
+    stage.run("cancel", "ended-1")
     stage.run("limits", "put", "bus", "--rate", "10000/s")
+    stage.run("webhooks", "put", "crm", "https://crm.example", "--kind", "completed", "--secret-env", "CRM")
     yield stage
     asyncio.run(stage.__aexit__())
 
@@ -129,7 +142,8 @@ def test_the_page_has_every_command_that_prints_json() -> None:
         command = top.commands[name]
         inner = {f"{name} {each}": command.commands[each] for each in getattr(command, "commands", {})} or {name: command}
         able |= {each for each, found in inner.items() if any("--json" in parameter.opts for parameter in found.params)}
-    assert able == {*COMMANDS} - {"introspect COMMAND", "entity ID abort", "entity ID forget", "entity ID keys"}
+    variants = {"introspect COMMAND", "entity ID abort", "entity ID forget", "entity ID keys", "entities --keys"}
+    assert able == {*COMMANDS} - variants
 
 
 ELSEWHERE = {"events follow", "obliterate"}  # the latter would leave nothing to look at: see test_cli_policies.py

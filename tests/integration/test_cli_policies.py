@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("typer")
 
-from command_bus import Command, CommandBus, CommandContext, EntityId, HandlerRegistry, Snooze
+from command_bus import Command, CommandBus, CommandContext, EntityId, HandlerRegistry, Snooze, Unique
 from command_bus.embedded import EmbeddedServer, find_server_binary
 from tests.program import run_program
 
@@ -91,6 +91,30 @@ async def test_a_snoozed_entity_is_shown_as_one(shop: Shop) -> None:
         assert (found["state"], found["snoozes"], found["attempt"]) == ("snoozed", 1, 0)
         stats = json.loads((await shop.run("stats", "--json")).stdout)
         assert (stats["snoozed"], stats["retried"]) == (1, 0)
+
+
+async def test_the_unique_keys_of_all_entities_are_listed(shop: Shop) -> None:
+    async with CommandBus(shop.url, namespace=shop.namespace, registry=shop.registry) as bus:
+        for name in ("s-1", "s-2", "x" * 600):
+            await bus.dispatch(Sync(shop=name), unique=Unique(f"pull {name[:5]}"))
+        first = await shop.run("entities", "--keys", "--limit", "2")
+        assert first.returncode == 0, first.stderr
+        assert "shop:s-1" in first.stdout
+        assert "pull s-1" in first.stdout
+        assert "more: command-bus" in first.stdout
+        pages = [json.loads((await shop.run("entities", "shop", "--keys", "--limit", "2", "--json")).stdout)]
+        more = await shop.run("entities", "shop", "--keys", "--cursor", pages[0]["cursor"], "--json")
+        pages.append(json.loads(more.stdout))
+        found = [(each["entity_id"], each["key"], each["state"]) for page in pages for each in page["keys"]]
+        assert found == [("s-1", "pull s-1", "waiting"), ("s-2", "pull s-2", "waiting"), (None, "pull xxxxx", "waiting")]
+        assert pages[1]["cursor"] is None
+        of_one = await shop.run("entity", "shop:s-2", "keys")
+        assert "pull s-2" in of_one.stdout
+        assert "a long id" in (await shop.run("entities", "--keys")).stdout
+        wrong = await shop.run("entities", "--keys", "--sort", "age")
+        assert (wrong.returncode, "leave out" in wrong.stderr) == (2, True)
+        assert (await shop.run("entities", "--keys", "--cursor", "none")).returncode == 2
+        assert "no unique key" in (await shop.run("entities", "other", "--keys")).stdout
 
 
 async def test_a_namespace_is_deleted_after_the_right_questions(shop: Shop) -> None:

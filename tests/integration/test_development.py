@@ -40,7 +40,7 @@ bus = CommandBus()
 if __name__ == "__main__":
     with SyncCommandBus() as blocking:
         for order in sys.argv[2:]:
-            print(blocking.dispatch(Ship(order=order), command_id=f"ship-{order}").status)
+            print(blocking.dispatch(Ship(order=order), command_id=f"ship-{order}").status, flush=True)
         if sys.argv[1] == "die":
             import os, signal
             os.kill(os.getpid(), signal.SIGKILL)

@@ -47,8 +47,15 @@ def _assert_sound(history: History) -> None:
     assert history.fences_regressing() == []
 
 
-@pytest.mark.parametrize("lines", [5, 1000])
-@pytest.mark.parametrize("live", [False, True], ids=["backlog", "live"])
+@pytest.mark.parametrize(
+    ("live", "lines"),
+    [
+        pytest.param(False, 5, marks=pytest.mark.slow),
+        pytest.param(False, 1000),
+        pytest.param(True, 5),
+        pytest.param(True, 1000, marks=pytest.mark.slow),
+    ],
+)
 async def test_order_survives_kills_stops_and_retries(fleet: Fleet, lines: int, live: bool) -> None:
     rng = random.Random(lines + live)
     total = 1500

@@ -426,6 +426,6 @@ def test_every_admission_is_counted_somewhere() -> None:
     from command_bus.spark.writing.refusals import LIMITS, MAILBOX_LIMITS
     from command_bus.spark.writing.task_results import PERMANENT_REFUSALS
 
-    of_unique_keys = {Admission.FOLDED, Admission.REPLACED, Admission.MAY_NOT_REPLACE}  # a load refuses commands that have one
+    of_unique_keys = {Admission.FOLDED, Admission.REPLACED, Admission.MAY_NOT_REPLACE}  # two are counted, the third is raised
     assert {Admission.ACCEPTED, Admission.DUPLICATE, *LIMITS, *PERMANENT_REFUSALS} == set(Admission) - of_unique_keys
     assert set(LIMITS.values()) > MAILBOX_LIMITS

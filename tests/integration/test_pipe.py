@@ -266,7 +266,7 @@ def after_one_answer(bad: Talk) -> Talk:
 
 
 class Posted:
-    """What was told of a posted request."""
+    """The outcome of a posted request as it was told."""
 
     def __init__(self) -> None:
         self.answers: list[Any] = []

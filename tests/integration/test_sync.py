@@ -20,6 +20,7 @@ from command_bus import (
     BusClosed,
     Command,
     CommandBus,
+    CommandContext,
     CommandRejected,
     CommandTimeout,
     Draining,
@@ -27,6 +28,7 @@ from command_bus import (
     HandlerRegistry,
     InvalidCommand,
     InvalidSettings,
+    ProgressInfo,
     Reject,
     RetryPolicy,
     SyncCommandBus,
@@ -44,12 +46,17 @@ class Print(Command[int], entity="printer", retry=RetryPolicy(attempts=1)):
     pages: int
 
 
+class Copy(Command[int], entity="printer"):
+    printer: EntityId
+
+
 class Shop:
     """A namespace of its own, with a worker in a thread whose printers have paper or not."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         self.url, self.namespace = server.url, f"sync-{uuid.uuid4().hex[:8]}"
         self.paper = True
+        self.heard = threading.Event()
         self.registry = HandlerRegistry()
         self._open: list[SyncCommandBus] = []
 
@@ -60,6 +67,12 @@ class Shop:
             if not self.paper:
                 raise OSError("no paper")
             return command.pages
+
+        @self.registry.handles(Copy)
+        def copy(command: Copy, context: CommandContext) -> int:
+            context.progress(0.5, "half")
+            self.heard.wait(20)
+            return 1
 
         self.worker = BusThread(CommandBus(self.url, namespace=self.namespace, registry=self.registry))
 
@@ -125,6 +138,31 @@ class TestParts:
         assert (bus.url, bus.settings.namespace) == (shop.url, shop.namespace)
         assert "open" in repr(bus)
 
+    def test_a_call_is_followed_in_the_thread_that_calls(self, shop: Shop, bus: SyncCommandBus) -> None:
+        shop.works()
+        heard: list[tuple[float | None, int]] = []
+
+        def hear(progress: ProgressInfo) -> None:
+            heard.append((progress.share, threading.get_ident()))
+            shop.heard.set()
+
+        assert bus.call(Copy(printer="p-1"), timeout=20, on_progress=hear) == 1
+        shop.heard.clear()
+        assert bus.entity("printer", "p-1").call(Copy(printer="p-1"), timeout=20, on_progress=hear) == 1
+        assert heard == [(0.5, threading.get_ident())] * 2
+
+        def stumble(progress: ProgressInfo) -> None:
+            hear(progress)
+            raise ZeroDivisionError
+
+        async def waits(progress: ProgressInfo) -> None: ...
+
+        shop.heard.clear()
+        with pytest.raises(ZeroDivisionError):
+            bus.call(Copy(printer="p-1"), timeout=20, on_progress=stumble)
+        with pytest.raises(InvalidCommand, match="give a plain function"):
+            bus.call(Copy(printer="p-1"), timeout=20, on_progress=waits)
+
     def test_an_entity(self, shop: Shop, bus: SyncCommandBus) -> None:
         printer = bus.entity("printer", "p")
         assert printer.dispatch(Print(printer="p", pages=1), command_id=uuid.UUID(int=1)).status == "accepted"
@@ -171,7 +209,7 @@ class TestParts:
         shop.works()
         (worker,) = until(bus.fleet.workers)
         assert worker.alive
-        assert [each.name for each in bus.fleet.commands()] == ["Print"]
+        assert [each.name for each in bus.fleet.commands()] == ["Copy", "Print"]
         found = bus.fleet.command("Print")
         assert found is not None
         assert found.key == "printer"

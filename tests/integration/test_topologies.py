@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -95,24 +95,6 @@ class ContinuousLoad:
                 dict.fromkeys(self.seen[f"l{line}"])
             )  # commands that the last primary had not replicated run again
             assert first_starts == list(range(self._number + 1)), f"l{line}"
-
-
-@pytest.fixture(scope="module")
-def sentinel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelServers]:
-    servers = SentinelServers(tmp_path_factory.mktemp("sentinel"))
-    try:
-        yield servers.start()
-    finally:
-        servers.stop()
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterServers]:
-    servers = ClusterServers(tmp_path_factory.mktemp("cluster"))
-    try:
-        yield servers.start()
-    finally:
-        servers.stop()
 
 
 @pytest.mark.slow

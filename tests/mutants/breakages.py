@@ -94,8 +94,8 @@ MUTANTS = (
     Mutant(
         "no reply with the settling",
         f"{_LUA}/advance/3b_verbs.lua",
-        "    write_mark(left, false, name, message)\n    push_reply(left)\n    if left.outcomes then",
-        "    write_mark(left, false, name, message)\n    if left.outcomes then",
+        "    write_mark(left, left.keeps, name, message)\n    push_reply(left)\n    if left.outcomes then",
+        "    write_mark(left, left.keeps, name, message)\n    if left.outcomes then",
     ),
     Mutant(
         "the next activation is forgotten",
@@ -226,8 +226,8 @@ MUTANTS = (
     Mutant(
         "an interrupted attempt is not counted",
         "worker/decisions.py",
-        "            return GiveBack(counts=True)",
-        "            return GiveBack(counts=False)",
+        "            return GiveBack(counts=True)\n        text = ",
+        "            return GiveBack(counts=False)\n        text = ",
     ),
     Mutant(
         "no deduplication",
@@ -349,9 +349,11 @@ MUTANTS = (
     Mutant(
         "a failure is settled as done",
         "worker/decisions.py",
-        "        error_type, text = named(error), text_of(error)\n",
+        "        error_type, text = named(error), text_of(error)\n"
+        '        record = self._letter(run.started, run.envelope, "failed",',
         "        if run.envelope.flags & AT_MOST_ONCE:\n            return self.completed(run, None)\n"
-        "        error_type, text = named(error), text_of(error)\n",
+        "        error_type, text = named(error), text_of(error)\n"
+        '        record = self._letter(run.started, run.envelope, "failed",',
     ),
     Mutant(
         "whom a renewal does not find goes on",
@@ -392,7 +394,7 @@ MUTANTS = (
     ),
     Mutant(
         "what a broken connection was assigned is not looked for",
-        f"{_REDIS}/worker/consumer.py",
+        f"{_REDIS}/worker/reader.py",
         "        deliveries = await self._unknown_pending()\n        if deliveries:\n            _log",
         "        deliveries = []\n        if deliveries:\n            _log",
         "tests/conformance/test_recovery.py::test_an_activation_sent_to_a_dead_connection_is_found_early",
@@ -469,6 +471,13 @@ MUTANTS = (
         "tests/conformance/test_read_ahead.py::test_what_is_settled_or_runs_cannot_be_cancelled",
     ),
     Mutant(
+        "a durable command that waits for its retry is cancelled, and nothing is undone",
+        f"{_LUA}/remove.lua",
+        "  return side ~= mark and redis.call('HGET', side, 'm') == id\n",
+        "  return false\n",
+        "tests/conformance/test_durable_removal.py::test_what_was_done_before_a_retry_is_undone",
+    ),
+    Mutant(
         "a single command that is asked again is accepted again",
         f"{_LUA}/enqueue_one.lua",
         "if before and before >= number then",
@@ -480,13 +489,6 @@ MUTANTS = (
         "if before and before >= number then",
         "if before == number then",
         "tests/conformance/test_enqueue_one.py::test_asked_again_it_answers_as_the_first_time",
-    ),
-    Mutant(
-        "an answer that comes after its batch was given up is handed out",
-        f"{_REDIS}/connection/stop_and_wait.py",
-        "        if batch is not self._posted:\n            return  # it was given up\n",
-        "",
-        "tests/unit/test_producer.py::test_an_answer_that_comes_late_is_nobody_s",
     ),
     *PARTS,
 )

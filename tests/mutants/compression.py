@@ -48,7 +48,7 @@ COMPRESSION = (
     Mutant(
         "replies are never compressed",
         "worker/decisions.py",
-        "compressed(packed, self._settings.compress_above_of(run.handler.spec))",
+        "None if above is None else compressed(packed, above)",
         "None",
         f"{_BUS}::test_replies_of_a_class_travel_compressed",
     ),

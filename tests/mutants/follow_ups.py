@@ -13,9 +13,9 @@ FOLLOW_UPS = (
     Mutant(
         "follow-ups are sent before the settlement",
         f"{_LUA}/advance/1_read.lua",
-        "        left.follow_ups[i].delayed, left.follow_ups[i].later = KEYS[key - i - 1], KEYS[key - i]\n",
-        "        left.follow_ups[i].delayed, left.follow_ups[i].later = KEYS[key - i - 1], KEYS[key - i]\n"
-        "        redis.call('HSET', lone, 'box:b', ARGV[arg])\n",
+        "        left.follow_ups[i].envelope, left.follow_ups[i].extra = ARGV[arg - 1], ARGV[arg]\n",
+        "        left.follow_ups[i].envelope, left.follow_ups[i].extra = ARGV[arg - 1], ARGV[arg]\n"
+        "        redis.call('HSET', lone, 'box:b', ARGV[arg - 1])\n",
         f"{_STEPS}::test_who_has_lost_the_lease_sends_nothing",
     ),
     Mutant(
@@ -54,6 +54,13 @@ FOLLOW_UPS = (
         f"{_STEPS}::test_a_slow_relay_is_not_believed",
     ),
     Mutant(
+        "a relay reaches the namespace that follows",
+        f"{_LUA}/relay.lua",
+        "if is_of_another_time(stats, ARGV[4]) then return 'gone' end\n",
+        "",
+        f"{_STEPS}::test_a_relay_from_before_a_deletion_brings_nothing",
+    ),
+    Mutant(
         "what was relayed is not remembered",
         f"{_LUA}/relay.lua",
         "    redis.call('HSET', relayed, 'c' .. id, ARGV[i])\n",
@@ -63,9 +70,9 @@ FOLLOW_UPS = (
     Mutant(
         "relays go by the entries' ids",
         f"{_LUA}/relay.lua",
-        "  if not taken['c' .. id] then\n",
-        "  local most = redis.call('HGET', relayed, 'most') or '0-0'\n"
-        "  if is_behind(ARGV[i], most) then\n    redis.call('HSET', relayed, 'most', ARGV[i])\n",
+        "  elseif not taken['c' .. id] then\n",
+        "  end\n  local most = redis.call('HGET', relayed, 'most') or '0-0'\n"
+        "  if flow ~= OUTCOME and is_behind(ARGV[i], most) then\n    redis.call('HSET', relayed, 'most', ARGV[i])\n",
         f"{_STEPS}::test_ids_that_come_again_after_a_failover_lose_nothing",
     ),
     Mutant(

@@ -10,6 +10,9 @@ _LUA = "transport/redis/lua"
 _LIMITS, _SCRIPT = f"{_LUA}/shared/limits.lua", f"{_LUA}/limits.lua"
 _STEPS, _BUS = "tests/conformance/test_limit_steps.py", "tests/conformance/test_limits.py"
 _CALLS = "tests/conformance/test_limit_calls.py"
+_SWEEPS = "tests/conformance/test_limit_sweeps.py"
+_PASSES, _FETCH = f"{_LUA}/shared/limit_passes.lua", f"{_LUA}/fetch.lua"
+_FETCHES = "tests/conformance/test_limit_fetches.py"
 
 LIMITS = (
     Mutant(
@@ -35,8 +38,8 @@ LIMITS = (
     Mutant(
         "one more than its places runs",
         _LIMITS,
-        "limits.taken(scope) < rule.most",
-        "limits.taken(scope) <= rule.most",
+        "    return has_place or is_lent or not rule.most or limits.taken(scope) < rule.most",
+        "    return has_place or is_lent or not rule.most or limits.taken(scope) <= rule.most",
     ),
     Mutant(
         "newcomers pass a queue",
@@ -70,7 +73,7 @@ LIMITS = (
         "places do not return",
         f"{_LUA}/advance/4b_end.lua",
         "if limits and is_home then end_limits() end\n",
-        "if limits and is_home then keep_limits(limits, KEYS[13], ready, due, micros) end\n",
+        "if limits and is_home then limits.keep(ready, due) end\n",
         f"{_STEPS}::test_a_place_returns_with_the_end_of_its_lease",
     ),
     Mutant(
@@ -138,10 +141,80 @@ LIMITS = (
     ),
     Mutant(
         "fetching starts what is limited",
-        f"{_LUA}/fetch.lua",
+        _FETCH,
         "call('EXISTS', KEYS[5], KEYS[6], KEYS[7])",
         "call('EXISTS', KEYS[5], KEYS[6])",
         f"{_BUS}::test_no_more_than_its_concurrency_run_and_all_do",
+    ),
+    Mutant(
+        "fetching starts what a limit refuses",
+        _FETCH,
+        "not asks and not (scopes[1] and limits.refusing_of(scopes, name, activation, ''))",
+        "not asks",
+        f"{_FETCHES}::test_as_many_start_as_there_are_tokens",
+    ),
+    Mutant(
+        "fetching starts what has to be asked for",
+        _FETCH,
+        "if not asks and not (",
+        "if not (is_home and ",
+        f"{_FETCHES}::test_what_has_to_be_asked_for_is_not_started",
+    ),
+    Mutant(
+        "fetching takes no tokens",
+        _FETCH,
+        "      if scopes[1] then limits.start(name, activation, '', scopes, '0') end\n",
+        "",
+        f"{_FETCHES}::test_as_many_start_as_there_are_tokens",
+    ),
+    Mutant(
+        "fetching does not write what it has taken",
+        _FETCH,
+        "if is_home and limits then limits.keep(ready, KEYS[10]) end\n",
+        "",
+        f"{_FETCHES}::test_as_many_start_as_there_are_places",
+    ),
+    Mutant(
+        "fetching does not say that a lease has a place",
+        _FETCH,
+        "running = running .. '|place=1' end",
+        "running = running end",
+        f"{_FETCHES}::test_as_many_start_as_there_are_places",
+    ),
+    Mutant(
+        "a lease does not know the place that it was fetched with",
+        "transport/redis/worker/consumer.py",
+        "delivery.attempt_id, delivery.started, delivery.has_place\n",
+        "delivery.attempt_id, delivery.started, False\n",
+        "tests/unit/test_consumer.py::test_what_is_handed_back_does_not_run",
+    ),
+    Mutant(
+        "places of one script do not count among themselves",
+        _PASSES,
+        "counts[scope] = is_new and counts[scope] and counts[scope] + 1 or nil",
+        "counts[scope] = is_new and counts[scope] or nil",
+        f"{_FETCHES}::test_as_many_start_as_there_are_places",
+    ),
+    Mutant(
+        "a place that an entity has is counted again",
+        _PASSES,
+        "counts[scope] = is_new and counts[scope] and counts[scope] + 1 or nil",
+        "counts[scope] = counts[scope] and counts[scope] + 1 or nil",
+        f"{_FETCHES}::test_a_place_that_was_lost_is_not_counted_twice",
+    ),
+    Mutant(
+        "places are not written",
+        f"{_LUA}/shared/limit_wakes.lua",
+        "  limits.write_places()\n",
+        "",
+        f"{_FETCHES}::test_as_many_start_as_there_are_places",
+    ),
+    Mutant(
+        "places that are not written yet are not counted",
+        _LIMITS,
+        "      if next(moved) then limits.write_places() end\n",
+        "",
+        f"{_FETCHES}::test_places_that_are_taken_in_one_request_count_in_it",
     ),
     Mutant(
         "a raised rule waits for the old time",
@@ -181,15 +254,15 @@ LIMITS = (
     Mutant(
         "a called command needs a place beside its caller's",
         _LIMITS,
-        "    return has_place or is_lent or not rule.most",
-        "    return has_place or not rule.most",
+        "    return has_place or is_lent or not rule.most or limits.taken",
+        "    return has_place or not rule.most or limits.taken",
         f"{_CALLS}::test_callers_that_have_all_places_do_not_wait_for_each_other",
     ),
     Mutant(
         "a called command waits behind those that wait for its caller's place",
         f"{_LUA}/shared/limit_queues.lua",
-        "limits.micros_since(since) / (is_lent and 10 or 1)",
-        "limits.micros_since(since)",
+        "limits.micros_since(since) / (is_lent and 10 or is_paid and 4 or 1)",
+        "limits.micros_since(since) / (is_paid and 4 or 1)",
         f"{_CALLS}::test_a_called_command_takes_its_token_all_the_same",
     ),
     Mutant(
@@ -201,9 +274,9 @@ LIMITS = (
     ),
     Mutant(
         "a dispatch passes as a call does",
-        "sending/envelope_builder.py",
-        "callers = running.callers if running is not None and out.inbox else None",
-        "callers = running.callers if running is not None else None",
+        "sending/call_cycles.py",
+        "    if running is not None and out.inbox:\n        waiting[CHAIN]",
+        "    if running is not None:\n        waiting[CHAIN]",
         f"{_CALLS}::test_a_dispatch_waits_for_a_place",
     ),
     Mutant(
@@ -212,5 +285,75 @@ LIMITS = (
         '        return "" if record.activation == each.activation else "over"\n',
         '        return ""\n',
         f"{_STEPS}::test_a_sweep_frees_places_without_a_lease",
+    ),
+    Mutant(
+        "a grant of tokens is not listed",
+        f"{_LUA}/shared/limit_queues.lua",
+        "    redis.call('ZADD', places_key, 0, 'g\\n' .. mailbox)\n",
+        "",
+        f"{_SWEEPS}::test_a_grant_is_known_until_it_is_used_or_taken_back",
+    ),
+    Mutant(
+        "a grant that was used stays listed",
+        _PASSES,
+        "      if pass.kind == 'g' then call('ZREM', places_key, 'g\\n' .. mailbox) end\n",
+        "",
+        f"{_SWEEPS}::test_a_grant_is_known_until_it_is_used_or_taken_back",
+    ),
+    Mutant(
+        "a grant that was taken back stays listed",
+        _PASSES,
+        "    if not pass then return end\n    if pass.kind == 'g' then call('ZREM', places_key, 'g\\n' .. mailbox) end\n",
+        "    if not pass then return end\n",
+        f"{_SWEEPS}::test_a_grant_is_known_until_it_is_used_or_taken_back",
+    ),
+    Mutant(
+        "a sweep does not look at places",
+        "transport/redis/limits/waking.py",
+        '_HOLDERS = (b"g\\n", b"s\\n")',
+        '_HOLDERS = (b"g\\n",)',
+        f"{_SWEEPS}::test_lost_ends_of_leases_are_found_at_once_however_many_wait",
+    ),
+    Mutant(
+        "a shard that fails ends the wakes of the shards behind it",
+        "transport/redis/limits/waking.py",
+        "                failed = error\n                continue\n",
+        "                raise error\n",
+        f"{_SWEEPS}::test_a_shard_that_fails_costs_no_other_shard_its_turns",
+    ),
+    Mutant(
+        "who stands in a queue is taken for forgotten",
+        "transport/redis/limits/waking.py",
+        "if not any(found)]",
+        "if found]",
+        f"{_SWEEPS}::test_a_look_over_all_mailboxes_wakes_only_who_is_known_to_no_limit",
+    ),
+    Mutant(
+        "who was granted a start is taken for forgotten",
+        "transport/redis/limits/waking.py",
+        'for kind in "wp"]',
+        'for kind in "ww"]',
+        f"{_SWEEPS}::test_a_look_over_all_mailboxes_wakes_only_who_is_known_to_no_limit",
+    ),
+    Mutant(
+        "nobody looks for who waits in no queue",
+        "transport/redis/worker/upkeep.py",
+        "        if page.limited and self._limited is not None:\n",
+        "        if False:\n",
+        f"{_STEPS}::test_a_look_over_all_mailboxes_wakes_who_stands_in_no_queue",
+    ),
+    Mutant(
+        "a first shard that is away ends the upkeep of the others",
+        "transport/redis/worker/upkeep.py",
+        "with suppress(CommandBusError):",
+        "with suppress(KeyError):",
+        "tests/conformance/test_upkeep.py::test_who_waits_for_a_limit_is_looked_at_sooner",
+    ),
+    Mutant(
+        "a sweep writes buckets that are not full",
+        "transport/redis/limits/waking.py",
+        "if _is_full(value, now_us)]",
+        "if value]",
+        f"{_SWEEPS}::test_a_sweep_asks_no_script_where_nothing_is_over",
     ),
 )

@@ -14,6 +14,20 @@ _OTHERS = "tests/conformance/test_line_with_others.py"
 
 LINE = (
     Mutant(
+        "messages of a batch are of no tenant",
+        "sending/envelope_builder.py",
+        "                    if is_shared:\n",
+        "                    if False:\n",
+        "tests/conformance/test_priorities.py::test_tenants_share_and_are_listed",
+    ),
+    Mutant(
+        "a message that is sent alone is of no tenant",
+        "sending/envelope_builder.py",
+        "        flow = route.flow if spec.fair_by is None else route.flow_of(message)\n",
+        "        flow = route.flow\n",
+        "tests/conformance/test_priorities.py::test_a_command_that_is_dispatched_alone_has_its_tenant",
+    ),
+    Mutant(
         "the ready stream is filled without a limit",
         _SHARED,
         "math.min(self.most - self.undelivered(), MOST_AT_ONCE)",
@@ -211,15 +225,15 @@ LINE = (
     ),
     Mutant(
         "a unique command has no class",
-        f"{_LUA}/enqueue_unique/2_accept.lua",
-        "put(box, envelope, ARGV[at + 15])",
-        "put(box, envelope, '1')",
+        f"{_LUA}/shared/unique_line.lua",
+        "put(box, each.envelope, each.flow)",
+        "put(box, each.envelope, '1')",
         f"{_OTHERS}::test_a_unique_command_lifts_its_entity_and_is_replaced_in_the_line",
     ),
     Mutant(
         "a delayed unique command forgets its class",
-        f"{_LUA}/enqueue_unique/2_accept.lua",
-        "with_flow(entry, ARGV[at + 15])",
+        f"{_LUA}/shared/unique_line.lua",
+        "with_flow(entry, each.flow)",
         "entry",
         f"{_OTHERS}::test_a_delayed_unique_command_keeps_its_class_and_its_key",
     ),

@@ -7,7 +7,7 @@ from tests.mutants.mutant import Mutant
 __all__ = ["LONE"]
 
 _LUA = "transport/redis/lua"
-_CONSUMER = "transport/redis/worker/consumer.py"
+_CONSUMER, _READER = "transport/redis/worker/consumer.py", "transport/redis/worker/reader.py"
 _TEST, _FETCH = "tests/conformance/test_lone_commands.py", "tests/conformance/test_fetch.py"
 
 LONE = (
@@ -93,8 +93,8 @@ LONE = (
     Mutant(
         "fetching starts what is paused",
         f"{_LUA}/fetch.lua",
-        "if #names == 0 or call('EXISTS', KEYS[5], KEYS[6], KEYS[7]) > 0 then return answers end",
-        "if #names == 0 then return answers end",
+        "  if call('EXISTS', KEYS[5], KEYS[6]) > 0 then return answers end\n",
+        "",
         f"{_FETCH}::test_while_anything_is_paused_or_watched_nothing_starts",
     ),
     Mutant(
@@ -106,14 +106,14 @@ LONE = (
     ),
     Mutant(
         "what a lost fetch started counts as interrupted",
-        _CONSUMER,
+        _READER,
         "        if self._unheard:\n",
         "        if False:\n",
         f"{_FETCH}::test_a_lost_answer_loses_no_attempt",
     ),
     Mutant(
         "a lease counts from when the answer came",
-        _CONSUMER,
+        _READER,
         "        return parse_fetched(answer, self._worker, first), asked\n",
         "        return parse_fetched(answer, self._worker, first), mono()\n",
         f"{_FETCH}::test_an_answer_that_took_longer_than_the_lease_starts_nothing",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from tests.mutants.compression import COMPRESSION
+from tests.mutants.durable import DURABLE
 from tests.mutants.events import EVENTS
 from tests.mutants.follow_ups import FOLLOW_UPS
+from tests.mutants.following import FOLLOWING
+from tests.mutants.history import HISTORY
 from tests.mutants.limits import LIMITS
 from tests.mutants.line import LINE
 from tests.mutants.lone import LONE
@@ -21,8 +24,11 @@ __all__ = ["PARTS"]
 
 PARTS = (
     *COMPRESSION,
+    *DURABLE,
     *EVENTS,
+    *FOLLOWING,
     *FOLLOW_UPS,
+    *HISTORY,
     *LIMITS,
     *LINE,
     *LONE,

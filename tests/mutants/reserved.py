@@ -70,8 +70,8 @@ RESERVED = (
     Mutant(
         "a state that begins as one of ours is taken for it",
         f"{_LUA}/shared/newer.lua",
-        "'^[rhHwsoOlq]|'",
-        "'^[rhHwsoOlq]'",
+        "'^[rhHwsoOlquU]|'",
+        "'^[rhHwsoOlquU]'",
         f"{_STATES}::test_none_of_its_commands_is_taken_out",
     ),
     Mutant(

@@ -37,6 +37,13 @@ SMALL = (
         f"{_AWAY}::test_sends_fail_at_once_until_a_probe_succeeds",
     ),
     Mutant(
+        "a server that is there again refuses senders",
+        "transport/redis/connection/server_watch.py",
+        "            self._is_away = self.refuses = False\n",
+        "            self._is_away = False\n",
+        f"{_AWAY}::test_sends_fail_at_once_until_a_probe_succeeds",
+    ),
+    Mutant(
         "a cut connection counts as an outage",
         "transport/redis/connection/server_watch.py",
         "        self._probing = loop",
@@ -106,5 +113,12 @@ SMALL = (
         "      if newcomers and idle and records[box] then newcomers = newcomers - 1 end\n",
         "",
         _ENTITIES,
+    ),
+    Mutant(
+        "an answer that comes after its batch was given up is handed out",
+        "transport/redis/connection/stop_and_wait.py",
+        "        if batch is not self._posted:\n            return  # it was given up\n",
+        "",
+        "tests/unit/test_producer.py::test_an_answer_that_comes_late_is_nobody_s",
     ),
 )

@@ -19,9 +19,30 @@ SPARK = (
     Mutant(
         "an announced unique key is passed over",
         f"{_WRITING}/announced.py",
-        'if info.policy.get("unique") is not None:',
-        "if False:",
-        "tests/unit/spark/test_announced.py::test_an_announced_command_with_a_unique_key_is_refused",
+        "unique=_unique(info),",
+        "unique=None,",
+        "tests/unit/spark/test_announced.py::test_an_announced_unique_key_is_that_of_the_class",
+    ),
+    Mutant(
+        "a row has the unique key of its class in its envelope alone",
+        f"{_WRITING}/command_encoder.py",
+        "None if spec.unique is None else LoadKey.of(spec.unique, spec.name, mailbox, text)",
+        "None",
+        "tests/unit/spark/test_row_flows.py::test_the_unique_key_of_a_row_is_what_dispatch_makes_of_it",
+    ),
+    Mutant(
+        "a row has its unique key beside its envelope alone",
+        f"{_WRITING}/command_encoder.py",
+        "return options if spec.unique is None else",
+        "return options if True else",
+        "tests/unit/spark/test_row_flows.py::test_the_unique_key_of_a_row_is_what_dispatch_makes_of_it",
+    ),
+    Mutant(
+        "folded rows count as lost",
+        "spark/reconciliation/verdict.py",
+        "before.facts.added + before.facts.folded - tally.traced",
+        "before.facts.added - tally.traced",
+        "tests/unit/spark/test_reconciliation_verdict.py::test_folded_rows_are_no_commands_that_were_lost",
     ),
     Mutant(
         "a tenant that is none is loaded",

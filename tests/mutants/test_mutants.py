@@ -6,6 +6,7 @@ import pytest
 
 from tests.mutants.breakages import MUTANTS
 from tests.mutants.hunt import broken_texts, hunt
+from tests.selection import quick
 
 CHOSEN = (
     "settle for every holder of a lease",
@@ -33,7 +34,7 @@ CHOSEN = (
 )
 
 
-@pytest.mark.parametrize("name", [*CHOSEN[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in CHOSEN[2:])])
+@pytest.mark.parametrize("name", quick(CHOSEN, CHOSEN[:1]))
 def test_a_broken_bus_is_found_out(name: str) -> None:
     (mutant,) = [mutant for mutant in MUTANTS if mutant.name == name]
     verdict = hunt(mutant, 150)

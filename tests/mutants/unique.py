@@ -1,4 +1,4 @@
-"""Breakages of unique keys: of who stands for one, who replaces whom, and when a key is released."""
+"""Breakages of unique keys: of who holds one, who replaces whom, and when a key is released."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ __all__ = ["UNIQUE"]
 
 _LUA = "transport/redis/lua"
 _ACCEPT, _READ = f"{_LUA}/enqueue_unique/2_accept.lua", f"{_LUA}/enqueue_unique/1_read.lua"
+_LINE, _LOADS = f"{_LUA}/shared/unique_line.lua", f"{_LUA}/bulk_load_unique"
 _SHARED, _VERBS = f"{_LUA}/shared/unique.lua", f"{_LUA}/advance/3b_verbs.lua"
 _BUS, _STEPS = "tests/conformance/test_unique.py", "tests/conformance/test_unique_steps.py"
+
+_LOADED = "tests/conformance/test_unique_loads.py"
 
 UNIQUE = (
     Mutant(
@@ -49,8 +52,8 @@ UNIQUE = (
     ),
     Mutant(
         "a command that was read ahead runs though it is replaced",
-        _ACCEPT,
-        "    records[box] = changed_behind(records[box])\n",
+        _LINE,
+        "      records[box] = changed_behind(records[box])\n",
         "",
         f"{_STEPS}::test_replacing_behind_a_running_command_says_so",
     ),
@@ -84,15 +87,15 @@ UNIQUE = (
     ),
     Mutant(
         "a replaced caller is not told",
-        _ACCEPT,
-        "  if waits ~= '' and type(redis.pcall('LPUSH', inbox, reply)) == 'number' then redis.pcall('PEXPIRE', inbox, reply_ttl) end\n",
-        "",
+        _LINE,
+        "    if waits ~= '' and told.inbox and",
+        "    if waits == '' and told.inbox and",
         f"{_BUS}::test_a_replaced_caller_is_told_at_once",
     ),
     Mutant(
         "the mark of one that is replaced waits for ever",
-        _ACCEPT,
-        "    call('SET', mark, 'd' .. sub(value, 2, 9) .. reply, 'PX', keep)\n",
+        _LINE,
+        "      call('SET', told.mark, 'd' .. string.sub(value, 2, 9) .. told.reply, 'PX', told.keep)\n",
         "",
         f"{_STEPS}::test_marks_and_inboxes_of_the_one_that_is_replaced",
     ),
@@ -119,14 +122,14 @@ UNIQUE = (
     ),
     Mutant(
         "each trigger waits as long as the first could",
-        _ACCEPT,
-        "(replaces and tonumber((select(3, parse_stander(standers[i])))) or now + longest)",
-        "now + longest",
+        _LINE,
+        "    if most and replaced then most = tonumber((select(3, parse_stander(replaced)))) or most end\n",
+        "",
         f"{_BUS}::test_max_wait_bounds_a_storm",
     ),
     Mutant(
         "one that cannot be put off any more loses its place",
-        _READ,
+        _LINE,
         "tonumber(most) <= now then state = 'started' end",
         "tonumber(most) < 0 then state = 'started' end",
         f"{_BUS}::test_one_that_cannot_be_put_off_any_more_keeps_its_place",
@@ -207,5 +210,96 @@ UNIQUE = (
         'record.first_ms and record.parts.get("started") == stander.place',
         "False",
         "tests/conformance/test_unique_listing.py::test_a_command_that_waits_for_a_retry_still_holds_its_key_as_started",
+    ),
+    Mutant(
+        "a row that was folded is decided again",
+        f"{_LOADS}/2_accept.lua",
+        "  note(each, check, at)\n  folded = folded + 1\n",
+        "  folded = folded + 1\n",
+        f"{_LOADED}::test_the_first_row_wins_and_the_others_are_folded_into_it",
+    ),
+    Mutant(
+        "a row that was folded leaves no outcome",
+        f"{_LOADS}/2_accept.lua",
+        "  if own ~= '' then\n",
+        "  if own == '' then\n",
+        f"{_LOADED}::test_the_first_row_wins_and_the_others_are_folded_into_it",
+    ),
+    Mutant(
+        "a folded row is forgotten by the sequence",
+        f"{_LOADS}/2_accept.lua",
+        "  if sequenced then\n    numbers",
+        "  if sequenced and accepted > 9 then\n    numbers",
+        f"{_LOADED}::test_limits_and_sequences_count_what_is_put_in_line",
+    ),
+    Mutant(
+        "a row is folded into one that the latest replaces",
+        f"{_LOADS}/2_accept.lua",
+        "    standers[each.key] = stander\n",
+        "",
+        f"{_LOADED}::test_the_latest_row_replaces_those_before_it_in_the_same_request",
+    ),
+    Mutant(
+        "a row that is replaced by a row leaves no outcome",
+        f"{_LOADS}/2_accept.lua",
+        "select(4, parse_stander(replaced)) == own\n",
+        "select(4, parse_stander(replaced)) ~= own\n",
+        f"{_LOADED}::test_the_latest_row_replaces_those_before_it_in_the_same_request",
+    ),
+    Mutant(
+        "a row takes the place of one whose caller it cannot tell",
+        f"{_LOADS}/1_read.lua",
+        "  return not told_of[key] or told_of[key].stander ~= stander\n",
+        "  return false\n",
+        f"{_LOADED}::test_a_caller_whose_command_a_row_replaces_is_told",
+    ),
+    Mutant(
+        "a row is told of another dispatch as of its own",
+        f"{_LOADS}/1_read.lua",
+        "(flags == '' or flags == own)",
+        "(flags == '' or own ~= '')",
+        f"{_LOADED}::test_the_dispatch_of_a_row_learns_that_another_sender_replaced_it",
+    ),
+    Mutant(
+        "a row that replaces needs a place of its own",
+        f"{_LOADS}/2_accept.lua",
+        "  local need = replaces and 0 or 1  -- the place of the one that it replaces\n",
+        "  local need = 1\n",
+        f"{_LOADED}::test_limits_and_sequences_count_what_is_put_in_line",
+    ),
+    Mutant(
+        "a row that another command replaces leaves no outcome",
+        _ACCEPT,
+        "  if keeps_end(stander) then told.record",
+        "  if not keeps_end(stander) then told.record",
+        f"{_LOADED}::test_the_dispatch_of_a_row_learns_that_another_sender_replaced_it",
+    ),
+    Mutant(
+        "a window folds no row",
+        _LINE,
+        "tonumber(window) and tonumber(window) > now\n",
+        "tonumber(window) and tonumber(window) < 0\n",
+        f"{_LOADED}::test_a_window_folds_though_the_first_is_settled",
+    ),
+    Mutant(
+        "a page of all keys begins again",
+        "transport/redis/admin/mailboxes.py",
+        "if key > after\n",
+        "if key > ''\n",
+        "tests/conformance/test_unique_listing.py::test_the_keys_of_a_namespace_are_listed_page_by_page",
+    ),
+    Mutant(
+        "a page of all keys has those of other types",
+        "transport/redis/admin/mailboxes.py",
+        "scope in (EVERYTHING, scope_of(mailbox_of_key(key)))",
+        "scope",
+        "tests/conformance/test_unique_listing.py::test_the_keys_of_a_namespace_are_listed_page_by_page",
+    ),
+    Mutant(
+        "a scan that ended early is called complete",
+        "transport/redis/admin/mailboxes.py",
+        "return [*best.values()], not cursor",
+        "return [*best.values()], True",
+        "tests/conformance/test_unique_listing.py::test_a_listing_of_all_keys_says_that_it_did_not_look_at_all",
     ),
 )

@@ -48,8 +48,8 @@ VERSIONS = (
     Mutant(
         "the lone commands of a class lose their version",
         "sending/envelope_builder.py",
-        "options=with_version(options_of(priority), spec.version)",
-        "options=options_of(priority)",
+        "options=with_version(options_of(priority, history), spec.version)",
+        "options=options_of(priority, history)",
         f"{_BUS}::test_what_waits_from_earlier_versions_runs_in_order_in_the_new_shape",
     ),
     Mutant(

@@ -67,9 +67,13 @@ def test_the_wheel_holds_the_whole_package(built: Built) -> None:
     assert "command_bus/py.typed" in inside
 
 
+DASHBOARD = (".css", ".html", ".js", ".svg")
+"""Suffixes of the dashboard's files."""
+
+
 def test_the_wheel_holds_nothing_but_code_scripts_and_the_marker(built: Built) -> None:
     inside = (Path(name) for name in built.wheel_names() if name.startswith("command_bus/"))
-    assert {path.suffix for path in inside} <= {".jinja", ".lua", ".py", ".typed"}
+    assert {path.suffix for path in inside} <= {".jinja", ".lua", ".py", ".typed", *DASHBOARD}
 
 
 def test_scripts_are_readable_from_the_zip(built: Built, tmp_path: Path) -> None:

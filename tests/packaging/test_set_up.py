@@ -179,7 +179,7 @@ class Machine:
         raise Become(*command[1:])
 
     def runs(self, command: str) -> tuple[str, ...]:
-        """The program that the command ends in, without the Python before it."""
+        """Return the program that the command ends in, without the Python before it."""
         with pytest.raises(Become) as became:
             COMMANDS[command]([])
         return became.value.args

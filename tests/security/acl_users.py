@@ -14,6 +14,7 @@ from command_bus import (
     Command,
     CommandBus,
     CommandContext,
+    DurableContext,
     EntityId,
     HandlerRegistry,
     Reject,
@@ -29,6 +30,7 @@ __all__ = [
     "Park",
     "Place",
     "Relay",
+    "Trip",
     "Work",
     "_came_before_the_workers",
     "_looked_for_its_place",
@@ -56,6 +58,10 @@ class Relay(Command[int], entity="sender"):
     sender: EntityId
 
 
+class Trip(Command[int], entity="trip", durable=True):
+    trip: EntityId
+
+
 class Park(Command[None], entity="line", retry=RetryPolicy(attempts=1), on_poison="park"):
     line: EntityId
 
@@ -75,6 +81,14 @@ def registry() -> HandlerRegistry:
     async def park(command: Park) -> None:
         raise OSError("broken")
 
+    @handlers.handles(Trip)
+    async def travel(command: Trip, context: DurableContext) -> int:
+        context.compensate(Work(line="undone", number=0))
+        booked = await context.call(Work(line=str(command.trip), number=1))
+        sent = await context.step("send", _sent)
+        await context.sleep(0.1)
+        return booked + sent + await context.signal("go", returns=int)
+
     @handlers.handles(Relay)
     async def relay(command: Relay, context: CommandContext) -> int:
         await context.dispatch(Work(line="relayed", number=1), command_id=f"of-{context.command_id}")
@@ -82,6 +96,10 @@ def registry() -> HandlerRegistry:
         return await context.call(Work(line="relayed", number=3), timeout=10)
 
     return handlers
+
+
+def _sent() -> int:
+    return 1
 
 
 @dataclass

@@ -8,21 +8,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from command_bus import (
+    Command,
     CommandBus,
+    CommandCancelled,
     CommandFailed,
     CommandRejected,
     CommandTimeout,
     Draining,
     EntitiesStopped,
+    EntityId,
     Envelope,
     HandlerRegistry,
     InvalidSettings,
+    TransportUnavailable,
+    UnsuitableServer,
 )
 from command_bus.admin.events import BEGINNING
 from command_bus.spark.target import Target, connection_to
@@ -31,7 +37,7 @@ from command_bus.transport.bulk import Opening, Version
 from command_bus.transport.redis.acl import acl_lines
 from tests.conformance.harness import side_of
 from tests.conformance.put_service import until
-from tests.security.acl_users import NAMESPACE, Park, Place, Relay, Work, made
+from tests.security.acl_users import NAMESPACE, Park, Place, Relay, Trip, Work, made, registry
 from tests.security.conftest import Starter
 
 
@@ -174,7 +180,7 @@ async def operator_looks(operator: CommandBus, producer: CommandBus) -> None:
     assert await operator.entity("line", "only-later").purge() == 1
     assert await operator.dead_letters.oldest() is None
     assert await operator.dead_letters.count() == {}
-    assert {command.name for command in await operator.fleet.commands()} == {"Work", "Park", "Relay"}
+    assert {command.name for command in await operator.fleet.commands()} == {"Work", "Park", "Relay", "Trip"}
     await producer.dispatch_raw("lime", "a", "Work", {}, delay=60)
     assert await operator.entities.of("lime").purge() == 1
     assert await operator.entities.forget_type("lime")
@@ -262,6 +268,51 @@ async def test_an_operator_aborts_a_running_command(place: Place) -> None:
         free.set()
         await operator.wait_idle(10)
     assert await place.denied() == []
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_an_operator_signals_and_cancels_what_runs(place: Place, shards: int) -> None:
+    """Durable commands, which call, sleep, are signalled and compensated; and a plain one that runs."""
+    began, hangs = asyncio.Event(), registry()
+    hangs.handles(Hang)(partial(_hang, began))
+    async with (
+        place.bus("producer", shards=shards) as producer,
+        place.bus("operator", shards=shards) as operator,
+        place.bus("worker", shards=shards, registry=hangs) as workers,
+        workers.worker(),
+    ):
+        for trip in ("a", "b"):
+            await producer.dispatch(Trip(trip=trip), command_id=trip)
+        assert await operator.commands.signal("a", "go", 5)
+        assert await producer.result("a", Trip, timeout=10) == 7
+        assert await operator.commands.cancel("b", running=True, reason="wrong day")
+        with pytest.raises(CommandCancelled):
+            await producer.result("b", Trip, timeout=10)
+        call = asyncio.create_task(producer.call(Hang(line="a"), command_id="c", timeout=10))
+        await began.wait()
+        assert await operator.commands.cancel("c", running=True)
+        with pytest.raises(CommandCancelled):
+            await call
+        await operator.wait_idle(10)
+    assert await place.denied() == []
+
+
+async def test_a_producer_neither_signals_nor_cancels(place: Place) -> None:
+    async with place.bus("producer") as producer, place.bus("worker") as workers, workers.worker():
+        await producer.dispatch(Trip(trip="a"), command_id="a")
+        with pytest.raises(UnsuitableServer):
+            await producer.commands.signal("a", "go", 5)
+        with pytest.raises((UnsuitableServer, TransportUnavailable)):  # the right, or a script that only operators load
+            await producer.commands.cancel("a", running=True)
+
+
+class Hang(Command[None], entity="line"):
+    line: EntityId
+
+
+async def _hang(began: asyncio.Event, command: Hang) -> None:
+    began.set()
+    await asyncio.Event().wait()
 
 
 async def test_a_pipeline_loads_dispatches_and_reads_their_outcomes(place: Place) -> None:

@@ -127,6 +127,12 @@ def test_a_valid_url_is_accepted(url: str) -> None:
     assert clients_of(BusSettings(url=f" {url}\n").server_url or "").label
 
 
+@pytest.mark.parametrize("address", ["a[::1]:2", "[::1]x:2", "[zz]:2", "[::1:2", "a]:2", "a:1,b[::1]:2", "a:1,[zz]:2"])
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+def test_an_address_with_other_brackets_is_refused_by_every_python(scheme: str, address: str) -> None:
+    assert url_fault(f"{scheme}://:{SECRET}@{address}") is not None
+
+
 def test_nothing_on_the_way_through_the_program_shows_it() -> None:
     url = f"redis://jo:{SECRET}@host"
     application = Application("shop:bus", "shop", url, "host", ("A",), 1, 1.0)

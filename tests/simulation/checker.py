@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+from tests.simulation.durable_rules import durable
+from tests.simulation.end_rules import ends
 from tests.simulation.follow_up_rules import follow_ups
 from tests.simulation.history import Execution, History, Sent, of_commands
 from tests.simulation.put_off_rules import given_up, put_off
@@ -34,9 +36,6 @@ def rule(function: Callable[[History], Broken]) -> Callable[[History], Broken]:
 def check(history: History) -> list[tuple[str, str, str]]:
     """Return all violations: invariant, entity, what happened."""
     return [(found.__name__, entity, text) for found in RULES for entity, text in found(history)]
-
-
-# What rules are made of.
 
 
 def _of_entities(history: History) -> dict[str, list[Execution]]:
@@ -129,7 +128,7 @@ def due(history: History) -> Broken:
 
 @rule
 def fences(history: History) -> Broken:
-    """No fence is given twice, and an entity's handlers start under growing fences (unless a jump of the clock ended leases early)."""
+    """Check that no fence is given twice, and an entity's handlers start under growing fences (unless a jump of the clock ended leases early)."""
     for entity, runs in _of_entities(history).items():
         seen: dict[int, Execution] = {}
         for run in runs:
@@ -316,7 +315,7 @@ def letters(history: History) -> Broken:
         too_soon = letter.attempts < ATTEMPTS[sent.kind] and not any(run.how == "gave up" for run in runs)
         if letter.reason == "failed" and too_soon:
             yield sent.entity, f"{tag} was given up after {letter.attempts} of {ATTEMPTS[sent.kind]} attempts"
-        if letter.reason == "interrupted" and not taken and not any(run.how in ("cancelled", "shot", "") for run in runs):
+        if letter.reason == "interrupted" and not taken and not any(run.may_be_cut_short for run in runs):
             yield sent.entity, f"{tag} was given up as interrupted, and nothing interrupted it"
         if letter.reason in ("undecodable", "invalid", "no_handler", "unsupported_version"):
             yield sent.entity, f"{tag} was given up as {letter.reason}"
@@ -497,4 +496,4 @@ def drained(history: History) -> Broken:
         yield "", f"left on the server: {name}"
 
 
-RULES += [follow_ups, put_off, given_up, firings, removed_schedules, starved, standstill, after_the_last_trigger]
+RULES += [durable, ends, follow_ups, put_off, given_up, firings, removed_schedules, starved, standstill, after_the_last_trigger]

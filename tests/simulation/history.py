@@ -11,7 +11,7 @@ from tests.simulation.limit_rules import LimitWatch
 from tests.simulation.state_rules import broken_states
 from tests.simulation.unique_rules import broken_keys
 
-__all__ = ["Claim", "Execution", "History", "Sent", "Told", "Trigger", "of_commands"]
+__all__ = ["Claim", "Execution", "History", "Journey", "JourneyRun", "Sent", "Told", "Trigger", "of_commands"]
 
 _MOST_STATES = 20
 
@@ -71,6 +71,52 @@ class Execution:
     """returned, failed, rejected, cancelled, shot (cancelled by plan, not by the bus), put off, gave up; empty if its process was killed first"""
     puts_off: float | None = None
     """Seconds for which it puts its command off; None: it does not."""
+    command_id: str = ""
+
+    @property
+    def may_be_cut_short(self) -> bool:
+        """Whether its attempt may count as interrupted; also one that returned, where its worker was stopped while it prepared what it sends."""
+        return self.how in ("cancelled", "shot", "") or any(kind == "stop" for kind, _, _ in self.process.troubles)
+
+
+@dataclass(slots=True)
+class JourneyRun:
+    """One run of a durable handler."""
+
+    fence: int
+    attempt: int
+    worker: str
+    process: Any
+    began: float
+    ended: float | None = None
+    how: str = ""
+    saw: list[tuple[str, str]] = field(default_factory=list)
+    """What its steps, calls and waits came to."""
+
+
+@dataclass(slots=True)
+class Journey:
+    """A durable command."""
+
+    tag: str
+    entity: str
+    acked: bool = False
+    cancelled: bool = False
+    """Perhaps: it may have ended before."""
+    outcome: str = ""
+    runs: list[JourneyRun] = field(default_factory=list)
+    effects: dict[str, list[str]] = field(default_factory=dict)
+    calls: set[str] = field(default_factory=set)
+    signals: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    undos: list[str] = field(default_factory=list)
+    """What it named to be undone, in its order."""
+    compensations: set[str] = field(default_factory=set)
+    """Of these what belongs to no call."""
+    plan: Any = None
+    """Its stages and its end, if they are not drawn from the seed."""
+    undone: list[tuple[str, str]] = field(default_factory=list)
+    """What was undone, and by which command."""
 
 
 @dataclass(slots=True)
@@ -107,6 +153,24 @@ class Told(NamedTuple):
     fence: int
 
 
+class End(NamedTuple):
+    """An end that is kept.
+
+    Attributes:
+        command_id: Of the command.
+        tag: What the history calls it.
+        status: How it ended.
+        fence: Of the start that settled it.
+        is_found: Whether it is found by its command id.
+    """
+
+    command_id: str
+    tag: str
+    status: str
+    fence: int
+    is_found: bool = True
+
+
 class History:
     """The record of one run."""
 
@@ -120,6 +184,7 @@ class History:
         self.letters: list[Any] = []
         self.claims: list[Claim] = []
         self.triggers: list[Trigger] = []
+        self.journeys: dict[str, Journey] = {}
         self.follow_ups: dict[str, list[str]] = {}
         """What the handler of a command sends with its settlement, in its order."""
         self.accepted: dict[str, list[tuple[float, bytes]]] = {}
@@ -129,6 +194,8 @@ class History:
         self.counters: dict[str, int] = {}
         self.leftovers: list[str] = []
         self.told: list[Told] | None = None
+        self.ends: list[End] | None = None
+        """What is kept of the ends of commands; None: the seed keeps none."""
         self.ticked: list[Any] = []
         """Starts for firings of schedules."""
         self.fired_then: int | None = None
@@ -200,6 +267,9 @@ class History:
         told += [
             f"{s.id} {s.acked!r} {s.admissions} {s.refused} {s.outcome} {s.answered!r} {s.value}" for s in self.sent.values()
         ]
+        for journey in self.journeys.values():
+            told += [f"{run.fence} {run.began!r} {run.how} {run.saw}" for run in journey.runs]
+            told.append(f"{journey.tag} {journey.outcome} {journey.undone}")
         return sha256("\n".join(told).encode()).hexdigest()[:16]
 
     def __getstate__(self) -> dict[str, Any]:

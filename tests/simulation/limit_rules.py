@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
 from command_bus.messages.limits import Limit, Rate, rule_text
 from command_bus.testing.simulated.store import Store, ZSet
 from command_bus.transport.redis.keys import KeySpace
-from command_bus.transport.redis.mailbox_record import parse_record
+from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
 
 __all__ = ["LimitWatch", "limits_of"]
+
+Limits = Mapping[str, tuple[Limit, ...]]
+"""Limits by entity type."""
 
 _SLACK = 1.0
 """Tokens: a start that was asked for takes its token when leave is given, and follows by the time of a request, which may be slow here."""
@@ -20,9 +24,13 @@ _CALLED = re.compile(rb"\.\d+x$")
 """Entities that a handler calls (see `workload.py`): they run under its place."""
 
 
-def limits_of(seed: int) -> tuple[Limit, ...]:
-    """Return the limits of a seed: of the type `item`, and perhaps of each of its entities."""
-    random = Random(f"limits {seed}")
+def limits_of(seed: int) -> Limits:
+    """Return the limits of a seed: of the type `item`, perhaps of each of its entities, and of durable commands."""
+    chosen = {"item": _limits_of(Random(f"limits {seed}")), "journey": _limits_of(Random(f"limits of journeys {seed}"))}
+    return {name: limits for name, limits in chosen.items() if limits}
+
+
+def _limits_of(random: Random) -> tuple[Limit, ...]:
     if random.random() >= 0.5:
         return ()
     rate = Rate(random.choice((4, 10, 40)), burst=random.choice((1, 2, 5))) if random.random() < 0.7 else None
@@ -50,25 +58,28 @@ class _Bucket:
 
 @dataclass(slots=True)
 class LimitWatch:
-    """What a run's limits have let start.
+    """The starts that a run's limits have let through.
 
     Attributes:
-        limits: Of the type `item`.
+        limits: Of each type that has any.
         keys: The shards.
     """
 
-    limits: tuple[Limit, ...]
+    limits: Limits
     keys: KeySpace
     _seen: set[bytes] = field(default_factory=set)
+    _before: dict[bytes, MailboxRecord] = field(default_factory=dict)
+    _suspended: set[bytes] = field(default_factory=set)
     _buckets: dict[str, _Bucket] = field(default_factory=dict)
     _offset: float | None = None
 
     def put(self, store: Store) -> None:
         """Switch the limits on without a request, so that the rest of the seed does not change."""
         fields: dict[bytes, bytes] = {}
-        for limit in self.limits:
-            text = rule_text(limit.rate, limit.concurrency, 1).encode()
-            fields |= {f"{prefix}{limit.scope}:item".encode(): text for prefix in ("", "d:")}
+        for entity_type, limits in self.limits.items():
+            for limit in limits:
+                text = rule_text(limit.rate, limit.concurrency, 1).encode()
+                fields |= {f"{prefix}{limit.scope}:{entity_type}".encode(): text for prefix in ("", "d:")}
         for shard in self.keys.shards:
             store.data[shard.rules.encode()] = dict(fields)
 
@@ -78,28 +89,45 @@ class LimitWatch:
         if self._offset is not None and offset > self._offset + 0.001:  # the clock jumped ahead, and all buckets are full
             self._buckets.clear()
         self._offset = offset
-        running = 0
+        running: Counter[str] = Counter()
         for shard in self.keys.shards:
             for name, value in (store.get(shard.active.encode(), dict) or {}).items():
-                record = parse_record(value)
-                if not record.is_held or not name.startswith(b"item"):  # the limits are those of one type
+                entity_type = name.partition(b":")[0].decode()
+                if entity_type not in self.limits:
                     continue
-                running += _CALLED.search(name) is None
-                if (fence := name + record.fence.encode()) not in self._seen:
-                    self._seen.add(fence)
-                    yield from self._started(name.decode(), now)
-        for limit in self.limits:
-            if limit.concurrency is not None and running > limit.concurrency:
-                yield "", f"{running} run at a time, the limit is {limit.concurrency}"
+                record = parse_record(value)
+                if record.is_held:
+                    running[entity_type] += _CALLED.search(name) is None
+                    yield from self._started(entity_type, name, record, now)
+                elif record.state in ("u", "U"):
+                    self._suspended.add(name + record.message.encode())
+                self._before[name] = record
+        for entity_type, limits in self.limits.items():
+            for limit in limits:
+                if limit.concurrency is not None and running[entity_type] > limit.concurrency:
+                    yield "", f"{running[entity_type]} of {entity_type} run at a time, the limit is {limit.concurrency}"
 
-    def _started(self, name: str, now: float) -> Iterator[tuple[str, str]]:
-        for limit in self.limits:
+    def _started(self, entity_type: str, name: bytes, record: MailboxRecord, now: float) -> Iterator[tuple[str, str]]:
+        if (fence := name + record.fence.encode()) in self._seen:
+            return
+        self._seen.add(fence)
+        if self._goes_on(name, record):
+            return
+        for limit in self.limits[entity_type]:
             if limit.rate is None:
                 continue
-            scope = "type" if limit.scope == "type" else name
+            scope = entity_type if limit.scope == "type" else name.decode()
             bucket = self._buckets.setdefault(scope, _Bucket(limit.rate, limit.rate.tokens, now))
             if not bucket.take(now):
-                yield name, f"a start more than {limit.rate} allows ({scope})"
+                yield name.decode(), f"a start more than {limit.rate} allows ({scope})"
+
+    def _goes_on(self, name: bytes, record: MailboxRecord) -> bool:
+        """Return whether it was suspended since its last start: here, or what it waited for was there in the script that suspended it."""
+        before, suspended = self._before.get(name), name + record.message.encode()
+        if suspended in self._suspended:
+            self._suspended.remove(suspended)
+            return True
+        return before is not None and before.is_held and before.message == record.message
 
     def left(self, store: Store) -> str:
         """Return a letter for each pass that is still out, and each place that is taken."""

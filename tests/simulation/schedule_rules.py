@@ -13,7 +13,7 @@ __all__ = ["firings", "removed_schedules"]
 
 
 def firings(history: History) -> Iterator[tuple[str, str]]:
-    """Each tick of a schedule fires once, and they run in the order of their times.
+    """Check that each tick of a schedule fires once, and that they run in the order of their times.
 
     Not in order if the server's clock went back: a put with other times counts from its time then.
     """

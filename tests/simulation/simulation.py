@@ -13,6 +13,7 @@ from typing import Any
 import msgpack
 
 from command_bus import BusSettings, CommandBus, CommandBusError
+from command_bus import History as Kept
 from command_bus.testing.simulated.server import Link, Server
 from command_bus.testing.simulated.store import ZSet
 from command_bus.testing.simulated.streams import Stream
@@ -20,6 +21,8 @@ from command_bus.transport.redis.keys import KeySpace
 from tests.simulation.checker import check
 from tests.simulation.client import SimClients
 from tests.simulation.determinism import deterministic
+from tests.simulation.durable_load import DurableLoad, bring_signals, outcomes_of
+from tests.simulation.end_rules import ends_in, kept_of
 from tests.simulation.history import History, Told
 from tests.simulation.limit_rules import LimitWatch, limits_of
 from tests.simulation.loop import Livelock, Process, SimLoop, SimTask
@@ -38,8 +41,12 @@ PATIENCE = 25.0
 """Seconds without faults in which something must move: less than the sweep takes that repairs lost activations."""
 LINE_PATIENCE = 5.0
 """Seconds in which an entity leaves the line while a worker idles: workers look once a second."""
+_CALLERS_WAIT = 5.0
+"""Seconds without a move after which an operator frees what is parked although other entities have work: they may wait for it."""
 _WATCHED = b"100000"
 _STANDING = (
+    "history",
+    "history:ids",
     "watched",
     "events",
     "meta",
@@ -86,11 +93,12 @@ class Run:
 
 
 @lru_cache
-def settings(lease: float, shards: int) -> BusSettings:
+def settings(lease: float, shards: int, history: Kept | None) -> BusSettings:
     """Return the settings, cached: reading the environment takes longer than some seeds."""
     return BusSettings(
         url="redis://simulated",
         namespace=NAMESPACE, lease=lease, shards=shards, grace=3.0, concurrency=2, threads=1, quantum=3, dispatch_timeout=6.0, quantum_time=0.2,
+        history=history,
     )  # fmt: skip
 
 
@@ -111,12 +119,13 @@ class Simulation:
         self.network = Network(self.loop, self.server, Random(f"network {seed}"))
         self.entities = [f"e{number}" for number in range(shape.entities)]
         self.scripted_load = scripted_load_of(seed)
-        self.settings = settings(self.history.lease, 2 if random.random() < 0.15 or self.scripted_load == "hot" else 1)
+        shards = 2 if random.random() < 0.15 or self.scripted_load == "hot" else 1
+        self.settings = settings(self.history.lease, shards, kept_of(seed))
         self.parks = random.random() < 0.3
         self.jumps = random.random() < 0.35
         if Random(f"watched {seed}").random() < 0.5:
             self._watch()
-        if limits := () if self.scripted_load else limits_of(seed):
+        if limits := {} if self.scripted_load else limits_of(seed):
             self.history.limits = LimitWatch(limits, KeySpace(NAMESPACE, self.settings.shards))
             self.history.limits.put(self.server.store)
         self.line = Random(f"line {seed}").random() < 0.4
@@ -131,6 +140,8 @@ class Simulation:
         self._grace: dict[Process, float] = {}
         self._tasks: dict[Process, asyncio.Task[Any]] = {}
         self._count = 0
+        self._kept: set[str] = set()
+        """Keys that durable commands with a dead letter leave for its replay."""
 
     def bus(self, process: Process) -> CommandBus:
         """Return a bus of a process."""
@@ -147,6 +158,9 @@ class Simulation:
         most = b"%d" % Random(f"room {self.seed}").choice((1, 1, 2))
         for shard in KeySpace(NAMESPACE, self.settings.shards).shards:
             self.server.store.data[shard.flows.encode()] = {b"c0": b"0", b"most": most}
+
+    async def between_lines(self, where: str) -> None:
+        """Do nothing; called by durable handlers between two of their lines. A test may let their process die there."""
 
     # Workers.
 
@@ -229,7 +243,10 @@ class Simulation:
                 await asyncio.sleep(0.1)
         producer = Producer(self, bus, process.name, Random(f"{process.name} {self.seed}"))
         storm = UniqueStorm(self, bus, process.name)
-        await asyncio.gather(producer.run(commands, self.shape.seconds), storm.run(self.shape.seconds))
+        durable = DurableLoad(self, bus, process.name)
+        await asyncio.gather(
+            producer.run(commands, self.shape.seconds), storm.run(self.shape.seconds), durable.run(self.shape.seconds)
+        )
         await bus.close()
 
     async def _operate(self, process: Process) -> None:
@@ -256,13 +273,18 @@ class Simulation:
         bus, history = self.bus(process), self.history
         await Operator.retry_until(bus.open)
         random = Random(f"drain {self.seed}")
+        await bring_signals(self, bus)
         await self._work_off(bus, random)
         if self.scripted_load and not history.stuck:
             await asyncio.sleep(max(0.0, history.calm_from() - self.loop.time()))
             SimThreads.are_late = False
             await ScriptedLoads(self, bus, random).play(self.scripted_load)
             await self._work_off(bus, random)
-        history.letters = [letter async for letter in bus.dead_letters.list()]
+        letters = [letter async for letter in bus.dead_letters.list()]
+        history.letters = [letter for letter in letters if letter.entity_type == "item"]
+        kept = {letter.command_id for letter in letters if letter.entity_type == "journey"}
+        self._kept = {f"{kind}:{command_id}" for kind in "kx" for command_id in kept}
+        await outcomes_of(self, bus)
         history.counters = {
             name: getattr(await bus.stats(), name) for name in ("accepted", "settled", "depth", "in_flight", "entities")
         }
@@ -290,7 +312,7 @@ class Simulation:
             if self.loop.time() > moved + patience:
                 history.stuck = f"for {patience} s nothing happened, and there is still work: {states}"
                 break
-            if set(states) == {"s"}:
+            if set(states) == {"s"} or ("s" in states and self.loop.time() > moved + _CALLERS_WAIT):
                 await self._free(bus, random)
             await asyncio.sleep(0.2)
 
@@ -342,13 +364,17 @@ class Simulation:
     def _look(self) -> None:
         """Record keys left on the server that should be gone."""
         store = self.server.store
+        self.history.ends = [] if self.settings.history else None
         for key in store.names():
             name = key.partition(b"}:")[2].decode()
             if name == "events" and self.history.told is not None:
                 self.history.told += [_told(fields) for fields in store.data[key].entries.values()]
             if name == "limits" and all(field[:2] == b"b\n" for field in store.data[key]):
                 continue
-            if name in _STANDING or (name[:2] in ("k:", "p:", "in") and key in store.expires):
+            if name == "history" and self.settings.history:
+                ids = store.get(key + b":ids", dict) or {}
+                self.history.ends = [*(self.history.ends or ()), *ends_in(store.data[key].entries, ids)]
+            if name in _STANDING or name in self._kept or (name[:2] in ("k:", "p:", "in") and key in store.expires):
                 continue
             self.history.leftovers.append(name)
 

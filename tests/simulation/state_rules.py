@@ -1,4 +1,4 @@
-"""What must hold on the server after each script, whoever sent it: mailboxes, lone commands and counters agree."""
+"""Rules that must hold on the server after each script, whoever sent it: mailboxes, lone commands and counters agree."""
 
 from __future__ import annotations
 

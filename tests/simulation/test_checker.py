@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.simulation.checker import check
-from tests.simulation.history import Claim, Execution, History, Sent, Told, Trigger
+from tests.simulation.durable_breakages import DURABLE_BREAKAGES
+from tests.simulation.history import Claim, End, Execution, History, Sent, Told, Trigger
 from tests.simulation.scheduling import Ticked
 
 
@@ -39,7 +40,7 @@ def ran(history: History, name: str, began: float, ended: float | None, how: str
 
 
 def right() -> History:
-    """Two commands, one after the other; a third that is retried."""
+    """Return two commands, one after the other; a third that is retried."""
     history = History(lambda: 1000.0)
     for at, name in enumerate(("p1.1", "p1.2", "p1.3")):
         sent(history, name, 1000.0 + at)
@@ -293,6 +294,41 @@ def fired_after_its_removal(history: History) -> None:
     history.fired_then, history.fired_in_the_end = 3, 4
 
 
+def ended_rightly(history: History) -> None:
+    fences = {run.id: run.fence for run in history.executions}
+    history.ends = [End(name, name, "completed", fence) for name, fence in fences.items()]
+
+
+def ended_without_an_end(history: History) -> None:
+    ended_rightly(history)
+    assert history.ends is not None
+    del history.ends[0]
+
+
+def ended_twice(history: History) -> None:
+    ended_rightly(history)
+    assert history.ends is not None
+    history.ends.append(history.ends[0])
+
+
+def ended_otherwise(history: History) -> None:
+    ended_rightly(history)
+    assert history.ends is not None
+    history.ends[0] = history.ends[0]._replace(status="cancelled")
+
+
+def ended_under_another_fence(history: History) -> None:
+    ended_rightly(history)
+    assert history.ends is not None
+    history.ends[0] = history.ends[0]._replace(fence=1)
+
+
+def ended_and_not_found(history: History) -> None:
+    ended_rightly(history)
+    assert history.ends is not None
+    history.ends[0] = history.ends[0]._replace(is_found=False)
+
+
 BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "order": [out_of_order],
     "due": [too_soon],
@@ -318,12 +354,14 @@ BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "standstill": [started_again_after_a_lease],
     "paused": [started_while_paused],
     "follow_ups": [sent_without_the_end, settled_without_what_it_sends, sent_in_another_order],
+    "ends": [ended_without_an_end, ended_twice, ended_otherwise, ended_under_another_fence, ended_and_not_found],
     "put_off": [woken_too_early, counted_as_an_attempt, overtaken, expired_after_a_snooze],
     "given_up": [started_after_it_was_given_up],
     "told": [told_of_nothing, told_out_of_order, told_twice, not_told_of_the_end],
     "after_the_last_trigger": [no_run_after_a_trigger],
     "firings": [tick_fired_twice, ticks_out_of_order],
     "removed_schedules": [fired_after_its_removal],
+    "durable": DURABLE_BREAKAGES,
     "drained": [stuck, left_behind, wrong_depth],
 }
 
@@ -334,6 +372,7 @@ def test_a_right_history_breaks_nothing() -> None:
     put_off_rightly(history)
     assert check(history) == []
     history = right()
+    ended_rightly(history)
     told_rightly(history)
     triggered(history)
     assert check(history) == []

@@ -33,7 +33,7 @@ class Wire:
             self._server.cut(link)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class LiveClients:

@@ -1,4 +1,4 @@
-"""What must hold of unique keys: at most one command waits for each, no key outlives its command, and a run follows the last trigger."""
+"""Rules of unique keys: at most one command waits for each, no key outlives its command, and a run follows the last trigger."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _is_started(store: Store, prefix: bytes, mailbox: str, place: str, running: 
 
 
 def after_the_last_trigger(history: History) -> Iterator[tuple[str, str]]:
-    """A command of a key is started after its last trigger, in each entity."""
+    """Check that a command of a key is started after its last trigger, in each entity."""
     for entity in {each.entity for each in history.triggers}:
         triggers = [each for each in history.triggers if each.entity == entity]
         last = max(triggers, key=lambda each: each.invoked)

@@ -124,7 +124,16 @@ def _begin(command: Any, context: CommandContext) -> tuple[Simulation, Execution
     assert lane is not None
     assert context.entity_id is not None
     began = simulation.loop.time()
-    run = Execution(command.tag, context.entity_id, context.attempt, context.fence, context.worker, lane.process, began)
+    run = Execution(
+        command.tag,
+        context.entity_id,
+        context.attempt,
+        context.fence,
+        context.worker,
+        lane.process,
+        began,
+        command_id=context.command_id,
+    )
     simulation.history.executions.append(run)
     plans = simulation.history.sent[command.tag].plan
     if plans:

@@ -23,6 +23,7 @@ from command_bus.embedded import EmbeddedServer
 from command_bus.spark import dispatch_dataframe
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.writing.writer import BatchWriter, WritePlan
+from tests.selection import quick
 from tests.spark.trucks import Move, Namespace, journeys, until, working
 from tests.spark.writes import MOVE, ROWS_OF_MOVES, with_ids, write
 
@@ -134,7 +135,7 @@ def test_the_format_raises_the_same_error(spark: SparkSession, namespace: Namesp
     assert "\tat " not in str(caught.value)
 
 
-@pytest.mark.parametrize("from_the_start", [True, False])
+@pytest.mark.parametrize("from_the_start", quick([True, False], [False]))
 def test_a_server_out_of_memory_is_waited_for(spark: SparkSession, full: Namespace, from_the_start: bool) -> None:
     rows = journeys(spark, trucks=20, each=50).withColumn("note", F.repeat("truck", 900))
     with Redis.from_url(full.url, decode_responses=True) as client:

@@ -61,19 +61,26 @@ def known(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame([(f"t{truck}", 1.0) for truck in range(TRUCKS)], "truck string, load double")
 
 
+JOINS: dict[str, tuple[dict[str, str], str]] = {
+    "left": ({ADAPTIVE: "true"}, "left"),
+    "left-semi": ({ADAPTIVE: "true"}, "left_semi"),
+    "not-adaptive": ({ADAPTIVE: "false"}, "left"),
+    "skew-inner": ({ADAPTIVE: "true", **SKEW}, "inner"),
+    "skew-left": ({ADAPTIVE: "true", **SKEW}, "left"),
+}
+QUICK = (("left", True), ("not-adaptive", True), ("skew-inner", False))
+
+
 @pytest.mark.parametrize(
-    ("settings", "how"),
+    ("settings", "how", "few"),
     [
-        pytest.param({ADAPTIVE: "true"}, "left", id="left"),
-        pytest.param({ADAPTIVE: "true"}, "left_semi", id="left-semi"),
-        pytest.param({ADAPTIVE: "false"}, "left", id="not-adaptive"),
-        pytest.param({ADAPTIVE: "true", **SKEW}, "inner", id="skew-inner"),
-        pytest.param({ADAPTIVE: "true", **SKEW}, "left", id="skew-left"),
+        pytest.param(*join, few, id=f"{name}-{few}", marks=() if (name, few) in QUICK else pytest.mark.slow)
+        for name, join in JOINS.items()
+        for few in (True, False)
     ],
     indirect=["settings"],
 )
 @pytest.mark.usefixtures("settings")
-@pytest.mark.parametrize("few", [True, False])
 def test_order_holds_behind_a_join_on_the_entity(
     spark: SparkSession, namespace: Namespace, how: str, few: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

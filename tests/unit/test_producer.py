@@ -61,7 +61,7 @@ class Server:
 
 @pytest.fixture(autouse=True, params=["connected", "not connected"])
 def _connected(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch leaves at once, or with a task."""
+    """Let a batch leave at once, or with a task."""
     monkeypatch.setattr(Server, "connected", request.param == "connected")
 
 

@@ -53,9 +53,10 @@ def test_what_middleware_is_given_can_be_imported() -> None:
 def test_every_public_name_has_a_docstring_of_its_own(name: str) -> None:
     """The reference reads it below a class or a function, or after the assignment of an alias."""
     home = command_bus._HOME.get(name, "errors")
-    module = import_module(f"command_bus.{home}")
-    body = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8")).body
-    assert any(name == named and text for named, text in docstrings(body)), f"{name} in {module.__name__}"
+    file = Path(import_module(f"command_bus.{home}").__file__ or "")
+    files = sorted(file.parent.glob("*.py")) if file.name == "__init__.py" else [file]
+    bodies = [ast.parse(each.read_text(encoding="utf-8")).body for each in files]
+    assert any(name == named and text for body in bodies for named, text in docstrings(body)), f"{name} in {home}"
 
 
 def docstrings(body: list[ast.stmt]) -> Iterator[tuple[str, str | None]]:

@@ -35,6 +35,7 @@ ASYNC_ONLY = {
     "lifespan": "for workers",
     "middleware": "as given",
     "observer": "as given",
+    "notifier": "who listens does so in an event loop; what it tells it tells",
     "session": "of an event loop",
     "sender": "of an event loop",
     "cipher": "as given",

@@ -9,9 +9,10 @@ import typer
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.completion import entity_types
-from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.connection import on_bus, open_bus, run_command
 from command_bus.cli.exit_codes import ExitCode
-from command_bus.cli.options import DryRun, PauseFor, PauseUntil, Target, Yes, entity_type_named, with_target
+from command_bus.cli.json_output import to_json
+from command_bus.cli.options import DryRun, Json, PauseFor, PauseUntil, Target, Yes, entity_type_named, with_target
 from command_bus.cli.terminal import confirm_or_exit, echo, print_error, usage_error
 from command_bus.cli.times import parse_end
 from command_bus.cli.unknown_names import undo_hint, warn_if_unknown
@@ -130,25 +131,38 @@ def purge(
 def cancel(
     command_ids: Annotated[list[str], typer.Argument(metavar="ID", help="Command ids.", show_default=False)],
     *,
+    running: Annotated[bool, typer.Option("--running", help="End those that have started, too.")] = False,
+    reason: Annotated[str, typer.Option("--reason", "-m", show_default=False, help="Why, for callers and handlers.")] = "",
+    wait: Annotated[
+        float, typer.Option("--wait", min=0.1, max=3600.0, help="With --running: seconds to wait for the end of a handler.")
+    ] = 10.0,
     target: Target,
+    as_json: Json = False,
 ) -> None:
-    """Remove commands that have not started yet. Callers that wait for their reply get an error.
+    """Remove commands that have not started; with --running end those that have. Callers that wait for their reply get an error.
+
+    What a handler has done until then stays done; a durable command is compensated.
 
     \b
-    Exit codes: 0 all cancelled, 1 one of them is not there any more, runs, or was settled, 2 wrong usage, 4 no server.
+    Exit codes: 0 all cancelled, or told to end, 1 one of them is not there any more, runs, or was settled, 2 wrong usage, 3 no answer from the
+    worker in time, 4 no server.
     """  # noqa: D301
 
-    async def cancel_each() -> bool:
-        done = True
-        async with open_bus(target) as bus:
-            for command_id in command_ids:
-                cancelled = await bus.cancel(command_id)
-                result = "cancelled" if cancelled else "not cancelled: it has started, is settled, or was never accepted"
-                echo(f"{command_id}: {result}")
-                done = done and cancelled
-        return done
+    async def cancel_each(bus: CommandBus) -> dict[str, bool]:
+        return {each: await bus.cancel(each, running=running, reason=reason, wait=wait) for each in command_ids}
 
-    raise typer.Exit(ExitCode.DONE if run_command(cancel_each) else ExitCode.FAILED)
+    done = on_bus(target, cancel_each)
+    if as_json:
+        echo(
+            to_json(
+                {"cancelled": [each for each in done if done[each]], "not_cancelled": [each for each in done if not done[each]]}
+            )
+        )
+    else:
+        refused = "it is settled, or was never accepted" if running else "it has started, is settled, or was never accepted"
+        for command_id, cancelled in done.items():
+            echo(f"{command_id}: {'cancelled' if cancelled else f'not cancelled: {refused}'}")
+    raise typer.Exit(ExitCode.DONE if all(done.values()) else ExitCode.FAILED)
 
 
 async def _count_waiting(target: Target, entity_type: str | None) -> tuple[int, int]:

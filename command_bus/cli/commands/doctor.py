@@ -26,6 +26,9 @@ __all__ = ["doctor"]
 def doctor(
     *,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as bad.")] = False,
+    suspended_hours: Annotated[
+        float, typer.Option("--suspended-hours", min=0.0, help="Warn of commands that are suspended for longer.")
+    ] = 24.0,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -38,7 +41,7 @@ def doctor(
     """  # noqa: D301
     from command_bus.cli.commands.diagnosis import worst_grade
 
-    findings = run_command(lambda: _examine(target))
+    findings = run_command(lambda: _examine(target, suspended_hours * 3600))
     grade = worst_grade(findings)
     if as_json:
         echo(to_json({"grade": grade, "findings": findings}))
@@ -53,7 +56,7 @@ def doctor(
     raise typer.Exit(ExitCode.FAILED if bad else ExitCode.DONE)
 
 
-async def _examine(target: Target) -> list[Finding]:
+async def _examine(target: Target, longest: float) -> list[Finding]:
     from command_bus.cli.commands.diagnosis import Finding, check_environment, check_namespace, check_server, worst_grade
     from command_bus.errors import CommandBusError, TransportUnavailable
     from command_bus.stray_variables import unknown_variables
@@ -75,15 +78,16 @@ async def _examine(target: Target) -> list[Finding]:
         return findings
     try:
         async with open_bus(target) as bus:
-            return findings + await _examine_work(bus, seen, target.command)
+            return findings + await _examine_work(bus, seen, target.command, longest)
     except TransportUnavailable:
         raise
     except CommandBusError as error:
         return [*findings, Finding("bus", "bad", error.message, "see above")]
 
 
-async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine) -> list[Finding]:
+async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, longest: float) -> list[Finding]:
     from command_bus.cli.commands.diagnosis import check_dead_letters, check_entities, check_mailboxes, check_work
+    from command_bus.cli.commands.durable_checks import examine_durable
     from command_bus.cli.commands.limit_diagnosis import check_limits
     from command_bus.cli.commands.priority_check import check_priorities
     from command_bus.cli.commands.schedule_checks import examine_schedules
@@ -103,6 +107,7 @@ async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine) -
         *await _examine_counters(bus, line),
         *await examine_schedules(bus, [each.name for each in commands if each.workers], line),
         *check_limits(await bus.limits.list(), await bus.session.transport.limits.keyed(), line),
+        *await examine_durable(bus, longest, line),
         *check_entities((await bus.entities.list(order="age", limit=1000, scan=20_000)).entities, line),
     ]
 

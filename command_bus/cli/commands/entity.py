@@ -192,14 +192,13 @@ class _OneEntity:
 
     def keys(self, *, as_json: bool) -> None:
         """Show the unique keys that are held."""
-        from command_bus.cli.output import format_table, format_time_and_age
+        from command_bus.cli.commands.key_list import key_table
 
         found = on_bus(self._target, lambda bus: bus.entity(self._type, self._id).unique_keys())
         if as_json:
             echo(to_json(found))
             return
-        rows = [(each.key, each.state, each.name, each.command_id, format_time_and_age(each.window_ms)) for each in found.keys]
-        echo(format_table(["unique key", "its command", "name", "command id", "window until"], rows))
+        echo(key_table(found.keys, entities=False))
         if not found.complete:
             echo("there may be more: not all keys were looked at")
 

@@ -11,8 +11,9 @@ from command_bus.cli.terminal import echo
 
 if TYPE_CHECKING:
     from command_bus.admin.info import EntityDetails, EntityInfo, WaitingCommand
+    from command_bus.admin.suspensions import SuspensionInfo
 
-__all__ = ["print_details", "suggest_commands"]
+__all__ = ["print_details", "suggest_commands", "suspension_lines"]
 
 _LONG = 30.0  # seconds that a handler has run
 _UNREADABLE = "(its bytes cannot be read)"
@@ -75,11 +76,23 @@ def _detail_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
         )
     if entity.limit is not None:
         yield "waits for", str(entity.limit)
+    if entity.suspension is not None:
+        yield from suspension_lines(entity.suspension)
     yield from _head_lines(found)
     if entity.retry_at_ms is not None:
         yield "snoozed until" if entity.state == "snoozed" else "retry", format_time_and_age(entity.retry_at_ms)
     yield from _worker_lines(found)
     yield from _letter_lines(found)
+
+
+def suspension_lines(suspension: SuspensionInfo) -> Iterator[tuple[str, Any]]:
+    """Yield for how long, and for what, a command is suspended."""
+    from command_bus.cli.output import format_time_and_age
+
+    yield "suspended", f"since {format_time_and_age(suspension.since_ms)}"
+    yield "because it", str(suspension)
+    if suspension.until_ms is not None:
+        yield "goes on", format_time_and_age(suspension.until_ms)
 
 
 def _head_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:

@@ -26,7 +26,7 @@ events = command_group("What happens to commands: watch, unwatch, list, follow."
 
 EventKind = StrEnum(
     "EventKind",
-    "accepted started completed rejected expired retried snoozed interrupted handed_back limited dead_lettered parked replayed discarded"
+    "accepted started completed rejected expired retried snoozed interrupted handed_back limited suspended dead_lettered parked replayed discarded"
     " cancelled superseded"
     " paused draining resumed"
     " fired late missed skipped refused put removed triggered exported imported",

@@ -13,7 +13,7 @@ from command_bus.cli.connection import on_bus, open_bus, run_command
 from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.json_output import to_json, to_jsonable
 from command_bus.cli.options import Json, Target, with_target
-from command_bus.cli.terminal import SafeText, echo, failure, print_error
+from command_bus.cli.terminal import SafeText, echo, failure, print_error, usage_error
 from command_bus.cli.unknown_names import warn_if_unknown
 from command_bus.spelling import did_you_mean, some_of
 
@@ -33,6 +33,7 @@ class State(StrEnum):
     RETRYING = "retrying"
     SNOOZED = "snoozed"
     LIMITED = "limited"
+    SUSPENDED = "suspended"
     PAUSED = "paused"
     PARKED = "parked"
     DRAINING = "draining"
@@ -74,7 +75,8 @@ def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
     lines: list[tuple[str, Any]] = [
         ("commands", f"{found.depth:,} accepted and not settled, {found.delayed:,} of them delayed or waiting for a retry"),
         ("entities", f"{found.entities:,} with work: {found.in_flight:,} held, {found.ready:,} ready; {found.parked:,} parked"
-         + (f"; {found.limited:,} wait for a limit" if found.limited else "")),
+         + (f"; {found.limited:,} wait for a limit" if found.limited else "")
+         + (f"; {found.suspended:,} suspended" if found.suspended else "")),
         ("longest", f"{format_duration(found.oldest_age)} waiting for a worker, {format_duration(found.longest_running)} running"),
         ("dead letters", found.dead_letters),
         ("workers", f"{len(found.workers)} live, running {sum(worker.running for worker in found.workers):,}"),
@@ -132,6 +134,7 @@ def entities(
     cursor: Annotated[
         str | None, typer.Option(show_default=False, help="Continue after an earlier page, which prints it.")
     ] = None,
+    keys: Annotated[bool, typer.Option("--keys", help="List the unique keys that are held instead, by entity and key.")] = False,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -140,6 +143,13 @@ def entities(
     \b
     Exit codes: 0 shown, 2 wrong usage, 4 no server.
     """  # noqa: D301
+    if keys:
+        from command_bus.cli.commands.key_list import print_keys
+
+        if state or sort is not Order.DEPTH or entity_type == "~":
+            raise usage_error("--keys lists by entity and key: leave out --state, --sort and ~")
+        print_keys(target, entity_type, limit, cursor, as_json=as_json)
+        return
 
     async def work() -> EntityPage:
         async with open_bus(target) as bus:
@@ -169,40 +179,49 @@ def entities(
 
 def entity_table(page: EntityPage) -> SafeText:
     """Return a page of entities as a table."""
-    from command_bus.cli.output import format_duration, format_table, format_time_and_age
-
-    def state(entity: EntityInfo) -> str:
-        return "delayed" if entity.state == "waiting" and entity.due_ms is not None else entity.state
-
-    def why(entity: EntityInfo) -> str:
-        if entity.letter_id is not None:
-            return f"dead letter {entity.letter_id}"
-        facts: list[str] = []
-        if entity.running_for is not None:
-            facts.append(f"for {format_duration(entity.running_for)}")
-        if entity.hold is not None:
-            facts.append(
-                f"{entity.hold.what} {entity.hold.mode}{_until(entity.hold)}{': ' if entity.hold.reason else ''}{entity.hold.reason}"
-            )
-        elif entity.retry_at_ms is not None:
-            is_known = entity.attempt or entity.state == "snoozed"
-            reason = "" if is_known else "no worker knows the command, asked "
-            facts.append(f"{reason}again in {format_duration(max(entity.retry_at_ms / 1000 - time.time(), 0.0))}")
-        if entity.limit is not None:
-            facts.append(str(entity.limit))
-        if entity.due_ms is not None:
-            facts.append(f"{'' if state(entity) == 'delayed' else 'delayed '}until {format_time_and_age(entity.due_ms)}")
-        if entity.priority != "normal" or entity.tenant is not None:
-            facts.append(entity.priority if entity.tenant is None else f"{entity.priority}, of {entity.tenant}")
-        return "; ".join(facts)
+    from command_bus.cli.output import format_duration, format_table
 
     return format_table(
         ["entity", "state", "depth#", "head age#", "attempt#", "worker", "why, how long"],
         [
-            (each.name, state(each), each.depth, format_duration(each.age), each.attempt, each.worker, why(each))
+            (each.name, _state(each), each.depth, format_duration(each.age), each.attempt, each.worker, _why(each))
             for each in page.entities
         ],
     )
+
+
+def _state(entity: EntityInfo) -> str:
+    """Return the state of an entity as it is shown."""
+    return "delayed" if entity.state == "waiting" and entity.due_ms is not None else entity.state
+
+
+def _why(entity: EntityInfo) -> str:
+    """Return why an entity is in its state, and for how long."""
+    from command_bus.cli.output import format_duration, format_time_and_age
+
+    if entity.letter_id is not None:
+        return f"dead letter {entity.letter_id}"
+    facts: list[str] = []
+    if entity.running_for is not None:
+        facts.append(f"for {format_duration(entity.running_for)}")
+    if entity.hold is not None:
+        facts.append(
+            f"{entity.hold.what} {entity.hold.mode}{_until(entity.hold)}{': ' if entity.hold.reason else ''}{entity.hold.reason}"
+        )
+    elif entity.retry_at_ms is not None:
+        is_known = entity.attempt or entity.state == "snoozed"
+        reason = "" if is_known else "no worker knows the command, asked "
+        facts.append(f"{reason}again in {format_duration(max(entity.retry_at_ms / 1000 - time.time(), 0.0))}")
+    if entity.limit is not None:
+        facts.append(str(entity.limit))
+    if entity.suspension is not None:
+        waited = max(time.time() - entity.suspension.since_ms / 1000, 0.0)
+        facts.append(f"for {format_duration(waited)}  {entity.suspension}")
+    if entity.due_ms is not None:
+        facts.append(f"{'' if _state(entity) == 'delayed' else 'delayed '}until {format_time_and_age(entity.due_ms)}")
+    if entity.priority != "normal" or entity.tenant is not None:
+        facts.append(entity.priority if entity.tenant is None else f"{entity.priority}, of {entity.tenant}")
+    return "; ".join(facts)
 
 
 @with_target

@@ -43,7 +43,7 @@ ScheduleName = Annotated[
 
 
 class Missed(StrEnum):
-    """What happens to ticks that no worker fired in time."""
+    """The treatment of ticks that no worker fired in time."""
 
     ONE = "one"
     ALL = "all"
@@ -51,7 +51,7 @@ class Missed(StrEnum):
 
 
 class Overlap(StrEnum):
-    """What happens to a tick whose predecessor is not settled."""
+    """The treatment of a tick whose predecessor is not settled."""
 
     QUEUE = "queue"
     SKIP = "skip"

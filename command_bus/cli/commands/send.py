@@ -66,6 +66,10 @@ Attempts = Annotated[int | None, typer.Option(min=1, show_default=False, help="S
 AttemptTimeout = Annotated[
     float | None, typer.Option(show_default=False, help="Seconds that one attempt may take, rather than as its class says.")
 ]
+KeepEnd = Annotated[
+    str | None,
+    typer.Option("--history", metavar="AGE", show_default=False, help="Keep how it ends for so long: '30 days', '12 h'."),
+]
 
 
 class PriorityName(StrEnum):
@@ -95,6 +99,7 @@ def send(
     priority: Priority = None,
     attempts: Attempts = None,
     attempt_timeout: AttemptTimeout = None,
+    history: KeepEnd = None,
     unique: Key = None,
     wins: UniqueWins = None,
     until: UniqueUntil = None,
@@ -117,6 +122,7 @@ def send(
         expires=expires,
         retry=_retry(attempts),
         attempt_timeout=attempt_timeout,
+        history=history,
         priority=_priority(priority),
         unique=unique_from(unique, wins, until, window=window, debounce=debounce, max_wait=max_wait),
     )
@@ -146,6 +152,7 @@ def call(
     priority: Priority = None,
     attempts: Attempts = None,
     attempt_timeout: AttemptTimeout = None,
+    history: KeepEnd = None,
     target: Target,
 ) -> None:
     """Send a command or query, wait for it to be settled, and print its reply as JSON.
@@ -161,6 +168,7 @@ def call(
         priority=_priority(priority),
         retry=_retry(attempts),
         attempt_timeout=attempt_timeout,
+        history=history,
     )
 
     async def work() -> Any:

@@ -75,6 +75,15 @@ StuckAfter = Annotated[
     ),
 ]
 
+CommandLogFolder = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        show_default=False,
+        help="Write a line of JSON for each settled command into files of this folder, one a day.",
+    ),
+]
+
 
 def worker(
     context: typer.Context,
@@ -94,6 +103,7 @@ def worker(
     health_port: HealthPort = None,
     health_host: HealthHost = "0.0.0.0",  # noqa: S104 - probes come from outside the container
     stuck_after: StuckAfter = None,
+    command_log: CommandLogFolder = None,
     channel: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run the handlers of an application.
@@ -129,6 +139,7 @@ def worker(
         health_host=health_host,
         stuck_after=stuck_after,
         include=tuple(include or ()),
+        command_log=command_log,
     )
     from command_bus.cli.process.logs import configure_logging
 

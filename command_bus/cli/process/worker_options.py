@@ -33,6 +33,7 @@ class WorkerOptions:
             port, and each process serves one of its own, for the supervisor.
         include: Further modules with handlers to import.
         stuck_after: Seconds for which the event loop may be blocked until the process counts as stuck.
+        command_log: Folder for one line for each settled command.
         channel: In a process that a supervisor started, the file descriptor of their channel.
         reload: Whether the supervisor restarts the processes when the application's files change.
     """
@@ -53,6 +54,7 @@ class WorkerOptions:
     health_host: str = "0.0.0.0"  # noqa: S104 - probes come from outside the container
     stuck_after: float | None = None
     include: tuple[str, ...] = ()
+    command_log: str | None = None
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables for the application. It creates its bus itself, so options reach its settings this way."""
@@ -71,7 +73,12 @@ class WorkerOptions:
             "--channel",
             str(channel),
         ]
-        for name, value in (("--concurrency", self.concurrency), ("--grace", self.grace), ("--stuck-after", self.stuck_after)):
+        for name, value in (
+            ("--concurrency", self.concurrency),
+            ("--grace", self.grace),
+            ("--stuck-after", self.stuck_after),
+            ("--command-log", self.command_log),
+        ):
             if value is not None:
                 words += [name, str(value)]
         for module in self.include:

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from command_bus.bus import CommandBus
@@ -25,6 +26,7 @@ from command_bus.cli.exit_codes import WorkerExitCode
 from command_bus.cli.loading import import_object, include_modules, log_start_failure, resolve_bus
 from command_bus.cli.process.application import Application, check_options
 from command_bus.cli.process.channel import Channel
+from command_bus.cli.process.command_log import CommandLog
 from command_bus.cli.process.health import serve_worker_probes
 from command_bus.cli.process.systemd import notify_systemd
 from command_bus.cli.process.worker_options import WorkerOptions
@@ -91,6 +93,10 @@ async def _serve(options: WorkerOptions, found: Any) -> int:
 
 async def _started(bus: CommandBus, options: WorkerOptions, channel: Channel | None, stack: AsyncExitStack) -> Worker:
     worker = bus.worker(concurrency=options.concurrency, grace=options.grace)
+    if options.command_log is not None:
+        log = CommandLog(Path(options.command_log), worker.name)
+        stack.callback(log.close)
+        worker.on_settled = log.write
     if options.health_port is not None:  # before the bus is opened: a worker that waits for its server is live, and not ready
         port = await serve_worker_probes(worker, options, stack)
         if channel is not None:

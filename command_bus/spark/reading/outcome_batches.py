@@ -36,6 +36,7 @@ UNREADABLE = "unreadable"
 
 _VERSION = 1
 _RECORD, _REPLY, _COMPLETED = 12, 3, 0  # elements of a record, of a reply before its body; the kind of a reply with a value
+_WITH_OTHER = frozenset(("folded", "superseded"))  # statuses whose records name another command at the end
 _NOTHING = b"\xc0"
 _LIMITS = Limits(max_bytes=64 * 1024 * 1024, max_nesting=512, max_items=10_000_000)
 _SCHEMA = arrow_schema_of("outcomes")
@@ -49,7 +50,6 @@ _CODES: dict[type[Any], str] = {
     Unhandled: "no_handler",
     Invalid: "invalid",
     BadReply: "bad_result",
-    Cancelled: "cancelled",
 }
 
 ReplyTexts = tuple[str | None, str | None, str | None]
@@ -80,6 +80,9 @@ def _columns(records: list[bytes]) -> dict[str, Any]:
     replies: Any = unpackb(_array(packed), use_list=False)
     if len(rows) != len(records) or set(versions) != {_VERSION} or len(replies) != len(packed):
         raise Undecodable("a page with records of another shape")
+    others: list[str | None] = [None] * len(rows)
+    if not _WITH_OTHER.isdisjoint(status):
+        others = [row[_RECORD] if row[1] in _WITH_OTHER and len(row) > _RECORD else None for row in rows]
     plain = [reply[0] == _VERSION and reply[2] == _COMPLETED for reply in replies]
     results = _results([reply[_REPLY] if is_plain else _NOTHING for reply, is_plain in zip(replies, plain, strict=True)])
     error_types: list[str | None] = [None] * len(rows)
@@ -91,7 +94,7 @@ def _columns(records: list[bytes]) -> dict[str, Any]:
     return {
         "command_id": [reply[1] for reply in replies], "command": name, "entity_type": kind, "entity": entity, "status": status,
         "attempt": attempt, "worker": worker, "accepted_at": accepted, "started_at": started, "fence": fence, "message": message,
-        "error_type": error_types, "error_message": messages, "result": results,
+        "error_type": error_types, "error_message": messages, "result": results, "other": others,
     }  # fmt: skip
 
 
@@ -152,6 +155,8 @@ def _reply_texts(packed: bytes) -> ReplyTexts:
             return code, message, json_text(details) if details else None
         case Failed(error_type, message, _):
             return error_type, message, None
+        case Cancelled(message, code):
+            return code, message, None
         case _:
             return _CODES[type(outcome)], outcome.message, None
 

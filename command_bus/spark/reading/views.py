@@ -55,7 +55,7 @@ _COLUMNS: dict[View, dict[str, Kind]] = {
     "outcomes": {
         "dispatch_id": "text", "command_id": "text", "command": "text", "entity_type": "text", "entity": "text", "status": "text",
         "attempt": "int", "worker": "text", "accepted_at": "time", "started_at": "time", "finished_at": "time", "fence": "long",
-        "message": "text", "error_type": "text", "error_message": "text", "result": "text", "shard": "int", "entry": "text",
+        "message": "text", "error_type": "text", "error_message": "text", "result": "text", "other": "text", "shard": "int", "entry": "text",
     },
     "deadLetters": {
         "id": "text", "dispatch_id": "text", "command_id": "text", "command": "text", "entity_type": "text", "entity": "text",
@@ -71,7 +71,7 @@ _COLUMNS: dict[View, dict[str, Kind]] = {
     },
     "dispatches": {
         "dispatch_id": "text", "state": "text", "version": "long", "opened_at": "time", "committed_at": "time", "added": "long",
-        "duplicates": "long", "rejected": "long", "outcomes": "long", "trimmed": "long", "pending": "long",
+        "duplicates": "long", "folded": "long", "replaced": "long", "rejected": "long", "outcomes": "long", "trimmed": "long", "pending": "long",
         "outcomes_until": "time", "remembered_until": "time", "what": "text", "summary": "text",
     },
 }  # fmt: skip
@@ -181,13 +181,13 @@ def dispatch_row(facts: DispatchFacts, streams: Sequence[OutcomeStream | None], 
         vanished = any(stream is None for stream in streams) and now_ms - facts.first_ms >= facts.keep_ms
         if counted and not vanished:  # an expired stream has no count left
             trimmed = sum(stream.trimmed for stream in found)
-            pending = max(facts.added - outcomes - trimmed, 0)
+            pending = max(facts.added + facts.folded - outcomes - trimmed, 0)
     left_ms = max((stream.left_ms for stream in found), default=0)
     return (
         facts.dispatch_id,
         "committed" if facts.opened is None and facts.version >= 0 else "open",
         facts.version if facts.version >= 0 else None,
-        facts.first_ms, facts.done_ms, facts.added, facts.duplicates, facts.rejected, outcomes, trimmed, pending,
+        facts.first_ms, facts.done_ms, facts.added, facts.duplicates, facts.folded, facts.replaced, facts.rejected, outcomes, trimmed, pending,
         now_ms + left_ms if left_ms else 0, now_ms + facts.left_ms if facts.left_ms else 0,
         facts.what or None, facts.summary or None,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.spark.reconciliation.page import ChartData, ErrorCount, SlowEntity
-from command_bus.spark.reconciliation.statuses import entity_hash
+from command_bus.spark.reconciliation.statuses import NEVER_RUN, entity_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,7 +31,7 @@ def chart_data(statuses: DataFrame, outcomes: DataFrame, rejects: DataFrame) -> 
         rejects: The view `rejects`.
     """
     named = statuses.where("command_id is not null")
-    settled = named.where("outcomes > 0").select(
+    settled = named.where((F.col("outcomes") > 0) & ~F.col("status").isin(*NEVER_RUN)).select(
         "attempt", "accepted_ms", "started_ms", "finished_ms", "entity_hash",
         F.greatest(F.col("finished_ms") - F.col("accepted_ms"), F.lit(0)).alias("latency"),
         F.greatest(F.col("finished_ms") - F.col("started_ms"), F.lit(0)).alias("handling"),
@@ -103,7 +103,7 @@ def _bins(settled: DataFrame) -> list[tuple[float, int]]:
 
 def _texts(outcomes: DataFrame, hashes: list[int]) -> tuple[dict[int, str], list[ErrorCount]]:
     """Return the names of entities, and the kinds of errors, in one read of the outcomes. Errors that a replay resolved count too."""
-    failed = F.col("status") != "completed"
+    failed = ~F.col("status").isin("completed", *NEVER_RUN)
     entity = entity_hash()
     known = entity.isin(hashes) if hashes else F.lit(False)
     label = F.concat_ws(":", "entity_type", "entity")

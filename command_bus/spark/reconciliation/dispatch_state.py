@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
@@ -21,7 +21,6 @@ from command_bus.serialization.envelope import KEEP_OUTCOME, unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.spark.target import Target, TargetConnection, connection_to
 from command_bus.transport.bulk import DispatchFacts, OutcomeStream
-from command_bus.transport.records import Contents
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,6 +29,7 @@ __all__ = ["DispatchState", "await_settled", "commands_in_mailboxes"]
 
 _log = logging.getLogger("command_bus.spark")
 _SHORTEST, _LONGEST = 0.05, 1.0  # seconds between two reads of the counters
+Page = TypeVar("Page")
 _LOG_EVERY = 5.0  # seconds between two lines in the log
 
 
@@ -136,31 +136,38 @@ def _waiting(target: Target, dispatch_id: str, _moment: int, batches: Iterable[A
     import pyarrow as pa
 
     connection = connection_to(target)
-    transport = connection.transport
     limits = reading_limits(connection.settings)
     for batch in batches:
         for shard in batch.column(0).to_pylist():
-            pages = transport.operator.mailboxes.contents(shard)
-            while (page := connection.wait(_next(pages))) is not None:
-                found = list(_of_dispatch(page, dispatch_id, limits))
+            for page in _pages(connection, shard):
+                found = [(each, parked) for raw, parked in page if (each := _id_of_dispatch(raw, dispatch_id, limits))]
                 if found:
                     ids, parked = zip(*found, strict=True)
                     yield pa.RecordBatch.from_pydict({"command_id": ids, "parked": parked})
 
 
-async def _next(pages: AsyncIterator[list[Contents]]) -> list[Contents] | None:
+def _pages(connection: TargetConnection, shard: int) -> Iterator[list[tuple[bytes, bool]]]:
+    """Yield the envelopes in a shard, each with whether its mailbox is parked. A delayed command moves to its mailbox, so those are first."""
+    mailboxes = connection.transport.operator.mailboxes
+    delayed = mailboxes.delayed(shard)
+    while (later := connection.wait(_next(delayed))) is not None:
+        yield [(each.envelope, False) for _, each in later]
+    lined_up = mailboxes.contents(shard)
+    while (page := connection.wait(_next(lined_up))) is not None:
+        yield [(raw, entity.state == "parked") for entity, envelopes in page for raw in envelopes]
+
+
+async def _next(pages: AsyncIterator[Page]) -> Page | None:
     return await anext(pages, None)
 
 
-def _of_dispatch(page: list[Contents], dispatch_id: str, limits: Limits) -> Iterator[tuple[str, bool]]:
-    for entity, envelopes in page:
-        for raw in envelopes:
-            try:
-                envelope = unpack_envelope(raw, limits)
-            except Undecodable:
-                continue  # not from a dispatch
-            if envelope.flags & KEEP_OUTCOME and envelope.correlation_id == dispatch_id:
-                yield envelope.command_id, entity.state == "parked"
+def _id_of_dispatch(raw: bytes, dispatch_id: str, limits: Limits) -> str | None:
+    """Return the id of a command of the dispatch; None for all others."""
+    try:
+        envelope = unpack_envelope(raw, limits)
+    except Undecodable:
+        return None  # not from a dispatch
+    return envelope.command_id if envelope.flags & KEEP_OUTCOME and envelope.correlation_id == dispatch_id else None
 
 
 def _streams(connection: TargetConnection, dispatch_id: str) -> list[OutcomeStream | None]:

@@ -25,8 +25,8 @@ __all__ = ["ChartData", "ErrorCount", "Page", "SlowEntity", "render_page", "writ
 
 _COLOURS = {
     "completed": "good", "rejected": "ended", "expired": "ended", "dead_lettered": "held", "parked": "held", "cancelled": "ended",
-    "discarded": "ended", "quarantined": "ended", "dropped": "ended", "pending": "open", "forgotten": "bad", "missing": "bad",
-    "unexpected": "open",
+    "discarded": "ended", "folded": "ended", "superseded": "ended", "quarantined": "ended", "dropped": "ended",
+    "pending": "open", "forgotten": "bad", "missing": "bad", "unexpected": "open",
 }  # fmt: skip
 _MEANING = {
     "completed": "the handler returned",
@@ -36,6 +36,8 @@ _MEANING = {
     "parked": "dead letter, and its entity waits for an operator",
     "cancelled": "cancelled before it started",
     "discarded": "its dead letter was discarded",
+    "folded": "not sent: another command of its unique key waited or ran",
+    "superseded": "accepted, then replaced by a later command of its unique key",
     "quarantined": "the row is no valid command; see the view 'rejects'",
     "dropped": "the row is no valid command, and no record of it was requested",
     "pending": "accepted, and waits or runs",

@@ -236,7 +236,8 @@ def reconcile(
     while True:
         before = DispatchState.read(dispatched.target, dispatched.dispatch_id)
         if deadline is not None:
-            await_settled(dispatched.target, dispatched.dispatch_id, before.facts.added if aim is None else aim, deadline)
+            expected = before.facts.added + before.facts.folded if aim is None else aim
+            await_settled(dispatched.target, dispatched.dispatch_id, expected, deadline)
             before = DispatchState.read(dispatched.target, dispatched.dispatch_id)
         with unwrapped():
             ledger, outcomes = _examine(dispatched, before)

@@ -4,8 +4,8 @@ The four are appended to each other instead of joined, and all gathered columns 
 a number). So Spark groups millions of them by hashing, without a sort. Texts are looked up later, for the few commands that are shown.
 All is plain Spark SQL on four DataFrames, without a server.
 
-The last outcome of a command decides. `completed`, `rejected`, `cancelled` and `discarded` are final: an outcome after one of these is
-a second effect. After the others an operator may replay the command.
+The last outcome of a command decides. Those in `FINAL` are final: an outcome after one of these is a second effect. After the others an
+operator may replay the command.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from command_bus.spark.quoting import column_named
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["FINAL", "PROVISIONAL", "command_count", "entity_hash", "entry_order", "out_of_order", "statuses_of"]
+__all__ = ["FINAL", "NEVER_RUN", "PROVISIONAL", "command_count", "entity_hash", "entry_order", "out_of_order", "statuses_of"]
 
-FINAL = ("completed", "rejected", "cancelled", "discarded")
+FINAL = ("completed", "rejected", "cancelled", "discarded", "folded", "superseded")
+NEVER_RUN = ("folded", "superseded")  # another command of the same unique key ran instead
 PROVISIONAL = ("expired", "dead_lettered", "parked")
 _OUTCOME_STATUSES = (*FINAL, *PROVISIONAL)
 _CONFLICT = "conflict"  # the reason of a row whose id another row has: that one was accepted

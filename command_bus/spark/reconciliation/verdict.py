@@ -14,8 +14,8 @@ from command_bus.spark.reconciliation.dispatch_state import DispatchState
 __all__ = ["FLAGS", "STATUSES", "Tally", "Verdict"]
 
 STATUSES = (
-    "completed", "rejected", "expired", "dead_lettered", "parked", "cancelled", "discarded", "quarantined", "dropped", "pending",
-    "forgotten", "missing", "unexpected",
+    "completed", "rejected", "expired", "dead_lettered", "parked", "cancelled", "discarded", "folded", "superseded", "quarantined",
+    "dropped", "pending", "forgotten", "missing", "unexpected",
 )  # fmt: skip
 """Each command has one of these. `unexpected` commands belong to the dispatch, but to none of the rows."""
 FLAGS = ("duplicated", "out_of_order")
@@ -71,7 +71,7 @@ class Verdict:
         """
         untraced = tally.statuses.get("untraced", 0)
         doubtful = after.lossy or tally.unreadable > 0
-        lost = max(before.facts.added - tally.traced, 0)
+        lost = max(before.facts.added + before.facts.folded - tally.traced, 0)
         name = "missing"
         if untraced and doubtful:
             name = "forgotten"

@@ -12,12 +12,13 @@ from typing import Any
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.message import MessageSpec, canonical_entity_id
 from command_bus.messages.policies import PRIORITIES, Delivery, Priority
+from command_bus.messages.unique import Unique
 from command_bus.serialization.announcements import CommandInfo
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.msgpack import pack
 from command_bus.serialization.schema_check import SchemaCheck
 from command_bus.spark.options import WriteOptions
-from command_bus.spark.writing.command_mapping import CommandMapping, field_columns, not_folded
+from command_bus.spark.writing.command_mapping import CommandMapping, field_columns
 from command_bus.spark.writing.field_checks import FieldPlan
 from command_bus.transport.flows import tenant_of
 
@@ -30,20 +31,25 @@ def announced_mapping(info: CommandInfo, options: WriteOptions, columns: Sequenc
     """Return the mapping of an announced command.
 
     Raises:
-        InvalidSettings: Columns are missing, the announcement cannot be used, or the command has a unique key.
+        InvalidSettings: Columns are missing, or the announcement cannot be used.
     """
     required, fields = set(info.schema.get("required", ())), info.schema.get("properties", {})
     if info.key is not None and info.key not in fields:
         raise InvalidSettings(
             f"what workers publish of {info.name!r} cannot be used (no field {info.key}): give the class as module:Class"
         )
-    if info.policy.get("unique") is not None:
-        raise not_folded(info.name)
     delivery: Delivery = "at_most_once" if info.delivery == "at_most_once" else "at_least_once"
     given, tenant_field = info.policy.get("priority"), info.policy.get("fair_by")
     priority: Priority | None = given if given in PRIORITIES else None
     spec = MessageSpec(
-        info.name, info.entity, info.key, delivery=delivery, version=info.version, priority=priority, fair_by=tenant_field
+        info.name,
+        info.entity,
+        info.key,
+        delivery=delivery,
+        version=info.version,
+        priority=priority,
+        fair_by=tenant_field,
+        unique=_unique(info),
     )
     plans = [FieldPlan(field, None, required=field in required) for field in fields]
     check = SchemaCheck(info.schema)
@@ -59,6 +65,24 @@ def announced_mapping(info: CommandInfo, options: WriteOptions, columns: Sequenc
         return pack(row, limits), None if spec.key is None else canonical_entity_id(row.get(spec.key)), tenant
 
     return CommandMapping(spec, plans, field_columns(spec, plans, options, columns), vectorised=False, payload=payload)
+
+
+def _unique(info: CommandInfo) -> Unique | None:
+    """Return how an announced command folds, or None.
+
+    Raises:
+        InvalidSettings: The announcement says it in a way that this release does not know.
+    """
+    facts = info.policy.get("unique")
+    if facts is None:
+        return None
+    try:
+        return Unique(**facts)
+    except (TypeError, InvalidCommand) as error:
+        raise InvalidSettings(
+            f"what workers publish of {info.name!r} cannot be used (its unique key: {error}): give the class as module:Class, or install the "
+            "workers' release of command_bus"
+        ) from None
 
 
 def _as_json(value: Any) -> Any:

@@ -18,7 +18,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from command_bus.errors import CommandBusError, InvalidCommand
-from command_bus.messages.message import MAX_COMMAND_ID_BYTES, canonical_entity_id
+from command_bus.messages.message import MAX_COMMAND_ID_BYTES, MessageSpec, canonical_entity_id
 from command_bus.messages.policies import Priority
 from command_bus.sending.priorities import options_of
 from command_bus.serialization.envelope import KEEP_OUTCOME, EnvelopeTemplate, WireEnvelope, packed_text
@@ -33,14 +33,15 @@ from command_bus.spark.writing.partition import PartitionDispatcher, RowReject, 
 from command_bus.spark.writing.row_flows import RowFlows
 from command_bus.transport.bulk import LoadItem
 from command_bus.transport.mailboxes import free_mailbox
+from command_bus.transport.unique_keys import LoadKey
 
 __all__ = ["CommandEncoder", "Packed", "check_entity", "checked_number", "id_of_row"]
 
 Packed = tuple[int, LoadItem] | RowReject
 """A shard and a command for it, or a row that is no command."""
 
-_Place = tuple[int, str, bytes, str]
-"""Shard, mailbox, packed entity id and its text."""
+_Place = tuple[int, str, bytes, str, LoadKey | None]
+"""Shard, mailbox, packed entity id and its text, unique key."""
 
 _MOST_BYTES = 2**29  # packed at a time: Arrow's offsets end at 2^31
 _MOST_ENTITIES = 200_000  # whose mailboxes are cached
@@ -72,7 +73,7 @@ class CommandEncoder:
         entity_id = None if spec.entity is None else "-"
         envelope = WireEnvelope(
             "-", spec.name, spec.entity, entity_id, b"", flags, correlation_id=kept,
-            options=with_version(options_of(priority), spec.version),
+            options=_with_key(with_version(options_of(priority), spec.version), spec),
         )  # fmt: skip
         self._mapping = mapping
         self._id_column = id_column
@@ -134,8 +135,8 @@ class CommandEncoder:
                 for place, each, payload, envelope, number, flow in rows
             )
         return [
-            (shard, (mailbox, command_id, crc32(payload, seed).to_bytes(4, "big"), envelope, text, number, flow))
-            for (shard, mailbox, _, text), command_id, payload, envelope, number, flow in rows
+            (shard, (mailbox, command_id, crc32(payload, seed).to_bytes(4, "big"), envelope, text, number, flow, key))
+            for (shard, mailbox, _, text, key), command_id, payload, envelope, number, flow in rows
         ]
 
     def _places(self, columns: dict[str, pa.Array], ids: pa.Array) -> tuple[Iterable[_Place], bytes | pa.Array]:
@@ -165,7 +166,7 @@ class CommandEncoder:
                 checked = id_of_row(command_id)
                 sequence = checked_number(number)
                 content, entity_key, tenant = self._validated(_row(read, index), key)
-                shard, mailbox, entity, text = self._mailbox_of(entity_key, checked)
+                shard, mailbox, entity, text, unique = self._mailbox_of(entity_key, checked)
             except CommandBusError as error:
                 packed.append(
                     RowReject.of(
@@ -175,9 +176,8 @@ class CommandEncoder:
                 )  # fmt: skip
                 continue
             envelope = self._template.pack(packed_text(checked), entity, content)
-            packed.append(
-                (shard, (mailbox, checked, payload_check(spec.name, content), envelope, text, sequence, self._flows.of(tenant)))
-            )
+            check, flow = payload_check(spec.name, content), self._flows.of(tenant)
+            packed.append((shard, (mailbox, checked, check, envelope, text, sequence, flow, unique)))
         return packed
 
     def _read(self, columns: dict[str, pa.Array]) -> tuple[dict[str, list[Any]], dict[int, str]]:
@@ -242,19 +242,26 @@ class CommandEncoder:
         return payload, entity, tenant
 
     def _mailbox_of(self, key: Any, command_id: str) -> _Place:
-        """Return shard, mailbox, packed entity id and its text."""
+        """Return shard, mailbox, packed entity id and its text, and the unique key."""
         spec = self._mapping.spec
         if spec.entity is None:
             mailbox = free_mailbox(command_id)
-            return self._connection.shard_of(mailbox), mailbox, self._no_entity, ""
+            return self._connection.shard_of(mailbox), mailbox, self._no_entity, "", None
         found = self._mailboxes.get(key)
         if found is None:
             if len(self._mailboxes) >= _MOST_ENTITIES:
                 self._mailboxes.clear()
             text = canonical_entity_id(key)
             mailbox = self._connection.builder.mailbox_of(spec.entity, text)
-            found = self._mailboxes[key] = (self._connection.shard_of(mailbox), mailbox, packed_text(text), text)
+            unique = None if spec.unique is None else LoadKey.of(spec.unique, spec.name, mailbox, text)
+            found = (self._connection.shard_of(mailbox), mailbox, packed_text(text), text, unique)
+            self._mailboxes[key] = found
         return found
+
+
+def _with_key(options: dict[str, Any] | None, spec: MessageSpec) -> dict[str, Any] | None:
+    """Return the options with the unique key of a class that has one, as `dispatch` writes it."""
+    return options if spec.unique is None else {"u": spec.unique.key or spec.name, **(options or {})}
 
 
 def _row(read: dict[str, list[Any]], index: int) -> dict[str, Any]:

@@ -18,9 +18,11 @@ from zlib import crc32
 from command_bus.errors import CommandBusError, DispatchStalled, InvalidCommand, QueueFull
 from command_bus.messages.message import Message
 from command_bus.messages.outgoing import Envelope
+from command_bus.sending.admission import may_not_replace
 from command_bus.sending.outgoing_options import compresses
 from command_bus.sending.priorities import options_of
 from command_bus.serialization.envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
+from command_bus.serialization.history_option import HISTORY
 from command_bus.spark.options import OnInvalid
 from command_bus.spark.target import Target, TargetConnection, connection_to
 from command_bus.spark.writing.depth_checks import DepthChecks
@@ -32,6 +34,7 @@ from command_bus.spark.writing.stalls import StallTimer
 from command_bus.spark.writing.task_results import PERMANENT_REFUSALS, PartitionResult, RowReject, permanent_reject
 from command_bus.transport.bulk import LoadItem, Opening, Version
 from command_bus.transport.submissions import Admission
+from command_bus.transport.unique_keys import LoadKey
 
 __all__ = ["PartitionDispatcher", "PartitionResult", "RowReject", "envelope_flags", "payload_check"]
 
@@ -165,10 +168,9 @@ class PartitionDispatcher:
             )
         connection = self.connection
         out = connection.builder.of_item(command)
-        if out.unique is not None:
-            raise InvalidCommand(f"{out.name} has a unique key, and loads do not fold: use CommandBus.dispatch_batch")
         if out.entity_type is not None:
             connection.agree(out.entity_type, self._max_wait)
+        out.options.pop(HISTORY, None)  # a dispatch keeps its outcomes itself
         submission = connection.builder.build(out)
         priority = out.priority or connection.settings.entity(out.entity_type).priority
         flags = envelope_flags(self.opening, at_most_once=out.at_most_once)
@@ -186,6 +188,7 @@ class PartitionDispatcher:
             out.entity_id or "",
             sequence,
             submission.flow,
+            None if out.unique is None else LoadKey.of(out.unique, out.name, submission.mailbox, out.entity_id or ""),
         )
         return connection.shard_of(submission.mailbox), item
 
@@ -359,11 +362,10 @@ class PartitionDispatcher:
             result.duplicates += len(chunk)
             return Refusal()
         admissions = loaded.admissions
-        added = admissions.count(Admission.ACCEPTED)
-        result.added += added
-        if added == len(chunk):
+        if result.count(admissions) == len(chunk):
             return Refusal()
-        result.duplicates += admissions.count(Admission.DUPLICATE)
+        if Admission.MAY_NOT_REPLACE in admissions:
+            raise may_not_replace()
         for item, admission in zip(chunk, admissions, strict=True):
             if admission in PERMANENT_REFUSALS:
                 self.result.conflicts += admission is Admission.CONFLICT

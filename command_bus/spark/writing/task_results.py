@@ -46,6 +46,8 @@ class PartitionResult:
         shared: Entities of which another task of the same run has rows too: their order is left to chance.
         digest: Of the rows' command ids, see `fingerprint`.
         conflicts: Rejected rows whose command id was accepted with another payload.
+        folded: Rows that this attempt brought and that were dropped, because a command stood for their unique key.
+        replaced: Commands of `added` that took the place of another one of their unique key.
     """
 
     partition: int = -1
@@ -60,6 +62,19 @@ class PartitionResult:
     shared: int = 0
     digest: int = 0
     conflicts: int = 0
+    folded: int = 0
+    replaced: int = 0
+
+    def count(self, admissions: list[Admission]) -> int:
+        """Count what became of rows that were sent; return how many were added."""
+        replaced = admissions.count(Admission.REPLACED)
+        added = admissions.count(Admission.ACCEPTED) + replaced
+        self.added += added
+        if added < len(admissions) or replaced:
+            self.replaced += replaced
+            self.duplicates += admissions.count(Admission.DUPLICATE)
+            self.folded += admissions.count(Admission.FOLDED)
+        return added
 
 
 @dataclass(slots=True, frozen=True)
@@ -88,7 +103,7 @@ class RowReject:
 def permanent_reject(item: LoadItem, admission: Admission) -> RowReject:
     """Return the reject of a packed command that can never be accepted."""
     reason, text = PERMANENT_REFUSALS[admission]
-    mailbox, command_id, check, _, entity, number, _ = item
+    mailbox, command_id, check, _, entity, number, _, _ = item
     row = {"mailbox": mailbox, "sequence": number, "payload_check": check.hex()}
     return RowReject.of(command_id=command_id, command="", entity=entity or None, reason=reason, error=text, row=row)
 

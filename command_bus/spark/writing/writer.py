@@ -24,7 +24,8 @@ from command_bus.spark.errors import without_spark_frames
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.target import PLANNING_PATIENCE, Target, connection_to
 from command_bus.spark.writing.columns import map_in_arrow
-from command_bus.spark.writing.command_mapping import CommandMapping, check_columns, command_mappings, mapper_of
+from command_bus.spark.writing.command_lookup import command_mappings, mapper_of
+from command_bus.spark.writing.command_mapping import CommandMapping, check_columns
 from command_bus.spark.writing.encoder import BatchEncoder, gc_paused
 from command_bus.spark.writing.fingerprint import Fingerprint, check_same_rows, ids_digest
 from command_bus.spark.writing.partition import PartitionDispatcher

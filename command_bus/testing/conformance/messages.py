@@ -9,10 +9,11 @@ from collections import Counter
 from command_bus.errors import Reject
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.context import CommandContext
+from command_bus.messages.durable import DurableContext
 from command_bus.messages.message import Command, EntityId
 from command_bus.messages.policies import RetryPolicy
 
-__all__ = ["Forward", "Held", "Log", "Once", "Parking", "Refuse", "Unknown", "Work"]
+__all__ = ["Forward", "Held", "Journey", "Log", "Once", "Parking", "Refuse", "Unknown", "Work"]
 
 _RETRY = RetryPolicy(attempts=3, delay=0.05, jitter=0.0)
 
@@ -52,6 +53,13 @@ class Forward(Command[None], entity="item", name="conformance.forward", retry=_R
     fails: int = 0
 
 
+class Journey(Command[list[int]], entity="item", name="conformance.journey", retry=_RETRY, durable=True):
+    """Runs a step, calls two pieces of work, sleeps and waits for a signal; fails at its first `fails` runs after that."""
+
+    item: EntityId
+    fails: int = 0
+
+
 class Refuse(Command[None], entity="item", name="conformance.refuse"):
     """Is rejected."""
 
@@ -74,6 +82,8 @@ class Log:
         gate: While it is cleared, `Work` and `Once` wait.
         mended: Whether `Parking` succeeds.
         release: Lets the first attempt of `Held` go on.
+        journeys: Runs of the handler of `Journey`.
+        steps: Runs of the functions of its steps.
     """
 
     def __init__(self, registry: HandlerRegistry) -> None:
@@ -85,12 +95,14 @@ class Log:
         self.gate.set()
         self.mended = False
         self.release = threading.Event()
+        self.journeys = self.steps = 0
         registry.handles(Work)(self.work)
         registry.handles(Once)(self.once)
         registry.handles(Held)(self.held)
         registry.handles(Parking)(self.parking)
         registry.handles(Refuse)(self.refuse)
         registry.handles(Forward)(self.forward)
+        registry.handles(Journey)(self.journey)
 
     def of(self, item: str) -> list[int]:
         """Return the numbers of an entity in the order of their starts."""
@@ -128,6 +140,21 @@ class Log:
             context.send(Work(item=f"{command.item}-{number % 2}", number=number))
         if context.attempt <= command.fails:
             raise OSError("as planned")
+
+    async def journey(self, command: Journey, context: DurableContext) -> list[int]:
+        """Handle `Journey`."""
+        self.journeys += 1
+        stepped = await context.step("count", self._count)
+        called = await context.all(*(context.call(Work(item=f"{command.item}-{n}", number=n)) for n in range(2)))
+        await context.sleep(0.2)
+        told = await context.signal("go", timeout=30, returns=int)
+        if context.attempt <= command.fails:
+            raise OSError("as planned")
+        return [stepped, *called, told]
+
+    async def _count(self) -> int:
+        self.steps += 1
+        return self.steps
 
     async def refuse(self, command: Refuse) -> None:
         """Handle `Refuse`."""

@@ -16,7 +16,7 @@ from command_bus.errors import (
     QueueFull,
 )
 from command_bus.testing.conformance.fixtures import LEASE, PromiseSandbox, expect, until
-from command_bus.testing.conformance.messages import Forward, Held, Log, Once, Parking, Refuse, Unknown, Work
+from command_bus.testing.conformance.messages import Forward, Held, Journey, Log, Once, Parking, Refuse, Unknown, Work
 
 __all__ = ["NEED_A_LOST_WORKER", "PROMISES", "Promise"]
 
@@ -272,6 +272,20 @@ async def what_a_handler_sends_comes_with_its_end(sandbox: PromiseSandbox) -> No
         expect([log.of("a-0"), log.of("a-1")], [[0, 2, 4], [1, 3, 5]], "starts")
 
 
+async def a_durable_command_waits_without_a_worker(sandbox: PromiseSandbox) -> None:
+    """Store what a durable command has done, let it wait without a slot, and let it go on once what it waits for is there."""
+    log = Log(sandbox.registry)
+    async with sandbox.working() as bus:
+        await bus.dispatch(Journey(item="a", fails=1), command_id="journey")
+        await bus.dispatch(Work(item="a", number=7))
+        await until(lambda: log.journeys >= 2, "its run after the calls")
+        expect(await bus.commands.signal("journey", "go", 5, signal_id="s-1"), True, "the first signal")
+        expect(await bus.commands.signal("journey", "go", 6, signal_id="s-1"), False, "the same signal again")
+        expect(await bus.result("journey", Journey, timeout=_IDLE), [1, 0, 1, 5], "the result")
+        await bus.wait_idle(_IDLE)
+        expect((log.steps, log.of("a-0"), log.of("a-1"), log.of("a")), (1, [0], [1], [7]), "steps, calls and the follower")
+
+
 async def idle_costs_nothing(sandbox: PromiseSandbox) -> None:
     """Keep nothing for an entity without work."""
     Log(sandbox.registry)
@@ -299,6 +313,7 @@ PROMISES: tuple[Promise, ...] = (
     at_most_once_never_starts_again,
     a_lost_holder_changes_nothing,
     what_a_handler_sends_comes_with_its_end,
+    a_durable_command_waits_without_a_worker,
     idle_costs_nothing,
 )
 """All promises."""

@@ -137,6 +137,11 @@ def pexpire(store: Store, args: Args) -> Any:
 
 
 @command
+def persist(store: Store, args: Args) -> Any:
+    return int(store.has(args[0]) and store.expires.pop(args[0], None) is not None)
+
+
+@command
 def pttl(store: Store, args: Args) -> Any:
     if not store.has(args[0]):
         return -2

@@ -65,17 +65,23 @@ _SENDING: Final = (
     ("hget", "commands"),
     ("hgetall", "workers"),  # a call that timed out says why
 )
+_KEEPING: Final = (  # ends of commands with a history
+    ("xadd xdel xlen xrange pttl pexpire", "history"),
+    ("hget hset hdel pttl pexpire", "history_ids"),
+)
 _REPLACING: Final = (  # the one that waits is taken out of line, and its caller told
     ("xdel", "mailboxes*"),
     ("lpush pexpire", "inboxes*"),
     ("hdel", "delayed delayed_counts"),
     ("zrem", "due"),
+    *_KEEPING,  # the end of that one
+    ("hmget xadd pexpire", "bulk*"),  # its dispatch keeps its outcome
 )
 _FIGURES: Final = (  # `stats`: an operator's, a worker's `/metrics`, and what Spark compares
     ("hgetall", "stats workers paused"),
-    ("hlen", "active parked schedules"),
+    ("hlen", "active parked schedules suspended"),
     ("xinfo|groups xpending xlen xrange", "ready"),
-    ("xlen", "dead"),
+    ("xlen", "dead history"),
     ("zcard", "due"),
     ("hmget", "flows"),
     ("zrange", "turns"),
@@ -92,10 +98,11 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hget", "lone"),
         ("hmget", "parked"),
         ("hmget hscan", "delayed_counts"),
+        ("hscan", "delayed"),
         ("xrange", "mailboxes*"),
         ("xrange xrevrange", "dead"),
         ("hmget hgetall hset hsetnx hexists hincrby hlen hdel hscan pexpire pttl unlink", "bulk*"),
-        ("xrange xrevrange xinfo|stream", "bulk*"),
+        ("xadd xrange xrevrange xinfo|stream", "bulk*"),
         ("zadd zrange zremrangebyscore", "dispatches"),
     ),
     "worker": (
@@ -127,12 +134,15 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hmget hset hdel hscan hlen", "schedules"),
         ("hget hset hdel", "fired"),
         ("xadd xdel xlen xrange del", "outs*"),
+        ("hget hmget hset hsetnx hdel hexists hincrby hscan exists del persist pexpire", "sides*"),
+        ("hget hset hdel hscan", "suspended"),
         ("hget hgetall hset hdel hincrby", "relays*"),
         ("hsetnx", "stats"),  # the incarnation that schedules are compared with
         ("hget hdel", "paused"),  # pauses that end by themselves
         ("hmget", "parked delayed_counts"),  # predecessors of firings
         ("hmget", "bulk*"),
         ("xadd xtrim pexpire", "bulk*"),
+        *_KEEPING,
     ),
     "operator": (
         *_FIGURES,
@@ -143,7 +153,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hset hdel hlen", "lone"),
         ("hincrby hget hsetnx", "stats"),
         ("hget hmget hset hdel hscan", "paused"),
-        ("hget hmget hdel hexists", "parked"),
+        ("hget hmget hdel hexists hscan", "parked"),
         ("hget hdel hscan hlen hkeys hstrlen", "delayed"),
         ("hget hmget hset hdel hexists hincrby hscan hgetall", "delayed_counts"),
         ("xlen", "outs*"),  # commands that go to another shard count, too
@@ -164,14 +174,24 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("xadd xlen xrange xdel del", "mailboxes*"),
         ("xrange xdel", "dead"),
         ("get set", "marks*"),
+        ("hget hmget hset hsetnx hdel hexists hincrby hscan exists del pexpire", "sides*"),  # signals, wishes, progress, letters
+        ("hget hmget hdel hlen hscan", "suspended"),
         ("lpush pexpire", "inboxes*"),
         ("hmget", "bulk*"),
         ("xadd pexpire", "bulk*"),
+        *_KEEPING,
+        ("xrevrange", "history dead"),
+        ("xadd xrevrange", "audit trends"),
     ),
 }
 
 _KEY_NAMES: Final = tuple(name for name in ShardKeys.__slots__ if name not in ("prefix", "fair"))
 _PRUNING: Final = (("xrange xdel", "dead"),)
+_TELLING: Final = (("incrby pexpire", "hints*"),)
+_HEARING: Final = (("get decr", "hints*"),)
+_WEBHOOKS: Final = (("hget hgetall hset hdel", "notes*"), ("xread xrange xrevrange", "events"))
+_TELL: Final = ("producer", "pipeline", "worker")
+_HEAR: Final = ("worker", "operator", "owner")
 
 
 def _every_key() -> str:
@@ -198,6 +218,8 @@ def acl_lines(
     load_scripts: bool = False,
     prunes: bool = False,
     replaces: bool = False,
+    notifies: bool = False,
+    webhooks: bool = False,
 ) -> list[str]:
     """Return the `ACL SETUSER` command that makes a user of this role, as one line per user; an application has one user for each role.
 
@@ -217,6 +239,9 @@ def acl_lines(
         prunes: Whether a worker may delete dead letters, as `dead_letter_ttl` and `max_dead_letters` ask for.
         replaces: Whether a producer or pipeline may take commands out of line, as `Unique(wins="latest")` does, and answer their callers.
             Without this right such a dispatch fails with `MayNotReplace`. Workers always have the right, operators never dispatch.
+        notifies: Whether the user may tell, on the namespace's channels, as a bus with a `RedisNotifier` does (producers, pipelines,
+            workers), and listen there and consume hints (workers, operators, owners).
+        webhooks: Whether a worker may deliver webhooks, and an operator or owner put them. Their records have the secrets.
 
     Raises:
         InvalidSettings: A name or password cannot be written in such a line.
@@ -233,8 +258,16 @@ def acl_lines(
         raise InvalidSettings("replaces: of a producer or pipeline; an operator does not dispatch")
     pruning = _PRUNING if prunes and role == "worker" else ()
     replacing = _REPLACING if replaces and role != "worker" else ()
-    grants = (*_GRANTS[role], *pruning, *replacing)
+    grants = (
+        *_GRANTS[role],
+        *pruning,
+        *replacing,
+        *(_notices(role) if notifies else ()),
+        *(_WEBHOOKS if webhooks and role in _HEAR else ()),
+    )
     head = ["ACL", "SETUSER", name, "reset", *((f">{password}", "on") if password else ("off",)), "resetchannels", "-@all"]
+    if notifies:
+        head += [*_channels(namespace), *_allowed(_channel_commands(role))]
     head += _allowed(f"{_EVERYONE} {_LOADING}" if load_scripts or role in ("worker", "operator") else _EVERYONE)
     # A request is checked as a whole, against one selector: a script names the keys of its whole role.
     every_key = " ".join(dict.fromkeys(key for _, keys in grants for key in keys.split()))
@@ -247,6 +280,23 @@ def acl_lines(
             *dict.fromkeys(command for commands, _ in grants for command in _allowed(commands) if command not in _UNKNOWN_TO_62),
         ]
     return [" ".join([*head, *rules])]
+
+
+def _notices(role: Role) -> tuple[tuple[str, str], ...]:
+    """Return the rights to hints: who sends adds to them, who may wake others takes from them."""
+    return (*(_TELLING if role in _TELL else ()), *(_HEARING if role in _HEAR else ()))
+
+
+def _channels(namespace: str) -> Iterable[str]:
+    """Return the patterns of channels: who subscribes to a pattern may only if it is one of these, letter by letter."""
+    return [f"&command_bus:{namespace}:{kind}:*" for kind in ("work", "settled", "lease_lost")]
+
+
+def _channel_commands(role: Role) -> str:
+    """Return the commands of channels. A channel is no key: the namespace's are named beside them."""
+    return " ".join(
+        [*(["publish"] if role in _TELL else []), *(["subscribe psubscribe unsubscribe punsubscribe"] if role in _HEAR else [])]
+    )
 
 
 def _patterns(namespace: str, names: str) -> Iterable[str]:

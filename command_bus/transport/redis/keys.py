@@ -45,7 +45,7 @@ class ShardKeys:
         dead: Stream of dead letters.
         workers: Hash of consumer name -> what the worker publishes of itself.
         interrupts: Hash of mailbox name -> request to end an attempt.
-        unique: Hash of unique key -> the command that stands for it (see `lua/shared/unique.lua`).
+        unique: Hash of unique key -> the command that holds it (see `lua/shared/unique.lua`).
         rules: Hash of what limits apply.
         limits: Hash of what limits have spent, and who waits for one; of the first shard only.
         places: Sorted set of the queues and places of limits; of the first shard only.
@@ -58,14 +58,23 @@ class ShardKeys:
         mailboxes: Prefix of the mailboxes' names.
         marks: Prefix of the marks' names.
         last_batches: Prefix of the names of producers' last batches.
+        notes: Prefix of the names of books of notes (see `transport.notes`); of the first shard only.
         outs: Prefix of the names of streams of follow-ups for other shards.
+        sides: Prefix of the names of side records.
+        suspended: Hash of mailbox name -> since when, and which durable command waits there.
         relays: Prefix of the names of what was taken of those of other shards.
         bulk: Prefix of the names of a dispatch's keys.
+        hints: Prefix of the names of hints, the new commands of a type for which nothing was woken yet; of the first shard only.
+        audit: Stream of what operators did; of the first shard only.
+        trends: Stream of figures over time; of the first shard only.
+        history: Stream of the ends of commands that have a history.
+        history_ids: Hash of command id -> entry in that stream.
         inboxes: Prefix of the inboxes' names.
     """
 
     __slots__ = (
         "active",
+        "audit",
         "bulk",
         "commands",
         "dead",
@@ -78,6 +87,9 @@ class ShardKeys:
         "fence",
         "fired",
         "flows",
+        "hints",
+        "history",
+        "history_ids",
         "inboxes",
         "interrupts",
         "last_batches",
@@ -87,6 +99,7 @@ class ShardKeys:
         "mailboxes",
         "marks",
         "meta",
+        "notes",
         "outs",
         "parked",
         "paused",
@@ -96,7 +109,10 @@ class ShardKeys:
         "relays",
         "rules",
         "schedules",
+        "sides",
         "stats",
+        "suspended",
+        "trends",
         "turns",
         "unique",
         "watched",
@@ -138,8 +154,12 @@ class ShardKeys:
         self.inboxes = prefix + "in:"
         self.last_batches = prefix + "p:"
         self.bulk = prefix + "b:"
-        self.outs = prefix + "out:"
+        self.hints, self.audit, self.trends = prefix + "hint:", prefix + "audit", prefix + "trends"
+        self.history, self.history_ids = prefix + "history", prefix + "history:ids"
+        self.notes, self.outs = prefix + "note:", prefix + "out:"
         self.relays = prefix + "relayed:"
+        self.sides = prefix + "x:"
+        self.suspended = prefix + "suspended"
 
     def mailbox(self, name: str) -> str:
         """Return the name of a mailbox's stream."""
@@ -148,6 +168,10 @@ class ShardKeys:
     def mark(self, command_id: str) -> str:
         """Return the name of a command id's mark (see `transport.marks`)."""
         return self.marks + command_id
+
+    def side(self, command_id: str) -> str:
+        """Return the name of a durable command's side record (see `lua/shared/arrive.lua`)."""
+        return self.sides + command_id
 
     def last_batch(self, producer: str) -> str:
         """Return the name of the answer to a producer's last batch."""
@@ -181,9 +205,9 @@ class ShardKeys:
         """Return the name of the stream of outcomes of a dispatch's commands."""
         return self.bulk + encoded(dispatch_id) + ":out"
 
-    def keeping(self, dispatch_id: str | None, otherwise: str) -> tuple[str, str]:
-        """Return record and outcomes of the dispatch that keeps an outcome; without one `otherwise` twice, which a script leaves alone."""
-        return (otherwise, otherwise) if dispatch_id is None else (self.dispatch(dispatch_id), self.outcomes(dispatch_id))
+    def keeping(self, dispatch_id: str) -> tuple[str, str]:
+        """Return record and outcomes of the dispatch that keeps an outcome; without one (an empty id) those of the history."""
+        return (self.dispatch(dispatch_id), self.outcomes(dispatch_id)) if dispatch_id else (self.history_ids, self.history)
 
     def rejects(self, dispatch_id: str) -> str:
         """Return the name of the rows of a dispatch that are no commands."""

@@ -18,7 +18,7 @@ from command_bus.transport.steps import NO_SNOOZES, Snoozes
 __all__ = ["PLACE", "MailboxRecord", "parse_record", "parse_started", "refuse_newer", "snoozes_of"]
 
 _FIELDS = 7
-_STATES = frozenset({"", "r", "h", "H", "w", "s", "o", "O", "l", "q"})
+_STATES = frozenset({"", "r", "h", "H", "w", "s", "o", "O", "l", "q", "u", "U"})
 _NEWER = b"newer"
 _SNOOZES = "z"
 PLACE = "place=1"
@@ -30,11 +30,12 @@ class MailboxRecord(NamedTuple):
     """A mailbox's record.
 
     Attributes:
-        state: `r` or `o` ready, `h`, `H` or `O` held, `w` waits for a retry, `l` waits for a limit, `q` waits in the line, `s` stopped;
+        state: `r` or `o` ready, `h`, `H` or `O` held, `w` waits for a retry, `l` waits for a limit, `q` waits in the line, `s` stopped,
+            `u` or `U` suspended;
             empty if the mailbox has no record; others are of a later release.
-        activation: Id of its entry in the ready stream; empty in the states `w`, `l`, `q` and `s`.
+        activation: Id of its entry in the ready stream; empty in the states `w`, `l`, `q`, `s`, `u` and `U`.
         fence: Of the command that runs; empty if none does.
-        message: Id of the command that runs, or of a lone one that was or is in the line; else empty.
+        message: Id of the command that runs or is suspended, or of a lone one that was or is in the line; else empty.
         attempt: How often the oldest command was started.
         first_ms: When it was first started; 0 if it never was, below zero: when it was replayed while parked, or woken after a snooze.
         holder: The lease under which the command runs: a worker's name, `#` and what tells its leases apart; in the state `q` its place; else
@@ -74,7 +75,7 @@ class MailboxRecord(NamedTuple):
     @property
     def is_lone(self) -> bool:
         """Whether its only command has no entry in the mailbox's stream."""
-        return self.state in ("o", "O") or (self.state == "q" and self.message != "")
+        return self.state in ("o", "O", "U") or (self.state == "q" and self.message != "")
 
     def snoozes_of(self, message: str) -> Snoozes:
         """Return how often its oldest command was put off by its handler: nothing if that is another one than the part is of.

@@ -233,6 +233,10 @@ async def open_namespace(connections: Connections, keys: KeySpace, settings: Bus
     """
     servers = [connections.at(shard.prefix) for shard in keys.shards]
     found = [await inspect_server(server) for server in dict.fromkeys(servers)]
+    if isinstance(connections.factory, FollowingClients) and any(facts.role == "slave" for facts in found):
+        raise TransportUnavailable(
+            f"{connections.label} is in a failover: a primary has just become a replica; try again in a moment"
+        )
     for facts in found:
         for warning in judge(facts, connections.label, settings):
             if warning not in _warned:  # once per process: a test suite opens many buses

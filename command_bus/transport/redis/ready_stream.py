@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError, ResponseError
@@ -15,10 +15,29 @@ from command_bus.transport.redis.connection.errors import is_not_permitted
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import REACTIVATE
 
-__all__ = ["delete_entries", "ensure_ready", "mailbox_of", "repair_page", "why_gone"]
+__all__ = ["RepairedPage", "delete_entries", "ensure_ready", "mailbox_of", "repair_page", "why_gone"]
 
 _log = logging.getLogger("command_bus.worker")
 _PAGE = 200
+_WAITING = (b"l|", b"w|", b"u|")
+"""How records begin whose mailbox needs no activation: it waits for a limit, a retry, or what its side record is to have."""
+_LIMITED = b"l|"
+
+
+class RepairedPage(NamedTuple):
+    """The result of a look at a page of mailboxes.
+
+    Attributes:
+        cursor: Of the next page; 0 after the last.
+        repaired: How many mailboxes got an activation.
+        part: Which part of all mailboxes with work the page was.
+        limited: Those that wait for a limit.
+    """
+
+    cursor: int
+    repaired: int
+    part: float
+    limited: list[str]
 
 
 def mailbox_of(fields: dict[bytes, bytes]) -> str:
@@ -76,19 +95,19 @@ async def why_gone(connections: Connections, keys: ShardKeys) -> str:
 
 
 async def _repair_all(connections: Connections, keys: ShardKeys) -> None:
-    cursor, repaired, _ = await repair_page(connections, keys, 0)
+    cursor, repaired, *_ = await repair_page(connections, keys, 0)
     while cursor:
-        cursor, more, _ = await repair_page(connections, keys, cursor)
+        cursor, more, *_ = await repair_page(connections, keys, cursor)
         repaired += more
     if repaired:
         _log.warning("%s: %d mailboxes had lost their activation and got a new one", keys.ready, repaired)
 
 
-async def repair_page(connections: Connections, keys: ShardKeys, cursor: int) -> tuple[int, int, float]:
+async def repair_page(connections: Connections, keys: ShardKeys, cursor: int) -> RepairedPage:
     """Give a new activation to those mailboxes of a page that have lost theirs.
 
-    Returns:
-        The next cursor, how many mailboxes got one, and which part of all mailboxes with work the page was.
+    Raises:
+        CommandBusError: The server cannot be asked.
     """
 
     async def read(client: Redis) -> Any:
@@ -98,10 +117,12 @@ async def repair_page(connections: Connections, keys: ShardKeys, cursor: int) ->
         return await pipeline.execute()
 
     count, (following, states) = await connections.ask(read)
+    asked = [name for name, record in states.items() if record[:2] not in _WAITING]
     names: list[Any] = [keys.ready, keys.active, keys.paused, keys.parked, *keys.fair]
-    names += (keys.mailboxes.encode() + name for name in states)
-    repaired = int(await connections.run(REACTIVATE, names, [GROUP, *states])) if states else 0
-    return int(following), repaired, len(states) / count if count else 1.0
+    names += (keys.mailboxes.encode() + name for name in asked)
+    repaired = int(await connections.run(REACTIVATE, names, [GROUP, *asked])) if asked else 0
+    limited = [name.decode(errors="replace") for name, record in states.items() if record[:2] == _LIMITED]
+    return RepairedPage(int(following), repaired, len(states) / count if count else 1.0, limited)
 
 
 async def _create_group(client: Redis, keys: ShardKeys) -> bool:

@@ -13,6 +13,8 @@ __all__ = [
     "ADVANCE_AND_SEND",
     "BULK_COMMIT",
     "BULK_LOAD",
+    "BULK_LOAD_UNIQUE",
+    "CHANGE_NOTE",
     "CLAIM",
     "CONFIRM",
     "DELAYED_MAILBOXES",
@@ -30,6 +32,7 @@ __all__ = [
     "PRUNE_LETTERS",
     "REACTIVATE",
     "READ_MAILBOXES",
+    "RECORD_STEPS",
     "RECOUNT",
     "RELAY",
     "RELAYED",
@@ -43,12 +46,16 @@ __all__ = [
     "SCRIPTS",
     "SETTLE_DEAD_LETTER",
     "SWEEP_UNIQUE",
+    "TAKE_HINT",
+    "TELL",
     "WAKE_LIMITED",
     "Script",
 ]
 
 _FOLDER = files("command_bus.transport.redis").joinpath("lua")
 _USES = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
+_PART = re.compile(r"\w+(?:\([^)]*\))?")
+_NAME = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,7 @@ class Script:
 
     Attributes:
         name: Name of its file or folder.
-        text: The shared parts, then the script's own text.
+        text: The shared parts, then the script's own text. Some parts are one function, which defines theirs when it is called.
         sha: Digest of the text.
         shared: Names of the shared parts.
         without: The file of its folder that it lacks, if there is one.
@@ -83,17 +90,30 @@ def _files(name: str, without: str) -> list[str]:
     return [_read(name, file) for file in kept]
 
 
+def _shared(uses: str) -> str:
+    """Return the text of a shared part; of `name(part, …)` one function of that name, which defines the parts' functions when it is called.
+
+    Each function that a script defines costs time in every request. What few requests need is one function so.
+    """
+    opened, _, parts = uses.rstrip(")").partition("(")
+    if not parts:
+        return _read("shared", f"{uses}.lua")
+    texts = "".join(_read("shared", f"{part}.lua") for part in parts.split(", "))
+    return f"local function {opened}(...)\n{texts}return {opened}(...)\nend\n"
+
+
 def _load(name: str, *, without: str = "") -> Script:
-    """Read a script, and the parts in `lua/shared/` that its lines `-- uses: …` list, in that order.
+    """Read a script, and the parts in `lua/shared/` that its lines `-- uses: …` list, in that order (see `_shared`).
 
     Args:
         name: Of its file or folder.
         without: A file of its folder that most requests do not need. Each function that a script defines costs time in every request.
     """
     texts = _files(name, without)
-    uses = [found[1].split(", ") for found in map(_USES.search, texts) if found]
-    shared = tuple(dict.fromkeys(chain.from_iterable(uses)))
-    text = "".join([*(_read("shared", f"{part}.lua") for part in shared), "\n".join(texts)])
+    uses = [_PART.findall(found[1]) for found in map(_USES.search, texts) if found]
+    parts = tuple(dict.fromkeys(chain.from_iterable(uses)))
+    shared = tuple(chain.from_iterable(_NAME.findall(part.partition("(")[2] or part) for part in parts))
+    text = "".join([*map(_shared, parts), "\n".join(texts)])
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest(), shared, without)
 
 
@@ -107,6 +127,7 @@ PROMOTE = _load("promote")
 FILL_LINE = _load("fill_line")
 PRUNE_LETTERS = _load("prune_letters")
 DELAYED_MAILBOXES = _load("delayed_mailboxes")
+CHANGE_NOTE = _load("change_note")
 CLAIM = _load("claim")
 HOLD = _load("hold")
 REMOVE = _load("remove")
@@ -117,7 +138,11 @@ RELAYED = _load("relayed")
 SETTLE_DEAD_LETTER = _load("settle_dead_letter")
 REMOVE_WORKER = _load("remove_worker")
 SWEEP_UNIQUE = _load("sweep_unique")
+RECORD_STEPS = _load("record_steps")
+TAKE_HINT = _load("take_hint")
+TELL = _load("tell")
 BULK_LOAD = _load("bulk_load")
+BULK_LOAD_UNIQUE = _load("bulk_load_unique")
 BULK_COMMIT = _load("bulk_commit")
 OUTCOME_OFFSET = _load("outcome_offset")
 MAILBOX_HEADS = _load("mailbox_heads")
@@ -143,17 +168,22 @@ SCRIPTS = (
     FILL_LINE,
     PRUNE_LETTERS,
     DELAYED_MAILBOXES,
+    CHANGE_NOTE,
     CLAIM,
     HOLD,
     REMOVE,
     REACTIVATE,
+    RECORD_STEPS,
     RECOUNT,
     RELAY,
     RELAYED,
     SETTLE_DEAD_LETTER,
     REMOVE_WORKER,
     SWEEP_UNIQUE,
+    TAKE_HINT,
+    TELL,
     BULK_LOAD,
+    BULK_LOAD_UNIQUE,
     BULK_COMMIT,
     OUTCOME_OFFSET,
     MAILBOX_HEADS,

@@ -8,14 +8,17 @@ from command_bus.clock import mono
 from command_bus.settings import BusSettings
 from command_bus.transport.redis.admin.announcements import RedisAnnouncements
 from command_bus.transport.redis.bulk.dispatches import RedisBulkDispatches
+from command_bus.transport.redis.channels import RedisChannels
 from command_bus.transport.redis.connection.clients import clients_of
 from command_bus.transport.redis.connection.connections import Connections, Replicas
 from command_bus.transport.redis.connection.credentials import connection_options
 from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.connection.tls_probe import with_tls_hint
+from command_bus.transport.redis.durable.wishes import RedisWishes
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.limits.rules import RedisLimits
 from command_bus.transport.redis.namespace import Namespace, open_namespace
+from command_bus.transport.redis.notes import RedisNotes
 from command_bus.transport.redis.scheduling.store import RedisSchedules
 from command_bus.transport.redis.sending.locator import RedisLocator
 from command_bus.transport.redis.sending.marks import RedisMarks
@@ -53,10 +56,9 @@ class RedisTransport:
         self.shards = keys.count
         self.shard_of = keys.shard_of
         self.agreements = namespace
-        limits: dict[str, Any] = {"max_total_depth": settings.max_total_depth, "max_entities": settings.max_entities}
-        self._stream = StreamProducer(
-            connections, keys, max_pending=settings.max_pending, retention=Retention.of(settings), **limits
-        )
+        bounds = {"max_total_depth": settings.max_total_depth, "max_entities": settings.max_entities}
+        limits: dict[str, Any] = {**bounds, "retention": Retention.of(settings)}
+        self._stream = StreamProducer(connections, keys, max_pending=settings.max_pending, **limits)
         self.producer: Producer = self._stream  # an observer may stand before it
         self.replies = RpcHandler(connections, keys, has_blmpop=facts.has_blmpop)
         self.locations = RedisLocator(connections, keys)
@@ -67,6 +69,9 @@ class RedisTransport:
         self._reply_ttl = settings.reply_ttl
         self._patience = patience
         self._operator: RedisOperatorSide | None = None
+        self.wishes = RedisWishes(connections, keys, patience=patience)
+        self.channels = RedisChannels(connections, keys)
+        self.notes = RedisNotes(connections, keys, patience=patience)
         self.limits = RedisLimits(connections, keys, patience=patience)
         self.schedules = RedisSchedules(connections, keys, patience=patience, max_total_depth=settings.max_total_depth)
 
@@ -120,7 +125,7 @@ class RedisTransport:
     async def close(self) -> None:
         """See `Transport`. Each part is closed, whatever another raises."""
         try:
-            await all_of(self._stream.close(), self.replies.close(), self._close_operator())
+            await all_of(self._stream.close(), self.replies.close(), self.channels.close(), self._close_operator())
         finally:
             await self.connections.close()
 

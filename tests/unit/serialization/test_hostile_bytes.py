@@ -28,10 +28,11 @@ def ext(code: int, body: bytes) -> bytes:
 
 
 def sets_within_sets(levels: int) -> bytes:
-    body = b"\x90"
-    for _ in range(levels):
-        body = b"\x91" + ext(SET, body)
-    return body
+    parts, length = [b"\x90"], 1
+    for _ in range(levels):  # from the innermost out
+        parts.append(b"\x91\xc9" + struct.pack(">Ib", length, SET))
+        length += len(parts[-1])
+    return b"".join(reversed(parts))
 
 
 BAD = {

@@ -12,7 +12,7 @@ from command_bus import BusSettings, Command
 from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.target import Target
-from command_bus.spark.writing.command_mapping import command_mappings
+from command_bus.spark.writing.command_lookup import command_mappings
 from command_bus.spark.writing.encoder import BatchEncoder
 from command_bus.spark.writing.partition import PartitionDispatcher, RowReject
 from command_bus.transport.bulk import Opening

@@ -10,15 +10,26 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from command_bus import InvalidCommand, InvalidSettings
+from command_bus import BusSettings, Command, EntityId, HandlerRegistry, InvalidCommand, InvalidSettings, Unique
 from command_bus.serialization.announcements import read_description
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.msgpack import unpack
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.writing.announced import announced_mapping
 from command_bus.spark.writing.command_mapping import CommandMapping
+from command_bus.worker.descriptions import describe_commands
 
 PATTERN = "(a+)+$"
+registry = HandlerRegistry()
+
+
+class Pull(Command[None], entity="truck", unique=Unique(wins="latest", debounce=2.0)):
+    truck: EntityId
+
+
+@registry.handles(Pull)
+async def pull(command: Pull) -> None:
+    """Do nothing."""
 
 
 def mapping(fields: dict[str, Any], key: str | None = "truck", **policy: Any) -> CommandMapping:
@@ -69,6 +80,11 @@ def test_an_announced_priority_or_tenant_that_is_none_is_left_out(wrong: dict[st
     assert found.payload({"truck": "a"}, Limits())[2] == ""
 
 
-def test_an_announced_command_with_a_unique_key_is_refused() -> None:
-    with pytest.raises(InvalidSettings, match="loads do not fold"):
-        mapping({}, unique={"key": "Move", "wins": "first"})
+def test_an_announced_unique_key_is_that_of_the_class() -> None:
+    announced = json.loads(describe_commands(registry, BusSettings())["Pull"])["policy"]["unique"]
+    found = mapping({}, unique=announced).spec.unique
+    assert found == Unique("Pull", wins="latest", until="started", debounce=2.0)
+    assert mapping({}, unique=None).spec.unique is None
+    for later in ({"key": "Move", "wins": "lowest"}, {"key": "Move", "spread": 3}):
+        with pytest.raises(InvalidSettings, match="install the workers' release"):
+            mapping({}, unique=later)

@@ -21,7 +21,8 @@ from command_bus.serialization.models import codec_for
 pa = pytest.importorskip("pyarrow")
 
 from command_bus.spark.options import WriteOptions  # noqa: E402
-from command_bus.spark.writing.command_mapping import check_columns, command_mappings  # noqa: E402
+from command_bus.spark.writing.command_lookup import command_mappings  # noqa: E402
+from command_bus.spark.writing.command_mapping import check_columns  # noqa: E402
 from command_bus.spark.writing.field_checks import plans_of  # noqa: E402
 from command_bus.spark.writing.partition import RowReject, payload_check  # noqa: E402 - after the skip
 from tests.unit.spark.encoders import Offline, encode, why  # noqa: E402

@@ -91,7 +91,7 @@ def test_a_mapper_needs_no_command() -> None:
 @pytest.mark.parametrize("word", ["no", "0", "False"])
 def test_classes_by_value_can_be_forbidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, word: str) -> None:
     pytest.importorskip("pyarrow")
-    from command_bus.spark.writing.command_mapping import command_mappings, mapper_of
+    from command_bus.spark.writing.command_lookup import command_mappings, mapper_of
 
     class Touch:
         def __reduce__(self) -> tuple[Any, ...]:

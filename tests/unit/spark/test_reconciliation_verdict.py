@@ -45,6 +45,18 @@ def test_all_counts_exist() -> None:
     assert not judged.notes
 
 
+def test_folded_rows_are_no_commands_that_were_lost() -> None:
+    """Ten commands and five folded rows: one of the ten has no trace."""
+    state = dispatch_state(folded=5)
+    judged = verdict(Tally({"completed": 7, "superseded": 2, "folded": 5, "untraced": 1}, traced=14), state)
+    assert found(judged) == {"completed": 7, "superseded": 2, "folded": 5, "missing": 1}
+    assert "1 commands were accepted, but have no outcome" in judged.notes[0]
+    judged = verdict(Tally({"completed": 8, "superseded": 2, "folded": 5}, traced=15), state)
+    assert (judged.ok, judged.settled, judged.total) == (True, True, 15)
+    dropped = verdict(Tally({"completed": 10, "folded": 5, "untraced": 1}, traced=15), dispatch_state(folded=5, rejected_rows=1))
+    assert found(dropped)["dropped"] == 1
+
+
 def test_commands_without_a_trace_are_missing() -> None:
     judged = verdict(Tally({"completed": 8, "untraced": 2}, traced=8))
     assert found(judged) == {"completed": 8, "missing": 2}

@@ -15,7 +15,8 @@ pa = pytest.importorskip("pyarrow")
 
 from command_bus.messages.outgoing import Envelope  # noqa: E402 - after the skip
 from command_bus.spark.options import WriteOptions  # noqa: E402
-from command_bus.spark.writing.command_mapping import check_columns, command_mappings  # noqa: E402
+from command_bus.spark.writing.command_lookup import command_mappings  # noqa: E402
+from command_bus.spark.writing.command_mapping import check_columns  # noqa: E402
 from command_bus.spark.writing.partition import RowReject  # noqa: E402
 from tests.unit.spark.encoders import Offline, encode, why  # noqa: E402
 
@@ -169,6 +170,26 @@ def test_116_a_priority_that_is_neither_one_nor_a_column_is_refused_when_the_que
         check_columns(chosen, command_mappings(chosen, schema.names), schema)
 
 
-def test_117_a_mapper_s_command_with_a_unique_key_is_rejected() -> None:
-    (packed,) = encode(rows(count=[1]), mapper=lambda row: Folded(thing=row["thing"]))
-    assert "loads do not fold" in why(packed)
+def test_a_mapper_s_command_with_a_unique_key_is_that_of_dispatch() -> None:
+    dispatcher = Offline(keep=True)
+    (packed,) = encode(rows(count=[1]), mapper=lambda row: Folded(thing=row["thing"]), dispatcher=dispatcher)
+    assert packed == dispatcher.pack(Envelope(Folded(thing="t0"), command_id="c0"))
+    assert packed[1][7].key == "thing:t0:flow.folded"
+
+
+@pytest.mark.parametrize("priority", [None, "high"])
+def test_the_unique_key_of_a_row_is_what_dispatch_makes_of_it(priority: Any) -> None:
+    dispatcher = Offline(keep=True)
+    for thing in ("a", "a/b c", "x" * 300):
+        given = {"command_id": ["c0"], "thing": [thing]}
+        envelope = Envelope(Folded(thing=thing), command_id="c0", priority=priority)
+        assert encode(given, Folded, dispatcher=dispatcher, priority=priority) == [dispatcher.pack(envelope)]
+        builder = dispatcher.connection.builder
+        key, unique = dispatcher.pack(envelope)[1][7], builder.build(builder.of_item(envelope)).unique
+        assert key is not None
+        assert (key.key, key.mode, key.window_ms, key.longest_ms) == (
+            unique.key,
+            unique.mode,
+            unique.window_ms,
+            unique.longest_ms,
+        )

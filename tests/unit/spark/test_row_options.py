@@ -90,3 +90,18 @@ def test_large_rows_travel_compressed_and_small_ones_as_they_are(kind: type[Comm
 def test_a_mapper_s_commands_travel_compressed_too() -> None:
     packed = encode(ROWS, mapper=lambda row: Long(thing=row["thing"], count=row["count"], text="large " * 100))
     assert all(unpack_envelope(item[3]).compressed for _, item in packed)
+
+
+class Kept(Command[None], entity="thing", name="test.kept", history="1 h"):
+    thing: EntityId
+    count: int
+
+
+class KeptChecked(Checked, entity="thing", name="test.kept_checked", history="1 h"):
+    pass
+
+
+def test_a_dispatch_has_no_history_beside_its_outcomes() -> None:
+    mapped = encode(ROWS, mapper=lambda row: Kept(thing=row["thing"], count=row["count"]))
+    _, item = Offline(history="1 h").pack(Envelope(Kept(thing="x", count=1), command_id="a"))
+    assert versions_of([*encode(ROWS, Kept), *encode(ROWS, KeptChecked), *mapped, ("", item)]) == [None] * 7

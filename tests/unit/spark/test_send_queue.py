@@ -10,7 +10,7 @@ from command_bus.transport.bulk import LoadItem
 
 
 def item(mailbox: str, number: int, size: int = 10) -> LoadItem:
-    return mailbox, f"{mailbox}-{number}", b"", b"x" * size, mailbox, number, ""
+    return mailbox, f"{mailbox}-{number}", b"", b"x" * size, mailbox, number, "", None
 
 
 def test_a_full_mailbox_is_blocked_alone() -> None:

@@ -91,7 +91,7 @@ class TestSchemas:
         assert schema_of("outcomes").simpleString() == (
             "struct<dispatch_id:string,command_id:string,command:string,entity_type:string,entity:string,status:string,attempt:int,"
             "worker:string,accepted_at:timestamp,started_at:timestamp,finished_at:timestamp,fence:bigint,message:string,"
-            "error_type:string,error_message:string,result:string,shard:int,entry:string>"
+            "error_type:string,error_message:string,result:string,other:string,shard:int,entry:string>"
         )
 
 
@@ -102,7 +102,7 @@ class TestOutcomes:
             "dispatch_id": "d", "command_id": "c-1", "command": "Pay", "entity_type": "account", "entity": "a-1",
             "status": "completed", "attempt": 1, "worker": "w", "accepted_at": datetime(2026, 11, 21, 11, 59, 58, tzinfo=UTC),
             "started_at": datetime(2026, 11, 21, 11, 59, 59, tzinfo=UTC), "finished_at": AT_NOON, "fence": 7, "message": "5-1",
-            "error_type": None, "error_message": None, "result": '{"left":3}', "shard": 3, "entry": f"{NOON}-0",
+            "error_type": None, "error_message": None, "result": '{"left":3}', "other": None, "shard": 3, "entry": f"{NOON}-0",
         }  # fmt: skip
 
     @pytest.mark.parametrize(

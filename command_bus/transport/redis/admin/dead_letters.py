@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -18,9 +19,10 @@ from command_bus.transport.redis.scripts import SETTLE_DEAD_LETTER
 from command_bus.transport.steps import Settlement
 from command_bus.transport.unique_keys import stored_key
 
-__all__ = ["RedisDeadLetters"]
+__all__ = ["RedisDeadLetters", "shard_and_entry", "stored_letter"]
 
 _PAGE = 200
+_ENTRY = re.compile(r"[0-9]{1,19}(-[0-9]{1,19})?")
 
 
 class RedisDeadLetters(RetryingRequests):
@@ -31,17 +33,17 @@ class RedisDeadLetters(RetryingRequests):
         for index, keys in enumerate(self._keys.shards):
             async for page in self._entries(keys, keys.dead, "-"):
                 for entry, fields in page:
-                    yield _letter(index, entry, fields)
+                    yield stored_letter(index, entry, fields)
 
     async def get(self, letter_id: str) -> StoredDeadLetter | None:
         """Return one letter, or None."""
-        found_at = self._shard_and_entry(letter_id)
+        found_at = shard_and_entry(letter_id, self._keys.count)
         if found_at is None:
             return None
         index, entry = found_at
         keys = self._keys.shards[index]
         found: Any = await self._ask_once(keys, lambda client: client.xrange(keys.dead, entry, entry))
-        return _letter(index, found[0][0], found[0][1]) if found else None
+        return stored_letter(index, found[0][0], found[0][1]) if found else None
 
     async def oldest_ms(self) -> int | None:
         """Return when the oldest letter of all was written, by the server's clock, or None."""
@@ -51,14 +53,21 @@ class RedisDeadLetters(RetryingRequests):
         return min((int(page[0][0].partition(b"-")[0]) for page in pages if page), default=None)
 
     async def settle(
-        self, letter: StoredDeadLetter, verb: Resolution, left: Settlement, edited: bytes = b"", flow: str = ""
+        self,
+        letter: StoredDeadLetter,
+        verb: Resolution,
+        left: Settlement,
+        edited: bytes = b"",
+        flow: str = "",
+        *,
+        ending: bytes = b"",
     ) -> bool:
-        """Replay or discard a letter; False if it is gone already.
+        """Replay or discard a letter; False if it is gone already. Replayed with an ending, a durable command only undoes what it did.
 
         Raises:
             InvalidCommand: It is edited, and so much waits behind it that its mailbox cannot be written again.
         """
-        found_at = self._shard_and_entry(letter.id)
+        found_at = shard_and_entry(letter.id, self._keys.count)
         if found_at is None:
             return False
         index, entry = found_at
@@ -68,15 +77,16 @@ class RedisDeadLetters(RetryingRequests):
         names += [
             keys.mailbox(letter.mailbox),
             mark,
-            *keys.keeping(left.dispatch if left.outcome else None, mark),
+            *(keys.keeping(left.dispatch) if left.outcome else (mark, mark)),
             keys.watched,
             keys.events,
             keys.lone,
             keys.unique,
             *keys.fair,
+            keys.side(left.command_id) if left.side else mark,
         ]
         args = [GROUP, verb, entry, letter.mailbox, left.mark_ms, left.mark, left.outcome, edited]
-        args += [stored_key(letter.mailbox, left.unique), left.stander, flow or NORMAL_FLOW]
+        args += [stored_key(letter.mailbox, left.unique), left.stander, flow or NORMAL_FLOW, ending]
         answer = await self._run_once(keys, SETTLE_DEAD_LETTER, names, args)
         refuse_newer(answer, letter.mailbox)
         if answer == b"large":
@@ -97,16 +107,19 @@ class RedisDeadLetters(RetryingRequests):
         """Return dead letters behind `after` (empty: from the first) up to and with `until`, with their ids in the shard."""
         keys = self._keys.shards[shard]
         page = await self._ask(keys, lambda client: client.xrange(keys.dead, f"({after}" if after else "-", until, count=count))
-        return [(entry.decode(), _letter(shard, entry, fields)) for entry, fields in page]
-
-    def _shard_and_entry(self, letter_id: str) -> tuple[int, str] | None:
-        shard, _, entry = letter_id.partition("-")
-        if not shard.isdecimal() or int(shard) >= self._keys.count or not entry.replace("-", "").isdecimal():
-            return None
-        return int(shard), entry
+        return [(entry.decode(), stored_letter(shard, entry, fields)) for entry, fields in page]
 
 
-def _letter(shard: int, entry: bytes, fields: dict[bytes, bytes]) -> StoredDeadLetter:
+def shard_and_entry(letter_id: str, shards: int) -> tuple[int, str] | None:
+    """Return the shard of a dead letter and its id there; None if it is no such id."""
+    shard, _, entry = letter_id.partition("-")
+    if not shard.isdecimal() or int(shard) >= shards or not _ENTRY.fullmatch(entry):
+        return None
+    return int(shard), entry
+
+
+def stored_letter(shard: int, entry: bytes, fields: dict[bytes, bytes]) -> StoredDeadLetter:
+    """Return a dead letter from its entry in the stream."""
     return StoredDeadLetter(
         f"{shard}-{entry.decode()}",
         fields.get(b"m", b"").decode(errors="replace"),

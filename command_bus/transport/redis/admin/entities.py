@@ -5,6 +5,7 @@ Nothing here is a snapshot. Entities are found by scans, so one that comes or go
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -38,6 +39,8 @@ _STATES: dict[str, EntityState] = {
     "O": "running",
     "w": "retrying",
     "l": "limited",
+    "u": "suspended",
+    "U": "suspended",
 }
 
 
@@ -55,13 +58,13 @@ class RedisEntities(RetryingRequests):
                 names = [name for name in page if name not in seen and is_mailbox(name) and not is_wide(name.decode())]
                 seen.update(names)
                 if names:
-                    yield await self._look(keys, names)
+                    yield await self.look_at(keys, [name.decode() for name in names])
                 if not cursor:
                     break
 
     async def look(self, mailbox: str) -> StoredEntity:
         """Return one mailbox, also one without work."""
-        return (await self._look(self._keys.shards[self._keys.shard_of(mailbox)], [mailbox.encode()]))[0]
+        return (await self.look_at(self._keys.shards[self._keys.shard_of(mailbox)], [mailbox]))[0]
 
     async def now_ms(self) -> int:
         """Return the first shard's time."""
@@ -72,9 +75,11 @@ class RedisEntities(RetryingRequests):
         """Return a mailbox with its first `count` entries."""
         index = self._keys.shard_of(mailbox)
         keys = self._keys.shards[index]
-        record: bytes | None = await self._ask(keys, lambda client: client.hget(keys.active, mailbox))
+        record, (entries,) = await asyncio.gather(
+            self._ask(keys, lambda client: client.hget(keys.active, mailbox)),
+            read_mailboxes(partial(self._run, keys), keys, [(mailbox, OLDEST)], max(count, 1)),
+        )
         found = parse_record(record)
-        (entries,) = await read_mailboxes(partial(self._run, keys), keys, [(mailbox, OLDEST)], max(count, 1))
         lease = await self._lease(keys, found.activation) if found.is_held else None
         first = tuple((entry.decode(), fields.get(b"e", b"")) for entry, fields in entries[:count])
         return MailboxHead(lease, first, index)
@@ -142,18 +147,21 @@ class RedisEntities(RetryingRequests):
         pending = await self._ask(keys, read)
         return int(pending[0]["time_since_delivered"]) if pending else None
 
-    async def _look(self, keys: ShardKeys, names: list[bytes]) -> list[StoredEntity]:
-        texts = [name.decode() for name in names]
+    async def look_at(self, keys: ShardKeys, texts: list[str]) -> list[StoredEntity]:
+        """Return mailboxes of a shard, with or without work. One round trip, or two if something is paused."""
         wide = [*dict.fromkeys(map(scope_of, texts)), EVERYTHING]
 
         async def read(client: Redis) -> Any:
             pipeline = client.pipeline(transaction=False)
             for source in (keys.active, keys.paused, keys.parked, keys.delayed_counts):
-                pipeline.hmget(source, names)
+                pipeline.hmget(source, texts)
             pipeline.hmget(keys.paused, wide)
             return await pipeline.execute()
 
-        records, paused, parked, later, held = await self._ask(keys, read)
+        boxes = [keys.active, *map(keys.mailbox, texts)]
+        (records, paused, parked, later, held), lengths = await asyncio.gather(
+            self._ask(keys, read), self._run(keys, MAILBOX_HEADS, boxes, [len(keys.mailboxes)])
+        )
         holds = {scope: parse_hold(scope, value) for scope, value in zip([*texts, *wide], [*paused, *held], strict=True) if value}
         if holds:
             members = [f"{PAUSE_END}{scope}" for scope in holds]
@@ -162,7 +170,6 @@ class RedisEntities(RetryingRequests):
                 scope: hold if end is None else replace(hold, until_ms=_ms(end))
                 for (scope, hold), end in zip(holds.items(), ends, strict=True)
             }
-        lengths = await self._run(keys, MAILBOX_HEADS, [keys.active, *map(keys.mailbox, texts)], [len(keys.mailboxes)])
         return [
             surveyed(text, holds, *facts)
             for text, *facts in zip(texts, records, parked, later, lengths[::2], lengths[1::2], strict=True)

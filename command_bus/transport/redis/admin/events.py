@@ -24,7 +24,7 @@ from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.tasks import end_tasks
 
-__all__ = ["RedisEventStreams"]
+__all__ = ["RedisEventStreams", "stored_event"]
 
 _BLOCK = 2.0
 _PAGE = 500
@@ -81,6 +81,16 @@ class RedisEventStreams(RetryingRequests):
         last: list[Any] = await self._everywhere(lambda client, keys: client.xrevrange(keys.events, count=1))
         return [entries[0][0].decode() if entries else BEFORE_ALL for entries in last]
 
+    async def lost(self, after: Sequence[str]) -> list[bool]:
+        """See `EventStreams`."""
+
+        async def ask(keys: ShardKeys, last: str) -> bool:
+            if last == BEFORE_ALL:
+                return False
+            return not await self._ask(keys, _range, keys.events, last, last)
+
+        return await asyncio.gather(*(ask(keys, last) for keys, last in zip(self._keys.shards, after, strict=True)))
+
     async def kept(self, after: Sequence[str]) -> AsyncIterator[StoredEvent]:
         """Yield the events behind an event in each shard up to now, shard by shard.
 
@@ -92,7 +102,7 @@ class RedisEventStreams(RetryingRequests):
             while True:
                 page: Any = await self._ask(keys, _range, keys.events, "(" + last, end)
                 for entry, fields in page:
-                    yield _stored(shard, entry.decode(), fields)
+                    yield stored_event(shard, entry.decode(), fields)
                 if len(page) < _PAGE:
                     break
                 last = page[-1][0].decode()
@@ -169,7 +179,7 @@ class _Feed:
         answer: Any = await pipe.request(*request)
         if answer:
             page = [
-                _stored(self.shard, entry.decode(), dict(zip(flat[::2], flat[1::2], strict=False)))
+                stored_event(self.shard, entry.decode(), dict(zip(flat[::2], flat[1::2], strict=False)))
                 for entry, flat in answer[0][1]
             ]
             self.last = page[-1].id
@@ -186,7 +196,8 @@ def _kept(value: bytes) -> int:
     return int(value) if value.isdigit() else 0
 
 
-def _stored(shard: int, entry: str, fields: dict[bytes, bytes]) -> StoredEvent:
+def stored_event(shard: int, entry: str, fields: dict[bytes, bytes]) -> StoredEvent:
+    """Return an event from its entry in the stream."""
     facts = fields.get(b"v", b"").decode(errors="replace").split("|", 4)
     mailbox = fields.get(b"m", b"").decode(errors="replace")
     return StoredEvent(shard, entry, facts + [""] * (5 - len(facts)), mailbox, fields.get(b"c", b""))

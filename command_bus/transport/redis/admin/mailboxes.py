@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from command_bus.transport.entry_text import envelope_in
-from command_bus.transport.mailboxes import is_mailbox
+from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, scope_of
 from command_bus.transport.records import Contents, StoredEntity, Waiting
 from command_bus.transport.redis.admin.entities import RedisEntities
-from command_bus.transport.redis.admin.held_keys import SCANNED, page_of_keys
+from command_bus.transport.redis.admin.held_keys import SCANNED, held_among, scan_keys
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.connection.retrying import RetryingRequests
@@ -20,8 +20,9 @@ from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
 from command_bus.transport.redis.mailbox_record import refuse_newer
 from command_bus.transport.redis.scripts import MAILBOX_HEADS, REMOVE, RESCHEDULE
+from command_bus.transport.redis.worker.step_arguments import encode_follow_up
 from command_bus.transport.steps import Settlement
-from command_bus.transport.unique_keys import StoredKey, stored_key
+from command_bus.transport.unique_keys import StoredKey, mailbox_of_key, stored_key
 
 __all__ = ["RedisMailboxes"]
 
@@ -104,8 +105,8 @@ class RedisMailboxes(RetryingRequests):
             if not cursor:
                 return
 
-    async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Settlement]]) -> int:
-        """Take waiting commands out of line, answering their callers; how many there still were."""
+    async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Settlement]], *, fresh: bool = False) -> int:
+        """Take waiting commands out of line, answering their callers; how many there still were. With `fresh` only those never started."""
         keys = self._keys_of(mailbox)
         names = [
             keys.ready,
@@ -122,17 +123,27 @@ class RedisMailboxes(RetryingRequests):
             keys.lone,
             keys.unique,
             *keys.fair,
+            keys.paused,
+            keys.suspended,
         ]
-        args: list[Any] = [GROUP, mailbox, self._reply_ttl_ms]
+        args: list[Any] = [GROUP, mailbox, self._reply_ttl_ms, int(fresh)]
         for command, left in commands:
             mark = keys.mark(left.command_id)
             names += (
                 mark,
                 keys.inbox(left.inbox) if left.reply else mark,
-                *keys.keeping(left.dispatch if left.outcome else None, mark),
+                *(keys.keeping(left.dispatch) if left.outcome else (mark, mark)),
+                keys.side(left.command_id) if left.side else mark,
             )
             args += (f"d:{command.id}" if command.delayed else command.id, left.mark_ms, left.mark, left.reply, left.outcome)
             args.append(stored_key(mailbox, left.unique))
+            told: list[Any] = ["", 0, "", ""]
+            if left.waiting is None:
+                names += (mark, mark)
+            else:
+                told.clear()
+                encode_follow_up(self._keys, keys, left.waiting, names, told)
+            args += (told[0], told[2], told[3])
         answer = await self._run_once(keys, REMOVE, names, args)
         refuse_newer(answer, mailbox)
         return int(answer)
@@ -156,19 +167,42 @@ class RedisMailboxes(RetryingRequests):
         return None
 
     async def release_key(self, mailbox: str, key: str) -> bool:
-        """Release a unique key; whether it was held. The command that stands for it stays where it is."""
+        """Release a unique key; whether it was held. The command that holds it stays where it is."""
         keys = self._keys_of(mailbox)
         return bool(await self._ask_once(keys, lambda client: client.hdel(keys.unique, stored_key(mailbox, key))))
 
     async def unique_keys(self, mailbox: str, entity: str, scan: int) -> tuple[list[StoredKey], bool]:
         """See `Mailboxes`."""
         keys, cursor, found = self._keys_of(mailbox), 0, list[StoredKey]()
+        prefix = stored_key(mailbox, f"{entity}:")
         for _ in range(-(-scan // SCANNED)):
-            cursor, page = await self._ask_once(keys, page_of_keys, keys, mailbox, entity, cursor)
-            found += page
+            cursor, page, _ = await self._ask_once(keys, scan_keys, keys, cursor, prefix)
+            found += await self._ask_once(keys, held_among, keys, page)
             if not cursor:
                 break
-        return list(dict.fromkeys(found)), not cursor
+        return [each._replace(key=each.key.removeprefix(prefix)) for each in dict.fromkeys(found)], not cursor
+
+    async def held_keys(self, shard: int, scope: str, after: str, limit: int, scan: int) -> tuple[list[StoredKey], bool]:
+        """See `Mailboxes`."""
+        keys, cursor, seen = self._keys.shards[shard], 0, 0
+        best: dict[str, StoredKey] = {}
+        while seen < scan:
+            cursor, page, looked_at = await self._ask_once(keys, scan_keys, keys, cursor)
+            seen += looked_at
+            last = max(best) if len(best) >= limit else None
+            wanted = [
+                (key, stander)
+                for key, stander in page
+                if key > after
+                and key.count(":") > 1
+                and (last is None or key < last)
+                and scope in (EVERYTHING, scope_of(mailbox_of_key(key)))
+            ]
+            best |= {each.key: each for each in await self._ask_once(keys, held_among, keys, wanted)}
+            best = {key: best[key] for key in sorted(best)[:limit]}
+            if not cursor:
+                break
+        return [*best.values()], not cursor
 
     async def names(self) -> AsyncIterator[str]:
         """Yield every mailbox that has work, in no order, some perhaps twice."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 from command_bus.transport.redis.admin.dead_letters import RedisDeadLetters
 from command_bus.transport.redis.admin.entities import RedisEntities
 from command_bus.transport.redis.admin.events import RedisEventStreams
+from command_bus.transport.redis.admin.history import RedisHistory
 from command_bus.transport.redis.admin.holds import RedisHolds
 from command_bus.transport.redis.admin.interrupts import RedisInterrupts
+from command_bus.transport.redis.admin.journals import RedisJournals
 from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
 from command_bus.transport.redis.admin.obliteration import RedisObliteration
 from command_bus.transport.redis.admin.recounts import RedisRecounts
 from command_bus.transport.redis.admin.shares import RedisShares
 from command_bus.transport.redis.admin.statistics import RedisStatistics
+from command_bus.transport.redis.admin.suspensions import RedisSuspensions
 from command_bus.transport.redis.admin.type_records import RedisTypeRecords
+from command_bus.transport.redis.admin.views import RedisViews
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import KeySpace
 
@@ -40,4 +44,8 @@ class RedisOperatorSide:
         self.obliteration = RedisObliteration(connections, keys, patience=patience)
         self.events = RedisEventStreams(connections, keys, patience=patience)
         self.recounts = RedisRecounts(connections, keys, patience=patience)
+        self.suspensions = RedisSuspensions(connections, keys, patience=patience)
+        self.history = RedisHistory(connections, keys, patience=patience)
+        self.views = RedisViews(connections, keys, patience=patience, entities=self.entities)
+        self.journals = RedisJournals(connections, keys, patience=patience)
         self.interrupts = RedisInterrupts(connections, keys, patience=patience)

@@ -52,9 +52,8 @@ class RedisShares(RetryingRequests):
     async def waiting(self) -> Counter[Flow]:
         """See `Shares`."""
         found: Counter[Flow] = Counter()
-        for each in await asyncio.gather(*(self._in_line(keys) for keys in self._keys.shards)):
-            found.update(each)
-        for each in await asyncio.gather(*(self._ready(keys, held=False) for keys in self._keys.shards)):
+        parts = [part for keys in self._keys.shards for part in (self._in_line(keys), self._ready(keys, held=False))]
+        for each in await asyncio.gather(*parts):
             found.update(each)
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from redis.asyncio import Redis
@@ -41,10 +42,12 @@ class RedisStatistics(RetryingRequests):
             dead=found["dead"],
             workers=tuple(found["workers"].values()),
             limited=found["limited"],
+            suspended=found["suspended"],
             now_ms=int(seconds) * 1000 + int(micros) // 1000,
             line=found["line"],
             starts=found["starts"],
             schedules=found["schedules"],
+            history=found["history"],
             schedule_ms=next((int(min(score, 2.0**53)) for name, score in found["first_due"] if name[:2] == b"s:"), None),
         )
 
@@ -69,7 +72,7 @@ _FIRST = 10
 """Members of `due` among which a schedule that is late is looked for, and ends of pauses: what matters stands first."""
 _NAMES = (
     "counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "groups", "workers", "first_due", "time", "limited",
-    "schedules", "flows",
+    "schedules", "history", "flows", "suspended",
 )  # fmt: skip
 
 
@@ -89,9 +92,11 @@ async def _read(client: Redis, keys: ShardKeys) -> dict[str, Any]:
     pipeline.time()
     pipeline.zlexcount(keys.places, "[q\n", "(q\x0b")
     pipeline.hlen(keys.schedules)
+    pipeline.xlen(keys.history)
     pipeline.hmget(keys.flows, "c0", "s0", "s1", "s2")
+    pipeline.hlen(keys.suspended)
     found: dict[str, Any] = dict(zip(_NAMES, await pipeline.execute(raise_on_error=False), strict=True))
-    for name, nothing in (("pending", {}), ("groups", []), ("schedules", 0)):
+    for name, nothing in (("pending", {}), ("groups", []), ("schedules", 0), ("history", 0), ("suspended", 0)):
         if isinstance(found[name], ResponseError):
             found[name] = nothing  # no stream or no group yet, or a user whose ACL is of an earlier release
     for answer in found.values():
@@ -99,14 +104,17 @@ async def _read(client: Redis, keys: ShardKeys) -> dict[str, Any]:
             raise answer
     in_use, *starts = found["flows"]
     found["starts"] = tuple(_number(value or b"0") for value in starts)
-    found["line"], found["oldest"] = None, []
-    if in_use is not None:
-        found["line"], found["oldest"] = await _line(client, keys)
-    found["waiting"] = []
-    if found["ready"] > _pending(found):
-        delivered = next((group["last-delivered-id"].decode() for group in found["groups"]), "0-0")
-        found["waiting"] = await client.xrange(keys.ready, min=f"({delivered}", count=1)
+    waits = found["ready"] > _pending(found)
+    delivered = next((group["last-delivered-id"].decode() for group in found["groups"]), "0-0")
+    (found["line"], found["oldest"]), found["waiting"] = await asyncio.gather(
+        _line(client, keys) if in_use is not None else _nothing((None, [])),
+        client.xrange(keys.ready, min=f"({delivered}", count=1) if waits else _nothing([]),
+    )
     return found
+
+
+async def _nothing(answer: Any) -> Any:
+    return answer
 
 
 async def _line(client: Redis, keys: ShardKeys) -> tuple[tuple[int, ...], list[int]]:

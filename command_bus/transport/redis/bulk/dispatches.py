@@ -19,11 +19,13 @@ from command_bus.clock import mono
 from command_bus.errors import DispatchConflict, DispatchFenced, Unconfirmed
 from command_bus.transport.bulk import DispatchFacts, EntityOwner, Loaded, LoadItem, Opening, OpenState, Version
 from command_bus.transport.redis.bulk.outcomes import RedisBulkOutcomes
+from command_bus.transport.redis.bulk.unique_loads import ASK_AGAIN, UniqueLoad
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
-from command_bus.transport.redis.scripts import BULK_COMMIT, BULK_LOAD, Script
+from command_bus.transport.redis.scripts import BULK_COMMIT, BULK_LOAD, BULK_LOAD_UNIQUE, Script
 from command_bus.transport.redis.sending.enqueue_arguments import flow_argument
+from command_bus.transport.retention import Retention
 from command_bus.transport.submissions import Admission
 
 __all__ = ["RedisBulkDispatches"]
@@ -43,6 +45,7 @@ class RedisBulkDispatches(RetryingRequests):
         max_depth: Commands that one mailbox may hold.
         max_total_depth: Commands that the namespace may hold.
         patience: Seconds for which a request is repeated before the server counts as unavailable.
+        retention: How long marks and replies of commands are kept that a load replaces.
         max_entities: Mailboxes that may have work at a time; None: any number.
     """
 
@@ -54,12 +57,14 @@ class RedisBulkDispatches(RetryingRequests):
         max_depth: int,
         max_total_depth: int,
         patience: float,
+        retention: Retention,
         max_entities: int | None = None,
     ) -> None:
         super().__init__(connections, keys, patience=patience)
         self._max_depth = max_depth
         self._max_total_depth = max_total_depth
         self._max_entities = max_entities
+        self._retention = retention
         self._remember_ms: dict[str, int] = {}
         self.outcomes = RedisBulkOutcomes(connections, keys, patience=patience)
 
@@ -99,8 +104,9 @@ class RedisBulkDispatches(RetryingRequests):
             TransportUnavailable: The server cannot be reached.
         """
         keys = self._keys.shards[shard]
+        if any(item[7] is not None for item in items):
+            return await self._load_unique(keys, version, items, backlog, sequenced=sequenced, entity_owner=entity_owner)
         dispatch_id = version.dispatch_id
-        total = self._max_total_depth if backlog is None else min(backlog, self._max_total_depth)
         boxes: dict[str, int] = {mailbox: box for box, mailbox in enumerate(suspects or (), 1)}
         runs: list[int] = []
         entities: list[str] = []
@@ -111,8 +117,7 @@ class RedisBulkDispatches(RetryingRequests):
             runs += (box, sum(1 for _ in run))
             entities.append(entity)
         args: list[Any] = [
-            version.number, self._keys.limits(total, self._max_entities), self._max_depth, len(keys.mailboxes), self._remembered(dispatch_id),
-            int(sequenced), len(boxes) if suspects is None else len(suspects),
+            *self._head(keys, version, backlog, sequenced=sequenced), len(boxes) if suspects is None else len(suspects),
             pack(f">{len(runs)}H", *runs), b"".join([item[2] for item in items]),
             "" if entity_owner is None else f"{entity_owner.run}|{entity_owner.partition}", int(entity_owner is not None and entity_owner.strict),
             flow_argument([item[6] for item in items]), *[item[3] for item in items],
@@ -132,12 +137,44 @@ class RedisBulkDispatches(RetryingRequests):
         answer: bytes = await self._retry(keys, BULK_LOAD, names, args)
         if answer == _DONE:
             return Loaded(done=True, admissions=[])
-        if answer == _GONE:
-            raise _fenced(version)
-        if entity_owner is not None and answer[:6] == _SPLIT:
-            raise _split(version, entity_owner, answer)
+        _check_loaded(version, entity_owner, answer)
         count = len(items)
         return Loaded(done=False, admissions=_admissions(answer[:count]), shared=int(answer[count:] or 0))
+
+    async def _load_unique(
+        self,
+        keys: ShardKeys,
+        version: Version,
+        items: Sequence[LoadItem],
+        backlog: int | None,
+        *,
+        sequenced: bool,
+        entity_owner: EntityOwner | None,
+    ) -> Loaded:
+        """Load a chunk in which commands have unique keys; it is asked again as long as others become those that it replaces."""
+        head = self._head(keys, version, backlog, sequenced=sequenced)
+        work = UniqueLoad(keys, version, items, head, retention=self._retention, entity_owner=entity_owner)
+        while True:
+            answer: bytes = await self._retry(keys, BULK_LOAD_UNIQUE, *work.request())
+            if answer == _DONE:
+                return Loaded(done=True, admissions=[])
+            _check_loaded(version, entity_owner, answer)
+            if answer[: len(ASK_AGAIN)] != ASK_AGAIN:
+                return work.loaded(answer)
+            work.told(answer)
+
+    def _head(self, keys: ShardKeys, version: Version, backlog: int | None, *, sequenced: bool) -> list[Any]:
+        """Return the first arguments of both scripts that load."""
+        total = self._max_total_depth if backlog is None else min(backlog, self._max_total_depth)
+        limits = self._keys.limits(total, self._max_entities)
+        return [
+            version.number,
+            limits,
+            self._max_depth,
+            len(keys.mailboxes),
+            self._remembered(version.dispatch_id),
+            int(sequenced),
+        ]
 
     async def reject(self, version: Version, rows: Iterable[tuple[str, bytes]], limit: int | None) -> bool:
         """See `BulkDispatches`.
@@ -247,6 +284,19 @@ def _admissions(codes: bytes) -> list[Admission]:
     return [_ADMISSIONS[code] for code in codes]
 
 
+def _check_loaded(version: Version, entity_owner: EntityOwner | None, answer: bytes) -> None:
+    """Check that a chunk was not refused as a whole.
+
+    Raises:
+        DispatchConflict: Another partition has begun one of its entities.
+        DispatchFenced: The version is not open.
+    """
+    if answer == _GONE:
+        raise _fenced(version)
+    if entity_owner is not None and answer[:6] == _SPLIT:
+        raise _split(version, entity_owner, answer)
+
+
 def _fenced(version: Version) -> DispatchFenced:
     return DispatchFenced(
         f"dispatch {version.dispatch_id!r} (version {version.number}) is not open: it was never opened, a later version is, or it was "
@@ -267,7 +317,7 @@ def _facts(dispatch_id: str, records: list[dict[bytes, bytes]], left_ms: int) ->
     """Combine the shards' records into one: a version is committed when every shard has committed it."""
     totals: Counter[bytes] = Counter()
     for record in records:
-        for name in (b"added", b"duplicates", b"rejected"):
+        for name in (b"added", b"duplicates", b"folded", b"replaced", b"rejected"):
             totals[name] += int(record.get(name, 0))
     first = records[0]
     opened = [int(record[b"open"]) for record in records if b"open" in record]
@@ -279,6 +329,8 @@ def _facts(dispatch_id: str, records: list[dict[bytes, bytes]], left_ms: int) ->
         done_ms=max(int(record.get(b"done_ms", 0)) for record in records),
         added=totals[b"added"],
         duplicates=totals[b"duplicates"],
+        folded=totals[b"folded"],
+        replaced=totals[b"replaced"],
         rejected=totals[b"rejected"],
         keep_ms=int(first.get(b"keep_ms", 0)),
         what=first.get(b"what", b"").decode(),

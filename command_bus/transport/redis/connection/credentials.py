@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ssl
 from typing import Any
-from urllib.parse import urlsplit
 
 from command_bus.errors import InvalidSettings
 from command_bus.server_urls import unverified
@@ -32,7 +31,7 @@ def connection_options(settings: BusSettings) -> dict[str, Any]:
         options["username"] = settings.username
     if settings.password is not None:
         options["password"] = settings.password.get_secret_value()
-    if "rediss" in urlsplit(url).scheme:
+    if url.startswith("rediss"):
         options |= _tls(settings)
     return options
 

@@ -32,6 +32,9 @@ class ServerWatch:
         ping: Asks the server whether it is there.
         availability: Of all servers of the bus; learns what is found out.
         fails_fast: Whether requests of senders are refused while the server is away.
+
+    Attributes:
+        refuses: Whether senders are refused: the server is away, and they shall not wait for it. Each dispatch asks, so it is a plain value.
     """
 
     def __init__(self, label: str, ping: Callable[[], Awaitable[Any]], availability: Availability, *, fails_fast: bool) -> None:
@@ -41,12 +44,8 @@ class ServerWatch:
         self._fails_fast = fails_fast
         self._probing: asyncio.Task[None] | None = None
         self._reason = ""
-        self.is_away = False
-
-    @property
-    def refuses(self) -> bool:
-        """Whether senders are refused: the server is away, and they shall not wait for it."""
-        return self.is_away and self._fails_fast
+        self._is_away = False
+        self.refuses = False
 
     def refusal(self) -> TransportUnavailable:
         """Return the error of what is refused: nothing of it was sent."""
@@ -83,13 +82,13 @@ class ServerWatch:
 
     def _away(self, error: TransportUnavailable) -> None:
         self._reason = error.message
-        if not self.is_away:
-            self.is_away = True
+        if not self._is_away:
+            self._is_away, self.refuses = True, self._fails_fast
             self._availability.away(self, self._label, error.message)
 
     def _back(self) -> None:
-        if self.is_away:
-            self.is_away = False
+        if self._is_away:
+            self._is_away = self.refuses = False
             self._availability.back(self, self._label)
 
     def _probed(self, task: asyncio.Task[None]) -> None:

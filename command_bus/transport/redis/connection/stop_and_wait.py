@@ -150,7 +150,7 @@ class StopAndWait(ABC, Generic[Item, Batch]):
         if batch is not self._posted:
             return  # it was given up
         if not self._is_answer(answer):
-            self._go_slow(batch, self._error_in(answer))
+            self._refused(batch, answer)
             return
         self._posted = None
         try:
@@ -179,6 +179,10 @@ class StopAndWait(ABC, Generic[Item, Batch]):
         if isinstance(error, TransportUnavailable):
             self._connections.count_reconnect()
         return error
+
+    def _refused(self, batch: Batch, answer: Any) -> None:
+        """Repeat a batch whose answer is none."""
+        self._go_slow(batch, self._error_in(answer))
 
     def _give_up(self, error: CommandBusError) -> None:
         """Wait no longer for the answer in flight; repeat the batch."""

@@ -10,9 +10,9 @@ import contextlib
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
 
 from command_bus.errors import TransportUnavailable
+from command_bus.server_urls import split_url
 
 __all__ = ["with_tls_hint"]
 
@@ -37,7 +37,7 @@ async def with_tls_hint(url: str) -> AsyncGenerator[None]:
 
 
 async def _hint(url: str) -> str | None:
-    parts = urlsplit(url)
+    parts = split_url(url)
     if parts.scheme not in ("redis", "rediss") or parts.hostname is None:
         return None
     with contextlib.suppress(OSError, TimeoutError, ValueError):

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlunsplit
 
 from redis import Redis as SyncRedis
 from redis import RedisError
@@ -24,7 +24,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from command_bus.errors import InvalidSettings
-from command_bus.server_urls import redacted
+from command_bus.server_urls import redacted, split_url
 
 __all__ = ["ClusterMap", "HostPort", "Locator", "SentinelPrimary", "TopologyUrl"]
 
@@ -64,7 +64,7 @@ class TopologyUrl:
         Raises:
             InvalidSettings: It is not of this form.
         """
-        parts = urlsplit(url)
+        parts = split_url(url)
         scheme, _, kind = parts.scheme.partition("+")
         login, at, hosts = parts.netloc.rpartition("@")
         path = [unquote(part) for part in parts.path.split("/") if part]

@@ -37,7 +37,7 @@ _log = logging.getLogger("command_bus.transport")
 
 @dataclass(slots=True)
 class _Question:
-    """What is sent for one mailbox; `over` has no message and no answer. The incarnation is empty if it was not known yet."""
+    """The request for one mailbox; `over` has no message and no answer. The incarnation is empty if it was not known yet."""
 
     verb: str
     incarnation: str

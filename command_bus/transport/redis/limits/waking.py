@@ -3,7 +3,8 @@
 Each limit that something waits for has one member of `due` in the first shard, at the time when the first may start. The worker that finds it due
 wakes as many as have tokens or places, in the order of their first refusals. Mailboxes of the first shard are made ready in the same script.
 Those of others are granted their start there, and then made ready in their own shard. What dies between leaves a grant, and a mailbox that
-waits: `sweep` compares them.
+waits: `sweep` compares them. Whatever else waits for a limit and is known to none asks again (`wake_forgotten`): workers find it when they look
+over all mailboxes (`Upkeep`), so that those are read once.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from command_bus.errors import CommandBusError
 from command_bus.randomness import JITTER
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.limits.rules import limit_keys
 from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
-from command_bus.transport.redis.scripts import LIMIT_LOOK, LIMITS, WAKE_LIMITED
+from command_bus.transport.redis.scripts import LIMITS, WAKE_LIMITED
 from command_bus.transport.redis.worker.due_work import Member, Performed
 from command_bus.transport.redis.worker.periodic import run_periodically
 
@@ -27,6 +29,8 @@ __all__ = ["LimitWork"]
 
 _log = logging.getLogger("command_bus.worker")
 _PAGE = 200
+_HOLDERS = (b"g\n", b"s\n")
+"""The prefixes of members of `places` that name a mailbox with a grant, or one that runs with a place."""
 _PAUSE = 5.0
 """Seconds between two pages of a sweep."""
 
@@ -57,7 +61,7 @@ class LimitWork:
         self._names = limit_keys(self._first)
         self._lease = lease
         self._cursor = 0
-        self._cursors = [0] * keys.count
+        self._after = dict.fromkeys(_HOLDERS, b"")
 
     async def perform(self, members: Sequence[Member]) -> Performed:
         """See `DueJob`."""
@@ -81,15 +85,25 @@ class LimitWork:
         return found
 
     async def _wake(self, granted: Sequence[tuple[str, int]]) -> None:
-        """Make mailboxes ready in their shards; take the grants of those back that do not wait."""
+        """Make mailboxes ready in their shards; take the grants of those back that do not wait.
+
+        A shard that fails costs no mailbox of another its turn. Its error is raised at the end, and `sweep` finds its grants.
+        """
         by_shard: dict[int, list[str]] = {}
         for mailbox, shard in granted:
             by_shard.setdefault(shard, []).append(mailbox)
+        failed: CommandBusError | None = None
         for shard, mailboxes in by_shard.items():
-            answers = await self._make_ready(self._keys.shards[shard], mailboxes)
+            try:
+                answers = await self._make_ready(self._keys.shards[shard], mailboxes)
+            except CommandBusError as error:
+                failed = error
+                continue
             for verb in (b"again", b"gone"):
                 if those := [name for name, answer in zip(mailboxes, answers, strict=True) if answer == verb]:
                     await self._limits(verb.decode(), those)
+        if failed is not None:
+            raise failed
 
     # What was lost.
 
@@ -99,21 +113,20 @@ class LimitWork:
         await run_periodically(self.sweep, asyncio.Event(), f"{self._first.prefix} limits", server.outage)
 
     async def sweep(self) -> float:
-        """Compare a page of passes with their mailboxes, and set right what differs; return the seconds until the next page."""
+        """Compare passes with their mailboxes, a page of grants and one of places, and set right what differs.
+
+        Return the seconds until the next page.
+        """
         server = self._connections.at(self._first.prefix)
         if not await server.ask(lambda client: client.exists(self._first.rules, self._first.limits)):
             return _PAUSE
         await self._incarnations.all()  # before anything is read: what is decided from it is of this time
         await self._copy_rules()
         seconds, micros = await server.ask(lambda client: client.time())
-        page: Any = await server.ask(lambda client, cursor: client.hscan(self._first.limits, cursor, count=_PAGE), self._cursor)
-        self._cursor, fields = page
-        passes = [_pass_in(name, value) for name, value in fields.items() if name[:2] == b"p\n"]
-        buckets = [name[2:].decode() for name in fields if name[:2] == b"b\n"]
-        if buckets:
-            await self._limits("clean", buckets)
-        records = await self._records([(each.mailbox, each.shard) for each in passes])
         now_us = int(seconds) * 1_000_000 + int(micros)
+        await self._clean(now_us)
+        passes = await self._passes()
+        records = await self._records([(each.mailbox, each.shard) for each in passes])
         verbs: dict[str, list[str]] = {}
         for each in passes:
             verb = _verdict(each, records[each.mailbox], now_us - self._lease * 1e6)
@@ -124,29 +137,47 @@ class LimitWork:
         for verb, mailboxes in verbs.items():
             _log.info("limits: %d grants were lost (%s)", len(mailboxes), verb)
             await self._limits(verb, mailboxes)
-        for shard in range(self._keys.count):
-            await self._find_forgotten(shard)
         return _PAUSE * JITTER.uniform(0.8, 1.2)
 
-    async def _find_forgotten(self, shard: int) -> None:
-        """Wake those mailboxes of a page that wait for a limit and stand in no queue: they ask again."""
-        keys = self._keys.shards[shard]
-        server = self._connections.at(keys.prefix)
-        page: Any = await server.ask(lambda client, cursor: client.hscan(keys.active, cursor, count=_PAGE), self._cursors[shard])
-        self._cursors[shard], records = page
-        names = [name.decode() for name, record in records.items() if record[:2] == b"l|"]
+    async def _clean(self, now_us: int) -> None:
+        """Forget those buckets of a page that are full."""
+        server = self._connections.at(self._first.prefix)
+        page: Any = await server.ask(lambda client, at: client.hscan(self._first.limits, at, "b\n*", _PAGE), self._cursor)
+        self._cursor, fields = page
+        if full := [name[2:].decode() for name, value in fields.items() if _is_full(value, now_us)]:
+            await self._limits("clean", full)
+
+    async def _passes(self) -> list[_Pass]:
+        """Return the passes of the next page of grants, and of the next page of places."""
+        server = self._connections.at(self._first.prefix)
+        mailboxes: list[bytes] = []
+        for kind in _HOLDERS:
+            first, end = self._after[kind] or b"[" + kind, b"(" + kind[:1] + b"\x0b"
+            page: Any = await server.ask(
+                lambda client, since, until: client.zrangebylex(self._first.places, since, until, 0, _PAGE), first, end
+            )
+            self._after[kind] = b"(" + page[-1] if len(page) == _PAGE else b""
+            mailboxes += [member.rpartition(b"\n")[2] for member in page]
+        names = [b"p\n" + mailbox for mailbox in dict.fromkeys(mailboxes)]
         if not names:
-            return
-        flat: Any = await self._connections.at(self._first.prefix).run(
-            LIMIT_LOOK, [self._first.rules, self._first.limits, self._first.places], ["stand", *names]
-        )
-        granted = await self._connections.at(self._first.prefix).ask(
-            lambda client: client.hmget(self._first.limits, [f"p\n{name}" for name in names])
-        )
-        stand = {name.decode() for name in flat[::5]} | {name for name, found in zip(names, granted, strict=True) if found}
-        if forgotten := [name for name in names if name not in stand]:
-            _log.warning("%s: %d mailboxes waited for a limit in no queue", keys.active, len(forgotten))
-            await self._make_ready(keys, forgotten)
+            return []
+        values: Any = await server.ask(lambda client: client.hmget(self._first.limits, names))
+        return [_pass_in(name, value) for name, value in zip(names, values, strict=True) if value is not None]
+
+    async def wake_forgotten(self, shard: int, mailboxes: Sequence[str]) -> None:
+        """Wake those of a shard's mailboxes that wait for a limit, stand in no queue and have no grant: they ask again.
+
+        Args:
+            shard: Its number.
+            mailboxes: Those that waited a moment ago.
+        """
+        keys = self._keys.shards[shard]
+        await self._incarnations.of(keys)  # before anything is read
+        names = [f"{kind}\n{mailbox}" for mailbox in mailboxes for kind in "wp"]
+        known: Any = await self._connections.at(self._first.prefix).ask(lambda client: client.hmget(self._first.limits, names))
+        forgotten = [mailbox for mailbox, *found in zip(mailboxes, known[::2], known[1::2], strict=True) if not any(found)]
+        if forgotten and (woken := (await self._make_ready(keys, forgotten)).count(b"woken")):
+            _log.warning("%s: %d mailboxes waited for a limit in no queue", keys.active, woken)
 
     async def _records(self, mailboxes: Sequence[tuple[str, int]]) -> dict[str, MailboxRecord]:
         records: dict[str, MailboxRecord] = {}
@@ -179,6 +210,15 @@ def _pass_in(name: bytes, value: bytes) -> _Pass:
     head, activation, *_ = value.decode().split("\n")
     kind, _, at, shard = head.split("|")
     return _Pass(name[2:].decode(), kind, int(at), int(shard), activation)
+
+
+def _is_full(value: bytes, now_us: int) -> bool:
+    """Return whether a bucket is full, as far as can be read: nothing is reserved or held, either."""
+    try:
+        full_us, reserved, held_us = map(float, value.split(b"|"))
+    except ValueError:
+        return True
+    return full_us <= now_us and held_us <= now_us and not reserved
 
 
 def _verdict(each: _Pass, record: MailboxRecord, lost_before_us: float) -> str:

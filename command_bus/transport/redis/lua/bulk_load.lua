@@ -1,6 +1,6 @@
 -- bulk_load: accept a chunk of a dispatch into its mailboxes, in order, as far as its version and the limits allow.
 --
--- uses: record, newer, lone, holds, line_turns, line_served, line, admission, events
+-- uses: record, newer, lone, holds, open_line(line_turns, line_served, line), admission, events, loading
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -49,9 +49,8 @@ local home, strict, homes = ARGV[10], ARGV[11] == '1', KEYS[11]
 local lone, flows, first_box, head = KEYS[12], KEYS[13], 15, 12
 local call, byte, sub = redis.call, string.byte, string.sub
 
-local state = call('HMGET', record, 'open', 'done')
-if state[2] and tonumber(state[2]) >= tonumber(version) then return 'done' end
-if state[1] ~= version then return 'gone' end
+local closed = closed_version(record, version)
+if closed then return closed end
 
 -- The command id follows the array's head and the version in every envelope, as MessagePack text (of up to 31, 255 or 65,535 bytes).
 local function id_of(envelope)
@@ -69,26 +68,12 @@ local numbers = {}
 if sequenced then
   local entities = {}
   for run = 1, #runs / 4 do entities[run] = ARGV[head + 2 * count + run] end
-  local found = call('HMGET', last, unpack(entities))
-  for run, entity in ipairs(entities) do numbers[entity] = tonumber(found[run] or '-inf') end
+  numbers = last_numbers(last, entities)
 end
 
--- An entity's commands keep their order only if one task writes them. If another run has begun it (a job that is run again), this run takes over.
-local from = head + count + (sequenced and count + #runs / 4 or 0)
-local fresh, shared = {}, 0
-if home ~= '' and #ARGV > from then
-  local run = string.match(home, '^[^|]*|')
-  local begun = call('HMGET', homes, unpack(ARGV, from + 1))
-  for i, other in ipairs(begun) do
-    if other and other ~= home and sub(other, 1, #run) == run then
-      if strict then return 'split|' .. sub(other, #run + 1) .. '|' .. ARGV[from + i] end
-      shared = shared + 1
-    else
-      fresh[#fresh + 1] = ARGV[from + i]
-      fresh[#fresh + 1] = home
-    end
-  end
-end
+local from = head + count + (sequenced and count + #runs / 4 or 0) + 1
+local fresh, shared = begun_entities(homes, home, strict, from)
+if type(fresh) == 'string' then return fresh end
 
 local flow_of_command = flow_reader(ARGV[12], flows)
 local any_delayed, queue_up = call('EXISTS', delayed_counts, flows) > 0, nil
@@ -178,16 +163,9 @@ for run = 1, #runs / 4 do
 end
 
 finish()
-if #fresh > 0 then
-  call('HSET', homes, unpack(fresh))
-  call('PEXPIRE', homes, ARGV[5])
-end
+note_entities(homes, fresh, last, reached, ARGV[5])
 if accepted > 0 then
   call('HSET', ids, unpack(noted))
-  if sequenced then
-    call('HSET', last, unpack(reached))
-    call('PEXPIRE', last, ARGV[5])
-  end
   redis.pcall('HINCRBY', stats, 'depth', accepted)  -- a counter that cannot grow must not cost the answer
   redis.pcall('HINCRBY', stats, 'accepted', accepted)
   redis.pcall('HINCRBY', record, 'added', accepted)

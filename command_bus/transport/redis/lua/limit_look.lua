@@ -1,6 +1,6 @@
 -- limit_look: return what limits have spent, and where mailboxes stand in their queues. It changes nothing.
 --
--- uses: limits, limit_queues, limit_wakes
+-- uses: limits, limit_passes, limit_queues, limit_wakes
 --
 -- KEYS[1]   rules     hash: what limits apply (see shared/limits.lua)
 -- KEYS[2]   limits    hash: buckets, and who waits for a limit or has passed one

@@ -1,6 +1,6 @@
 -- limits: decide at the first shard which mailboxes may start, and wake those that wait.
 --
--- uses: memory_limit, record, holds, limits, limit_queues, limit_wakes, incarnation
+-- uses: memory_limit, record, holds, limits, limit_passes, limit_queues, limit_wakes, incarnation
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -32,8 +32,7 @@ if is_of_another_time(KEYS[8], ARGV[3]) then return 'gone' end
 pass_memory_limit(ready, ARGV[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local limits = limiter(KEYS[5], KEYS[6], KEYS[7], now, true)
-add_queues(limits, KEYS[6], KEYS[7], now)
+local limits = open_limits(KEYS[5], KEYS[6], KEYS[7], now, true)
 
 local function ask(mailbox, shard, activation, message, keyed, must_yield)
   local pass = limits.pass_of(mailbox)
@@ -103,12 +102,17 @@ local function wake(scope)
   local from = '[q\n' .. scope .. '\n'
   local start = #from
   local page = redis.call('ZRANGEBYLEX', KEYS[7], from, '(q\n' .. scope .. '\11', 'LIMIT', 0, PAGE)
-  local needed = 1
+  local needed, refused = 1, nil
   for _, member in ipairs(page) do
-    local free, cost = grant(scope, string.sub(member, start + 17), string.sub(member, start, start + 15))
-    if not free then
-      needed = cost
-      break
+    local since = string.sub(member, start, start + 15)
+    local precedence = limits.precedence_of(since)
+    if refused and precedence == 1 then break end
+    if precedence ~= refused then  -- who waits for a token under its caller's place holds up its like, and those that need a token
+      local free, cost = grant(scope, string.sub(member, start + 17), since)
+      if not free then
+        needed, refused = refused and needed or cost, precedence
+        if precedence ~= 10 then break end
+      end
     end
   end
   limits.queues[scope] = nil
@@ -161,5 +165,5 @@ else
     end
   end
 end
-keep_limits(limits, KEYS[6], ready, due, now)
+limits.keep(ready, due)
 return verb == 'ask' and answers or verb == 'wake' and elsewhere or #ARGV - 3

@@ -1,6 +1,6 @@
 -- promote: move what has become due: delayed commands enter their mailbox, retries become ready.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, line_turns, line_served, line, delayed, unique
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, open_line(line_turns, line_served, line), delayed, unique
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -8,11 +8,12 @@
 -- KEYS[4]   delayed   hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
 -- KEYS[5]   later     hash: mailbox name -> number of delayed commands
 -- KEYS[6]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
--- KEYS[7]   unique    hash: key -> the command that stands for it (see shared/unique.lua)
+-- KEYS[7]   unique    hash: key -> the command that holds it (see shared/unique.lua)
 -- KEYS[8]   flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
 -- KEYS[9]   turns     sorted set of flows, by their virtual time
 -- KEYS[10]  line      sorted set of the places of entities that wait
--- KEYS[11…] the mailbox of each member
+-- KEYS[11]  suspended  hash: mailbox name -> the durable command that waits (see shared/arrive.lua)
+-- KEYS[12…] the mailbox of each member
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   known     first letters of the members of `due` that the worker knows
 -- ARGV[3…]  for each member: the member of `due` (r:<mailbox name> or d:<command id>), its mailbox name, its score as it was read
@@ -44,8 +45,19 @@ local function retry(name, member, box)
   local record = redis.call('HGET', active, name)
   if is_newer(record) then return false end
   redis.call('ZREM', due, member)
-  local state, _, _, _, attempt, first, _, parts = parse_record(record or '')
-  if state == 'w' then wake(name, attempt, woken(first, parts), parts, box) end
+  local state, _, _, message, attempt, first, _, parts = parse_record(record or '')
+  if state == 'w' then
+    wake(name, attempt, woken(first, parts), parts, box)
+  elseif state == 'u' or state == 'U' then
+    redis.call('HDEL', KEYS[11], name)
+    first, parts = '-' .. string.format('%.0f', now), parts .. '|paid=' .. message
+    if state == 'U' and (lined or (any_paused and holds_of(paused, name))) and line_up(active, box, name, record) then state = 'u' end
+    if state == 'u' then
+      wake(name, attempt, first, parts, box)
+    else
+      redis.call('HSET', active, name, queue_alone(ready, name, message, first, parts))
+    end
+  end
   return true
 end
 
@@ -87,7 +99,7 @@ local function admit(id, name, box)
 end
 
 local promoted, left = 0, {}
-local key = 10
+local key = 11
 for arg = 3, #ARGV, 3 do
   local member, name = ARGV[arg], ARGV[arg + 1]
   key = key + 1

@@ -1,6 +1,7 @@
--- remove: remove waiting commands from one mailbox (cancel, purge). A command that runs is left alone.
+-- remove: remove waiting commands from one mailbox (cancel, purge). A command that runs is left alone, and a durable one that
+-- has begun: what it did is undone when it ends.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, outcomes, delayed, line_turns, line_served, line, unique, events
+-- uses: memory_limit, record, newer, lone, holds, snooze, entry_text, outcomes, delayed, open_line(line_turns, line_served, line), unique, events, place, postpone, arrive, deliver, agenda, send_out
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -14,23 +15,29 @@
 -- KEYS[10]  watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[11]  events    stream of what happened to commands of watched types
 -- KEYS[12]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
--- KEYS[13]  unique    hash: key -> the command that stands for it (see shared/unique.lua)
+-- KEYS[13]  unique    hash: key -> the command that holds it (see shared/unique.lua)
 -- KEYS[14]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
 -- KEYS[15]  turns     sorted set of flows, by their virtual time
 -- KEYS[16]  line      sorted set of the places of entities that wait
--- KEYS[17…] for each command its mark, its inbox (the mark again if no call waits), its dispatch's record and stream of outcomes
---           (the mark again if none keeps them)
+-- KEYS[17]  paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
+-- KEYS[18]  suspended hash: mailbox name -> the command that waits (see shared/arrive.lua)
+-- KEYS[19…] for each command its mark, its inbox (the mark again if no call waits), the record and stream of outcomes of its dispatch or of
+--           the history (the mark again if none keeps them), its side record (see shared/arrive.lua; the mark again if it is not durable), and
+--           of the durable command that called it the mailbox and the side record, or twice the stream of those for another shard (twice the
+--           mark if none did)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   name      of the mailbox
 -- ARGV[3]   reply ttl in ms, of an inbox
--- ARGV[4…]  for each command: message id, or d:<command id> if delayed; mark ttl in ms, mark, reply, outcome, its unique key (empty if it
---           has none)
+-- ARGV[4]   fresh     '1': what was started before is left, too
+-- ARGV[5…]  for each command: message id, or d:<command id> if delayed; mark ttl in ms, mark, reply, outcome, its unique key (empty if it
+--           has none); for the durable command that called it the text (see shared/deliver.lua; empty if none did), the outcome, and the names
+--           of the child and the call
 --
 -- returns how many were removed; 'newer' if the mailbox is in a state that only a later release knows: nothing was changed
 
 local ready, active, stats, due, delayed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local delayed_counts, parked, dead, box, lone = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[12]
-local group, name, reply_ttl = ARGV[1], ARGV[2], ARGV[3]
+local group, name, reply_ttl, is_fresh = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 
 pass_memory_limit(ready, group)
 local record = redis.call('HGET', active, name)
@@ -38,7 +45,7 @@ if is_newer(record) then return 'newer' end
 local fault = nil
 record, fault = line_up(active, box, name, record)
 if fault then return fault end
-local state, activation, _, running, _, _, place, parts = parse_record(record or '')
+local state, activation, _, running, _, first, turn, parts = parse_record(record or '')
 local letter = redis.call('HGET', parked, name)
 local holds = state == 'h' or state == 'H'
 local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
@@ -55,7 +62,12 @@ local function envelope_of(id)
   return fields and fields[1] == 'e' and fields[2] or ''
 end
 
-local function take_out(id)
+-- Return whether a command is durable and has stored something: it ends by itself, for what it did may have to be undone.
+local function has_begun(id, side, mark)
+  return side ~= mark and redis.call('HGET', side, 'm') == id
+end
+
+local function take_out(id, side, mark)
   if string.sub(id, 1, 2) == 'd:' then
     local command = string.sub(id, 3)
     if redis.call('HDEL', delayed, command) == 0 then return false end
@@ -64,6 +76,8 @@ local function take_out(id)
     return true
   end
   if holds and not is_behind(id, running) then return false end  -- it runs, or is settled
+  if is_fresh and id == head_id and (first or '0') ~= '0' then return false end
+  if (state == 'u' and id == running) or has_begun(id, side, mark) then return false end
   if redis.call('XDEL', box, id) == 0 then return false end
   if holds then
     redis.call('HSET', active, name, changed_behind(record))
@@ -78,19 +92,31 @@ local function take_out(id)
     if state == 'r' or state == 's' then
       redis.call('HSET', active, name, pack_record(state, activation, '0', '0', parts))
     elseif state == 'q' then
-      redis.call('HSET', active, name, pack_record(state, '', '0', '0', place .. parts))
+      redis.call('HSET', active, name, pack_record(state, '', '0', '0', turn .. parts))
     end
   end
   return true
 end
 
-local removed = 0
+-- Tell the durable command that called it.
+local function tell_caller(other_box, side, text, outcome, extra)
+  local target, _, caller = parse_follow_up(text)
+  if target == '' then
+    return deliver_outcome({ready = ready, active = active, paused = KEYS[17], due = due, suspended = KEYS[18]}, other_box, side, caller, outcome, extra)
+  end
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  send_out(other_box, due, ready, target, now, {text = text, wait = 0, envelope = outcome, extra = extra})
+end
+
+local removed, told = 0, {}
 local queue_up = redis.call('EXISTS', KEYS[14]) == 1 and open_line(ready, active, KEYS[14], KEYS[15], KEYS[16])
-local key = 16
-for arg = 4, #ARGV, 6 do
+local key = 18
+for arg = 5, #ARGV, 9 do
   local envelope = envelope_of(ARGV[arg])
-  if take_out(ARGV[arg]) then
+  if take_out(ARGV[arg], KEYS[key + 5], KEYS[key + 1]) then
     removed = removed + 1
+    if KEYS[key + 5] ~= KEYS[key + 1] then redis.call('DEL', KEYS[key + 5]) end
     publish('cancelled', name, envelope, '', '', '', '')
     if ARGV[arg + 2] ~= '' then redis.call('SET', KEYS[key + 1], ARGV[arg + 2], 'PX', ARGV[arg + 1]) end
     if ARGV[arg + 3] ~= '' then
@@ -99,8 +125,9 @@ for arg = 4, #ARGV, 6 do
     end
     if ARGV[arg + 4] ~= '' then keep_outcome(KEYS[key + 3], KEYS[key + 4], ARGV[arg + 4]) end
     release_key(KEYS[13], ARGV[arg + 5], ARGV[arg])
+    if ARGV[arg + 6] ~= '' then told[#told + 1] = {KEYS[key + 6], KEYS[key + 7], ARGV[arg + 6], ARGV[arg + 7], ARGV[arg + 8]} end
   end
-  key = key + 4
+  key = key + 7
 end
 expire_outcomes()
 
@@ -113,6 +140,7 @@ if record and redis.call('XLEN', box) == 0 and not holds then
 elseif state == 'free' then
   redis.call('HSET', active, name, queue(ready, name, '0', '0', parts, lined and lined.head_of(box)))
 end
+for _, each in ipairs(told) do tell_caller(unpack(each)) end
 if queue_up then queue_up.finish() end
 if removed > 0 then redis.pcall('HINCRBY', stats, 'depth', -removed) end
 return removed

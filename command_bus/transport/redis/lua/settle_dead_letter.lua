@@ -1,6 +1,6 @@
 -- settle_dead_letter: replay or discard one dead letter.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, outcomes, line_turns, line_served, line, unique, events, rewrite
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, outcomes, open_line(line_turns, line_served, line), unique, events, rewrite
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -10,33 +10,35 @@
 -- KEYS[6]   dead      stream of dead letters
 -- KEYS[7]   mailbox
 -- KEYS[8]   mark      of the command id
--- KEYS[9]   record    of the dispatch that keeps its outcome (the mark again if none does)
--- KEYS[10]  outcomes  of that dispatch (the mark again if none)
+-- KEYS[9]   record    of the dispatch or the history that keeps its outcome (the mark again if none does)
+-- KEYS[10]  outcomes  of that dispatch or the history (the mark again if none)
 -- KEYS[11]  watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[12]  events    stream of what happened to commands of watched types
 -- KEYS[13]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
--- KEYS[14]  unique    hash: key -> the command that stands for it (see shared/unique.lua)
+-- KEYS[14]  unique    hash: key -> the command that holds it (see shared/unique.lua)
 -- KEYS[15]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
 -- KEYS[16]  turns     sorted set of flows, by their virtual time
 -- KEYS[17]  line      sorted set of the places of entities that wait
+-- KEYS[18]  side      record of a durable command (see shared/arrive.lua); the mark again if it is none
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   verb      replay, discard
 -- ARGV[3]   letter    id of the entry in `dead`
 -- ARGV[4]   name      of the mailbox
 -- ARGV[5]   mark ttl in ms, of a command that is discarded while parked
 -- ARGV[6]   mark      of a command that waits (replay) or was discarded; empty if it has none
--- ARGV[7]   outcome   of a command that is discarded, for its dispatch; empty if none keeps it
+-- ARGV[7]   outcome   of a command that is discarded, for its dispatch or the history; empty if none keeps it
 -- ARGV[8]   edited    envelope with which a command is replayed; empty if it is its own
 -- ARGV[9]   key       unique key of the command; empty if it has none
 -- ARGV[10]  stander   what `unique` has of a command that is replayed, from the flags on
 -- ARGV[11]  flow      of the command (see shared/line.lua); 1 if it has no class of its own
+-- ARGV[12]  ending    of a durable command that is replayed to undo what it did: what it ends with; else empty
 --
 -- returns 'replayed', 'discarded', 'gone' if there is no such letter, or 'newer' if it parks a mailbox in a state that only a later release
 --         knows, or 'large' if it parks one that is too large to be written again: nothing was changed
 --
 -- A parked command is still the head of its mailbox: replayed, it runs before the others. Any other is added at the mailbox's end. If the
 -- mailbox takes nothing, the error is the answer and nothing is changed. After the first write nothing fails.
--- Replayed at the end, it stands for its unique key again if no other command does; else it waits beside that one.
+-- Replayed at the end, it holds its unique key again if no other command does; else it waits beside that one.
 
 local ready, active, stats, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local parked, dead, box, mark = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
@@ -73,6 +75,9 @@ if verb == 'replay' and not is_parked then
   if queue_up and not record then parts = queue_up.parts_of(flow, added) end
 end
 redis.call('XDEL', dead, id)
+local side = KEYS[18] ~= mark and KEYS[18]
+if side and ARGV[12] ~= '' then redis.call('HSETNX', side, 'k', ARGV[12]) end
+if side and verb == 'discard' then redis.call('DEL', side) end
 local publish = publisher(KEYS[11], KEYS[12])
 publish(verb == 'replay' and 'replayed' or 'discarded', name, envelope_of_text(fields['e'] or ''), '', '', '', id)
 if verb == 'discard' and ARGV[7] ~= '' then
@@ -100,8 +105,19 @@ if is_parked then
   end
   return verb == 'replay' and 'replayed' or 'discarded'
 end
-if verb == 'discard' then return 'discarded' end
+if verb == 'discard' then
+  if side then redis.call('PEXPIRE', mark, ARGV[5]) end
+  return 'discarded'
+end
 
+if side then  -- it goes on from what it has stored, and names its steps to the world outside as before; a letter without `x` was compensated
+  local known = redis.call('HMGET', side, 'e', 'm')
+  local seed = known[1] or known[2] or (fields['x'] ~= '1' and fields['x'])
+  if seed then
+    redis.call('HSET', side, 'm', added, 'e', seed)
+    redis.call('PERSIST', side)
+  end
+end
 if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6]) end
 if ARGV[9] ~= '' then redis.pcall('HSETNX', KEYS[14], ARGV[9], added .. '|||' .. ARGV[10]) end
 redis.pcall('HINCRBY', stats, 'depth', 1)

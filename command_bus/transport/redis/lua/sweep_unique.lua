@@ -2,7 +2,7 @@
 --
 -- uses: record, newer, lone, unique
 --
--- KEYS[1]   unique    hash: key -> the command that stands for it (see shared/unique.lua)
+-- KEYS[1]   unique    hash: key -> the command that holds it (see shared/unique.lua)
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
 -- KEYS[3]   delayed   hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
 -- KEYS[4…]  the mailbox of each key

@@ -172,18 +172,17 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
 
     def _numbered(self, items: list[Waiting], number: int, now: float, *, stale: bool) -> _Batch:
         """Return a batch with a number. A single command goes to the script for one, unless that said lately that it cannot take any."""
-        submissions = _submissions(items)
         last = items[0].deadline if len(items) == 1 else max([waiting.deadline for waiting in items])
         head = [number, 0, int((_ANSWER_KEPT + max(0.0, last - now)) * 1000), self._limit]
         if items[0].submissions[0].unique is not None:
-            keys, args = enqueue_unique_arguments(self._keys, self._head_keys, head, submissions, self._retention)
+            keys, args = enqueue_unique_arguments(self._keys, self._head_keys, head, _submissions(items), self._retention)
             return _Batch(ENQUEUE_UNIQUE, keys, args, number, items, stale)
         if len(items) == 1 and items[0].alone and now >= self._in_general_until:
             (submission,) = items[0].submissions
             if not submission.delay_ms and not submission.flow:
                 keys, args = enqueue_one_arguments(self._keys, self._head_keys_of_one, head, submission)
                 return _Batch(ENQUEUE_ONE, keys, args, number, items, stale)
-        keys, args = enqueue_arguments(self._keys, self._head_keys, head, submissions)
+        keys, args = enqueue_arguments(self._keys, self._head_keys, head, _submissions(items))
         return _Batch(ENQUEUE, keys, args, number, items, stale)
 
     def _items(self, batch: _Batch) -> list[Waiting]:
@@ -223,15 +222,15 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
     def _is_answer(self, answer: Any) -> bool:
         return type(answer) is bytes and answer != _UNUSUAL and answer[:1] != ASK_AGAIN
 
-    def _answered(self, batch: _Batch, answer: Any) -> None:
+    def _refused(self, batch: _Batch, answer: Any) -> None:
         """See `StopAndWait`. A batch that replaces others is sent again as soon as it is told whom."""
-        if batch is self._posted and type(answer) is bytes and answer[:1] == ASK_AGAIN:
+        if type(answer) is bytes and answer[:1] == ASK_AGAIN:
             self._send(self._told(batch, answer))
         else:
-            super()._answered(batch, answer)
+            super()._refused(batch, answer)
 
     def _told(self, batch: _Batch, answer: bytes) -> _Batch:
-        """Return the batch again, with those that the server told to stand for the keys."""
+        """Return the batch again, with those that hold the keys, as the server told."""
         note_standers(_submissions(batch.waiting), answer)
         again = batch.args[_AGAIN]
         batch = self._numbered(batch.waiting, batch.number, mono(), stale=batch.stale)

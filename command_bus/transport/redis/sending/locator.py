@@ -73,8 +73,14 @@ class RedisLocator:
             now_ms=int(seconds) * 1000 + int(micros) // 1000,
         )
 
-    async def line(self, mailbox: str) -> Sequence[tuple[str, bytes]]:
-        """Return the first entries of a mailbox with their message ids: as many as are searched for a command's position.
+    async def shard_depth(self, shard: int) -> int:
+        """See `CommandLocator`."""
+        keys = self._keys.shards[shard]
+        found: Any = await self._connections.at(keys.prefix).ask(lambda client: client.hget(keys.stats, "depth"))
+        return int(found or 0)
+
+    async def line(self, mailbox: str, most: int | None = None) -> Sequence[tuple[str, bytes]]:
+        """See `CommandLocator`.
 
         Raises:
             CommandBusError: The server cannot be asked, or this user may not read mailboxes.
@@ -82,8 +88,8 @@ class RedisLocator:
         keys = self._shard(mailbox)
         found: list[tuple[str, bytes]] = []
         size, start = PageSize(_PAGE), OLDEST
-        while len(found) < _MOST:
-            asked = size.count
+        while len(found) < (most or _MOST):
+            asked = min(size.count, most or _MOST)
             (page,) = await read_mailboxes(self._connections.at(keys.prefix).run, keys, [(mailbox, start)], asked)
             found += [(entry.decode(), fields.get(b"e", b"")) for entry, fields in page]
             if len(page) < asked:

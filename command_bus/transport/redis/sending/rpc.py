@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from redis.exceptions import NoPermissionError, ResponseError
@@ -61,6 +62,15 @@ class PendingReply:
             return await self._future
         finally:
             timer.cancel()
+
+    def then(self, arrived: Callable[[bytes], None]) -> None:
+        """See `Reply`."""
+
+        def tell(future: asyncio.Future[bytes | None]) -> None:
+            if not future.cancelled() and future.exception() is None and (record := future.result()) is not None:
+                arrived(record)
+
+        self._future.add_done_callback(tell)
 
     def end(self) -> None:
         """See `Reply`."""

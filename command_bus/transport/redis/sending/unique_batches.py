@@ -17,10 +17,17 @@ from command_bus.transport.retention import Retention
 from command_bus.transport.submissions import Admission, Submission
 from command_bus.transport.unique_keys import Stander
 
-__all__ = ["ASK_AGAIN", "admissions_of", "enqueue_unique_arguments", "goes_with", "note_standers"]
+__all__ = [
+    "ASK_AGAIN",
+    "admissions_of",
+    "enqueue_unique_arguments",
+    "goes_with",
+    "note_standers",
+    "texts_in",
+]
 
 ASK_AGAIN = b"~"
-"""The first byte of an answer that tells who stands for the keys."""
+"""The first byte of an answer that tells who holds the keys."""
 _NAMING = frozenset((ord(Admission.FOLDED.value), ord(Admission.REPLACED.value)))
 
 
@@ -68,12 +75,13 @@ def enqueue_unique_arguments(
             keys.mark(submission.command_id) if submission.marked else mailbox,
             keys.mark(known.command_id) if known is not None and kept else mailbox,
             keys.inbox(known.inbox) if known is not None and known.inbox else mailbox,
+            *(keys.keeping(known.dispatch) if known is not None and known.keeps_end else (mailbox, mailbox)),
         )
         commands += (
             box, submission.envelope, submission.digest if submission.marked else b"", submission.command_id, unique.key, unique.mode,
             submission.delay_ms, unique.window_ms, unique.longest_ms, unique.stander, unique.known,
             b"" if known is None else pack_reply(known.command_id, _superseded(submission)), kept,
-            b"" if known is None else unique.names_of(known), submission.flow or NORMAL_FLOW,
+            submission.flow or NORMAL_FLOW,
         )  # fmt: skip
     prefix = len(keys.mailboxes)
     spaces = "".join(f"{room}:{sum(1 for _ in same)} " for room, same in itertools.groupby(rooms))
@@ -81,15 +89,15 @@ def enqueue_unique_arguments(
 
 
 def note_standers(submissions: Iterable[Submission], answer: bytes) -> None:
-    """Note at each command of a batch who stands for its key, from an answer that asks to ask again."""
-    for submission, known in zip(submissions, _texts(answer, 1), strict=True):
+    """Note at each command of a batch who holds its key, from an answer that asks to ask again."""
+    for submission, known in zip(submissions, texts_in(answer, 1), strict=True):
         if submission.unique is not None:
             submission.unique.known = known
 
 
 def admissions_of(submissions: Sequence[Submission], answer: bytes) -> bytes:
     """Return the admissions in an answer. The commands that it names behind them are noted at these commands."""
-    names = iter(_texts(answer, len(submissions)))
+    names = iter(texts_in(answer, len(submissions)))
     for submission, code in zip(submissions, answer, strict=False):
         if submission.unique is not None:
             submission.unique.other = next(names).decode(errors="replace") if code in _NAMING else None
@@ -100,7 +108,8 @@ def _superseded(submission: Submission) -> Cancelled:
     return Cancelled(f"{submission.name} {submission.command_id} took its place, of the same unique key", "superseded")
 
 
-def _texts(answer: bytes, at: int) -> list[bytes]:
+def texts_in(answer: bytes, at: int) -> list[bytes]:
+    """Return the texts in an answer from a place on, each with its length and a colon before it."""
     found: list[bytes] = []
     while at < len(answer):
         colon = answer.index(b":", at)

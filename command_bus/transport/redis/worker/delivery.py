@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from command_bus.transport.redis.mailbox_record import parse_record, parse_started
+from command_bus.transport.redis.mailbox_record import PLACE, parse_record, parse_started
 from command_bus.transport.redis.ready_stream import mailbox_of
 from command_bus.transport.steps import Started
 
@@ -23,6 +23,7 @@ class Delivery:
         holder: The lease under which its command was started together with the delivery; empty if none was.
         attempt_id: Of that start; empty if its answer was lost.
         started: That command; None if a take has to start it, or the answer was lost.
+        has_place: Whether limits gave it a place.
     """
 
     activation: str
@@ -30,6 +31,7 @@ class Delivery:
     holder: str = ""
     attempt_id: str = ""
     started: Started | None = None
+    has_place: bool = False
 
 
 def deliveries_of(entries: list[tuple[bytes, dict[bytes, bytes]]]) -> list[Delivery]:
@@ -51,9 +53,10 @@ def parse_fetched(answer: list[Any], worker: str, first: int) -> list[Delivery]:
         activation, name, running, envelope = answer[at : at + 4]
         delivery = Delivery(activation.decode(), None if name is None else mailbox_of({b"e": name}))
         if running is not None:
-            fence, message, attempt, first_ms, *_ = parse_started(running)
+            fence, message, attempt, first_ms, *parts = parse_started(running)
             delivery.holder, delivery.attempt_id = f"{worker}#f{number}", f"{fence}|{message}"
             delivery.started = Started(fence, message, int(attempt), int(first_ms), now_ms, envelope)
+            delivery.has_place = PLACE in parts
         found.append(delivery)
     return found
 

@@ -1,4 +1,4 @@
-"""What becomes due beside commands and retries, one job for each kind of member: schedules (`s:`), ends of pauses (`p:`)."""
+"""The work that becomes due beside commands and retries, one job for each kind of member: schedules (`s:`), ends of pauses (`p:`)."""
 
 from __future__ import annotations
 

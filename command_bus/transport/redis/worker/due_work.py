@@ -55,7 +55,7 @@ class Member(NamedTuple):
 
 
 class Performed(NamedTuple):
-    """What came of a page of members: how many this worker dealt with, and those that are to be tried again a second later."""
+    """The result of a page of members: how many this worker dealt with, and those that are to be tried again a second later."""
 
     done: int
     left: Collection[str] = ()
@@ -221,7 +221,7 @@ class DueWork:
         placed = await self._placed(due)
         args: list[Any] = [GROUP, self._known]
         names = [keys.ready, keys.active, keys.due, keys.delayed, keys.delayed_counts, keys.paused, keys.unique]
-        names += keys.fair
+        names += [*keys.fair, keys.suspended]
         for member, mailbox in placed:
             args += (member.name, mailbox, int(member.score))
             names.append(keys.mailbox(mailbox))

@@ -1,4 +1,4 @@
-"""`InterruptHandler`: carries out operators' requests to end a running attempt.
+"""`InterruptHandler`: carries out requests to end a running attempt: an operator aborts it, or somebody cancels its command.
 
 A request is one field of a hash per shard, under the mailbox's name. It names exactly one attempt, by fence and message, so that it can
 never hit another. A request that no worker carries out expires with the hash, some minutes after the last request. Workers read the hash
@@ -81,10 +81,10 @@ class InterruptHandler:
             if lease.attempt_id == interrupt.attempt_id and lease.cancel is not None:
                 self._cancelled_at[interrupt.attempt_id] = mono()
                 entity = mailbox_label(lease.mailbox)
-                _log.warning(
-                    "%s: the attempt that runs is cancelled, %s", entity, printable(interrupt.words), extra={"entity": entity}
-                )
-                lease.cancel(Cancellation(Cause.ABORTED, interrupt.words))
+                level = logging.INFO if interrupt.kind == "cancel" else logging.WARNING
+                text = "%s: the attempt that runs is cancelled, %s"
+                _log.log(level, text, entity, printable(interrupt.words), extra={"entity": entity})
+                lease.cancel(Cancellation(Cause.CANCELLED if interrupt.kind == "cancel" else Cause.ABORTED, interrupt.words))
         elif interrupt.kind == "abandon" and interrupt.answer != "abandoned" and mono() >= cancelled_at + _PATIENCE:
             await self._say(lease, replace(interrupt, answer="abandoned"))
             if lease.attempt_id == interrupt.attempt_id:

@@ -372,7 +372,7 @@ class LeaseKeeper:
                 entity = mailbox_label(mailbox)
                 _log.warning(
                     "%s cannot be %s: the event loop is blocked at %s. It is cancelled when the loop goes on; else restart this process",
-                    entity, printable(interrupt.words), where, extra={"entity": entity, "worker": self._worker},
+                    entity, printable(interrupt.request), where, extra={"entity": entity, "worker": self._worker},
                 )  # fmt: skip
             if answers:
                 yield Blocked(shard, answers)

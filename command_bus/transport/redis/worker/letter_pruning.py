@@ -7,9 +7,11 @@ script looks at each letter again.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from command_bus.errors import CommandBusError
+from command_bus.serialization.envelope import names_of
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_not_permitted
 from command_bus.transport.redis.keys import GROUP, ShardKeys
@@ -25,10 +27,14 @@ _BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LetterLimits:
-    """How long and how many dead letters are kept in one shard; None: without a limit."""
+    """The age and number of dead letters that are kept in one shard; None: without a limit."""
 
     ttl_ms: int | None = None
     most: int | None = None
+
+
+_MARK_MS = 600_000
+"""Milliseconds for which the mark of a durable command is kept once its letter is gone."""
 
 
 class LetterPruning:
@@ -51,11 +57,12 @@ class LetterPruning:
         keys, limits = self._keys, self._limits
         if limits.ttl_ms is None and limits.most is None:
             return False
-        names = [keys.ready, keys.dead, keys.parked, keys.stats, keys.watched, keys.events]
-        most, ttl = ("" if each is None else each for each in (limits.most, limits.ttl_ms))
-        args = [GROUP, ttl, most, self._after, _PAGE, _BYTES]
         try:
-            deleted, after = await self._connections.run(PRUNE_LETTERS, names, args)
+            deleted, after, unknown = await self._prune({})
+            if unknown:
+                sides = {letter: names_of(names)[0] for letter, names in zip(unknown[::2], unknown[1::2], strict=True)}
+                again, after, _ = await self._prune(sides)
+                deleted += again
         except CommandBusError as error:
             if not is_not_permitted(error):
                 raise
@@ -68,3 +75,14 @@ class LetterPruning:
         if deleted:
             _log.info("%s: %d dead letters are deleted: too old, or too many", keys.dead, deleted)
         return bool(self._after)
+
+    async def _prune(self, sides: Mapping[bytes, str]) -> tuple[int, bytes, list[bytes]]:
+        """Delete what may go; of letters that kept a side record those whose command is known."""
+        keys, limits = self._keys, self._limits
+        names = [keys.ready, keys.dead, keys.parked, keys.stats, keys.watched, keys.events]
+        most, ttl = ("" if each is None else each for each in (limits.most, limits.ttl_ms))
+        args = [GROUP, ttl, most, self._after, _PAGE, _BYTES, _MARK_MS, *sides]
+        for command_id in sides.values():
+            names += (keys.side(command_id), keys.mark(command_id))
+        answer: tuple[int, bytes, list[bytes]] = await self._connections.run(PRUNE_LETTERS, names, args)
+        return answer

@@ -19,7 +19,7 @@ _NONE: tuple[str, ...] = ()
 
 
 class LineUse:
-    """What a worker knows of the lines of all shards."""
+    """The knowledge of a worker about the lines of all shards."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()

@@ -9,12 +9,14 @@ from functools import partial
 from command_bus.errors import CommandBusError
 from command_bus.transport.mailboxes import type_of
 from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.durable.side_records import RedisSideRecords
 from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.limits.asking import LimitAsks
 from command_bus.transport.redis.limits.waking import LimitWork
 from command_bus.transport.redis.scripts import REMOVE_WORKER
 from command_bus.transport.redis.worker.consumer import ConsumerLoop
+from command_bus.transport.redis.worker.known_limits import KnownLimits
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.letter_pruning import LetterLimits
 from command_bus.transport.redis.worker.line_use import LineUse
@@ -49,7 +51,7 @@ class RedisWorkerSide:
         self._connections = connections
         self._keys = keys
         self._options = options
-        self._line = LineUse()
+        self._line, self._known_limits = LineUse(), KnownLimits(keys.shards[0])
         self.slots = Slots(options.slots, keys.count, options.max_lent, is_stuck=options.is_stuck)
         self.steps = StepBatcher(
             connections,
@@ -57,8 +59,10 @@ class RedisWorkerSide:
             worker=options.name,
             reply_ttl=options.reply_ttl,
             line=self._line,
+            limits=self._known_limits,
             reads_ahead=lambda mailbox: options.max_depth(type_of(mailbox)) >= _DEEP,
         )
+        self.side_records = RedisSideRecords(connections, keys)
         incarnations = Incarnations(connections, keys, patience=_PATIENCE)
         self._asks = LimitAsks(connections, keys, incarnations)
         self._limit_work = LimitWork(connections, keys, incarnations, lease=options.lease)
@@ -103,6 +107,7 @@ class RedisWorkerSide:
             steps=self.steps,
             run=run,
             line=self._line,
+            limits=self._known_limits,
             wake=self._recovery.wake,
             settle=partial(self._recovery.settle, ours=True),
         )
@@ -121,6 +126,7 @@ class RedisWorkerSide:
         """See `WorkerSide`."""
         await self._recovery.stop()
         self.consumer.cancel()
+        await self.side_records.close(patience)
         await self.steps.close(patience)
         await self._asks.close(patience)
         await self.leases.stop()

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from redis.asyncio import Redis
@@ -22,6 +23,7 @@ from command_bus.randomness import JITTER
 from command_bus.serialization.text import printable
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.durable.suspended_work import SuspendedWork
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.limits.waking import LimitWork
 from command_bus.transport.redis.mailbox_entries import read_entry
@@ -113,7 +115,11 @@ class PendingRecovery:
         self.sweeps = (
             [ScheduleSweep(connections, keys, shard, schedules) for shard in keys.shards] if schedules is not None else []
         )
-        self.upkeep = [Upkeep(place, shard, worker=worker, lease=lease, letters=letters) for shard, place in places]
+        self.upkeep = [
+            Upkeep(place, shard, worker=worker, lease=lease, letters=letters, limited=_limited(limits, index))
+            for index, (shard, place) in enumerate(places)
+        ]
+        self.suspended = [SuspendedWork(connections, keys, shard) for shard in keys.shards]
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -125,6 +131,7 @@ class PendingRecovery:
             work = {"recovery": watch.run(), "due": due.run(), "upkeep": upkeep.run()}
             self._tasks += [loop.create_task(each, name=f"command_bus.{name} {watch.keys.prefix}") for name, each in work.items()]
         self._tasks += [loop.create_task(sweep.run(), name="command_bus.schedules") for sweep in self.sweeps]
+        self._tasks += [loop.create_task(each.run(), name="command_bus.suspended") for each in self.suspended]
 
     def wake(self, shard: int) -> None:
         """Check due times again now."""
@@ -145,6 +152,10 @@ class PendingRecovery:
         await end_tasks(self._tasks)
         if self._schedules is not None:
             await self._schedules.close()
+
+
+def _limited(limits: LimitWork | None, shard: int) -> Callable[[Sequence[str]], Awaitable[None]] | None:
+    return None if limits is None else partial(limits.wake_forgotten, shard)
 
 
 def _jobs(

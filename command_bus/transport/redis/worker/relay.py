@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from command_bus.errors import CommandBusError
+from command_bus.transport.flows import OUTCOME_FLOW
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
+from command_bus.transport.redis.connection.page_size import PageSize
+from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import RELAY, RELAYED
 from command_bus.transport.redis.worker.due_work import Member, Performed
@@ -20,6 +23,10 @@ from command_bus.transport.redis.worker.due_work import Member, Performed
 __all__ = ["RelayJob"]
 
 _PAGE = 100
+_MOST_BYTES = 1024 * 1024
+"""Bytes of one page, and one entry more: a script with them takes a few milliseconds."""
+_PATIENCE = 2.0
+"""Seconds for which the request for an incarnation is repeated: other due work waits meanwhile."""
 _log = logging.getLogger("command_bus.transport")
 
 
@@ -30,10 +37,12 @@ class _Written(NamedTuple):
     text: str
     at_ms: bytes
     envelope: bytes
+    extra: bytes
 
-    @property
-    def mailbox(self) -> str:
-        return self.text.split("|", 3)[2]
+    def keys(self, target: ShardKeys) -> tuple[str, str]:
+        """Return its mailbox, and its mark or the side record that it is for."""
+        _, flow, mailbox, command_id = self.text.split("|", 3)
+        return target.mailbox(mailbox), target.side(command_id) if flow == OUTCOME_FLOW else target.mark(command_id)
 
 
 class RelayJob:
@@ -50,7 +59,9 @@ class RelayJob:
         self._keys = keys
         self._shard = shard
         self._number = keys.shards.index(shard)
+        self._incarnations = Incarnations(connections, keys, patience=_PATIENCE)
         self._source = connections.at(shard.prefix)
+        self._pages = PageSize(_PAGE, _MOST_BYTES)
         self._backoff = LoggedBackoff(self._source.outage, "cannot relay commands to another shard", _log)
 
     async def perform(self, members: Sequence[Member]) -> Performed:
@@ -88,18 +99,29 @@ class RelayJob:
             await self._delete(out, member, page)
 
     async def _page(self, out: str) -> list[_Written]:
-        found: Any = await self._source.ask(lambda client: client.xrange(out, count=_PAGE))
-        return [_Written(entry.decode(), fields[b"t"].decode(), fields[b"a"], fields[b"e"]) for entry, fields in found]
+        """Return the first entries of a stream, at most a megabyte or one; what is read beyond that is read again."""
+        found: Any = await self._source.ask(lambda client: client.xrange(out, count=self._pages.count))
+        page: list[_Written] = []
+        size = 0
+        for entry, fields in found:
+            size += len(fields[b"e"]) + len(fields[b"x"])
+            if size > _MOST_BYTES and page:
+                break
+            page.append(_Written(entry.decode(), fields[b"t"].decode(), fields[b"a"], fields[b"e"], fields[b"x"]))
+        self._pages.observe(sum(len(fields[b"e"]) + len(fields[b"x"]) for _, fields in found), len(found))
+        return page
 
     async def _take(self, target: ShardKeys, generation: str, floor: str, page: Sequence[_Written]) -> tuple[int | None, bool]:
         """Give a page to its shard; return the next generation, None if another worker was asked since, and whether replicas have it."""
         keys = [target.ready, target.active, target.lone, target.paused, target.due, target.delayed, target.delayed_counts]
-        keys += [target.stats, f"{target.relays}{self._number}", target.watched, target.events, *target.fair]
-        args: list[Any] = [GROUP, generation, floor]
+        keys += [target.stats, f"{target.relays}{self._number}", target.watched, target.events, *target.fair, target.suspended]
+        args: list[Any] = [GROUP, generation, floor, await self._incarnations.of(target)]
         for each in page:
-            keys.append(target.mailbox(each.mailbox))
+            keys += each.keys(target)
             args += each
-        return await self._connections.at(target.prefix).run_confirmed(RELAY, keys, args, target.stats)
+        answer, confirmed = await self._connections.at(target.prefix).run_confirmed(RELAY, keys, args, target.stats)
+        self._incarnations.check(answer)
+        return answer, confirmed
 
     async def _delete(self, out: str, member: str, page: Sequence[_Written]) -> bool:
         """Delete what was taken; return whether replicas know all that stood there."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from command_bus.transport.flows import NORMAL_FLOW
+from command_bus.transport.flows import NORMAL_FLOW, OUTCOME_FLOW
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.steps import (
     NO_SETTLEMENT,
+    ChildOutcome,
     DeadLetterStep,
     Done,
     FollowUp,
@@ -20,17 +20,20 @@ from command_bus.transport.steps import (
     Retry,
     Settlement,
     Step,
+    Suspend,
     Take,
 )
 from command_bus.transport.unique_keys import stored_key
 
-__all__ = ["encode_step"]
+__all__ = ["encode_follow_up", "encode_step", "follow_up_keys"]
 
-_VERBS = {"completed": "d", "rejected": "n", "expired": "x"}
+_VERBS = {"completed": "d", "rejected": "n", "expired": "x", "cancelled": "c"}
 _FOLLOWS = {"stay": "s", "yield": "y", "leave": "l"}
 
 
-def encode_step(space: KeySpace, lease: Lease, step: Step, names: list[str], args: list[Any], sent: list[FollowUp]) -> None:
+def encode_step(
+    space: KeySpace, lease: Lease, step: Step, names: list[str], args: list[Any], sent: list[FollowUp | ChildOutcome]
+) -> None:
     """Append a step's arguments, and the keys that its operation names, in the order that the header of advance.lua gives.
 
     Args:
@@ -54,21 +57,49 @@ def encode_step(space: KeySpace, lease: Lease, step: Step, names: list[str], arg
             args += ("ts", lease.activation, lease.holder, f"+|{granted}" if granted else lease.attempt_id)
         case Refused():
             args += ("ll", lease.activation, lease.holder, lease.attempt_id)
-        case Retry(delay_ms, counts):
-            args += ("wl", lease.activation, lease.holder, lease.attempt_id, delay_ms, int(counts))
-        case PutOff(delay_ms):
-            args += ("wl", lease.activation, lease.holder, lease.attempt_id, delay_ms, "s")
-        case GiveBack(counts):
-            args += ("gl", lease.activation, lease.holder, lease.attempt_id, int(counts))
         case DeadLetterStep(left, record, raw, follow):
             flags = _leave(space, lease, left, names, extra, sent)
             args += ("b" + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.attempt_id, *extra, record, raw)
         case Park(left, record, raw):
             flags = _leave(space, lease, left, names, extra, sent)
             args += ("pl" + flags, lease.activation, lease.holder, lease.attempt_id, *extra, record, raw)
+        case _:
+            _encode_pause(space, lease, step, names, args)
 
 
-def _leave(space: KeySpace, lease: Lease, left: Settlement, names: list[str], args: list[Any], sent: list[FollowUp]) -> str:
+def _encode_pause(
+    space: KeySpace, lease: Lease, step: Retry | PutOff | GiveBack | Suspend, names: list[str], args: list[Any]
+) -> None:
+    """Append the arguments of a step that settles nothing and starts nothing."""
+    match step:
+        case Retry(delay_ms, counts):
+            args += ("wl", lease.activation, lease.holder, lease.attempt_id, delay_ms, int(counts))
+        case PutOff(delay_ms):
+            args += ("wl", lease.activation, lease.holder, lease.attempt_id, delay_ms, "s")
+        case GiveBack(counts):
+            args += ("gl", lease.activation, lease.holder, lease.attempt_id, int(counts))
+        case Suspend(command_id, awaited, wanted, until_ms, knows_wish):
+            keys = space.shards[lease.shard]
+            names += (keys.side(command_id), keys.suspended)
+            until = "" if until_ms is None else until_ms
+            args += (
+                "ulx",
+                lease.activation,
+                lease.holder,
+                lease.attempt_id,
+                "",
+                until,
+                int(knows_wish),
+                wanted,
+                len(awaited),
+                command_id,
+                *awaited,
+            )
+
+
+def _leave(
+    space: KeySpace, lease: Lease, left: Settlement, names: list[str], args: list[Any], sent: list[FollowUp | ChildOutcome]
+) -> str:
     """Append what a settled command leaves; return the letters for it."""
     keys, flags = space.shards[lease.shard], ""
     if left.mark:
@@ -84,26 +115,52 @@ def _leave(space: KeySpace, lease: Lease, left: Settlement, names: list[str], ar
         args.append(left.reply)
         flags += "i"
     if left.outcome:
-        names += (keys.dispatch(left.dispatch), keys.outcomes(left.dispatch))
+        names += keys.keeping(left.dispatch)
         args.append(left.outcome)
         flags += "o"
     if left.unique:
         names.append(keys.unique)
         args.append(stored_key(lease.mailbox, left.unique))
         flags += "u"
-    if left.follow_ups:
-        _send(space, keys, left.follow_ups, names, args)
-        sent += left.follow_ups
+    if left.side:
+        names.append(keys.side(left.command_id))
+        args.append("k" if left.side == "kept" else "")
+        flags += "x"
+    if left.follow_ups or left.waiting is not None:
+        follow_ups: list[FollowUp | ChildOutcome] = [*left.follow_ups, *([] if left.waiting is None else [left.waiting])]
+        names += (keys.delayed, keys.delayed_counts, keys.suspended)
+        args.append(len(follow_ups))
+        for each in follow_ups:
+            encode_follow_up(space, keys, each, names, args)
+        sent += follow_ups
         flags += "f"
     return flags
 
 
-def _send(space: KeySpace, keys: ShardKeys, follow_ups: Sequence[FollowUp], names: list[str], args: list[Any]) -> None:
-    names += (keys.delayed, keys.delayed_counts)
-    args.append(len(follow_ups))
-    for each in follow_ups:
-        shard = space.shard_of(each.mailbox)
-        is_here = space.shards[shard] is keys
-        names.append(keys.mailbox(each.mailbox) if is_here else f"{keys.outs}{shard}")
-        text = f"{'' if is_here else shard}|{each.flow or NORMAL_FLOW}|{each.mailbox}|{each.command_id}"
-        args += (text, each.delay_ms, each.envelope)
+def encode_follow_up(space: KeySpace, keys: ShardKeys, sent: FollowUp | ChildOutcome, names: list[str], args: list[Any]) -> None:
+    """Append the two keys and the four arguments of a follow-up: see `lua/shared/deliver.lua`.
+
+    Args:
+        space: All shards.
+        keys: Of the shard that sends it.
+        sent: The follow-up.
+        names: Keys so far.
+        args: Arguments so far.
+    """
+    shard = space.shard_of(sent.mailbox)
+    target = "" if space.shards[shard] is keys else str(shard)
+    names += (f"{keys.outs}{shard}",) * 2 if target else follow_up_keys(keys, sent)
+    if type(sent) is FollowUp:
+        args += (_text(target, sent.flow or NORMAL_FLOW, sent), sent.delay_ms, sent.envelope, sent.mark)
+    elif type(sent) is ChildOutcome:
+        args += (_text(target, OUTCOME_FLOW, sent), 0, sent.reply, f"{sent.child}|{sent.call}")
+
+
+def follow_up_keys(keys: ShardKeys, sent: FollowUp | ChildOutcome) -> tuple[str, str]:
+    """Return the keys of a follow-up in its own shard: its mailbox, and its mark or the side record that an outcome is for."""
+    other = keys.side(sent.command_id) if type(sent) is ChildOutcome else keys.mark(sent.command_id)
+    return keys.mailbox(sent.mailbox), other
+
+
+def _text(target: str, flow: str, sent: FollowUp | ChildOutcome) -> str:
+    return f"{target}|{flow}|{sent.mailbox}|{sent.command_id}"

@@ -25,6 +25,7 @@ from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.mailbox_record import PLACE, parse_started, snoozes_of
 from command_bus.transport.redis.scripts import ADVANCE, ADVANCE_AND_SEND, Script
+from command_bus.transport.redis.worker.known_limits import KnownLimits
 from command_bus.transport.redis.worker.line_use import LineUse
 from command_bus.transport.redis.worker.step_arguments import encode_step
 from command_bus.transport.steps import (
@@ -32,6 +33,7 @@ from command_bus.transport.steps import (
     NO_SNOOZES,
     Answer,
     Asked,
+    ChildOutcome,
     DeadLetterStep,
     Done,
     FollowUp,
@@ -78,8 +80,10 @@ class StepBatcher:
         worker: str,
         reply_ttl: float,
         line: LineUse | None = None,
+        limits: KnownLimits | None = None,
         reads_ahead: Callable[[str], object] = bool,
     ) -> None:
+        limits = limits or KnownLimits(keys.shards[0])
         self._shards = [
             _Shard(
                 connections.at(shard.prefix),
@@ -89,9 +93,9 @@ class StepBatcher:
                 int(reply_ttl * 1000),
                 reads_ahead,
                 line or LineUse(),
-                is_first=not index,
+                limits=limits,
             )
-            for index, shard in enumerate(keys.shards)
+            for shard in keys.shards
         ]
 
     def advance(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
@@ -134,7 +138,7 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
         reads_ahead: Callable[[str], object],
         line: LineUse,
         *,
-        is_first: bool = False,
+        limits: KnownLimits,
     ) -> None:
         super().__init__(connections, f"command_bus.steps{keys.prefix}")
         self._backoff = LoggedBackoff(connections.outage, "cannot start or settle commands", _log)
@@ -142,12 +146,11 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
         self._keys = keys
         self._head_keys = [keys.ready, keys.active, keys.fence, keys.stats, keys.due, keys.paused, keys.parked, keys.dead]
         self._head_keys += [keys.watched, keys.events, keys.lone, keys.rules]
-        self._is_first, self._knows_limits = is_first, False
         self._head_args: list[Any] = [GROUP, worker, reply_ttl_ms]
         self._answers = PageSize(MAX_STEPS)
         self._ahead = PageSize(MAX_AHEAD, wanted=AHEAD_BYTES)
         self._reads_ahead = reads_ahead
-        self._line_use = line
+        self._line_use, self._known_limits = line, limits
 
     def submit(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
         answer: asyncio.Future[Answer] = self._future()
@@ -159,16 +162,19 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
 
     def _batch(self, items: list[_Waiting]) -> _Batch:
         prefix = self._keys.mailboxes
-        head, sign = self._head_keys, 1
-        if self._knows_limits:
-            head, sign = [*head, self._keys.limits, self._keys.places], -1
+        limits = self._known_limits.keys(self._keys)
+        head, sign = (*self._head_keys, *limits), -1 if limits else 1
         ahead = self._to_read([lease for lease, _, _ in items if not lease.ahead])
         args = [*self._head_args, sign * len(prefix), len(items), ahead]
         names: list[str] = []
-        sent: list[FollowUp] = []
+        sent: list[FollowUp | ChildOutcome] = []
         for lease, step, _ in items:
             encode_step(self._space, lease, step, names, args, sent)
-        line = self._keys.fair if any(each.flow for each in sent) else self._line_use.keys(self._keys)
+        line = (
+            self._keys.fair
+            if sent and any(type(each) is FollowUp and each.flow for each in sent)
+            else self._line_use.keys(self._keys)
+        )
         keys = [*head, *[prefix + lease.mailbox for lease, _, _ in items], *names, *line]
         return _Batch(ADVANCE_AND_SEND if sent else ADVANCE, keys, args, items)
 
@@ -209,7 +215,7 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
                 if lease.ahead and not self._reads_ahead(lease.mailbox):
                     lease.ahead = None
                 if type(result) is Asked:
-                    self._knows_limits = self._is_first
+                    self._known_limits.known = True
             if not waiting.done():
                 waiting.set_result(result)
             elif type(result) is Started or type(result) is Asked:
@@ -264,7 +270,10 @@ def _size(step: Step) -> int:
 
 
 def _size_of(left: Settlement) -> int:
-    return len(left.mark) + len(left.reply) + len(left.outcome) + sum(_SMALL + len(each.envelope) for each in left.follow_ups)
+    size = len(left.mark) + len(left.reply) + len(left.outcome)
+    if left.waiting is not None:
+        size += len(left.waiting.reply)
+    return size + sum([_SMALL + len(each.envelope) for each in left.follow_ups]) if left.follow_ups else size
 
 
 def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool) -> Answer:
@@ -297,7 +306,7 @@ def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool)
 
 def _asked(lease: Lease, body: list[Any]) -> Asked:
     """Return what has to be asked for before the next command starts. It may have been read ahead; it will be read again."""
-    message, entry = body[0].decode(), body[1]
+    message, entry, *paid = body[0].decode(), *body[1:]
     if entry is None:
         envelope = lease.ahead[-1][1] if lease.ahead and lease.ahead[-1][0] == message else None
     elif type(entry) is bytes:
@@ -305,7 +314,7 @@ def _asked(lease: Lease, body: list[Any]) -> Asked:
     else:
         envelope = entry[0] if type(entry[-1]) is list else _envelope_in(entry)
     lease.ahead, lease.attempt_id = None, ""
-    return Asked(message, envelope)
+    return Asked(message, envelope, bool(paid))
 
 
 def _envelope_in(fields: list[bytes]) -> bytes | None:

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from command_bus.clock import mono
+from command_bus.errors import CommandBusError
 from command_bus.randomness import JITTER
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, ShardKeys
@@ -28,6 +31,8 @@ _log = logging.getLogger("command_bus.worker")
 _ROUND = 300.0
 """Seconds in which the fleet looks at every mailbox that has work."""
 _LONGEST_PAUSE, _SHORTEST_PAUSE = 60.0, 0.02
+_LIMITED_PAUSE = 5.0
+"""Seconds between two pages of the fleet, at most, while mailboxes wait for limits."""
 _SWEEP = 60.0
 _BETWEEN_PAGES = 0.1
 """Seconds between two pages of dead letters while there are more to delete."""
@@ -44,10 +49,18 @@ class Upkeep:
         worker: This worker's name, which is that of its consumer.
         lease: Seconds that a lease lives.
         letters: How long and how many dead letters are kept.
+        limited: Told which mailboxes of a page wait for limits; None if other workers look after them.
     """
 
     def __init__(
-        self, connections: Connections, keys: ShardKeys, *, worker: str, lease: float, letters: LetterLimits | None = None
+        self,
+        connections: Connections,
+        keys: ShardKeys,
+        *,
+        worker: str,
+        lease: float,
+        letters: LetterLimits | None = None,
+        limited: Callable[[Sequence[str]], Awaitable[None]] | None = None,
     ) -> None:
         self._connections = connections
         self._keys = keys
@@ -59,6 +72,8 @@ class Upkeep:
         self._pruning = LetterPruning(connections, keys, letters or LetterLimits())
         self._prune_at = 0.0
         self._workers = 1
+        self._limited = limited
+        self._longest = _LONGEST_PAUSE
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -74,15 +89,20 @@ class Upkeep:
             pause = _BETWEEN_PAGES if await self._pruning.page() else _LONGEST_PAUSE
             self._prune_at = now + pause * JITTER.uniform(0.8, 1.2)
         part = min(await self._repair(), await self._sweep())
-        pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, _ROUND * self._workers * part)) * JITTER.uniform(0.8, 1.2)
+        pause = min(self._longest, max(_SHORTEST_PAUSE, _ROUND * self._workers * part)) * JITTER.uniform(0.8, 1.2)
         return max(_SHORTEST_PAUSE, min(pause, self._prune_at - mono()))
 
     async def _repair(self) -> float:
         """Repair a page of mailboxes; return which part of all it was."""
-        self._cursor, repaired, part = await repair_page(self._connections, self._keys, self._cursor)
-        if repaired:
-            _log.warning("%s: %d mailboxes had lost their activation and got a new one", self._keys.ready, repaired)
-        return part
+        page = await repair_page(self._connections, self._keys, self._cursor)
+        self._cursor, self._longest = page.cursor, _LONGEST_PAUSE
+        if page.repaired:
+            _log.warning("%s: %d mailboxes had lost their activation and got a new one", self._keys.ready, page.repaired)
+        if page.limited and self._limited is not None:
+            self._longest = min(_LONGEST_PAUSE, _LIMITED_PAUSE * self._workers)
+            with suppress(CommandBusError):  # of the first shard, which is asked: the next round finds them again
+                await self._limited(page.limited)
+        return page.part
 
     async def _sweep(self) -> float:
         """Release those unique keys of a page whose command is gone; return which part of all it was."""

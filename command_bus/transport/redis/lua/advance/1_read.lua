@@ -1,6 +1,6 @@
 -- advance: settle the commands that were running and start the next of each entity, for a batch of entities.
 --
--- uses: memory_limit, record, newer, lone, fences, holds, outcomes, line_turns, line_served, line, events, limits, limit_queues, limit_wakes
+-- uses: memory_limit, record, newer, lone, fences, holds, outcomes, open_line(line_turns, line_served, line), events, open_limits(limits, limit_passes, limit_queues, limit_wakes)
 --
 -- KEYS[1]   ready     stream of activations; its pending entries are the leases
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -16,8 +16,10 @@
 -- KEYS[12]  rules     hash: what limits apply (see shared/limits.lua)
 -- KEYS[13…] the hash `limits` and the sorted set `places` if the prefix is below zero: the worker knows of limits, and this is the first shard;
 --           then the mailbox of each step; then, in the order of the steps, the keys that their operations name: m and e a mark, i an inbox,
---           o the record and the stream of outcomes of a dispatch, u the hash of unique keys (see shared/unique.lua), f the hashes
---           `delayed` and `later` and for each follow-up its mailbox, or the stream of those for another shard;
+--           o the record and the stream of outcomes of a dispatch or of the history, u the hash of unique keys (see shared/unique.lua), x a side record (see
+--           shared/arrive.lua), f the hashes `delayed`, `later` and `suspended` and for each follow-up its mailbox and its mark, if it has one, or the
+--           mailbox and the side record that an outcome is for, or twice the stream of those for another shard;
+--           and by its verb u: the hash `suspended` (see there);
 --           then flows, turns and line, if the worker knows that the line is in use (see shared/line.lua)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     consumer name of the worker that asks
@@ -27,22 +29,26 @@
 -- ARGV[6]   ahead     how many commands of a mailbox are read at a time: the one that is started, and those behind it
 -- ARGV[7…]  for each step: operation, activation, holder, running ('fence|message', or empty if none of its commands was started; then
 --           '>next' if the worker has read the next command ahead; of a take '+|message' if limits let this message start); then, if the
---           operation has m: mark ttl in ms, mark; e: ttl; i: reply; o: outcome; u: unique key; f: how many follow-ups, and for each its text (see
---           shared/deliver.lua), delay in ms and envelope; and by its verb b, p: record, raw envelope;
---           w: delay in ms, '1' if the attempt counts, 's' if its handler put it off; g: '1' if the attempt counts
+--           operation has m: mark ttl in ms, mark; e: ttl; i: reply; o: outcome; u: unique key; x: 'k' if it is kept; f: how many follow-ups, and for
+--           each its text (see shared/deliver.lua), delay in ms, envelope and mark, or child and call of an outcome; and by its verb b, p:
+--           record, raw envelope; w: delay in ms, '1' if the attempt counts, 's' if its handler put it off; g: '1' if the attempt counts;
+--           u: ms when it ends, empty if it has no end, '1' if the worker knows that the command is to be cancelled, how many fields must be
+--           there, how many are awaited, its command id, and those fields
 --
--- An operation is a few letters. The first is the verb: t take, d done, n done but denied, x done but expired, b write a dead letter,
--- p park, w wait for a retry or a snooze, g give back, l wait for the limit that refused it. The second says what follows: s stay (start
--- the next), y yield (only if no other mailbox waits), l leave (start none). The others say what is left: a mark (m), a reply (i), an
--- outcome (o), a unique key that is released if the command stands for it (u), follow-ups (f), or the end of a wait (e): if the mark
--- says that a command waits in this mailbox, the mark gets a time to live; any other mark stays as it is.
+-- An operation is a few letters. The first is the verb: t take, d done, n done but denied, x done but expired, c done but cancelled, b write a dead letter,
+-- p park, w wait for a retry or a snooze, g give back, l wait for the limit that refused it, u suspend. The second says what follows: s stay
+-- (start the next), y yield (only if no other mailbox waits), l leave (start none). The others say what is left: a mark (m), a reply (i), an
+-- outcome (o), a unique key that is released if the command holds it (u), follow-ups (f), a side record, which is deleted unless it is
+-- kept with a dead letter (x), or the end of a wait (e): if the mark says that a command waits in this mailbox, the mark gets a time to live;
+-- any other mark stays as it is.
 --
 -- returns now in ms, then for each step two values:
 --         'fence|message|attempt|first start in ms' of the command that now runs under this lease, with the parts of its record (see
 --         shared/record.lua) and '|place=1' if limits of this shard gave it a place, and one of these: its envelope; all
 --         fields of its entry, if it has others; its envelope and a list of the ids and envelopes behind it; nil if it was read ahead
 --         'idle', 'yield', 'wait' or 'stop', and nil     the lease is given up
---         'ask', and the id and fields of the next one   the lease is kept: limits of the first shard or by a key, or for a called command, have to be asked
+--         'ask', and the id and fields of the next one   the lease is kept: limits of the first shard or by a key, or for a called command, have to be
+--                                                        asked; 1 behind them if it was suspended
 --         'gone' and nil                                 the lease is not ours: nothing was changed
 --         'error' and a text                             a key of this entity is of another type
 --
@@ -89,13 +95,17 @@ local function read_left(operation, verb)
     elseif what == 'u' then
       left.unique, left.key = KEYS[key], ARGV[arg]
     elseif what == 'f' then
-      key = key + 1
+      key = key + 2
       left.follow_ups = {}
+      local delayed, later, suspended = KEYS[key - 2], KEYS[key - 1], KEYS[key]
       for i = 1, ARGV[arg] do
-        key, arg = key + 1, arg + 3
-        left.follow_ups[i] = {key = KEYS[key], text = ARGV[arg - 2], wait = tonumber(ARGV[arg - 1]), envelope = ARGV[arg]}
-        left.follow_ups[i].delayed, left.follow_ups[i].later = KEYS[key - i - 1], KEYS[key - i]
+        key, arg = key + 2, arg + 4
+        left.follow_ups[i] = {key = KEYS[key - 1], other = KEYS[key], text = ARGV[arg - 3], wait = tonumber(ARGV[arg - 2])}
+        left.follow_ups[i].envelope, left.follow_ups[i].extra = ARGV[arg - 1], ARGV[arg]
+        left.follow_ups[i].delayed, left.follow_ups[i].later, left.follow_ups[i].suspended = delayed, later, suspended
       end
+    elseif what == 'x' then
+      left.side, left.keeps = KEYS[key], ARGV[arg] == 'k'
     else
       left.record, left.outcomes, left.outcome = KEYS[key], KEYS[key + 1], ARGV[arg]
       key = key + 1
@@ -107,6 +117,11 @@ local function read_left(operation, verb)
   elseif verb == 'g' then
     left[1] = ARGV[arg + 1]
     arg = arg + 1
+  elseif verb == 'u' then
+    key = key + 1
+    left.suspended = KEYS[key]
+    for i = 1, 5 + ARGV[arg + 4] do left[i] = ARGV[arg + i] end
+    arg = arg + #left
   end
   return left
 end

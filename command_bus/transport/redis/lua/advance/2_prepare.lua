@@ -10,11 +10,8 @@ if any_paused then
   if call('EXISTS', KEYS[9]) == 1 then publish, is_watched = publisher(KEYS[9], KEYS[10]) end
   if call('EXISTS', KEYS[12]) == 1 then
     is_home = before == 14
-    limits = limiter(KEYS[12], is_home and KEYS[13], is_home and KEYS[14], micros, is_home)
-    if is_home then
-      add_queues(limits, KEYS[13], KEYS[14], micros)
-      limits.read_passes(names)
-    end
+    limits = open_limits(KEYS[12], is_home and KEYS[13], is_home and KEYS[14], micros, is_home)
+    if is_home then limits.read_passes(names) end
   end
   any_paused = call('EXISTS', paused) == 1
 end
@@ -22,7 +19,7 @@ end
 local queue_up = KEYS[key + 1] and call('EXISTS', KEYS[key + 1]) == 1 and open_line(ready, active, KEYS[key + 1], KEYS[key + 2], KEYS[key + 3])
 local next_fence, keep_fence = fences_of(fence_key, time)
 
-local settling = {d = true, n = true, x = true, b = true}
+local settling = {d = true, n = true, x = true, b = true, c = true}
 local records, heads, further, repeated = {}, nil, {}, {}
 local alone = {}  -- mailbox name -> envelope of its lone command; true where it runs already
 
@@ -64,6 +61,6 @@ end
 -- What the steps come to.
 
 local started, settled = 0, 0
-local counts = {rejected = 0, expired = 0, buried = 0, dead = 0, retried = 0, snoozed = 0, handed_back = 0}
+local counts = {rejected = 0, expired = 0, buried = 0, dead = 0, retried = 0, snoozed = 0, handed_back = 0, cancelled = 0}
 local changed, released, emptied, taken, touched = {}, {}, {}, {}, {}
 local bodies, sending = {}, {}

@@ -9,7 +9,7 @@ local group, owner = ARGV[1], ARGV[2]
 local call, try, sub, find, format = redis.call, redis.pcall, string.sub, string.find, string.format
 
 -- What limits say before a command starts: functions that are there only if limits are.
-local judge, guard, is_limited, would_wait, place_of, is_place_wanted
+local judge, guard, is_limited, is_paid, would_wait, place_of, is_place_wanted
 
 if limits then
   -- What limits say of each step's next start: false if it may start, 'ask', or the limit that refuses it; and its scopes.
@@ -17,11 +17,11 @@ if limits then
 
   -- Return nil if a command may start; 'ask' if its worker has to ask the first shard, and has not; else the limit that refuses it. Nothing is
   -- changed, and nothing changes it before the start of this step.
-  function judge(step, name, activation)
+  function judge(step, name, activation, reads)
     if verdicts[step] == nil then
-      local scopes, asks = limits.scopes_of(name)
+      local scopes, asks = limits.scopes_of(name, reads)
       scopes_of_step[step] = scopes
-      verdicts[step] = asks and 'ask' or (scopes[1] and limits.refusing(name, activation, '')) or false
+      verdicts[step] = asks and 'ask' or (scopes[1] and limits.refusing_of(scopes, name, activation, '')) or false
     end
     return verdicts[step] or nil
   end
@@ -41,14 +41,20 @@ if limits then
     return false
   end
 
+  -- Return whether a command was suspended: it took its token when it first started.
+  function is_paid(parts, head)
+    return parts ~= '' and find(parts .. '|', '|paid=' .. head[1] .. '|', 1, true)
+  end
+
   -- Return what `judge` says, and carry it out: tokens are deducted, or the entity stands in the queue of the limit that refuses it. What callers
   -- may have places for is asked.
-  function guard(step, name, activation, head)
+  function guard(step, name, activation, head, parts)
     if grants[step] == head[1] then return nil end
-    local refusing = judge(step, name, activation)
+    local reads = is_paid(parts, head) and limits.PAID or ''
+    local refusing = judge(step, name, activation, reads)
     if refusing == 'ask' or (refusing and may_have_callers(step, name, head)) then return 'ask' end
     if refusing then
-      limits.wait(name, refusing, '', '', '0')
+      limits.wait(name, refusing, '', reads, '0')
       return refusing
     end
     if scopes_of_step[step][1] then limits.start(name, activation, '', scopes_of_step[step], '0') end

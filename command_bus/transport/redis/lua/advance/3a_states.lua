@@ -89,7 +89,7 @@ if limits then
     if refused == 'ask' then
       local id = head[3] and head[1] ~= activation and head[1] or ''  -- of a lone one that was in the line
       become(name, (head[3] and 'o|' or 'r|') .. activation .. '||' .. id .. '|' .. attempt .. '|' .. first .. '|' .. parts)
-      bodies[step] = {head[1], body_of('', head[2])}
+      bodies[step] = {head[1], body_of('', head[2]), is_paid(parts, head) and '1' or nil}
       return 'ask'
     end
     if publish then note_event('limited', name, envelope_in(head[2]), attempt, '', owner, refused) end
@@ -111,14 +111,34 @@ local function start(step, name, activation, holder, head, attempt, first, follo
     return 'stop'
   end
   if follow ~= 's' and (follow == 'l' or another_waits(name)) then return requeue(step, attempt, first, parts, head[1]) end
-  local refused = limits and guard(step, name, activation, head)
+  local refused = limits and guard(step, name, activation, head, parts)
   if refused then return be_refused(step, name, activation, head, attempt, first, parts, refused) end
   started = started + 1
   if queue_up and verbs[step] ~= 't' then queue_up.charge(parts, head[1]) end
   if first == '0' then first = now_text end
+  if parts ~= '' then parts = string.gsub(parts, '|paid=[^|]*', '') end
   local running = next_fence() .. '|' .. head[1] .. '|' .. attempt + 1 .. '|' .. first
   become(name, (head[3] or 'h') .. '|' .. activation .. '|' .. running .. '|' .. holder .. parts)  -- a record, packed in place: this runs for each command
   bodies[step] = body_of(box, head[2])
   if publish then note_event('started', name, envelope_in(head[2]), attempt + 1, string.match(running, '^%d+'), owner, '') end
   return running .. parts .. (limits and place_of(name) or '')
+end
+
+local SLICE = 1000  -- fields of one call: `unpack` takes 8,000 values
+
+-- Return fields of a hash.
+local function read_fields(hash, names)
+  local found = {}
+  for at = 1, #names, SLICE do
+    local values = call('HMGET', hash, unpack(names, at, math.min(at + SLICE - 1, #names)))
+    for i = 1, #values do found[at + i - 1] = values[i] end
+  end
+  return found
+end
+
+-- Return what the side record says of a slice of the fields that are awaited.
+local function awaiting(fields, fence, at)
+  local waits = {}
+  for i = at, math.min(at + SLICE - 1, #fields) do waits[#waits + 1], waits[#waits + 2] = 'a:' .. fields[i], fence end
+  return waits
 end

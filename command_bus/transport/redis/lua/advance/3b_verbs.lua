@@ -24,29 +24,32 @@ local function push_reply(left)
   if left.inbox and type(try('LPUSH', left.inbox, left.reply)) == 'number' then touched[left.inbox] = true end
 end
 
-local function write_letter(name, left, is_parked)
-  letter_id = call('XADD', dead, '*', 'r', left[1], 'e', left[2], 'm', name, 'p', is_parked)
+local function write_letter(name, left, is_parked, message)
+  local letter = {'r', left[1], 'e', left[2], 'm', name, 'p', is_parked}
+  if left.keeps then letter[9], letter[10] = 'x', message end  -- a durable command's side record is kept for a replay
+  letter_id = call('XADD', dead, '*', unpack(letter))
   counts.dead = counts.dead + 1
   return letter_id
 end
 
 -- The verbs, for a command that runs under this lease.
 
-local counted = {n = 'rejected', x = 'expired', b = 'buried'}
+local counted = {n = 'rejected', x = 'expired', b = 'buried', c = 'cancelled'}
 
 -- Settle a command and go on with the next. Without a next one, the whole mailbox is deleted.
 local function settle(step, verb, name, activation, holder, follow, left, parts)
   local message = messages[step]
   local head = not alone[name] and next_of(step, message)  -- before anything is written: this may raise, and so may the next line
   if head and (head[2] or ends_lease(step, name, activation, follow)) then trim(step, head[1]) end
-  if verb == 'b' then write_letter(name, left, '0') end
+  if verb == 'b' then write_letter(name, left, '0', message) end
   local counter = counted[verb]
   if counter then counts[counter] = counts[counter] + 1 end
   settled = settled + 1
   if left then
-    write_mark(left, false, name, message)
+    write_mark(left, left.keeps, name, message)
     push_reply(left)
     if left.outcomes then keep_outcome(left.record, left.outcomes, left.outcome) end
+    if left.side and not left.keeps then call('DEL', left.side) end
     if left.follow_ups then
       for _, each in ipairs(left.follow_ups) do sending[#sending + 1] = each end
     end
@@ -56,13 +59,13 @@ local function settle(step, verb, name, activation, holder, follow, left, parts)
 end
 
 local waits = {['1'] = 'retried', ['0'] = 'handed_back', s = 'snoozed'}
-local park, wait, give_back
+local park, wait, give_back, suspend
 
 -- Make the verbs that settle nothing. They are seldom needed, and each function costs time.
 local function make_other_verbs()
   function park(step, name, left, attempt, first, parts)
     trim(step, messages[step])
-    call('HSET', parked, name, write_letter(name, left, '1'))
+    call('HSET', parked, name, write_letter(name, left, '1', messages[step]))
     rest(step, 's', attempt, first, parts)
     write_mark(left, true)
     push_reply(left)
@@ -82,16 +85,21 @@ local function make_other_verbs()
     return parts .. format('|z=%.0f:%s:%s:%d', count + (more and 1 or 0), message, truly, more and 1 or 0)
   end
 
+  -- Note when a mailbox starts its first command again. If that is the earliest time, a tick tells a worker.
+  local function wake_at(name, at)
+    local head = call('ZRANGE', due, 0, 0, 'WITHSCORES')
+    call('ZADD', due, at, 'r:' .. name)
+    if not head[2] or at < tonumber(head[2]) or tonumber(head[2]) <= now then try('XADD', ready, '*', 'tick', '1') end
+  end
+
   function wait(step, name, delay, why, attempt, first, parts)
     trim(step, messages[step])
     local tried = why == '1' and attempt or format('%d', math.max(attempt - 1, 0))
     local at = now + tonumber(delay)
     parts = with_snooze(parts, messages[step], first, why == 's')
     if why == 's' then first = '-' .. format('%.0f', at) end  -- as who wakes it writes; one of another release may not
-    local head = call('ZRANGE', due, 0, 0, 'WITHSCORES')
-    call('ZADD', due, at, 'r:' .. name)
+    wake_at(name, at)
     rest(step, 'w', tried, first, parts)
-    if not head[2] or at < tonumber(head[2]) or tonumber(head[2]) <= now then try('XADD', ready, '*', 'tick', '1') end
     counts[waits[why]] = counts[waits[why]] + 1
     return 'wait'
   end
@@ -104,12 +112,48 @@ local function make_other_verbs()
     end
     return requeue(step, attempt, first, parts, messages[step])
   end
+
+  -- Let a durable command wait for what its side record is to have; or start it again at once, if that is there. What it has stored so far
+  -- is progress: the count of its attempts begins again.
+  function suspend(step, name, activation, left, parts)
+    local message, side, at, awaited, wanted = messages[step], left.side, tonumber(left[1]), {}, tonumber(left[3])
+    local names = {'m', 'cancel'}
+    for i = 6, #left do awaited[i - 5], names[i - 3] = left[i], left[i] end
+    local found = read_fields(side, names)
+    local is_of, is_wished = found[1], found[2]
+    if is_of ~= message then  -- nothing was stored yet, or by another command with this id; what was brought early stays
+      call(is_of and 'DEL' or 'PERSIST', side)
+      call('HSET', side, 'm', message)
+      if is_of then found, is_wished = {}, false end
+    end
+    local missing = {}
+    for i = 1, #awaited do
+      if found[i + 2] then wanted = wanted - 1 else missing[#missing + 1] = awaited[i] end
+    end
+    local first = '-' .. now_text
+    if (#awaited > 0 and wanted <= 0) or (at and at <= now) or (left[2] ~= '1' and is_wished) then
+      local head = alone[name] and {message, {'l'}, 'O'} or call('XRANGE', KEYS[before + step], message, message)[1]
+      head[2] = fields_of(lone, name, head[2])
+      repeated[KEYS[before + step]] = true
+      return start(step, name, activation, holders[step], head, '0', first, 's', parts .. '|paid=' .. message)
+    end
+    if not alone[name] then trim(step, message) end
+    local fence = string.match(runs[step], '^%d+')
+    call('HSET', side, 'w', fence .. '|' .. format('%d', wanted), unpack(awaiting(missing, fence, 1)))
+    for at = SLICE + 1, #missing, SLICE do call('HSET', side, unpack(awaiting(missing, fence, at))) end
+    if at then wake_at(name, at) else call('ZREM', due, 'r:' .. name) end
+    released[#released + 1] = activation
+    become(name, (alone[name] and 'U|||' or 'u|||') .. message .. '|0|' .. first .. '|' .. parts)
+    call('HSET', left.suspended, name, now_text .. '|' .. left[5])
+    counts.suspended = (counts.suspended or 0) + 1
+    return 'wait'
+  end
 end
 
 local note_end = nil
 
 if publish then
-  local event_of = {d = 'completed', n = 'rejected', x = 'expired', b = 'dead_lettered', p = 'parked'}
+  local event_of = {d = 'completed', n = 'rejected', x = 'expired', b = 'dead_lettered', p = 'parked', c = 'cancelled'}
 
   -- Note the event of a verb. Recovery settles without a lease of its own (an empty holder), so the command was interrupted first.
   function note_end(step, verb, name, left, record, at)
@@ -121,6 +165,8 @@ if publish then
       note_event(waits[left[2]], name, envelope, attempt, fence_then, worker, left[1])
     elseif verb == 'g' then
       note_event(left[1] == '1' and 'interrupted' or 'handed_back', name, envelope, attempt, fence_then, worker, '')
+    elseif verb == 'u' then
+      note_event('suspended', name, envelope, attempt, fence_then, worker, left[1])
     else
       note_event(event_of[verb], name, envelope, attempt, fence_then, worker, '')
     end
@@ -138,5 +184,6 @@ local function carry_out(step, verb, name, activation, follow, left, record, at)
   local attempt, first = string.match(record, '^(%d+)|([^|]*)|', at)
   if verb == 'p' then return park(step, name, left, attempt, first, parts) end
   if verb == 'w' then return wait(step, name, left[1], left[2], attempt, first, parts) end
+  if verb == 'u' then return suspend(step, name, activation, left, parts) end
   return give_back(step, left[1], attempt, first, parts)
 end

@@ -28,19 +28,20 @@ local function perform_by_record(step, verb, name, activation, follow, record)
   return format('%s|%s|%s|%s%s', held_fence, held_message, attempt, first, parts .. (limits and place_of(name) or ''))
 end
 
--- Perform a step of the holder of a lone command, if that can stay one: it starts, or it is settled. Return nil if it has to be lined up.
+-- Perform a step of the holder of a lone command, if that can stay one: it starts, is suspended, or is settled. Return nil if it has to be lined up.
 local function perform_alone(step, verb, name, activation, follow, record, at)
   if any_paused or publish or (limits and verb == 't' and would_wait(step, name, activation)) then return nil end
-  if settling[verb] then return carry_out(step, verb, name, activation, follow, lefts[step], record, at) end
+  if settling[verb] or (verb == 'u' and not limits) then return carry_out(step, verb, name, activation, follow, lefts[step], record, at) end
   if verb ~= 't' or follow ~= 's' then return nil end
-  local id, parts = activation, ''
+  local id, since, parts = activation, '0', ''
   if record ~= 'o|' .. activation .. '|||0|0|' then
     local state, held_by, _, message, attempt, first, _, others = parse_record(record)
-    if not queue_up or state ~= 'o' or held_by ~= activation or attempt ~= '0' or first ~= '0' then return nil end
-    id, parts = message ~= '' and message or id, others
+    if state ~= 'o' or held_by ~= activation or attempt ~= '0' then return nil end
+    if first == '0' and not queue_up or first ~= '0' and limits then return nil end
+    id, since, parts = message ~= '' and message or id, first, others
   end
   taken[#taken + 1] = activation
-  return start(step, name, activation, holders[step], {id, {'e', alone[name]}, 'O'}, 0, '0', follow, parts)
+  return start(step, name, activation, holders[step], {id, {'e', alone[name]}, 'O'}, 0, since, follow, parts)
 end
 
 -- Perform a step. The two usual cases compare the record without parsing it, which costs more; where it has parts, a take parses it.

@@ -29,7 +29,7 @@ local function end_limits()
     local pass = over[activations[step]] and limits.pass_of(names[step])
     if pass and (pass.kind == 'g' or pass.activation == activations[step]) then limits.drop(names[step]) end
   end
-  keep_limits(limits, KEYS[13], ready, due, micros)
+  limits.keep(ready, due)
 end
 
 for name in pairs(changed) do

@@ -1,6 +1,6 @@
--- enqueue_unique: accept commands with unique keys, in order: each is put in line, folded into the one that stands for its key, or replaces it.
+-- enqueue_unique: accept commands with unique keys, in order: each is put in line, folded into the one that holds its key, or replaces it.
 --
--- uses: record, newer, lone, holds, line_turns, line_served, line, admission, delayed, postpone, unique, events
+-- uses: record, newer, lone, holds, open_line(line_turns, line_served, line), admission, outcomes, delayed, postpone, unique, events, unstarted, unique_line
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -16,9 +16,9 @@
 -- KEYS[12]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
 -- KEYS[13]  turns     sorted set of flows, by their virtual time
 -- KEYS[14]  line      sorted set of the places of entities that wait
--- KEYS[15]  unique    hash: key -> the command that stands for it (see shared/unique.lua)
--- KEYS[16…] the mailboxes; then for each command its mark, the mark of the command that stands for its key and the inbox of that one's caller
---           (the mailbox where there is none)
+-- KEYS[15]  unique    hash: key -> the command that holds it (see shared/unique.lua)
+-- KEYS[16…] the mailboxes; then for each command its mark; of the command that holds its key the mark, the inbox of its caller, and
+--           its dispatch's record and stream of outcomes (the mailbox where there is none)
 -- ARGV[1]   number    of this batch, growing per producer: asked again it is answered as the first time
 -- ARGV[2]   again     '1' if it may have been applied before, and an earlier answer of this producer cannot have expired yet
 -- ARGV[3]   ttl       ms for which the answer is kept
@@ -29,8 +29,8 @@
 -- ARGV[8…]  for each command, no two of the same key: number of its mailbox, envelope, digest (empty without a mark), command id, key; mode (f
 --           the first wins, until it is settled; s the first wins, until it is started; l the latest wins); ms of delay, window and longest
 --           wait (0 if there is none); its own part of a stander, from the flags on; the stander of its key as the producer knows it, empty
---           if it knows none; for that one's caller a reply, ms for which its mark is kept (0 if it has none), and
---           the names of an event; its flow (see shared/line.lua), 1 if it has no class or tenant
+--           if it knows none; for that one's caller a reply, ms for which its mark is kept (0 if it has none); its flow (see
+--           shared/line.lua), 1 if it has no class or tenant
 --
 -- returns as enqueue.lua, with the admissions u folded, r replaced another, n this user may not replace; behind them for each u and r the
 --         length of the other's command id, a colon and that id. Or ~ and for each command, in the same form, the stander of its key:
@@ -43,8 +43,8 @@
 local ready, active, stats, due, delayed, delayed_counts, paused, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local lone, flows, unique, first_box = KEYS[11], KEYS[12], KEYS[15], 15
 local number, prefix, reply_ttl = tonumber(ARGV[1]), tonumber(ARGV[5]), ARGV[7]
-local head, stride = 7, 15
-local call, sub, format = redis.call, string.sub, string.format
+local head, stride = 7, 14
+local call, sub = redis.call, string.sub
 
 local answered = call('GET', last)
 if answered then
@@ -55,7 +55,7 @@ elseif number > 1 and ARGV[2] == '1' then
   return 'gone'
 end
 
--- Read: mailboxes, and who stands for each key.
+-- Read: mailboxes, and who holds each key.
 
 local names, room, held, drained, many = {}, {}, {}, {}, {}
 for space, boxes in string.gmatch(ARGV[6], '(%d+):(%d+) ') do
@@ -79,11 +79,8 @@ local standers, states, windows, told, asks = {}, {}, {}, {'~'}, false
 for i = 1, (#ARGV - head) / stride do
   local at = head + (i - 1) * stride
   local value = call('HGET', unique, ARGV[at + 5]) or ''
-  local state = standing(value, records[tonumber(ARGV[at + 1])], delayed)
-  local place, window, most = parse_stander(value)
-  if state == 'waits' and place ~= 'd' and tonumber(most) and tonumber(most) <= now then state = 'started' end  -- it keeps its place
-  standers[i], states[i], told[i + 1] = value, state or 'gone', #value .. ':' .. value
-  windows[i] = tonumber(window) and tonumber(window) > now
-  if ARGV[at + 6] == 'l' and state == 'waits' and value ~= ARGV[at + 11] then asks = true end
+  standers[i], told[i + 1] = value, #value .. ':' .. value
+  states[i], windows[i] = look_at_stander(value, records[tonumber(ARGV[at + 1])], delayed, now)
+  if ARGV[at + 6] == 'l' and states[i] == 'waits' and value ~= ARGV[at + 11] then asks = true end
 end
-if asks then return table.concat(told) end
+if asks and not may_not_replace(KEYS[first_box + 1]) then return table.concat(told) end

@@ -3,18 +3,18 @@
 local admissions, others, refused, accepted, depth = {}, {}, {}, 0, 0
 local folded, superseded = 0, 0
 for i = 1, #standers do
-  local at, key = head + (i - 1) * stride, first_box + #names + 3 * i - 2
+  local at, key = head + (i - 1) * stride, first_box + #names + 5 * i - 4
   local box, mode, mark = tonumber(ARGV[at + 1]), ARGV[at + 6], KEYS[key]
   local admission = not room[box] and 'w' or (ARGV[at + 3] ~= '' and known(mark, ARGV[at + 3])) or nil
   if not admission then
     local need = mode == 'l' and states[i] == 'waits' and 0 or 1  -- the place of the one that it replaces
     if drained[box] or refused[box] then
       admission = drained[box] and 'd' or 'p'
-    elseif folds(i, mode) then
+    elseif is_folded(mode, states[i], windows[i]) then
       admission, folded = 'u', folded + 1
     elseif room[box] < need or free < need or (newcomers and newcomers < 1 and not records[box]) then
       admission = room[box] < need and 'e' or free < need and 't' or 'n'
-    elseif mode == 'l' and forbidden(box) then
+    elseif mode == 'l' and may_not_replace(KEYS[first_box + box]) then
       admission = 'x'
     else
       local fault
@@ -36,6 +36,7 @@ end
 
 local answer = table.concat(admissions) .. table.concat(others)
 finish()
+expire_outcomes()
 if accepted > 0 then
   redis.pcall('HINCRBY', stats, 'depth', accepted - superseded)  -- a counter that cannot grow must not cost the answer
   redis.pcall('HINCRBY', stats, 'accepted', accepted)

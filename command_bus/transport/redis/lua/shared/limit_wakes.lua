@@ -8,8 +8,9 @@ local function next_start(limits, scope, needed, now)
   local rule, bucket = limits.rule_of(scope), limits.bucket_of(scope)
   if bucket.held > now then return bucket.held end
   if not rule then return now end
-  if rule.most and limits.taken(scope) >= rule.most and not limits.is_first_lent(scope) then return nil end
-  if not rule.tick then return now end
+  local is_full = rule.most and limits.taken(scope) >= rule.most
+  if is_full and not limits.is_first_lent(scope) then return nil end
+  if not rule.tick or (not is_full and limits.is_paid_queued(scope)) then return now end
   local gathered = math.min(math.ceil(GATHERED_US / rule.tick), limits.length_of('q\n', scope))
   local wanted = math.min(math.max(needed, gathered, 1), rule.burst)
   local free = limits.tokens_of(rule, bucket)
@@ -39,6 +40,7 @@ end
 -- Write what a script has changed, behind its last step.
 local function keep_limits(limits, state_key, ready, due, now)
   limits.keep_passes()
+  limits.write_places()
   for scope in pairs(limits.woken) do wake_limit(limits, ready, due, scope, 1, now) end
   for scope, bucket in pairs(limits.buckets) do
     if bucket.cut then limits.dirty[scope] = true end
@@ -51,4 +53,15 @@ local function keep_limits(limits, state_key, ready, due, now)
       redis.call('HSET', state_key, 'b\n' .. scope, string.format('%.2f|%.0f|%.0f', bucket.full, bucket.reserved, bucket.held))
     end
   end
+end
+
+-- Return `limits`, with passes, queues and `keep`, which writes them, if this is the first shard.
+local function open_limits(rules_key, state_key, places_key, now, is_home)
+  local limits = limiter(rules_key, state_key, places_key, now, is_home)
+  if is_home then
+    add_passes(limits, state_key, places_key, now)
+    add_queues(limits, state_key, places_key, now)
+    function limits.keep(ready, due) keep_limits(limits, state_key, ready, due, now) end
+  end
+  return limits
 end

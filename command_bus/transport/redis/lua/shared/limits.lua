@@ -9,29 +9,36 @@
 --                     p, newline, mailbox -> kind|since|granted at us|shard, activation, message, costs and scopes, callers; newline between them
 -- `places` is a sorted set without scores, in the order of its members:  q, newline, scope, newline, since, newline, mailbox: the queue
 --                                                                        s, newline, scope, newline, mailbox: a place that is taken
+--                                                                        g, newline, mailbox: a pass of the kind g
 --
 -- Tokens are deducted at a start (GCRA: a bucket is a time). A pass of the kind g is a grant: its tokens are reserved and its places taken
 -- until its mailbox starts, or gives its activation up. One of the kind s has the places of a mailbox that runs, for one activation.
--- What a worker reads of a command is 'cost scope' for each limit by a key, with tabs between them, then for each handler that waits for this
--- command a tab, '~activation mailbox'. Whose caller has a place starts without one of its own. If it waits for a token there, its since is a
--- tenth of the time, with a 0 before it, so it stands before all that wait for a place: its caller keeps one until it has run.
+-- What a worker reads of a command is 'cost scope' for each limit by a key, with tabs between them, then a tab and '~paid' if it was suspended
+-- (see shared/record.lua), then for each handler that waits for this command a tab, '~activation mailbox'. Whose caller has a place starts
+-- without one of its own. If it waits for a token there, its since is a tenth of the time, with a 0 before it, so it stands before all that wait
+-- for a place: its caller keeps one until it has run. What was suspended needs no token, so it goes past all that wait for one; if it waits
+-- for a place, its since is a quarter of the time: it stands behind those whose callers have places, and before all others.
 
 local function limiter(rules_key, state_key, places_key, now, is_home)
   local call, match, find, sub, max, min = redis.call, string.match, string.find, string.sub, math.max, math.min
-  local rules, kinds, buckets, dirty, passes, changed, queues, counts, woken = {}, {}, {}, {}, {}, {}, {}, {}, {}
-  local limits = {buckets = buckets, dirty = dirty, woken = woken, queues = queues, passes = passes, changed = changed}  -- woken: scopes whose queue is looked at again
+  local rules, kinds, buckets, dirty, queues, counts, moved = {}, {}, {}, {}, {}, {}, {}
+  local PAID = '\t~paid'
+  local limits = {buckets = buckets, dirty = dirty, queues = queues, counts = counts, moved = moved, PAID = PAID}
+  limits.woken = {}  -- scopes whose queue is looked at again
 
   function limits.rule_of(scope)
+    if rules[scope] ~= nil then return rules[scope] end
     local name = match(scope, '^%a+:[^:]*') or scope
     if rules[name] == nil then
       local tick, burst, most = match(call('HGET', rules_key, name) or '', '^([^|]*)|([^|]*)|([^|]*)')
       rules[name] = tick and {tick = tonumber(tick), burst = tonumber(burst), most = tonumber(most)} or false
     end
+    rules[scope] = rules[name]
     return rules[name]
   end
 
   -- Return an iterator over costs and scopes, and where the callers begin behind them, if there are any.
-  local function costs_in(text)
+  function limits.costs_in(text)
     local at = find(text, '\t~', 1, true)
     return string.gmatch(at and sub(text, 1, at - 1) or text, '(%d+) ([^\t]+)'), at
   end
@@ -48,8 +55,8 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     end
     return lent
   end
-  -- Return for each scope its name, its cost and whether a caller has a place there; and whether this mailbox must be asked for at the first
-  -- shard, by a worker that knows its command.
+  -- Return for each scope its name, its cost, whether a caller has a place there, and whether it was suspended; and whether this mailbox must be
+  -- asked for at the first shard, by a worker that knows its command.
   function limits.scopes_of(mailbox, keyed)
     local kind = match(mailbox, '^[^:/]*')
     local known = kinds[kind] or call('HMGET', rules_key, 'entity:' .. kind, 'type:' .. kind, 'bus', 'keyed:' .. kind)
@@ -61,10 +68,13 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     end
     local asks = known[4] or (not is_home and (known[1] or #known.shared > 0))
     if not known[1] and (keyed or '') == '' then return known.shared, asks end
-    local list, lent = {known[1] and {'entity:' .. mailbox, 1} or nil}, limits.lent(keyed)
-    for _, each in ipairs(known.shared) do list[#list + 1] = lent[each[1]] and {each[1], each[2], true} or each end
-    for cost, scope in (costs_in(keyed or '')) do
-      if limits.rule_of(scope) then list[#list + 1] = {scope, tonumber(cost), lent[scope]} end
+    local lent, paid = limits.lent(keyed), find(keyed or '', PAID, 1, true) and true
+    local list = {known[1] and {'entity:' .. mailbox, paid and 0 or 1, nil, paid} or nil}
+    for _, each in ipairs(known.shared) do
+      list[#list + 1] = (paid or lent[each[1]]) and {each[1], paid and 0 or 1, lent[each[1]], paid} or each
+    end
+    for cost, scope in (limits.costs_in(keyed or '')) do
+      if limits.rule_of(scope) then list[#list + 1] = {scope, paid and 0 or tonumber(cost), lent[scope], paid} end
     end
     return list, asks
   end
@@ -91,7 +101,10 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     return call('ZLEXCOUNT', places_key, '[' .. kind .. scope .. '\n', '(' .. kind .. scope .. '\11')
   end
   function limits.taken(scope)
-    counts[scope] = counts[scope] or limits.length_of('s\n', scope)
+    if not counts[scope] then
+      if next(moved) then limits.write_places() end
+      counts[scope] = limits.length_of('s\n', scope)
+    end
     return counts[scope]
   end
   function limits.is_queued(scope)
@@ -101,43 +114,15 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     end
     return queues[scope]
   end
-  function limits.move_place(verb, scope, mailbox)
-    local member = 's\n' .. scope .. '\n' .. mailbox
-    local moved = verb == 'ZADD' and call('ZADD', places_key, 0, member) or call('ZREM', places_key, member)
-    if counts[scope] then counts[scope] = counts[scope] + (verb == 'ZADD' and moved or -moved) end
-    return true
-  end
-
-  local function keep_read(mailbox, text)
-    local kind, since, shard, activation, message, rest = match(text or '', '^(%a)|(%d+)|%d+|(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
-    local scopes = {}
-    passes[mailbox] = kind and {kind = kind, since = since, shard = shard, activation = activation, message = message, scopes = scopes} or false
-    if not kind then return end
-    local costs, at = costs_in(rest)
-    for cost, scope in costs do scopes[scope] = tonumber(cost) end
-    passes[mailbox].callers = at and sub(rest, at) or ''
-  end
-  function limits.read_passes(mailboxes)
-    local fields = {}
-    for i, mailbox in ipairs(mailboxes) do fields[i] = 'p\n' .. mailbox end
-    for i, text in ipairs(call('HMGET', state_key, unpack(fields))) do
-      if text then keep_read(mailboxes[i], text) else passes[mailboxes[i]] = false end
-    end
-  end
-  function limits.pass_of(mailbox)
-    if passes[mailbox] == nil then keep_read(mailbox, call('HGET', state_key, 'p\n' .. mailbox)) end
-    return passes[mailbox]
-  end
-  function limits.keep_pass(mailbox, kind, activation, message, since, shard, scopes, callers)
-    local pass = {kind = kind, activation = activation, message = message, since = since, shard = shard, scopes = scopes}
-    pass.callers = callers or ''
-    passes[mailbox], changed[mailbox] = pass, true
-  end
   -- Return whether a scope lets a command start. Who has a place there passes its queue, unless it needs a token as well; whose caller has one
-  -- passes it in any case.
-  function limits.is_free(scope, cost, has_place, is_first, is_lent)
+  -- passes it in any case, and what was suspended all but its like.
+  function limits.is_free(scope, cost, has_place, is_first, is_lent, is_paid)
     local rule, bucket = limits.rule_of(scope), limits.bucket_of(scope)
     if bucket.held > now then return false end
+    if is_paid then
+      local is_next = is_first or not limits.is_paid_queued(scope)
+      return not rule.most or has_place or is_lent or (is_next and limits.taken(scope) < rule.most)
+    end
     if not is_first and not is_lent and (rule.tick or not has_place) and limits.is_queued(scope) then return false end
     if rule.tick and limits.tokens_of(rule, bucket) + 0.000001 < min(cost, rule.burst) then return false end
     return has_place or is_lent or not rule.most or limits.taken(scope) < rule.most
@@ -145,44 +130,18 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
 
   -- Return the first scope that refuses a mailbox, nil if none does, and all its scopes. `first_in` is the scope in whose queue it is first.
   function limits.refusing(mailbox, activation, message, keyed, first_in)
-    local pass, list = limits.pass_of(mailbox), limits.scopes_of(mailbox, keyed)
+    return limits.refusing_of(limits.scopes_of(mailbox, keyed), mailbox, activation, message, first_in)
+  end
+  function limits.refusing_of(list, mailbox, activation, message, first_in)
+    local pass = limits.pass_of(mailbox)
     local granted = pass and pass.kind == 'g' and (pass.message == '' or pass.message == message)
     local holds = pass and pass.kind == 's' and pass.activation == activation
     for _, each in ipairs(list) do
       local has = pass and pass.scopes[each[1]]
       local passes = granted and has and limits.still_holds(each[1], each[2], mailbox, each[3])
-      if not passes and not limits.is_free(each[1], each[2], holds and has, first_in == each[1], each[3]) then return each[1], list end
+      if not passes and not limits.is_free(each[1], each[2], holds and has, first_in == each[1], each[3], each[4]) then return each[1], list end
     end
     return nil, list
-  end
-
-  -- Deduct the tokens and keep the places of a mailbox that starts a command. Nothing refuses it.
-  function limits.start(mailbox, activation, message, list, shard)
-    local pass, held, changes = limits.pass_of(mailbox), {}, false
-    local before = pass and pass.scopes or {}
-    local keeps = pass and pass.kind == 's' and pass.activation == activation
-    for _, each in ipairs(list) do
-      local scope, rule, bucket = each[1], limits.rule_of(each[1]), limits.bucket_of(each[1])
-      if rule.tick then
-        bucket.full, dirty[scope] = max(min(bucket.full, now + rule.burst * rule.tick), now) + min(each[2], rule.burst) * rule.tick, true
-      end
-      if rule.most and (not each[3] or (keeps and before[scope])) then
-        if not (keeps and before[scope]) then changes = limits.move_place('ZADD', scope, mailbox) end
-        held[scope] = each[2]
-      end
-    end
-    for scope, cost in pairs(before) do
-      if pass.kind == 'g' then limits.reserve(scope, -cost) end
-      if not held[scope] then
-        woken[scope], changes = true, limits.move_place('ZREM', scope, mailbox)
-      end
-    end
-    if not next(held) then
-      if pass then changed[mailbox] = true end
-      passes[mailbox] = false
-    elseif not (keeps and next(before)) or changes then
-      limits.keep_pass(mailbox, 's', activation, message, '0', shard, held)
-    end
   end
 
   return limits

@@ -1,6 +1,6 @@
 -- lone: the only command of a mailbox, in the hash `lone`: mailbox name -> envelope. A stream reserves 4 kB for its first entries, and making
 -- it costs as much as all else that accepting a command does. So an entity with one command has no stream: its record has the state o or O
--- (see shared/record.lua); while it waits in the line q.
+-- (see shared/record.lua); while it waits in the line q, while it is suspended U.
 --
 -- Who needs the stream, to add a second command or to let the first one wait, lines the command up: an entry takes its place, with the
 -- command's id and the field `l`. The envelope stays in `lone` until the mailbox is idle, because a producer may not read envelopes.
@@ -16,7 +16,7 @@ local function tells_time(activation)
 end
 
 local function is_lone(record)
-  return record and (string.find(record, '^[oO]|') or string.find(record, '^q|||%d'))
+  return record and string.find(record, '^[oOUq]|') and (string.byte(record) ~= 113 or string.find(record, '^q|||%d'))  -- 113 is q
 end
 
 -- Give a lone command its entry in the mailbox. Return the record, which is no longer of a lone one, or nil and the error.
@@ -25,9 +25,17 @@ local function line_up(active, box, name, record)
   local state, activation, fence, message, rest = string.match(record, '^(.)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
   local added = redis.pcall('XADD', box, message ~= '' and message or activation, 'l', '1')
   if type(added) == 'table' then return nil, added end
-  record = state == 'O' and 'h' .. string.sub(record, 2) or (state == 'o' and 'r' or 'q') .. '|' .. activation .. '|||' .. rest
+  local longer = state == 'O' and 'h' or state == 'U' and 'u'
+  record = longer and longer .. string.sub(record, 2) or (state == 'o' and 'r' or 'q') .. '|' .. activation .. '|||' .. rest
   redis.call('HSET', active, name, record)
   return record
+end
+
+-- Put the lone command of a mailbox, which was suspended, into the ready stream; return its record. Where the line is in use, or something is
+-- paused, it is lined up instead. Called behind the first write, so it does not fail.
+local function queue_alone(ready, name, message, first, parts)
+  local added = redis.pcall('XADD', ready, '*', 'e', name)
+  return 'o|' .. (type(added) == 'string' and added or '0-0') .. '||' .. message .. '|0|' .. first .. '|' .. parts
 end
 
 -- Return the fields of a mailbox's entry; those of a lone command that was lined up are read from `lone`.

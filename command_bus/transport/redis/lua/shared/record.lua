@@ -1,17 +1,19 @@
 -- record: the value of a mailbox in the hash `active`: state|activation|fence|message|attempt|first|holder, and perhaps parts behind it.
 --
 -- state       r ready, h held (a command runs), H held, and something behind the command that runs was removed, w waits for a retry or snoozes,
---             l waits for a limit, q waits in the line (see shared/line.lua), s stopped (paused or parked), o and O as r and h, of a mailbox
---             with one command, which is in `lone` (see shared/lone.lua)
+--             l waits for a limit, q waits in the line (see shared/line.lua), s stopped (paused or parked), u suspended (its durable command
+--             waits for what its side record names: see shared/arrive.lua), o, O and U as r, h and u, of a mailbox with one command, which is
+--             in `lone` (see shared/lone.lua)
 -- activation  id of its entry in the ready stream (r, h, H, o, O), else empty; of a lone command also its message id
 -- fence       of the command that runs (h, H, O), else empty
--- message     id of the command that runs (h, H, O), else empty; what stands before it in the mailbox is settled. Of a lone command that was
---             or is in the line (o, q) its id
+-- message     id of the command that runs (h, H, O) or is suspended (u, U), else empty; what stands before it in the mailbox is settled. Of
+--             a lone command that was or is in the line, or was suspended (o, q), its id
 -- attempt     how often the oldest command was started
 -- first       ms of its first start, 0 if it was never started; below zero: replayed, its deadline no longer counts
 -- holder      the lease under which it runs (h, H, O), its place (q), else empty
 -- parts       |key=value each: z of a command that its handler put off (see shared/snooze.lua); started, the id of a command that was started
---             and waits to be started again, of use while it is the oldest and `first` is not 0; c of classes (see shared/line.lua); others of later
+--             and waits to be started again, of use while it is the oldest and `first` is not 0; paid, the id of a command that was
+--             suspended: its next start takes no token of a rate; c of classes (see shared/line.lua); others of later
 --             releases; a script that writes the record again keeps those that it does not know
 --
 -- A later release may have further states, of one letter or more. A script that meets one leaves record, head and activation alone.

@@ -1,11 +1,12 @@
--- unique: the hash `unique`: key -> the command that stands for it, as place|window|most|flags|inbox|name|id.
+-- unique: the hash `unique`: key -> the command that holds it, as place|window|most|flags|inbox|name|id.
 --
 -- A key is the part of the mailbox's name before its colon, a colon, the encoded entity id, a colon, and the key that the application gave.
 --
 -- place    the command's id in its mailbox; d while it is delayed
 -- window   ms until which the key is held whatever becomes of the command; empty if there is no window
 -- most     ms after which the command is not put off any more; empty if there is no such limit
--- flags    g if its command id is remembered
+-- flags    g if its command id is remembered; behind it o and the percent-encoded id of the dispatch that keeps its outcome, or
+--          h<age in ms>:<number> if it has a history
 -- inbox    of the caller who waits for its reply, percent-encoded; empty if none does
 -- name     wire name
 -- id       command id
@@ -14,6 +15,16 @@
 
 local function parse_stander(value)
   return string.match(value, '^([^|]*)|(%d*)|(%d*)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
+end
+
+-- Return whether a dispatch keeps the outcome of a stander.
+local function of_dispatch(value)
+  return string.find(select(4, parse_stander(value)), '^g?o') ~= nil
+end
+
+-- Return whether a dispatch or the history keeps the outcome of a stander.
+local function keeps_end(value)
+  return string.find(select(4, parse_stander(value)), '^g?[oh]') ~= nil
 end
 
 -- Return whether a stander is the command at a place: a message id, or d: and the id of a delayed command.
@@ -39,12 +50,12 @@ local function standing(value, record, delayed)
   return started and 'started' or 'waits'
 end
 
--- Release the key of a command that was removed, if it is that command which stands for it. After the first write this does not fail.
+-- Release the key of a command that was removed, if it is that command which holds it. After the first write this does not fail.
 local function release_key(unique, key, place)
   if key ~= '' and stands_at(redis.pcall('HGET', unique, key), place) then redis.call('HDEL', unique, key) end
 end
 
--- Note the new place of a command that stands for a key, if it does.
+-- Note the new place of a command that holds a key, if it does.
 local function move_stander(unique, key, from, to)
   local value = redis.pcall('HGET', unique, key)
   if stands_at(value, from) then redis.call('HSET', unique, key, to .. string.match(value, '|.*$')) end

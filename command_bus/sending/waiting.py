@@ -54,33 +54,38 @@ class WaitingCommands:
 
         A mark says where a given id waits, and delayed commands are found by their id. For any other all lines are gone through.
         """
+        return any([await self.cancel_in(mailbox, command_id) for mailbox in await self.find(command_id)])
+
+    async def find(self, command_id: str) -> list[str]:
+        """Return the mailboxes in which a command may wait or run: by its marks, else where it stands in a line; that goes through all."""
         marks = await self._session.transport.marks.read(command_id)
         if marks:
-            return any([await self.cancel_in(mailbox, command_id) for mailbox in map(mailbox_in, marks) if mailbox is not None])
+            return [mailbox for mailbox in map(mailbox_in, marks) if mailbox is not None]
         delayed = await self._mailboxes.find_delayed(command_id)
         if delayed is not None:
-            return await self.cancel_in(delayed[0], command_id)
+            return [delayed[0]]
         async for name in self._mailboxes.names():
-            if await self.cancel_in(name, command_id):
-                return True
-        return False
+            async for page in self._mailboxes.lined_up(name):
+                if any(self._envelope(command).command_id == command_id for command in page):
+                    return [name]
+        return []
 
-    async def cancel_in(self, mailbox: str, command_id: str) -> bool:
-        """Remove one command that waits in this mailbox; False if it does not."""
+    async def cancel_in(self, mailbox: str, command_id: str, *, fresh: bool = False) -> bool:
+        """Remove one command that waits in this mailbox; False if it does not, or with `fresh` if it was started before."""
         delayed = await self._mailboxes.find_delayed(command_id, mailbox)
-        if delayed is not None and await self._cancel(mailbox, Waiting(command_id, delayed[1], delayed=True)):
+        if delayed is not None and await self._cancel(mailbox, Waiting(command_id, delayed[1], delayed=True), fresh=fresh):
             return True
         async for page in self._mailboxes.lined_up(mailbox):
             for command in page:
                 if self._envelope(command).command_id == command_id:
-                    return await self._cancel(mailbox, command)
+                    return await self._cancel(mailbox, command, fresh=fresh)
         return False
 
-    async def _cancel(self, mailbox: str, command: Waiting) -> bool:
+    async def _cancel(self, mailbox: str, command: Waiting, *, fresh: bool) -> bool:
         left = self._retention.settlement(
             self._envelope(command), Cancelled("cancelled before it started"), message=command.message
         )
-        return await self._mailboxes.remove(mailbox, [(command, left)]) > 0
+        return await self._mailboxes.remove(mailbox, [(command, left)], fresh=fresh) > 0
 
     async def purge(self, mailbox: str, entity_type: str, entity_id: str) -> int:
         """Remove all of an entity that waits, page by page; how many. Others of its lane are left alone."""

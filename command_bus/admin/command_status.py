@@ -1,0 +1,269 @@
+"""The status of one command: where it is, and what it waits for. Reached as `bus.commands.status`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from command_bus.admin.entities import entity_info
+from command_bus.admin.entity_looks import look_at
+from command_bus.admin.info import EntityInfo, HoldInfo, LimitWaitInfo
+from command_bus.admin.suspensions import SuspensionInfo
+from command_bus.durable.names import ENDING
+from command_bus.errors import UnknownCommand, UnsuitableServer
+from command_bus.serialization.dead_letter import DeadLetterRecord
+from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
+from command_bus.serialization.limits import Undecodable, reading_limits
+from command_bus.serialization.reply import outcome_code, unpack_reply
+from command_bus.session import Session
+from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.marks import is_settled, mailbox_in, reply_in
+from command_bus.transport.records import StoredDeadLetter, StoredEntity
+
+__all__ = ["CommandState", "CommandStatus", "StatusReader"]
+
+CommandState = Literal[
+    "waiting",
+    "delayed",
+    "limited",
+    "paused",
+    "running",
+    "retrying",
+    "snoozed",
+    "suspended",
+    "compensating",
+    "parked",
+    "settled",
+]
+_LOOKS = 3
+"""The most looks for a command that moves meanwhile."""
+_MAY_PARK = ("failed", "interrupted")
+
+
+@dataclass(frozen=True, slots=True)
+class CommandStatus:
+    """The place of a command. Times are in ms since the epoch, by the server's clock.
+
+    Attributes:
+        command_id: Its id.
+        state: `waiting` (behind another command, or for a worker), `delayed`, `limited` (waits for a limit), `paused` (it is next, and an operator
+            has paused its entity, type or bus), `running`, `retrying` (waits for its next attempt), `snoozed` (its handler has put it off),
+            `suspended` (durable: waits without a worker), `compensating` (durable: undoes what it did, and ends then), `parked` (a dead letter that
+            its entity waits for) or `settled`.
+        name: Its wire name; empty if it is not known (any more).
+        entity: Its entity, for people; empty if it is not known any more.
+        position: Its place in line: 1 is next or runs. None if it is in no line, or has more than a thousand commands before it.
+        attempt: How often it was started; a durable command since it last got on.
+        worker: Who runs it, or None.
+        since_ms: Since when it runs or is suspended; None otherwise.
+        until_ms: When it goes on: the end of a delay, of the wait for an attempt, of a snooze, or of a suspension that has one; None otherwise.
+        limit: What it waits for, if it is limited.
+        hold: Why it is paused, or None.
+        suspension: What it waits for, if it is suspended.
+        letter_id: Of the dead letter that parks it, or None.
+        outcome: Once it is settled: `completed`, `rejected`, or the `code` of the error that its caller got, such as `failed`, `interrupted`,
+            `cancelled`, `expired`; empty if that is not kept, and before.
+    """
+
+    command_id: str
+    state: CommandState
+    name: str = ""
+    entity: str = ""
+    position: int | None = None
+    attempt: int = 0
+    worker: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    limit: LimitWaitInfo | None = None
+    hold: HoldInfo | None = None
+    suspension: SuspensionInfo | None = None
+    letter_id: str | None = None
+    outcome: str = ""
+
+
+class _Head(NamedTuple):
+    """A mailbox and its first command."""
+
+    stored: StoredEntity
+    info: EntityInfo
+    is_ending: bool
+
+
+class StatusReader:
+    """Reads the status of one command.
+
+    Args:
+        session: Open.
+        command_id: Of the command.
+    """
+
+    def __init__(self, session: Session, command_id: str) -> None:
+        self._session = session
+        self._id = command_id
+        self._limits = reading_limits(session.settings)
+
+    async def status(self) -> CommandStatus:
+        """Return it.
+
+        Raises:
+            UnknownCommand: Nothing is known of it.
+        """
+        found: list[str] = []
+        for _ in range(_LOOKS):
+            marks = await self._session.transport.marks.read(self._id)
+            found = [box for box in map(mailbox_in, marks) if box is not None]
+            if not marks and (delayed := await self._session.transport.operator.mailboxes.find_delayed(self._id)) is not None:
+                found = [delayed[0]]
+            for mailbox in found:
+                status = await self._status_in(mailbox)
+                if status is not None:
+                    return status
+            if not found:
+                return await self._settled([mark for mark in marks if is_settled(mark)])
+        return CommandStatus(self._id, "waiting", entity=mailbox_label(found[0]))
+
+    async def envelope_in(self, mailbox: str, *, begun: bool = False) -> WireEnvelope | None:
+        """Return the envelope of a command that waits, runs or is delayed in a mailbox; None if it is not there, or too far behind.
+
+        One that has begun is looked for at the head alone.
+        """
+        if begun:
+            head = await self._session.transport.locations.line(mailbox, 1)
+            return next((self._read(each) for _, each in head if self._is_this(each)), None)
+        transport = self._session.transport
+        delayed = await transport.operator.mailboxes.find_delayed(self._id, mailbox)
+        line = [envelope for _, envelope in await transport.locations.line(mailbox)] if delayed is None else [delayed[1]]
+        return next((self._read(each) for each in line if self._is_this(each)), None)
+
+    def _read(self, data: bytes) -> WireEnvelope:
+        return unpack_envelope(data, self._limits)
+
+    # Not settled.
+
+    async def _status_in(self, mailbox: str) -> CommandStatus | None:
+        """Return the status of a command that is in a mailbox; None if it is not there (any more)."""
+        operator = self._session.transport.operator
+        delayed, due, line, head = await asyncio.gather(
+            operator.mailboxes.find_delayed(self._id, mailbox),
+            operator.entities.delayed_times(mailbox, [self._id]),
+            self._session.transport.locations.line(mailbox),
+            self._head(mailbox),
+        )
+        if delayed is not None:
+            name, entity = self._named(delayed[1], mailbox)
+            return CommandStatus(self._id, "delayed", name, entity, until_ms=due.get(self._id))
+        place = next((place for place, (_, envelope) in enumerate(line, 1) if self._is_this(envelope)), None)
+        if place is None:
+            is_far = head.stored.depth > len(line) > 0
+            return CommandStatus(self._id, "waiting", entity=mailbox_label(mailbox)) if is_far else None
+        name, entity = self._named(line[place - 1][1], mailbox)
+        if place > 1 or head.stored.oldest_id != line[0][0]:
+            return CommandStatus(self._id, "waiting", name, entity, place)
+        return self._at_the_head(head, name, entity)
+
+    async def _head(self, mailbox: str) -> _Head:
+        """Read what is known of a mailbox's head, in case it is this command."""
+        transport = self._session.transport
+        (stored, retry_ms, wait, suspended), now, (ends,) = await asyncio.gather(
+            look_at(self._session, mailbox),
+            transport.operator.entities.now_ms(),
+            transport.operator.suspensions.fields(mailbox, self._id, [ENDING]),
+        )
+        info = entity_info(
+            stored,
+            transport.shard_of(mailbox),
+            now,
+            retry_at_ms=retry_ms,
+            due_ms=None,
+            wait=wait,
+            suspended=suspended,
+        )
+        return _Head(stored, info, is_ending=ends is not None)
+
+    def _at_the_head(self, head: _Head, name: str, entity: str) -> CommandStatus:
+        """Return the status of the command that is next in its mailbox, or runs."""
+        info = head.info
+        return CommandStatus(
+            self._id,
+            "compensating" if head.is_ending and info.state != "parked" else _state_of(info),
+            name,
+            entity,
+            position=1,
+            attempt=info.attempt,
+            worker=info.worker,
+            since_ms=info.suspension.since_ms if info.suspension is not None else head.stored.started_ms or None,
+            until_ms=info.retry_at_ms if info.hold is None else info.hold.until_ms,
+            limit=info.limit,
+            hold=info.hold,
+            suspension=info.suspension,
+            letter_id=info.letter_id,
+        )
+
+    def _named(self, data: bytes, mailbox: str) -> tuple[str, str]:
+        """Return the wire name and the entity in an envelope."""
+        try:
+            envelope = self._read(data)
+        except Undecodable:
+            return "", mailbox_label(mailbox)
+        of_its_own = f"{envelope.entity_type}:{envelope.entity_id}"
+        return envelope.name, mailbox_label(mailbox) if envelope.entity_type is None else of_its_own
+
+    def _is_this(self, data: bytes) -> bool:
+        try:
+            return self._read(data).command_id == self._id
+        except Undecodable:
+            return False
+
+    # Settled.
+
+    async def _settled(self, marks: Sequence[bytes]) -> CommandStatus:
+        if not marks:
+            raise UnknownCommand(
+                f"no command {self._id!r} is known. Remembered are commands that were dispatched with an id or keep_result, called, or durable: "
+                "until they are settled, and for dedup_window or reply_ttl after that"
+            )
+        reply = reply_in(marks[0])
+        if reply is None:
+            return CommandStatus(self._id, "settled")
+        code = outcome_code(unpack_reply(reply, self._limits)[1])
+        letter = await self._parking_letter() if code in _MAY_PARK else None
+        if letter is None:
+            return CommandStatus(self._id, "settled", outcome=code)
+        record = DeadLetterRecord.unpack(letter.record)
+        label = mailbox_label(letter.mailbox)
+        return CommandStatus(self._id, "parked", record.name, label, 1, record.attempts, letter_id=letter.id)
+
+    async def parked_in(self) -> str | None:
+        """Return the mailbox that the command parks; None if it parks none."""
+        marks = [mark for mark in await self._session.transport.marks.read(self._id) if is_settled(mark)]
+        reply = reply_in(marks[0]) if marks else None
+        if reply is None or outcome_code(unpack_reply(reply, self._limits)[1]) not in _MAY_PARK:
+            return None
+        letter = await self._parking_letter()
+        return None if letter is None else letter.mailbox
+
+    async def _parking_letter(self) -> StoredDeadLetter | None:
+        """Return the dead letter by which the command parks its entity."""
+        operator = self._session.transport.operator
+        try:
+            pages = operator.views.parking()
+        except UnsuitableServer:  # a transport without views
+            return self._found_in([stored async for stored in operator.dead_letters.all()])
+        async for page in pages:
+            found = self._found_in(page)
+            if found is not None:
+                return found
+        return None
+
+    def _found_in(self, letters: Sequence[StoredDeadLetter]) -> StoredDeadLetter | None:
+        """Return the dead letter of the command among these, if its entity waits for it."""
+        return next(
+            (each for each in letters if each.parked and DeadLetterRecord.unpack(each.record).command_id == self._id), None
+        )
+
+
+def _state_of(info: EntityInfo) -> CommandState:
+    """Return the state of the command at the head of an entity."""
+    return "waiting" if info.state == "draining" else info.state

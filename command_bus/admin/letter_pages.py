@@ -1,0 +1,130 @@
+"""Dead letters of all shards, newest first, a bounded part of them at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from command_bus.admin.info import DeadLetter
+from command_bus.errors import InvalidSettings
+from command_bus.transport.records import StoredDeadLetter
+from command_bus.transport.view_interfaces import Views
+
+__all__ = ["LetterPart", "newest_letters"]
+
+_CURSOR = re.compile(r"(\d{1,19})-(\d{1,19})-(\d{1,4})")
+_SIZES = (64, 128, 256)
+"""Letters of each shard that the requests of a page ask for. One may have many megabytes: a larger answer is not asked for at first."""
+_LARGE = 8 << 20
+"""Bytes of letters behind which a page asks for no more."""
+
+Place = tuple[int, int, int]
+"""The place of a letter among those of all shards: its ms, its number in that, its shard."""
+
+
+@dataclass(slots=True)
+class LetterPart:
+    """The findings of a page.
+
+    Attributes:
+        found: The letters that are wanted.
+        cursor: Where the next page begins, or None.
+        looked: Letters that were looked at.
+        oldest_ms: The time of the oldest of those.
+    """
+
+    found: list[DeadLetter] = field(default_factory=list)
+    cursor: str | None = None
+    looked: int = 0
+    oldest_ms: int | None = None
+
+
+class _Shard:
+    """One shard, as far as it has been read."""
+
+    __slots__ = ("before", "is_done", "letters")
+
+    def __init__(self, before: str) -> None:
+        self.before = before
+        self.is_done = False
+        self.letters: list[_Letter] = []
+
+
+class _Letter(NamedTuple):
+    place: Place
+    stored: StoredDeadLetter
+
+
+async def newest_letters(
+    views: Views, shards: int, cursor: str | None, limit: int, read: Callable[[StoredDeadLetter], DeadLetter | None]
+) -> LetterPart:
+    """Return the newest letters behind a cursor that `read` takes.
+
+    Raises:
+        InvalidSettings: The limit is below 1, or it is no cursor.
+    """
+    if limit < 1:
+        raise InvalidSettings("limit: at least 1")
+    after = _place(cursor)
+    readers = [_Shard(_before(after, shard)) for shard in range(shards)]
+    part = LetterPart()
+    for size in _SIZES:
+        await asyncio.gather(*(_read_on(views, shard, each, size) for shard, each in enumerate(readers) if not each.is_done))
+        if _take(part, readers, limit, read) or all(each.is_done for each in readers):
+            break
+        if sum(len(each.stored.raw) for reader in readers for each in reader.letters) > _LARGE:
+            break
+    return part
+
+
+async def _read_on(views: Views, shard: int, reader: _Shard, size: int) -> None:
+    page = await views.letters(shard, reader.before, size)
+    reader.letters += [_Letter((*_numbers(entry), shard), stored) for entry, stored in page]
+    reader.is_done = len(page) < size
+    if page:
+        reader.before = page[-1][0]
+
+
+def _take(part: LetterPart, readers: list[_Shard], limit: int, read: Callable[[StoredDeadLetter], DeadLetter | None]) -> bool:
+    """Look at the letters that no unread one can come before; return whether the page is full."""
+    horizon = max((each.letters[-1].place for each in readers if not each.is_done and each.letters), default=None)
+    fresh = sorted((each for reader in readers for each in reader.letters), reverse=True)
+    ready = [each for each in fresh if horizon is None or each.place >= horizon]
+    for each in ready:
+        if len(part.found) == limit:
+            return True
+        part.looked, part.oldest_ms = part.looked + 1, each.place[0]
+        part.cursor = "-".join(map(str, each.place))
+        letter = read(each.stored)
+        if letter is not None:
+            part.found.append(letter)
+    for reader in readers:
+        reader.letters = [each for each in reader.letters if horizon is not None and each.place < horizon]
+    if horizon is None:
+        part.cursor = None
+    return len(part.found) == limit
+
+
+def _numbers(entry: str) -> tuple[int, int]:
+    ms, _, number = entry.partition("-")
+    return int(ms), int(number)
+
+
+def _place(cursor: str | None) -> Place | None:
+    if cursor is None:
+        return None
+    found = _CURSOR.fullmatch(cursor)
+    if found is None:
+        raise InvalidSettings(f"cursor={cursor!r}: not the cursor of a page of dead letters")
+    return int(found[1]), int(found[2]), int(found[3])
+
+
+def _before(after: Place | None, shard: int) -> str:
+    """Return the id in a shard before which its letters come behind a place."""
+    if after is None:
+        return ""
+    ms, number, last = after
+    return f"{ms}-{number + 1}" if shard < last else f"{ms}-{number}"

@@ -1,0 +1,173 @@
+"""Records of commands that run: how far they are, their logs, their steps. Reached as `bus.commands.record` and `.progress`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+from urllib.parse import unquote
+
+from command_bus.admin.command_status import StatusReader
+from command_bus.durable.names import UNDO, call_field, outcome_field
+from command_bus.durable.undo import Undo
+from command_bus.errors import BadStep
+from command_bus.messages.progress import ProgressInfo
+from command_bus.sending.call_progress import LookPauses, progress_in, unsealer
+from command_bus.serialization.envelope import names_of
+from command_bus.serialization.reports import LOG, PROGRESS, unpack_report
+from command_bus.session import Session
+from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.marks import mailbox_in
+
+__all__ = ["CommandRecord", "LogEntry", "RecordReader", "StepInfo"]
+
+_DIGEST = 8
+
+
+class LogEntry(NamedTuple):
+    """An entry of a command's log.
+
+    Attributes:
+        at_ms: When it was written, by the server's clock, about.
+        text: What the handler wrote.
+        facts: The values that it gave.
+    """
+
+    at_ms: int
+    text: str
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """Something that a durable command has stored.
+
+    Attributes:
+        kind: `step`, `call`, `signal` (one that came), or `undo` (a command that undoes something, from when it is named).
+        name: Its name; of a call the wire name. A number tells those of the same name apart.
+        done: Whether it has a result: the outcome of a call, or of what undoes, is there.
+        command_id: Of the command that was called, else empty: what undoes is called once the command ends.
+        entity: Of that, for people.
+    """
+
+    kind: Literal["step", "call", "signal", "undo"]
+    name: str
+    done: bool = True
+    command_id: str = ""
+    entity: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRecord:
+    """All that a command has stored while it runs.
+
+    Attributes:
+        progress: How far it is.
+        log: The last entries of its log, oldest first.
+        steps: What a durable command has done, by kind and name.
+    """
+
+    progress: ProgressInfo
+    log: tuple[LogEntry, ...] = ()
+    steps: tuple[StepInfo, ...] = ()
+
+
+class RecordReader:
+    """Reads the side record of one command.
+
+    Args:
+        session: Open.
+        command_id: Of the command.
+    """
+
+    def __init__(self, session: Session, command_id: str) -> None:
+        self._session = session
+        self._id = command_id
+
+    async def record(self) -> CommandRecord:
+        """Return it; empty if the command has none (any more).
+
+        Raises:
+            UnknownCommand: Nothing is known of the command.
+        """
+        reader = StatusReader(self._session, self._id)
+        mailbox = await self._mailbox() or await reader.parked_in()
+        fields = {} if mailbox is None else await self._session.transport.wishes.read(mailbox, self._id)
+        if mailbox is None:
+            await reader.status()
+        entries = sorted(
+            (int(name[2:]), value) for name, value in fields.items() if name.startswith("l:") and name[2:].isdecimal()
+        )
+        read = [unpack_report(LOG, value, unsealer(self._session, self._id)) for _, value in entries]
+        log = tuple(LogEntry(at, text, facts) for text, facts, at in filter(None, read))
+        return CommandRecord(progress_in(self._session, self._id, fields.get(PROGRESS)), log, _steps(fields))
+
+    async def progress(self) -> AsyncIterator[ProgressInfo]:
+        """Yield how far it is, whenever that changes, and how it ended.
+
+        Raises:
+            UnknownCommand: Nothing is known of it.
+        """
+        last, pauses = ProgressInfo(), LookPauses()
+        while True:
+            mailbox = await self._mailbox()
+            if mailbox is None:
+                status = await StatusReader(self._session, self._id).status()
+                if status.state in ("settled", "parked"):
+                    yield ProgressInfo(last.share, last.note, last.at_ms, status.outcome or status.state)
+                    return
+            else:
+                (found,) = await self._session.transport.operator.suspensions.fields(mailbox, self._id, [PROGRESS])
+                now = progress_in(self._session, self._id, found)
+                if now not in (last, ProgressInfo()):
+                    last = now
+                    pauses.begin()
+                    yield now
+            await pauses.wait()
+
+    async def _mailbox(self) -> str | None:
+        """Return where the command waits or runs; None if it is settled or not known."""
+        marks = await self._session.transport.marks.read(self._id)
+        return next((mailbox for mailbox in map(mailbox_in, marks) if mailbox is not None), None)
+
+
+def _steps(fields: Mapping[str, bytes]) -> tuple[StepInfo, ...]:
+    """Return what a side record says of steps, calls and signals."""
+    found: list[StepInfo] = []
+    for field, value in sorted(fields.items()):
+        kind, _, name = field.partition(":")
+        if kind == "s":
+            found.append(StepInfo("step", unquote(name)))
+        elif kind == "g":
+            found.append(StepInfo("signal", unquote(name)))
+        elif kind == "u":
+            found.append(_undo(field, value, fields))
+        elif kind == "c" and not name.startswith(UNDO):
+            child, mailbox = _child(value)
+            found.append(
+                StepInfo("call", unquote(name.partition("@")[0]), outcome_field(name) in fields, child, mailbox_label(mailbox))
+            )
+    return tuple(found)
+
+
+def _child(value: bytes) -> tuple[str, str]:
+    """Return the id and the mailbox of a command that was called."""
+    child, _, mailbox = value[_DIGEST:].decode(errors="replace").partition("|")
+    return child, mailbox
+
+
+def _undo(field: str, value: bytes, fields: Mapping[str, bytes]) -> StepInfo:
+    """Return what a side record says of a command that undoes something, and of its last call if it was called."""
+    try:
+        undo = Undo.read(field, value)
+    except BadStep:  # of another release
+        return StepInfo("undo", unquote(field.removeprefix(UNDO)), done=False)
+    name, entity, call = names_of(undo.follow_up.envelope[2:])[1], mailbox_label(undo.follow_up.mailbox), ""
+    for attempt in itertools.count(1):
+        if call_field(undo.call_of(attempt)) not in fields:
+            break
+        call = undo.call_of(attempt)
+    if not call:
+        return StepInfo("undo", name, done=False, entity=entity)
+    return StepInfo("undo", name, outcome_field(call) in fields, _child(fields[call_field(call)])[0], entity)

@@ -1,0 +1,123 @@
+"""Commands that look at one command, and tell it something: `command` and `signal`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from command_bus.cli.commands.entity_view import suspension_lines
+from command_bus.cli.connection import on_bus
+from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.json_output import to_json
+from command_bus.cli.options import Json, Target, with_target
+from command_bus.cli.terminal import echo, usage_error
+
+if TYPE_CHECKING:
+    from command_bus.admin.command_status import CommandStatus
+    from command_bus.admin.records import CommandRecord, StepInfo
+    from command_bus.bus import CommandBus
+
+__all__ = ["command", "signal"]
+
+CommandId = Annotated[str, typer.Argument(metavar="ID", show_default=False, help="The command's id.")]
+
+
+@with_target
+def command(command_id: CommandId, *, target: Target, as_json: Json = False) -> None:
+    """Show one command: where it is, how far it is, its log, and the steps of a durable one.
+
+    Known are commands that were dispatched with an id or with keep_result, called, or durable.
+
+    \b
+    Exit codes: 0 shown, 1 it is not known (any more), 2 wrong usage, 4 no server.
+    """  # noqa: D301
+
+    async def read(bus: CommandBus) -> tuple[CommandStatus, CommandRecord]:
+        return await bus.commands.status(command_id), await bus.commands.record(command_id)
+
+    status, record = on_bus(target, read)
+    if as_json:
+        echo(to_json({"status": status, "progress": record.progress, "log": record.log, "steps": record.steps}))
+        return
+    from command_bus.cli.output import format_fields, format_table, format_time
+
+    echo(format_fields([*_status_lines(status), *_progress_lines(record)]))
+    if record.steps:
+        steps = [(each.kind, each.name, _state_of(each), each.command_id, each.entity) for each in record.steps]
+        echo()
+        echo(format_table(["stored", "name", "state", "command id", "entity"], steps))
+    if record.log:
+        echo()
+        facts = [" ".join(f"{name}={value}" for name, value in each.facts.items()) for each in record.log]
+        rows = [(format_time(each.at_ms), each.text, told) for each, told in zip(record.log, facts, strict=True)]
+        echo(format_table(["log", "text", "facts"], rows))
+
+
+@with_target
+def signal(
+    command_id: CommandId,
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The name that its handler waits for.")],
+    value: Annotated[
+        str, typer.Argument(metavar="[JSON]", show_default=False, help="The value; without one it is null.")
+    ] = "null",
+    *,
+    signal_id: Annotated[
+        str | None, typer.Option("--id", show_default=False, help="An id under which the signal is taken once.")
+    ] = None,
+    target: Target,
+    as_json: Json = False,
+) -> None:
+    """Bring a signal to a durable command. It is kept until the command's handler asks for it.
+
+    \b
+    Exit codes: 0 taken, or taken before under this --id, 1 no such command waits or runs, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+    try:
+        data: Any = json.loads(value)
+    except ValueError as error:
+        raise usage_error(f"the value is no JSON: {error}. Quote a text: '\"yes\"'") from None
+    taken = on_bus(target, lambda bus: bus.commands.signal(command_id, name, data, signal_id=signal_id))
+    if as_json:
+        echo(to_json({"command_id": command_id, "signal": name, "taken": taken}))
+    else:
+        echo(f"{command_id}: {f'signal {name} taken' if taken else f'a signal with the id {signal_id} was taken before'}")
+    raise typer.Exit(ExitCode.DONE)
+
+
+def _status_lines(status: CommandStatus) -> Iterator[tuple[str, Any]]:
+    from command_bus.cli.output import format_time_and_age
+
+    yield "command", f"{status.name} {status.command_id}".strip()
+    yield "entity", status.entity or None
+    yield "state", f"{status.state}: {status.outcome}" if status.outcome else status.state
+    if status.state not in ("settled", "delayed"):
+        yield "place", "behind the first thousand" if status.position is None else status.position
+    yield "attempt", status.attempt or None
+    yield "worker", status.worker
+    if status.suspension is not None:
+        yield from suspension_lines(status.suspension)
+    else:
+        yield "since", None if status.since_ms is None else format_time_and_age(status.since_ms)
+        yield "until", None if status.until_ms is None else format_time_and_age(status.until_ms)
+    yield "waits for", None if status.limit is None else str(status.limit)
+    if status.hold is not None:
+        yield status.hold.mode, f"{status.hold.what}{': ' if status.hold.reason else ''}{status.hold.reason}"
+    yield "parked by", None if status.letter_id is None else f"dead letter {status.letter_id}"
+
+
+def _progress_lines(record: CommandRecord) -> Iterator[tuple[str, Any]]:
+    from command_bus.cli.output import format_time_and_age
+
+    progress = record.progress
+    if progress.share is not None:
+        note = f": {progress.note}" if progress.note else ""
+        yield "progress", f"{progress.share:.0%}{note}, {format_time_and_age(progress.at_ms)}"
+
+
+def _state_of(step: StepInfo) -> str:
+    if step.done:
+        return "done"
+    return "under way" if step.command_id else "named"

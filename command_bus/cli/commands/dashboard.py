@@ -1,0 +1,128 @@
+"""`dashboard`, which serves the pages for operators, and `password`, which makes the hash of a password for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from getpass import getpass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from command_bus.cli.connection import open_bus, run_until_interrupted
+from command_bus.cli.options import Target, with_target
+from command_bus.cli.terminal import echo, usage_error
+from command_bus.errors import InvalidSettings, MissingExtra
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from command_bus.dashboard.users import Users
+
+__all__ = ["LocalRole", "dashboard", "password"]
+
+SECRET = "COMMAND_BUS_DASHBOARD_SECRET"  # noqa: S105 - the name of the variable
+_LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+class LocalRole(StrEnum):
+    """The role of the person who sits at this machine."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+@with_target
+def dashboard(
+    *,
+    target: Target,
+    host: Annotated[str, typer.Option(help="Address to listen on. Another than this machine's needs users.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any free one.")] = 8089,
+    users: Annotated[
+        str | None, typer.Option(metavar="FILE", show_default=False, help="TOML of users: [ann] password = hash, role = …")
+    ] = None,
+    proxy: Annotated[
+        str | None,
+        typer.Option(
+            "--proxy-header", metavar="NAME", show_default=False, help="Header in which a proxy names who has signed in."
+        ),
+    ] = None,
+    proxies: Annotated[
+        list[str] | None,
+        typer.Option("--proxy", metavar="ADDRESS", show_default=False, help="Where that proxy's requests come from."),
+    ] = None,
+    role: Annotated[
+        LocalRole, typer.Option(help="Without users: what may be done from this machine, or by those whom a proxy lets in.")
+    ] = LocalRole.VIEWER,
+    mask: Annotated[
+        list[str] | None, typer.Option(metavar="FIELD", show_default=False, help="Payload field shown as dots; may be repeated.")
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", metavar="HOST", show_default=False, help="Name under which it is reached; others are refused."),
+    ] = None,
+) -> None:
+    """Serve the dashboard: pages for operators in a browser.
+
+    Without users it listens on this machine only, and shows without changing anything (--role gives more). COMMAND_BUS_DASHBOARD_SECRET,
+    at least 32 characters, keeps sessions over a restart, and over several processes.
+
+    \b
+    Exit codes: 0 ended by Ctrl-C, 2 wrong usage or a missing package, 4 no server.
+    """  # noqa: D301
+    try:
+        from command_bus.dashboard.users import loopback
+
+        known = _users(users, proxy, proxies or (), role)
+        if known is None and host not in _LOCAL:
+            raise InvalidSettings(f"{host} can be reached from elsewhere: give --users FILE or --proxy-header NAME")
+        run_until_interrupted(_serving(target, known or loopback(role.value), (host, port), mask or (), name or ()))
+    except (InvalidSettings, MissingExtra) as error:
+        raise usage_error(error.message) from None
+
+
+def password() -> None:
+    """Print the hash of a password, for the users of the dashboard. It is asked for, or read from standard input.
+
+    \b
+    Exit codes: 0 printed, 2 wrong usage: it is too short, or was not the same twice.
+    """  # noqa: D301
+    from command_bus.dashboard.password_hashes import hash_password
+
+    try:
+        if sys.stdin.isatty():
+            text = getpass("Password: ")
+            if getpass("The same again: ") != text:
+                raise usage_error("these are two different passwords")
+        else:
+            text = sys.stdin.readline().rstrip("\r\n")
+        echo(hash_password(text))
+    except InvalidSettings as error:
+        raise usage_error(error.message) from None
+
+
+def _users(file: str | None, header: str | None, proxies: Sequence[str], role: LocalRole) -> Users | None:
+    from command_bus.dashboard.user_files import read_users
+    from command_bus.dashboard.users import behind_proxy
+
+    if file is not None and header is not None:
+        raise InvalidSettings("--users and --proxy-header: one of them knows the users")
+    if header is not None:
+        return behind_proxy(header, roles={}, everyone=role.value, proxies=proxies or ("127.0.0.1", "::1"))
+    return None if file is None else read_users(file)
+
+
+def _serving(
+    target: Target, users: Users, address: tuple[str, int], mask: Sequence[str], names: Sequence[str]
+) -> Callable[[], Awaitable[None]]:
+    async def serve() -> None:
+        from command_bus.dashboard.app import dashboard as made
+        from command_bus.dashboard.serving import serve_until_stopped
+
+        async with open_bus(target) as bus:
+            app = made(bus, users=users, secret=os.environ.get(SECRET), mask=mask, hosts=names)
+            await serve_until_stopped(app, *address, lambda url: echo(f"{bus.session.where}: {url}", err=True))
+
+    return serve

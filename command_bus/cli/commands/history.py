@@ -1,0 +1,163 @@
+"""`command-bus history`: how commands ended that have a history."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from command_bus.cli.completion import command_names, entity_types
+from command_bus.cli.connection import on_bus
+from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.json_output import to_json, to_jsonable
+from command_bus.cli.options import Json, Limit, Target, command_group, with_target
+from command_bus.cli.terminal import echo, format_value, print_error, usage_error
+from command_bus.cli.times import parse_time
+
+if TYPE_CHECKING:
+    from command_bus.admin.history import HistoryEntry, HistoryPage
+    from command_bus.bus import CommandBus
+
+__all__ = ["EndStatus", "history"]
+
+history = command_group("How commands ended that have a history: show, search.")
+
+
+class EndStatus(StrEnum):
+    """The ends of a command."""
+
+    COMPLETED = "completed"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    DEAD_LETTERED = "dead_lettered"
+    PARKED = "parked"
+    CANCELLED = "cancelled"
+    DISCARDED = "discarded"
+    FOLDED = "folded"
+    SUPERSEDED = "superseded"
+
+
+@history.command("show")
+@with_target
+def show(
+    command_id: Annotated[str, typer.Argument(metavar="ID", help="Command id.", show_default=False)],
+    *,
+    target: Target,
+    as_json: Json = False,
+) -> None:
+    """Show how a command ended.
+
+    \b
+    Exit codes: 0 shown, 2 wrong usage, 3 no end of it is kept, 4 no server.
+    """  # noqa: D301
+
+    async def read(bus: CommandBus) -> HistoryEntry | None:
+        return await bus.history.get(command_id)
+
+    entry = on_bus(target, read)
+    if entry is None:
+        print_error(f"no end of {command_id} is kept: it is not settled, has no history, or its time is over")
+        raise typer.Exit(ExitCode.UNKNOWN)
+    if as_json:
+        echo(to_json(_data(entry)))
+        return
+    for name, value in _facts(entry):
+        echo(f"{name:<10}{value}")
+
+
+@history.command("search")
+@with_target
+def search(
+    *,
+    command: Annotated[
+        str | None,
+        typer.Option("--command", show_default=False, autocompletion=command_names, help="Of commands with this name."),
+    ] = None,
+    entity_type: Annotated[
+        str | None,
+        typer.Option(
+            "--type", show_default=False, autocompletion=entity_types, help="Of this entity type; TYPE:ID is one entity."
+        ),
+    ] = None,
+    status: Annotated[
+        EndStatus | None,
+        typer.Option(metavar="STATUS", show_default=False, help=f"Ended like this: {', '.join(EndStatus)}."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(show_default=False, help="Ended since: 90s, 30m, 2h, 7d ago, or a time such as 2026-11-21T10:00."),
+    ] = None,
+    until: Annotated[str | None, typer.Option(show_default=False, help="Ended before; as --since.")] = None,
+    limit: Limit = 50,
+    scan: Annotated[int, typer.Option(min=1, help="How many entries to look at.")] = 10_000,
+    cursor: Annotated[
+        str | None, typer.Option(metavar="CURSOR", show_default=False, help="Go on where an earlier search ended.")
+    ] = None,
+    target: Target,
+    as_json: Json = False,
+) -> None:
+    """List the ends that match, newest first. There is no index: entries are looked at one after another.
+
+    \b
+    Exit codes: 0 shown, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+    kind, _, entity_id = (entity_type or "").partition(":")
+    if entity_id and not kind:
+        raise usage_error("--type is TYPE or TYPE:ID")
+    filters: dict[str, Any] = {"since": parse_time(since), "until": parse_time(until), "name": command, "status": status}
+    filters |= {"entity": (kind, entity_id)} if entity_id else {"entity_type": kind or None}
+
+    async def read(bus: CommandBus) -> HistoryPage:
+        return await bus.history.search(limit=limit, scan=scan, cursor=cursor, **filters)
+
+    page = on_bus(target, read)
+    if as_json:
+        echo(to_json({"entries": [_data(each) for each in page.entries], "cut": page.cut, "cursor": page.cursor}))
+        return
+    _print_page(page)
+
+
+def _print_page(page: HistoryPage) -> None:
+    from command_bus.cli.output import format_table
+
+    if page.entries:
+        echo(format_table(["ended", "status", "command", "entity", "id", "error"], map(_row, page.entries)))
+    elif not page.cut:
+        echo("nothing that matches is kept")
+    if page.cut:
+        echo(f"looked at all that --scan allows; older ones: --cursor {page.cursor}")
+    elif page.cursor is not None:
+        echo(f"there may be older ones: --cursor {page.cursor}")
+
+
+def _entity(entry: HistoryEntry) -> str:
+    return f"{entry.entity_type}:{entry.entity_id}" if entry.entity_type else "-"
+
+
+def _row(entry: HistoryEntry) -> tuple[str, ...]:
+    from command_bus.cli.output import format_time_and_age
+
+    error = "" if entry.error is None else str(entry.error)
+    return format_time_and_age(entry.settled_ms), entry.status, entry.name, _entity(entry), entry.command_id, error
+
+
+def _facts(entry: HistoryEntry) -> list[tuple[str, Any]]:
+    """Return what is known of an end, line by line."""
+    from command_bus.cli.output import format_time_and_age
+
+    times = (("accepted", entry.accepted_ms), ("started", entry.started_ms), ("ended", entry.settled_ms))
+    facts: list[tuple[str, Any]] = [("command", entry.name), ("entity", _entity(entry)), ("status", entry.status)]
+    facts += [(name, format_time_and_age(ms)) for name, ms in times if ms]
+    facts += [("attempts", entry.attempts), ("worker", entry.worker or "-")]
+    facts.append(("reply", format_value(entry.reply)) if entry.error is None else ("error", entry.error))
+    return facts if entry.payload is None else [*facts, ("payload", format_value(entry.payload))]
+
+
+def _data(entry: HistoryEntry) -> dict[str, Any]:
+    """Return an end for JSON; its error as code and message."""
+    data: dict[str, Any] = to_jsonable(replace(entry, error=None))
+    if entry.error is not None:
+        data["error"] = {"code": entry.error.code, "message": entry.error.message}
+    return data

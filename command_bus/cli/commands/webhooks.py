@@ -1,0 +1,179 @@
+"""`command-bus webhooks`: who is told by HTTP of what happens to commands."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from command_bus.cli.connection import on_bus
+from command_bus.cli.json_output import to_json
+from command_bus.cli.listing import print_listing
+from command_bus.cli.options import Json, Target, command_group, with_target
+from command_bus.cli.terminal import echo, escape, failure
+
+if TYPE_CHECKING:
+    from command_bus.webhooks import Delivery, WebhookInfo, Webhooks
+
+__all__ = ["webhooks"]
+
+T = TypeVar("T")
+webhooks = command_group("Webhooks: list, put, remove, pause, test, deliveries.")
+Name = Annotated[str, typer.Argument(metavar="WEBHOOK", show_default=False, help="Name of the webhook.")]
+
+
+@webhooks.command("list", short_help="List webhooks, and how far they are.")
+@with_target
+def list_webhooks(*, target: Target, as_json: Json = False) -> None:
+    """List webhooks with what they are told of, and how many events became deliveries. Secrets are not shown.
+
+    \b
+    Exit codes: 0 shown, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+    found = _on_hooks(target, lambda hooks: hooks.list())
+    if as_json:
+        echo(to_json({"webhooks": found}))
+        return
+    from command_bus.cli.output import format_table
+
+    echo(format_table(["webhook", "url", "kinds", "types", "events#", "gaps#", "pump", "paused"], [_row(each) for each in found]))
+
+
+@webhooks.command("put", short_help="Put a webhook, or change one.")
+@with_target
+def put_webhook(
+    name: Name,
+    address: Annotated[str, typer.Argument(metavar="URL", show_default=False, help="Where to; https.")],
+    *,
+    kind: Annotated[list[str], typer.Option(metavar="KIND", show_default=False, help="A kind of event; may be repeated.")],
+    entity_type: Annotated[
+        list[str] | None, typer.Option("--type", metavar="TYPE", show_default=False, help="Of this entity type; may be repeated.")
+    ] = None,
+    secret_env: Annotated[
+        str | None, typer.Option(metavar="NAME", show_default=False, help="Variable of the workers that holds the secret.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds for a request.")] = 5.0,
+    allow_http: Annotated[bool, typer.Option("--allow-http", help="http will do.")] = False,
+    allow_private: Annotated[bool, typer.Option("--allow-private", help="A private address will do.")] = False,
+    target: Target,
+) -> None:
+    """Put a webhook. It is told of what happens from now on; one that is changed goes on where it was, and keeps its secret.
+
+    A new one without --secret-env gets a secret, which is printed once.
+
+    \b
+    Exit codes: 0 put, 2 wrong usage, 4 no server: repeat it.
+    """  # noqa: D301
+    from command_bus.webhooks import new_secret
+
+    made = new_secret()
+
+    async def put(hooks: Webhooks) -> bool:
+        is_new = name not in {each.name for each in await hooks.list()}
+        secret = f"env:{secret_env}" if secret_env is not None else made if is_new else None
+        kinds: Any = kind
+        await hooks.put(
+            name, address, kinds=kinds, entity_types=entity_type or (), secret=secret, timeout=timeout,
+            allow_http=allow_http, allow_private=allow_private,
+        )  # fmt: skip
+        return is_new
+
+    is_new = _on_hooks(target, put)
+    echo(f"{name}: {'put' if is_new else 'changed'}")
+    if is_new and secret_env is None:
+        echo(f"its secret, which is not shown again: {made}")
+
+
+@webhooks.command("remove", short_help="Remove a webhook.")
+@with_target
+def remove_webhook(name: Name, *, target: Target) -> None:
+    """Remove a webhook. Its deliveries that wait are dropped.
+
+    \b
+    Exit codes: 0 removed, 1 there is none, 2 wrong usage, 4 no server: repeat it.
+    """  # noqa: D301
+    if not _on_hooks(target, lambda hooks: hooks.remove(name)):
+        raise failure(f"there is no webhook {name!r}: `command-bus webhooks list` names all")
+    echo(f"{name}: removed")
+
+
+@webhooks.command("pause", short_help="Send nothing until resume.")
+@with_target
+def pause_webhook(
+    name: Name,
+    *,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for others who look.")] = "paused by an operator",
+    target: Target,
+) -> None:
+    """Send nothing until `webhooks resume`: deliveries wait, each in its line.
+
+    \b
+    Exit codes: 0 paused, 1 there is none, 2 wrong usage, 4 no server: repeat it.
+    """  # noqa: D301
+    _on_hooks(target, lambda hooks: hooks.pause(name, reason))
+    echo(f"{name}: paused")
+
+
+@webhooks.command("resume", short_help="Send again.")
+@with_target
+def resume_webhook(name: Name, *, target: Target) -> None:
+    """Send again: what waits is sent within 15 seconds.
+
+    \b
+    Exit codes: 0 resumed, 1 there is none, 2 wrong usage, 4 no server: repeat it.
+    """  # noqa: D301
+    _on_hooks(target, lambda hooks: hooks.resume(name))
+    echo(f"{name}: resumed")
+
+
+@webhooks.command("test", short_help="Send a test through a worker.")
+@with_target
+def send_test(
+    name: Name, *, timeout: Annotated[float, typer.Option(help="Seconds to wait for a worker.")] = 30.0, target: Target
+) -> None:
+    """Send a delivery of the type webhook.test through a worker, once, paused or not.
+
+    \b
+    Exit codes: 0 taken, 1 refused or no such webhook, 2 wrong usage, 3 no worker sent it in time, 4 no server.
+    """  # noqa: D301
+    status = _on_hooks(target, lambda hooks: hooks.test(name, timeout=timeout))
+    echo(f"{name}: answered {status}")
+
+
+@webhooks.command("deliveries", short_help="List deliveries that were given up.")
+@with_target
+def list_deliveries(
+    name: Name,
+    *,
+    limit: Annotated[int, typer.Option(min=1, help="How many to show.")] = 100,
+    target: Target,
+    as_json: Json = False,
+) -> None:
+    """List the deliveries of a webhook that were given up, oldest first. `dlq replay LETTER` sends one again.
+
+    \b
+    Exit codes: 0 shown, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+
+    async def read(hooks: Webhooks) -> list[Delivery]:
+        return [each async for each in hooks.deliveries(name, limit=limit)]
+
+    found = _on_hooks(target, read)
+    heads = ["letter", "about", "attempts#", "error"]
+    print_listing("deliveries", found, limit, heads, _delivery_row, as_json=as_json)
+
+
+def _on_hooks(target: Target, act: Callable[[Webhooks], Awaitable[T]]) -> T:
+    from command_bus.webhooks import Webhooks
+
+    return on_bus(target, lambda bus: act(Webhooks(bus)))
+
+
+def _row(each: WebhookInfo) -> tuple[str, str, str, str, int, int, str, str]:
+    types = ", ".join(each.entity_types) or "all"
+    return each.name, escape(each.url), ", ".join(each.kinds), types, each.events, each.gaps, each.pump, escape(each.paused)
+
+
+def _delivery_row(each: Delivery) -> tuple[str, str, int, str]:
+    return each.letter_id, escape(each.about), each.attempts, escape(each.error)

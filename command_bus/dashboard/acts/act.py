@@ -1,0 +1,86 @@
+"""`Act`: something that an operator may do. It is planned to be asked for, and planned again before it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from command_bus.dashboard.forms import Fields
+from command_bus.dashboard.users import Role
+from command_bus.dashboard.visit import Visit
+
+__all__ = ["Act", "Input", "Plan", "reason_of"]
+
+_LONGEST = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A field that an act asks for besides the reason.
+
+    Attributes:
+        name: Of the field.
+        label: For people.
+        kind: Its form: `text`, `number`, `choice` or `json`.
+        value: What stands in it at first.
+        choices: Values and labels of a choice.
+        hint: What may be written.
+    """
+
+    name: str
+    label: str
+    kind: str = "text"
+    value: str = ""
+    choices: tuple[tuple[str, str], ...] = ()
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The plan of an act: what it would do now.
+
+    Attributes:
+        target: To what, for people and the audit log.
+        says: What will happen, in sentences.
+        back: The address of the page to go to afterwards.
+        keeps: Fields of the form that name what it is done to.
+        inputs: Further fields.
+        typed: What has to be typed to confirm it; empty: nothing.
+        counts: How much of what, for a table.
+        details: For the audit log.
+        nothing: Why there is nothing to do; empty: there is.
+    """
+
+    target: str
+    says: str
+    back: str
+    keeps: Mapping[str, str] = field(default_factory=dict)
+    inputs: tuple[Input, ...] = ()
+    typed: str = ""
+    counts: tuple[tuple[str, int], ...] = ()
+    details: str = ""
+    nothing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """Something that may be done.
+
+    Attributes:
+        title: On its button, and as the audit log has it.
+        role: Who may do it.
+        plan: Says what it would do, given the fields of the address or form.
+        perform: Does it, given the fields; says what came of it.
+        is_grave: Whether something is lost by it.
+    """
+
+    title: str
+    role: Role
+    plan: Callable[[Visit, Fields], Awaitable[Plan]]
+    perform: Callable[[Visit, Fields], Awaitable[str]]
+    is_grave: bool = False
+
+
+def reason_of(fields: Fields) -> str:
+    """Return the reason that a form gives, in one line."""
+    return " ".join(fields["why"].split())[:_LONGEST]

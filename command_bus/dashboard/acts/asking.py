@@ -1,0 +1,86 @@
+"""The page on which an act is asked for, and the way from its form to the audit log, the bus, and back."""
+
+from __future__ import annotations
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from command_bus.dashboard.acts.act import Act, Plan, reason_of
+from command_bus.dashboard.acts.entities import ENTITY_ACTS
+from command_bus.dashboard.acts.letters import LETTER_ACTS
+from command_bus.dashboard.acts.schedules import SCHEDULE_ACTS
+from command_bus.dashboard.acts.settings import SETTING_ACTS
+from command_bus.dashboard.faults import status_of
+from command_bus.dashboard.forms import Fields, read_form
+from command_bus.dashboard.visit import Visit
+from command_bus.errors import CommandBusError, TransportUnavailable
+
+__all__ = ["ACTS", "act_page"]
+
+ACTS: dict[str, Act] = {**ENTITY_ACTS, **LETTER_ACTS, **SCHEDULE_ACTS, **SETTING_ACTS}
+"""All acts, by their names in addresses."""
+
+
+async def act_page(visit: Visit) -> Response:
+    """Ask for an act (GET), or do it (POST).
+
+    Raises:
+        HTTPException: There is no such act, the user may not do it, or the form is not theirs.
+    """
+    fields = visit.query if visit.request.method == "GET" else await read_form(visit.request)
+    act = ACTS.get(fields["act"])
+    if act is None:
+        raise HTTPException(404, "there is no such act")
+    if not visit.user.may(act.role):
+        raise HTTPException(
+            403,
+            f"{act.title}: only {'an admin' if act.role == 'admin' else 'an operator'} may do that; you are a {visit.user.role}",
+        )
+    if visit.request.method == "GET":
+        return _asked(visit, act, fields, await act.plan(visit, fields))
+    if not visit.is_own_form(fields):
+        raise HTTPException(403, "the form is too old, or of somebody else: load the page again")
+    return await _done(visit, act, fields)
+
+
+async def _done(visit: Visit, act: Act, fields: Fields) -> Response:
+    plan = await act.plan(visit, fields)
+    reason = reason_of(fields)
+    problem = _problem(plan, fields, reason)
+    if problem:
+        return _asked(visit, act, fields, plan, problem, 422)
+    ref = await visit.bus.audit.write(visit.user.name, act.title, plan.target, reason, details=plan.details)
+    try:
+        outcome = await act.perform(visit, fields)
+    except CommandBusError as error:
+        unclear = isinstance(error, TransportUnavailable)
+        told = f"{'unknown whether it was done' if unclear else 'refused'}: {error.message}"
+        await _write_end(visit, act, plan, reason, told, ref)
+        return _asked(visit, act, fields, plan, error.message or type(error).__name__, status_of(error))
+    await _write_end(visit, act, plan, reason, outcome, ref)
+    visit.state.reads.forget()
+    return visit.back(plan.back, outcome)
+
+
+async def _write_end(visit: Visit, act: Act, plan: Plan, reason: str, outcome: str, ref: str) -> None:
+    """Write what came of an act. If that fails, the log still says that it was begun."""
+    try:
+        await visit.bus.audit.write(
+            visit.user.name, act.title, plan.target, reason, outcome=outcome, ref=ref, details=plan.details
+        )
+    except CommandBusError:
+        return
+
+
+def _problem(plan: Plan, fields: Fields, reason: str) -> str:
+    if plan.nothing:
+        return plan.nothing
+    if not reason:
+        return "Give a reason: it stands in the audit log."
+    if plan.typed and fields["typed"].strip() != plan.typed:
+        return f"Type {plan.typed} to confirm."
+    return ""
+
+
+def _asked(visit: Visit, act: Act, fields: Fields, plan: Plan, problem: str = "", code: int = 200) -> Response:
+    return visit.page("act.html", code=code, act=act, name=fields["act"], plan=plan, problem=problem, given=fields)

@@ -1,0 +1,209 @@
+"""`dashboard`: puts users, pages and acts together into an ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
+
+from command_bus.bus import CommandBus
+from command_bus.dashboard.acts.asking import act_page
+from command_bus.dashboard.faults import answer_fault
+from command_bus.dashboard.guard import Guard, is_own_origin
+from command_bus.dashboard.live import live
+from command_bus.dashboard.masking import Masking
+from command_bus.dashboard.options import Options, State, TraceLink
+from command_bus.dashboard.pages.audit import audit_page
+from command_bus.dashboard.pages.command import command_page
+from command_bus.dashboard.pages.entities import entities_page
+from command_bus.dashboard.pages.entity import entity_page
+from command_bus.dashboard.pages.history import history_page
+from command_bus.dashboard.pages.letters import letter_page, letters_page
+from command_bus.dashboard.pages.limits import limits_page
+from command_bus.dashboard.pages.schedules import schedules_page
+from command_bus.dashboard.pages.search import search_page
+from command_bus.dashboard.pages.standing import standing_page
+from command_bus.dashboard.pages.throughput import throughput_page
+from command_bus.dashboard.pages.workers import workers_page
+from command_bus.dashboard.passwords import Passwords
+from command_bus.dashboard.pulse import Pulse
+from command_bus.dashboard.shared_reads import SharedReads
+from command_bus.dashboard.sign_in import choose_theme, sign_in, sign_out
+from command_bus.dashboard.signing import Signer
+from command_bus.dashboard.users import Loopback, Users, is_loopback
+from command_bus.dashboard.visit import Visit, address, root_of
+from command_bus.errors import CommandBusError, InvalidSettings
+
+__all__ = ["Dashboard", "dashboard"]
+
+Page = Callable[[Visit], Awaitable[Response]]
+Answer = Callable[[Request], Awaitable[Response]]
+
+PAGES: dict[str, Page] = {
+    "/": standing_page,
+    "/entities": entities_page,
+    "/entity": entity_page,
+    "/command": command_page,
+    "/letters": letters_page,
+    "/letter": letter_page,
+    "/workers": workers_page,
+    "/schedules": schedules_page,
+    "/limits": limits_page,
+    "/throughput": throughput_page,
+    "/history": history_page,
+    "/audit": audit_page,
+    "/search": search_page,
+    "/live": live,
+}
+"""The pages that are read. What an address names stands behind its `?`: an id may be any text."""
+
+
+class Dashboard:
+    """The ASGI application that `dashboard` returns. Mount it, or serve it.
+
+    Args:
+        state: The things that requests share.
+        opens: Whether it opens the bus when it is served, and closes it.
+
+    Attributes:
+        state: As given.
+    """
+
+    def __init__(self, state: State, *, opens: bool) -> None:
+        self.state = state
+        self._opens = opens
+        self._app = Guard(self._routes(), state.options.hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or run the life of a served application."""
+        await self._app(scope, receive, send)
+
+    def _routes(self) -> Starlette:
+        static = StaticFiles(directory=Path(__file__).parent / "static")
+        routes = [Route(path, self._reading(page), methods=["GET"]) for path, page in PAGES.items()]
+        routes += [
+            Route("/act", self._acting(act_page), methods=["GET", "POST"]),
+            Route("/sign-in", self._plain(sign_in), methods=["GET", "POST"]),
+            Route("/sign-out", self._acting(sign_out), methods=["POST"]),
+            Route("/theme", self._acting(choose_theme), methods=["POST"]),
+        ]
+        handlers: Any = {CommandBusError: self._fault, HTTPException: self._fault}
+        return Starlette(routes=[*routes, Mount("/static", static)], exception_handlers=handlers, lifespan=self._life)
+
+    @asynccontextmanager
+    async def _life(self, _: Starlette) -> AsyncGenerator[None]:
+        """Keep the figures of each minute while the dashboard is served."""
+        if self._opens:
+            async with self.state.bus, self.state.pulse.listening():
+                yield
+        else:
+            yield
+
+    async def _fault(self, request: Request, error: Exception) -> Response:
+        return await answer_fault(self.state, request, error)
+
+    def _plain(self, answer: Callable[[State, Request], Awaitable[Response]]) -> Answer:
+        async def answered(request: Request) -> Response:
+            if request.method == "POST" and not is_own_origin(request):
+                raise HTTPException(403, "the form came from another site")
+            return await answer(self.state, request)
+
+        return answered
+
+    def _reading(self, page: Page) -> Answer:
+        async def answered(request: Request) -> Response:
+            visit = await self._visit(request)
+            return visit if isinstance(visit, Response) else await self._page(visit, page)
+
+        return answered
+
+    def _acting(self, page: Page) -> Answer:
+        async def answered(request: Request) -> Response:
+            if request.method == "POST" and not is_own_origin(request):
+                raise HTTPException(403, "the form came from another site")
+            visit = await self._visit(request)
+            return visit if isinstance(visit, Response) else await self._page(visit, page)
+
+        return answered
+
+    async def _visit(self, request: Request) -> Visit | Response:
+        """Return the visit of a user; the way to the sign-in if no user is known.
+
+        Raises:
+            HTTPException: They cannot sign in here.
+        """
+        user = await self.state.users.user(request)
+        if user is not None:
+            return Visit(request, user, self.state)
+        if not isinstance(self.state.users, Passwords):
+            local = isinstance(self.state.users, Loopback) and not is_loopback(request)
+            raise HTTPException(403, "only this machine may look: give the dashboard users" if local else "you may not look here")
+        if request.url.path.endswith("/live"):
+            raise HTTPException(401, "the session is over")
+        here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        following = here.removeprefix(root_of(request)) if request.method == "GET" else ""
+        return RedirectResponse(address(root_of(request), "/sign-in", {"next": following}), status_code=303)
+
+    async def _page(self, visit: Visit, page: Page) -> Response:
+        if not visit.bus.is_open:
+            await visit.bus.open()
+        try:
+            return await page(visit)
+        except (HTTPException, CommandBusError):
+            raise
+        except Exception as error:  # noqa: BLE001 - it is logged, and its page says so
+            return await self._fault(visit.request, error)
+
+
+def dashboard(
+    bus: CommandBus,
+    *,
+    users: Users,
+    secret: str | bytes | None = None,
+    mask: Collection[str] = (),
+    title: str = "command_bus",
+    hosts: Collection[str] = (),
+    secure: bool | None = None,
+    trace_link: TraceLink | None = None,
+    board_link: str = "",
+    opens: bool = False,
+) -> Dashboard:
+    """Return the dashboard as an ASGI application, to be mounted or served.
+
+        app.mount("/ops", dashboard(bus, users=passwords({"ann": (ANN, "operator")}), secret=os.environ["OPS_SECRET"]))
+
+    Args:
+        bus: The bus. It is opened by the first request if the application has not opened it.
+        users: Who may look, and do what: `passwords`, `behind_proxy`, `host_check`, or (`loopback`) the person who sits at this machine.
+        secret: Signs sessions and forms, at least 32 bytes; the same in all processes. None: a random one, so that a restart ends sessions.
+        mask: Names of payload fields that are shown as dots, at any depth; `Charge.card` only of that command.
+        title: Of the pages, beside the namespace.
+        hosts: Names under which the dashboard is reached; a request for another is refused. Empty: any.
+        secure: Whether cookies are for https only; None: if the request came by https.
+        trace_link: Returns the address of a trace, given its id.
+        board_link: Address of a Grafana board, for the page of figures.
+        opens: Whether it opens and closes the bus by itself when it is served.
+
+    Raises:
+        InvalidSettings: There are no users, or the secret is too short.
+    """
+    if users is None or not hasattr(users, "user"):
+        raise InvalidSettings(
+            "users: who may look? passwords(…), behind_proxy(…), host_check(…), or loopback() on a development machine"
+        )
+    signer = Signer(secret)
+    if isinstance(users, Passwords):
+        users.signer = signer
+    options = Options(title, tuple(hosts), secure, trace_link, board_link)
+    reads = SharedReads()
+    pulse = Pulse(bus, on_change=reads.forget)
+    return Dashboard(State(bus, users, signer, Masking(mask), options, reads, pulse), opens=opens)

@@ -1,0 +1,125 @@
+"""Users with passwords: the sign-in's rules. Sessions are signed cookies; a changed password or role holds at once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from starlette.requests import HTTPConnection
+
+from command_bus.clock import mono
+from command_bus.dashboard.password_hashes import check_hash, decoy_hash, is_password
+from command_bus.dashboard.signing import Signer
+from command_bus.dashboard.users import Role, User, checked_role
+from command_bus.errors import InvalidSettings
+
+__all__ = ["SESSION_COOKIE", "Attempts", "Passwords", "passwords"]
+
+SESSION_COOKIE = "command_bus_session"
+_SESSION = "session"
+_HASHES_AT_ONCE = 2
+"""Each takes 32 MiB."""
+
+
+class Attempts:
+    """Counts sign-ins that failed, and refuses more for a while.
+
+    Args:
+        most: Failures that are let pass.
+        seconds: How long they count.
+    """
+
+    def __init__(self, most: int = 5, seconds: float = 300.0) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._failed: OrderedDict[str, list[float]] = OrderedDict()
+
+    def wait(self, key: str) -> float:
+        """Return the seconds until a key may try again; 0.0: now."""
+        recent = self._recent(key)
+        return max(self._seconds - (mono() - recent[-self._most]), 0.0) if len(recent) >= self._most else 0.0
+
+    def failed(self, key: str) -> None:
+        """Count a failure."""
+        self._failed[key] = [*self._recent(key), mono()][-self._most :]
+        self._failed.move_to_end(key)
+        while len(self._failed) > 10_000:
+            self._failed.popitem(last=False)
+
+    def succeeded(self, key: str) -> None:
+        """Forget the failures of a key."""
+        self._failed.pop(key, None)
+
+    def _recent(self, key: str) -> list[float]:
+        since = mono() - self._seconds
+        return [at for at in self._failed.get(key, []) if at > since]
+
+
+class Passwords:
+    """Users with passwords and roles, and their sessions.
+
+    Args:
+        entries: By name the hash of the password, and the role.
+        hours: How long a session lasts.
+
+    Attributes:
+        attempts: Failed sign-ins by address.
+        seconds: How long a session lasts.
+        signer: Signs sessions; the dashboard sets it.
+
+    Raises:
+        InvalidSettings: There are no users, a hash is none, or a role is none.
+    """
+
+    def __init__(self, entries: Mapping[str, tuple[str, Role]], hours: float = 12.0) -> None:
+        if not entries:
+            raise InvalidSettings("users: there are none, so no one could sign in")
+        self._entries: dict[str, tuple[str, Role]] = {
+            name: (check_hash(name, password), checked_role(name, role)) for name, (password, role) in entries.items()
+        }
+        if not 0 < hours <= 24 * 30:
+            raise InvalidSettings(f"hours={hours!r}: how long a session lasts, up to 30 days")
+        self.seconds = hours * 3600
+        self.attempts = Attempts()
+        self.signer = Signer()
+        self._decoy = decoy_hash()
+        self._hashing = asyncio.Semaphore(_HASHES_AT_ONCE)
+
+    async def user(self, connection: HTTPConnection) -> User | None:
+        """Return whose session a request has."""
+        facts = self.signer.read(_SESSION, connection.cookies.get(SESSION_COOKIE))
+        name = "" if facts is None else str(facts.get("name"))
+        if facts is None or name not in self._entries or facts.get("pin") != self._pin(name):
+            return None
+        return User(name, self._entries[name][1])
+
+    async def is_user(self, name: str, password: str) -> bool:
+        """Return whether the password is that user's. It takes as long for a user that there is not."""
+        stored = self._entries[name][0] if name in self._entries else self._decoy
+        async with self._hashing:
+            right = await asyncio.to_thread(is_password, password, stored)
+        return right and name in self._entries
+
+    def session(self, name: str) -> str:
+        """Return the value of the cookie of a session that begins now."""
+        return self.signer.sign(_SESSION, {"name": name, "pin": self._pin(name), "nonce": secrets.token_hex(8)}, self.seconds)
+
+    def _pin(self, name: str) -> str:
+        """Return what changes with the password."""
+        return hashlib.sha256(self._entries[name][0].encode()).hexdigest()[:16]
+
+
+def passwords(entries: Mapping[str, tuple[str, Role]], *, hours: float = 12.0) -> Passwords:
+    """Return users who sign in with a password.
+
+    Args:
+        entries: By name the hash of the password (`command-bus password` or `hash_password` make one) and the role.
+        hours: How long a session lasts.
+
+    Raises:
+        InvalidSettings: There are no users, a hash is none, or a role is none.
+    """
+    return Passwords(entries, hours)

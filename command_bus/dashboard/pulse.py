@@ -1,0 +1,129 @@
+"""`Pulse`: the figures of the namespace every two seconds, for all open pages together; and once a minute for the plots.
+
+It beats while a page is open, or for as long as the dashboard is served. Two hundred open pages cost the server what one costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from command_bus.admin.info import Stats
+from command_bus.bus import CommandBus
+from command_bus.clock import mono
+from command_bus.errors import CommandBusError
+
+__all__ = ["Beat", "Pulse"]
+
+_EVERY = 2.0
+_TREND_EVERY = 20.0
+"""Seconds between two tries to write the figures of a minute: another dashboard may have done it, or be gone."""
+_log = logging.getLogger("command_bus.dashboard")
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The figures of a moment.
+
+    Attributes:
+        number: Of the beat.
+        stats: None if the server did not answer.
+    """
+
+    number: int
+    stats: Stats | None
+
+    def facts(self) -> dict[str, Any]:
+        """Return what pages show without being read again, and `version`, which changes with what they show."""
+        if self.stats is None:
+            return {"away": True, "version": ""}
+        stats = self.stats
+        figures = {
+            "parked": stats.parked,
+            "dead_letters": stats.dead_letters,
+            "depth": stats.depth,
+            "in_flight": stats.in_flight,
+            "workers": len(stats.workers),
+        }
+        moving = [*figures.values(), stats.settled, stats.accepted, stats.paused, stats.limited, stats.suspended, stats.delayed]
+        version = hashlib.sha256(json.dumps(moving).encode()).hexdigest()[:12]
+        return {"away": False, "version": version, **figures}
+
+
+class Pulse:
+    """Reads the figures while somebody listens.
+
+    Args:
+        bus: Open.
+        every: Seconds between two beats.
+        on_change: Called before a beat is told that brings other figures: what was read before is old.
+    """
+
+    def __init__(self, bus: CommandBus, every: float = _EVERY, on_change: Callable[[], None] | None = None) -> None:
+        self._bus = bus
+        self._every = every
+        self._on_change = on_change
+        self._listeners = 0
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Condition()
+        self._trend_due = 0.0
+        self.last = Beat(0, None)
+
+    @property
+    def listeners(self) -> int:
+        """How many listen."""
+        return self._listeners
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncGenerator[None]:
+        """Beat for as long as the block runs."""
+        self._listeners += 1
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="command_bus.dashboard.pulse")
+        try:
+            yield
+        finally:
+            self._listeners -= 1
+            if not self._listeners and self._task is not None:
+                task, self._task = self._task, None
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    async def beat(self, behind: int, timeout: float) -> Beat | None:
+        """Return the last beat once it comes behind a number; None if there was none in time."""
+        try:
+            async with asyncio.timeout(timeout), self._changed:
+                await self._changed.wait_for(lambda: self.last.number > behind)
+        except TimeoutError:
+            return None
+        return self.last
+
+    async def _run(self) -> None:
+        while True:
+            await self._look()
+            await asyncio.sleep(self._every)
+
+    async def _look(self) -> None:
+        stats: Stats | None = None
+        try:
+            async with asyncio.timeout(self._every * 2):
+                stats = await self._bus.stats()
+            if mono() >= self._trend_due:
+                self._trend_due = mono() + _TREND_EVERY
+                await self._bus.trends.keep(stats)
+        except (CommandBusError, TimeoutError) as error:
+            _log.debug("no figures: %s", error)
+        before, beat = self.last.facts()["version"], Beat(self.last.number + 1, stats)
+        if self._on_change is not None and beat.facts()["version"] != before:
+            self._on_change()
+        async with self._changed:
+            self.last = beat
+            self._changed.notify_all()

@@ -1,0 +1,58 @@
+"""Serves a dashboard by itself, with uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+
+from command_bus.dashboard.app import Dashboard
+from command_bus.errors import InvalidSettings, MissingExtra
+
+__all__ = ["serve_until_stopped"]
+
+_GRACE = 2
+"""Seconds that requests get at the end; open pages listen for ever."""
+_MOST_AT_ONCE = 2000
+_IDLE = 30
+
+
+async def serve_until_stopped(app: Dashboard, host: str, port: int, told: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    Args:
+        app: The dashboard.
+        host: Address to listen on.
+        port: Port; 0 takes any free one.
+        told: Is given the address once it listens.
+
+    Raises:
+        InvalidSettings: The port is taken, or not permitted.
+        MissingExtra: There is no uvicorn.
+    """
+    try:
+        import uvicorn
+    except ImportError as error:  # pragma: no cover - depends on the environment
+        raise MissingExtra("serving the dashboard needs uvicorn: pip install 'command-bus[dashboard]'") from error
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=256)
+    except OSError as error:
+        raise InvalidSettings(f"{host}, port {port}: {error.strerror or error}") from None
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=_MOST_AT_ONCE,
+        timeout_keep_alive=_IDLE,
+        timeout_graceful_shutdown=_GRACE,
+    )
+    with listening:
+        shown = f"[{host}]" if ":" in host else host
+        told(f"http://{shown}:{listening.getsockname()[1]}")
+        with contextlib.suppress(asyncio.CancelledError):
+            await uvicorn.Server(config).serve(sockets=[listening])

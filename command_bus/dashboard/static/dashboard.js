@@ -1,0 +1,113 @@
+// Keyboard, and pages that stay true while they are open. Without it all pages can be read, and all forms be sent.
+"use strict";
+
+const root = document.body.dataset.root || "";
+const away = document.getElementById("away");
+
+// Keyboard: / search, j and k rows, Enter opens, Escape leaves a field.
+let chosen = -1;
+const rows = () => [...document.querySelectorAll(".rows tbody tr")];
+
+function choose(index) {
+  const all = rows();
+  if (!all.length) return;
+  chosen = Math.max(0, Math.min(index, all.length - 1));
+  all.forEach((row, at) => row.classList.toggle("chosen", at === chosen));
+  const link = all[chosen].querySelector("[data-open], a");
+  if (link) link.focus({ preventScroll: true });
+  all[chosen].scrollIntoView({ block: "nearest" });
+}
+
+document.addEventListener("keydown", (event) => {
+  const inField = event.target.closest("input, textarea, select");
+  if (event.key === "Escape" && inField) inField.blur();
+  if (inField || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "/") {
+    const field = document.getElementById("search");
+    if (field) { event.preventDefault(); field.focus(); field.select(); }
+  } else if (event.key === "j") choose(chosen + 1);
+  else if (event.key === "k") choose(chosen - 1);
+});
+
+// Without a choice the theme is the system's: the button offers the other one.
+const theme = document.getElementById("theme");
+if (theme && !document.documentElement.dataset.theme && window.matchMedia("(prefers-color-scheme: dark)").matches) {
+  theme.value = "light";
+  theme.textContent = "Light";
+  theme.title = "Use the light theme";
+}
+
+const first = document.querySelector("[data-first]");
+if (first) first.focus();
+
+// Times in this place's own words, where somebody points at them.
+for (const each of document.querySelectorAll("time[datetime]")) {
+  const at = new Date(each.dateTime);
+  if (!Number.isNaN(at.valueOf())) each.title = `${each.title} · ${at.toLocaleString()} here`;
+}
+
+// Live: the server says that something has changed; the page asks for itself, and takes over its live parts.
+const parts = () => [...document.querySelectorAll("[data-live][id]")];
+let version = null;
+let asking = false;
+let lastAsked = 0;
+
+function busy() {
+  const focused = document.activeElement;
+  const selection = window.getSelection();
+  return Boolean(focused && focused.closest("[data-live] input, [data-live] textarea, [data-live] select")) ||
+    Boolean(selection && !selection.isCollapsed);
+}
+
+async function refresh() {
+  if (asking || document.hidden || busy() || Date.now() - lastAsked < 2500) return false;
+  asking = true;
+  lastAsked = Date.now();
+  try {
+    const answer = await fetch(window.location.href, { headers: { "X-Live": "1" }, credentials: "same-origin", redirect: "manual" });
+    if (answer.type === "opaqueredirect" || answer.status === 401 || answer.status === 403) { window.location.reload(); return false; }
+    if (!answer.ok) return false;
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const focused = document.activeElement && document.activeElement.getAttribute("href");
+    for (const part of parts()) {
+      const other = fresh.getElementById(part.id);
+      if (other && other.innerHTML !== part.innerHTML) part.replaceChildren(...other.childNodes);
+    }
+    if (chosen >= 0) rows().forEach((row, at) => row.classList.toggle("chosen", at === chosen));
+    if (focused && document.activeElement === document.body) {
+      const again = [...document.querySelectorAll("a[href]")].find((link) => link.getAttribute("href") === focused);
+      if (again) again.focus({ preventScroll: true });
+    }
+    return true;
+  } catch { return false; } finally { asking = false; }
+}
+
+function show(facts) {
+  for (const each of document.querySelectorAll("[data-figure]")) {
+    const value = facts[each.dataset.figure];
+    each.textContent = value ? Number(value).toLocaleString("en") : "";
+  }
+}
+
+function listen() {
+  const source = new EventSource(`${root}/live`);
+  source.onmessage = async (event) => {
+    const facts = JSON.parse(event.data);
+    away.hidden = !facts.away;
+    if (facts.away) return;
+    show(facts);
+    // Also behind the first: what the page shows may be older than that.
+    if (facts.version !== version && await refresh()) version = facts.version;
+  };
+  source.addEventListener("ended", () => { source.close(); window.location.reload(); });
+  source.onerror = () => {
+    away.hidden = false;
+    if (source.readyState === EventSource.CLOSED) setTimeout(listen, 5000);
+  };
+}
+
+if (away && window.EventSource) {
+  listen();
+  // What only time changes (ages, next ticks) is read again now and then.
+  if (parts().length) setInterval(refresh, 15000);
+}

@@ -1,0 +1,1 @@
+"""Durable handlers: steps, calls, sleeps, signals and compensation, and the suspension of a command that waits."""

@@ -1,0 +1,99 @@
+"""`AllOf` and `FirstOf`: operations of a durable handler that are waited for together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from command_bus.durable.run import DurableRun
+from command_bus.durable.step import Step
+from command_bus.durable.waits import TIMED_OUT, Waited
+from command_bus.errors import BadStep
+from command_bus.messages.durable import Durable
+from command_bus.transport.durable import Note
+
+__all__ = ["AllOf", "FirstOf"]
+
+
+class AllOf:
+    """Waits until several operations have ended."""
+
+    def __init__(self, run: DurableRun, parts: tuple[Durable[Any], ...]) -> None:
+        self._run = run
+        self._parts = parts
+        self._operations = [_part(each, "all", Waited, Step) for each in parts]
+
+    async def perform(self, durable: Durable[Any]) -> Any:
+        """See `Operation`."""
+        with self._run.performing:
+            return await self._performed(durable)
+
+    async def _performed(self, durable: Durable[Any]) -> Any:
+        begun = await asyncio.gather(*map(_begun, self._parts), return_exceptions=True)
+        waits = [each for each in self._operations if isinstance(each, Waited)]
+        failed = next((each for each in begun if isinstance(each, BaseException)), None)
+        if failed is None and not all(map(self._run.is_over, waits)):
+            await self._run.wait(durable, waits, wanted=len(waits))
+        if failed is not None:
+            raise failed
+        ended = [
+            each if isinstance(part, Step) else await part.result() for part, each in zip(self._operations, begun, strict=True)
+        ]
+        return tuple(ended)
+
+
+class FirstOf:
+    """Waits until one of several operations has ended."""
+
+    def __init__(self, run: DurableRun, parts: tuple[Durable[Any], ...]) -> None:
+        self._run = run
+        self._parts = parts
+        self._operations: list[Waited] = [_part(each, "first", Waited) for each in parts]
+        self._name = run.names.numbered("f:first")
+        if not parts:
+            raise BadStep("context.first takes at least one call, sleep or signal")
+
+    async def perform(self, durable: Durable[Any]) -> Durable[Any]:
+        """See `Operation`."""
+        with self._run.performing:
+            return await self._performed(durable)
+
+    async def _performed(self, durable: Durable[Any]) -> Durable[Any]:
+        run, waits = self._run, self._operations
+        await asyncio.gather(*(each.begin() for each in waits))
+        stored = run.fields.get(self._name)
+        if stored is None:
+            if not any(map(run.is_over, waits)):
+                await run.wait(durable, waits, wanted=1)
+            over = next((i for i, each in enumerate(waits) if run.is_over(each)), None)
+            ended = TIMED_OUT if over is None else str(over).encode()
+            stored = (await run.store(Note(self._name, ended)))[0] or ended
+        winner = None if stored == TIMED_OUT else self._parts[int(stored)]
+        for part, wait in zip(self._parts, waits, strict=True):
+            if part is not winner:
+                wait.leave()
+        if winner is None:
+            raise run.errors.note(TimeoutError("nothing has ended in time"))
+        return winner
+
+
+def _part(part: object, method: str, *kinds: type[Any]) -> Any:
+    """Return the operation of a part of `all` or `first`.
+
+    Raises:
+        BadStep: It is none that can be combined.
+    """
+    if isinstance(part, Durable):
+        part.is_used = True
+    if not isinstance(part, Durable) or not isinstance(part.operation, kinds):
+        steps = ", .step" if Step in kinds else ""
+        raise BadStep(f"context.{method} takes what context.call, .sleep{steps} and .signal return, not {type(part).__name__}")
+    return part.operation
+
+
+async def _begun(part: Durable[Any]) -> Any:
+    """Begin an operation; return the result of a step."""
+    if isinstance(part.operation, Waited):
+        await part.operation.begin()
+        return None
+    return await part

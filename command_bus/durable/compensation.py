@@ -1,0 +1,78 @@
+"""Compensation: a durable command that fails for good undoes what it did, then it is settled with its first error.
+
+What the command ends with is stored first; from then on its handler does not run again. The commands that undo are called one after the other, in
+reverse order. One that fails parks the entity; a replay of its dead letter calls it again.
+"""
+
+from __future__ import annotations
+
+from command_bus.durable.names import ENDING, UNDO, outcome_field
+from command_bus.durable.run import DurableRun
+from command_bus.durable.undo import Undo
+from command_bus.durable.waits import Ended, UndoCall, child_of
+from command_bus.errors import CommandOutcomeError
+from command_bus.messages.durable import Durable
+from command_bus.serialization.reply import Cancelled, Expired, Forged, Invalid, Rejected, Unhandled, unpack_reply
+from command_bus.transport.durable import NO_ROOM, Note
+
+__all__ = ["CompensationFailed", "compensate", "has_to_compensate", "is_compensating", "note_ending"]
+
+_FAILED = "pf:"
+_REMOVED = b"-"
+_NOTHING = (Cancelled, Expired, Forged, Invalid, Rejected, Unhandled)
+"""Outcomes of commands that did nothing, or have undone it."""
+
+
+class CompensationFailed(Exception):
+    """A command that undoes something has failed for good."""
+
+
+def has_to_compensate(run: DurableRun) -> bool:
+    """Return whether a run has something to undo."""
+    return any(name.startswith(UNDO) for name in run.fields)
+
+
+def is_compensating(run: DurableRun) -> bool:
+    """Return whether a command ends already: its handler does not run again."""
+    return ENDING in run.fields
+
+
+async def note_ending(run: DurableRun, ending: bytes) -> bytes:
+    """Store what a command ends with; return what is stored."""
+    return (await run.store(Note(ENDING, ending)))[0] or ending
+
+
+async def compensate(run: DurableRun) -> None:
+    """Undo what was done.
+
+    Raises:
+        CompensationFailed: A command that undoes has failed for good.
+        Suspended: The command waits for one.
+    """
+    undos = [Undo.read(name, value) for name, value in run.fields.items() if name.startswith(UNDO)]
+    for undo in sorted(undos, key=lambda each: each.place, reverse=True):
+        await _undo(run, undo)
+
+
+async def _did_nothing(run: DurableRun, call: str) -> bool:
+    """Return whether a call certainly did nothing: it was refused, or never ran. One that has not ended is taken out of line, or waited for."""
+    field = outcome_field(call)
+    if field not in run.fields:
+        child, mailbox = child_of(run.fields[f"c:{call}"])
+        if await run.tools.children.remove(mailbox, child):
+            await run.store(Note(field, _REMOVED))
+    ended = await Durable(Ended(run, call))
+    return ended == _REMOVED or (ended not in (b"", NO_ROOM) and isinstance(unpack_reply(ended, run.tools.limits)[1], _NOTHING))
+
+
+async def _undo(run: DurableRun, undo: Undo) -> None:
+    if undo.call and await _did_nothing(run, undo.call):
+        return
+    attempt = 1
+    while f"{_FAILED}{undo.call_of(attempt)}" in run.fields:
+        attempt += 1
+    try:
+        await Durable(UndoCall(run, undo, attempt))
+    except CommandOutcomeError as error:
+        await run.store(Note(f"{_FAILED}{undo.call_of(attempt)}", b"1"))
+        raise CompensationFailed(f"{outcome_field(undo.call_of(attempt))}: {error.message}") from error

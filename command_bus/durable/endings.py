@@ -1,0 +1,52 @@
+"""The end of a durable command, as its side record keeps it while the command is compensated."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from command_bus.errors import BadStep
+from command_bus.serialization.limits import Undecodable
+from command_bus.serialization.msgpack import pack, unpack
+from command_bus.transport.steps import FollowUp
+
+__all__ = ["Ending", "pack_ending", "unpack_ending"]
+
+_STATUSES = ("rejected", "expired", "cancelled", "dead_lettered")
+
+
+class Ending(NamedTuple):
+    """The end of a command.
+
+    Attributes:
+        status: Under which it is settled.
+        reply: Its outcome, as its caller gets it.
+        record: Its dead letter; empty if there is none.
+        sends: What its handler sends with this end.
+    """
+
+    status: str
+    reply: bytes
+    record: bytes = b""
+    sends: tuple[FollowUp, ...] = ()
+
+
+def pack_ending(ending: Ending) -> bytes:
+    """Return what is kept."""
+    sends = [[each.mailbox, each.command_id, each.envelope, each.flow, each.delay_ms, each.mark] for each in ending.sends]
+    return pack([ending.status, ending.reply, ending.record, sends])
+
+
+def unpack_ending(data: bytes) -> Ending:
+    """Return what was kept.
+
+    Raises:
+        BadStep: It is none of ours.
+    """
+    try:
+        parts: Any = unpack(data)
+    except Undecodable as error:
+        raise BadStep(f"the end of the command cannot be read: {error.reason}") from None
+    if type(parts) is not list or len(parts) != len(Ending._fields) or parts[0] not in _STATUSES:
+        raise BadStep("the end of the command was written by another release")
+    status, reply, record, sends = parts
+    return Ending(status, reply, record, tuple(FollowUp(*each) for each in sends))

@@ -1,0 +1,143 @@
+"""`HandlerOperations`: the methods of a durable context, for one run of a handler."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar
+
+from command_bus.clock import checked_seconds
+from command_bus.durable.combined import AllOf, FirstOf
+from command_bus.durable.names import checked_name
+from command_bus.durable.run import DurableRun
+from command_bus.durable.step import Step, current_step
+from command_bus.durable.undo import Undo
+from command_bus.durable.values import compare
+from command_bus.durable.waits import Call, Signal, Sleep
+from command_bus.errors import InvalidCommand
+from command_bus.messages.durable import Durable, Operation, StepOptions
+from command_bus.messages.message import Message
+from command_bus.messages.options import FollowedCallOptions
+from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.sending.children import digest_of_call
+from command_bus.transport.durable import Note
+
+__all__ = ["HandlerOperations"]
+
+R = TypeVar("R")
+
+
+class HandlerOperations:
+    """Implements `DurableOperations`.
+
+    Args:
+        run: The run.
+    """
+
+    def __init__(self, run: DurableRun) -> None:
+        self._run = run
+
+    @property
+    def step_key(self) -> str | None:
+        """See `DurableContext.step_key`."""
+        return current_step.get()
+
+    @property
+    def suspending(self) -> bool:
+        """See `DurableContext.suspending`."""
+        return self._run.suspension is not None
+
+    def observe(self, passed: Callable[[str], Awaitable[None]]) -> None:
+        """See `DurableContext.observe`."""
+        self._run.passed = passed
+
+    def step(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], options: StepOptions) -> Durable[Any]:
+        """See `DurableContext.step`."""
+        self._run.check()
+        return self._awaited(Step(self._run, name, function, args, options), f"step({name!r}, …)")
+
+    def call(self, command: Message[R], undo: Message[Any] | None, options: FollowedCallOptions) -> Durable[R]:
+        """See `DurableContext.call`."""
+        self._run.check()
+        if options.get("command_id") is not None:
+            raise InvalidCommand(
+                "a durable call has an id of its own, which is the same whenever the handler runs: leave command_id out"
+            )
+        if "on_progress" in options:
+            raise InvalidCommand(
+                "no caller waits for a durable call meanwhile, so it has no on_progress: follow it by bus.commands.progress"
+            )
+        timeout = options.get("timeout")
+        children = self._run.tools.children
+        sent: Any = {key: value for key, value in options.items() if key not in ("timeout", "command_id", "on_progress")}
+        out = children.outgoing(command, **sent)
+        undoing = None if undo is None else children.outgoing(undo)
+        seconds = None if timeout is None else checked_seconds("timeout", timeout)
+        return self._awaited(Call(self._run, out, type(command).spec().reply, seconds, undoing), f"call({out.name}(…))")
+
+    def sleep(self, seconds: float) -> Durable[None]:
+        """See `DurableContext.sleep`."""
+        self._run.check()
+        return self._awaited(Sleep(self._run, seconds), f"sleep({seconds!r})")
+
+    def signal(self, name: str, timeout: float | None, returns: Any) -> Durable[Any]:
+        """See `DurableContext.signal`."""
+        self._run.check()
+        checked = checked_name("name of a signal", name)
+        return self._awaited(Signal(self._run, name, checked, timeout, returns), f"signal({name!r})")
+
+    def all(self, operations: tuple[Durable[Any], ...]) -> Durable[Any]:
+        """See `DurableContext.all`."""
+        self._run.check()
+        return self._awaited(AllOf(self._run, operations), "all(…)")
+
+    def first(self, operations: tuple[Durable[Any], ...]) -> Durable[Any]:
+        """See `DurableContext.first`."""
+        self._run.check()
+        return self._awaited(FirstOf(self._run, operations), "first(…)")
+
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[None]:
+        """See `DurableContext.timeout`."""
+        self._run.check()
+        return self._limited(checked_seconds("the time limit", seconds, zero=True), self._run.names.numbered("t:timeout"))
+
+    def compensate(self, command: Message[Any], key: str | None) -> None:
+        """See `DurableContext.compensate`."""
+        run = self._run
+        run.check()
+        out = run.tools.children.outgoing(command)
+        field = run.names.undo(out.name, out.entity_type, out.entity_id, key)
+        stored = run.fields.get(field)
+        if stored is None:
+            run.store_soon(self._undo(out, field, run.undo_places.next()))
+        else:
+            _compare_undo(field, stored, out)
+
+    def _awaited(self, operation: Operation[Any], text: str) -> Durable[Any]:
+        return Durable(operation, f"context.{text}", lambda: self.suspending)
+
+    async def _undo(self, out: OutgoingMessage, field: str, place: int) -> None:
+        (stored,) = await self._run.store(await self._run.undoing(out, field, place))
+        if stored is not None:
+            _compare_undo(field, stored, out)
+
+    @asynccontextmanager
+    async def _limited(self, seconds: float, name: str) -> AsyncGenerator[None]:
+        run = self._run
+        if name not in run.fields:
+            await run.store(Note(name, int(seconds * 1000), is_time=True))
+        limit = int(run.fields[name])
+        run.time_limits.append(limit)
+        try:
+            yield
+        finally:
+            run.time_limits.remove(limit)
+
+
+def _compare_undo(field: str, stored: bytes, out: OutgoingMessage) -> None:
+    """Compare a command that undoes something with what is stored under its name.
+
+    Raises:
+        StepMismatch: It is another one.
+    """
+    compare(f"the compensation {field[2:]!r}", Undo.read(field, stored).digest, digest_of_call(out))

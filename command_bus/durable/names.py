@@ -1,0 +1,119 @@
+"""The names of fields in a side record. `lua/shared/arrive.lua` lists them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from hashlib import sha256
+
+from command_bus.errors import BadStep
+from command_bus.transport.mailboxes import encoded
+
+__all__ = [
+    "CANCEL",
+    "ENDING",
+    "EPOCH",
+    "MESSAGE",
+    "ROOM",
+    "UNDO",
+    "Names",
+    "call_field",
+    "checked_name",
+    "outcome_field",
+    "signal_field",
+    "undo_field",
+]
+
+CANCEL = "cancel"
+"""The wish that the command ends."""
+ENDING = "k"
+"""The end of the command, once it is compensated."""
+EPOCH = "e"
+"""The message id that it had first, once its dead letter was replayed."""
+ROOM = "b"
+"""How many bytes outcomes of calls may still have, besides small ones."""
+MESSAGE = "m"
+"""The message id of the command that the record is of."""
+UNDO = "u:"
+"""The prefix of the fields of commands that undo something."""
+_NAME = re.compile(r"[!-~]{1,200}")
+_LONG = 200
+
+
+def checked_name(what: str, name: object) -> str:
+    """Return the name of a step or a signal, or a key.
+
+    Raises:
+        BadStep: Not 1 to 200 printable ASCII characters without a space.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        shown = repr(name) if len(repr(name)) < _LONG else f"{repr(name)[:_LONG]}…"
+        raise BadStep(f"the {what} {shown}: 1 to 200 printable ASCII characters without a space")
+    return encoded(name)
+
+
+def call_field(call: str) -> str:
+    """Return the field of a call: what was called."""
+    return f"c:{call}"
+
+
+def outcome_field(what: str) -> str:
+    """Return the field of what came of a call, a signal or a time limit."""
+    return f"o:{what}"
+
+
+def signal_field(name: str, number: int) -> str:
+    """Return the field of the nth signal of a name."""
+    return f"g:{name}#{number}"
+
+
+class Names:
+    """Numbers what one run of a handler does under the same name."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def numbered(self, name: str) -> str:
+        """Return a name with the number of its use in this run, from 1."""
+        self._counts[name] += 1
+        return f"{name}#{self._counts[name]}"
+
+    def step(self, name: str, key: str | None) -> str:
+        """Return the field of a step.
+
+        Raises:
+            BadStep: Its name or key cannot be one.
+        """
+        checked = checked_name("name of a step", name)
+        if key is not None:
+            return f"s:{checked}={checked_name('key of a step', key)}"
+        return f"s:{self.numbered(f's:{checked}')[2:]}"
+
+    def call(self, name: str, entity_type: str | None, entity_id: str | None) -> str:
+        """Return the name of a call: the command's wire name, its entity and a number."""
+        return self.numbered(_target(name, entity_type, entity_id))
+
+    def undo(self, name: str, entity_type: str | None, entity_id: str | None, key: str | None) -> str:
+        """Return the field of a command that undoes something, and was named by itself.
+
+        Raises:
+            BadStep: Its key cannot be one.
+        """
+        target = _target(f"undo:{name}", entity_type, entity_id)
+        if key is None:
+            return f"{UNDO}{self.numbered(target)}"
+        return f"{UNDO}{target}={checked_name('key of a compensation', key)}"
+
+
+def undo_field(call: str) -> str:
+    """Return the field of the command that undoes a call."""
+    return f"{UNDO}~{call}"
+
+
+def _target(name: str, entity_type: str | None, entity_id: str | None) -> str:
+    if entity_type is None or entity_id is None:
+        return encoded(name)
+    place = encoded(entity_id)
+    if len(place) > _LONG:
+        place = f"~{sha256(entity_id.encode()).hexdigest()}"
+    return f"{encoded(name)}@{entity_type}:{place}"

@@ -1,0 +1,408 @@
+"""`DurableRun`: one run of a durable handler: what is stored, what is stored now, and where it waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from command_bus.clock import mono
+from command_bus.durable.blocks import awaits_directly
+from command_bus.durable.names import CANCEL, ENDING, EPOCH, MESSAGE, Names
+from command_bus.durable.signals import Signals, StoredErrors
+from command_bus.durable.undo import UndoPlaces, pack_undo
+from command_bus.errors import BadStep, CommandCancelled
+from command_bus.messages.context import while_lent
+from command_bus.messages.durable import Durable, Suspended
+from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.sending.children import Children
+from command_bus.serialization.limits import Limits
+from command_bus.transport.durable import Note, SideRecords
+from command_bus.transport.sender_interfaces import Reply
+from command_bus.transport.steps import WORKER_LOST, Lease, Started, Suspend
+
+__all__ = ["DurableRun", "RunLost", "RunTools", "Threads", "Wait", "cancelled"]
+
+MOST_FIELDS = 10_000
+"""Most fields of a side record besides signals, which have a limit of their own: senders must not use up what the handler may store."""
+PAYLOADS = 16
+"""Most bytes of a side record, in payloads of the largest size."""
+_LAST_WORDS = 1.0
+"""Seconds that `finally` blocks have once a run is over."""
+_SOON = 0.001
+"""Seconds that are not waited for."""
+_FIRST_LOOK, _LAST_LOOK = 0.1, 1.0
+"""Seconds between two looks at a side record, by a run that waits and cannot be suspended."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """The tools of a run.
+
+    Attributes:
+        records: Stores.
+        children: Makes calls.
+        limits: Of values.
+        seal: Encrypts what is stored under a name.
+        unseal: Decrypts it.
+        threads: Where functions of steps run that are no coroutines.
+    """
+
+    records: SideRecords
+    children: Children
+    limits: Limits
+    seal: Callable[[str, bytes], bytes]
+    unseal: Callable[[str, bytes], bytes]
+    threads: Threads
+
+
+class Threads(Protocol):
+    """The threads of one run."""
+
+    async def call(self, function: Callable[[], Any]) -> tuple[Any, bool]:
+        """Call a function in a thread; return its result, and whether this was cancelled meanwhile: then the caller stores the result, and ends."""
+        ...
+
+    async def rest(self) -> None:
+        """Wait for the threads whose functions the handler did not wait for. What ends the wait raises: the command may not be settled then."""
+        ...
+
+
+class Wait(Protocol):
+    """One thing that is waited for."""
+
+    field: str
+    """The field that has what it comes to; empty if only time ends it."""
+    until_ms: int | None
+    """The server's time when the wait is over."""
+    lingers: float
+    """Seconds for which the worker waits itself before the command is suspended."""
+
+    async def give_up(self) -> bool:
+        """Give it up because the command is to end; return False if its outcome has to be waited for. One that was given up has none for this run."""
+        ...
+
+
+class RunLost(Exception):
+    """Another worker has the lease of a command."""
+
+
+class DurableRun:
+    """The state of one run. Its operations are in `step.py`, `waits.py` and `combined.py`.
+
+    Args:
+        tools: What it works with.
+        lease: Under which it runs.
+        command_id: Of the command.
+        started: Its start.
+        fields: Its side record.
+        task: In which the handler runs.
+    """
+
+    def __init__(
+        self,
+        tools: RunTools,
+        lease: Lease,
+        command_id: str,
+        started: Started,
+        fields: Mapping[str, bytes],
+        task: asyncio.Task[Any] | None,
+    ) -> None:
+        self.tools = tools
+        self.lease = lease
+        self.command_id = command_id
+        self.names = Names()
+        is_own = fields.get(MESSAGE, started.message.encode()) == started.message.encode()
+        self.fields: dict[str, bytes] = dict(fields) if is_own else {}
+        self.root: object = None
+        self.suspension: Suspend | None = None
+        self.ended_waiting = False  # whether the handler's task was cancelled while it waited
+        self.progressed = False
+        self.time_limits: list[int] = []
+        self.signals = Signals()
+        self.errors = StoredErrors()
+        self.replies: list[Reply] = []
+        self.undo_places = UndoPlaces(self.fields)
+        self._background: set[asyncio.Task[Any]] = set()
+        self.on_suspended: Callable[[], None] | None = None
+        self.passed: Callable[[str], Awaitable[None]] | None = None
+        self._task = task
+        self._started = started
+        self._began = mono()
+        self._signals = sum(map(_is_of_signals, self.fields))
+        self._size = sum(len(value) for name, value in self.fields.items() if not _is_of_signals(name))
+        self._waiting: dict[asyncio.Future[None], Sequence[Wait]] = {}
+        self._looked, self._looks_soon = mono(), False
+        self.performing = Performing(self._wake)
+        self._counts_anew = started.attempt > 1
+
+    # What is stored.
+
+    @property
+    def seed(self) -> str:
+        """The same for all runs of this command, also of its replayed dead letter, and for no other command. Once compensated, it has another."""
+        first = self.fields.get(EPOCH) or self.fields.get(MESSAGE)
+        return self._started.message if first is None else first.decode()
+
+    @property
+    def wish(self) -> bytes | None:
+        """The wish that the command ends."""
+        return self.fields.get(CANCEL)
+
+    def check(self) -> None:
+        """Check that this run may go on.
+
+        Raises:
+            Suspended: It is over.
+        """
+        if self.suspension is not None:
+            raise Suspended
+
+    async def store(self, *notes: Note, progressed: bool = False) -> list[bytes | None]:
+        """Store fields that are not there yet; return what was there already, by field.
+
+        Raises:
+            BadStep: The record would become too large.
+            Suspended: The run is over.
+        """
+        self.check()
+        self._check_size(notes)
+        counts_anew = progressed and self._counts_anew
+        found = await self.tools.records.store(self.lease, self.command_id, notes, progressed=counts_anew)
+        if found is None:
+            await self._lost()
+        if progressed:
+            self.progressed, self._counts_anew = True, False
+        stored: list[bytes | None] = []
+        for note, value in zip(notes, found or (), strict=True):
+            self.fields[note.name] = value if value is not None else note.value if isinstance(note.value, bytes) else b""
+            stored.append(value)
+        return stored
+
+    def _check_size(self, notes: Sequence[Note]) -> None:
+        if ENDING in self.fields or any(note.name == ENDING for note in notes):
+            return  # what it did is undone, however much it has stored
+        self._size += sum(len(note.value) for note in notes if isinstance(note.value, bytes))
+        if len(self.fields) - self._signals + len(notes) > MOST_FIELDS:
+            raise BadStep(
+                f"a durable command may store {MOST_FIELDS:,} fields for its steps and calls: divide its work into commands"
+            )
+        if self._size > self.most_bytes:
+            raise BadStep(f"a durable command may store {self.most_bytes:,} bytes: return less from its steps, a reference say")
+
+    @property
+    def most_bytes(self) -> int:
+        """Most bytes of its side record, and of the outcomes of calls in it."""
+        return PAYLOADS * self.tools.limits.max_bytes
+
+    async def _lost(self) -> None:
+        """End the handler: another worker has its lease.
+
+        Raises:
+            RunLost: The handler has ended before, or does not wait for this.
+        """
+        if self.lease.cancel is not None:
+            self.lease.cancel(WORKER_LOST)
+        if self.lease.cancel is None or asyncio.current_task() in self._background:
+            raise RunLost
+        await asyncio.get_running_loop().create_future()  # until this task is cancelled
+
+    async def undoing(self, out: OutgoingMessage, field: str, place: int, call: str = "") -> Note:
+        """Return the field of a command that undoes something: its place in the order in which handlers name them, and the call."""
+        child = await self.tools.children.child(out, field, self.seed)
+        return Note(field, pack_undo(place, call, child))
+
+    def store_soon(self, storing: Coroutine[Any, Any, Any]) -> None:
+        """Store something in the background; the end of the run waits for it."""
+        task = asyncio.get_running_loop().create_task(storing, name=f"command_bus.durable {self.lease.mailbox}")
+        self._background.add(task)
+
+    async def _stored_all(self) -> None:
+        """Wait for what is being stored in the background.
+
+        Raises:
+            BadStep: It cannot be stored.
+        """
+        while storing := list(self._background):
+            ends = await asyncio.gather(*storing, return_exceptions=True)
+            self._background.difference_update(storing)
+            for end in ends:
+                if isinstance(end, BaseException) and not isinstance(end, RunLost):
+                    raise end
+
+    # What arrives.
+
+    def arrive(self, field: str, value: bytes) -> None:
+        """Note what came of something that this run may wait for."""
+        if field not in self.fields:
+            self.fields[field] = value
+            self._signals += _is_of_signals(field)
+        self._wake()
+
+    def look_soon(self) -> None:
+        """Note that something that this run may wait for is in its side record, or soon will be."""
+        self._looks_soon = True
+        self._wake()
+
+    def _wake(self) -> None:
+        for each in self._waiting:
+            if not each.done():
+                each.set_result(None)
+
+    # Time.
+
+    @property
+    def now_ms(self) -> int:
+        """The server's time, about."""
+        return self._started.now_ms + int((mono() - self._began) * 1000)
+
+    @property
+    def limit_ms(self) -> int | None:
+        """The server's time at which what is awaited here is over."""
+        return min(self.time_limits, default=None)
+
+    def is_over(self, wait: Wait) -> bool:
+        """Return whether a wait has ended: what it waits for is there, or its time has passed."""
+        return wait.field in self.fields or (wait.until_ms is not None and self.now_ms >= wait.until_ms)
+
+    # Waiting.
+
+    async def wait(self, durable: Durable[Any], waits: Sequence[Wait], *, wanted: int) -> None:
+        """Wait until so many of these are over, or the time limit of a block has passed.
+
+        Raises:
+            Suspended: The command waits without a worker from now on.
+            CommandCancelled: The command is to end.
+        """
+        began, pause, may_suspend = mono(), _FIRST_LOOK, asyncio.current_task() is self._task
+        given_up: list[Wait] = []
+        lingers = max((each.lingers for each in waits), default=0.0)
+        limit, looks_at = self.limit_ms, began + pause
+        while True:
+            self.check()
+            if self._looks_soon:
+                self._looks_soon = False
+                await self._look(waits, 0)
+            pending = [each for each in waits if not self.is_over(each)]
+            if len(waits) - len(pending) >= wanted or (limit is not None and self.now_ms >= limit):
+                return
+            if self.wish is not None:
+                given_up += [each for each in pending if each not in given_up and await each.give_up()]
+                pending = [each for each in pending if each not in given_up]
+                if not pending:
+                    raise cancelled(self)
+            ends = [each.until_ms for each in pending if each.until_ms is not None]
+            ends += [limit] if limit is not None else []
+            end = min(ends, default=None)
+            left = lingers - (mono() - began)
+            stays = not may_suspend
+            if may_suspend and left < _SOON:
+                may_suspend, stays = await self._is_direct(durable), True
+                if may_suspend and self.performing.count == 1:  # else once what is in flight beside it has ended
+                    self._suspend(pending, wanted - (len(waits) - len(pending)), end)
+            patience = max(looks_at - mono(), 0.001) if stays else max(left, 0.0)
+            if end is not None:
+                patience = min(patience, max((end - self.now_ms) / 1000, 0.001))
+            await self._change(patience, pending)
+            if stays and mono() >= looks_at:
+                await self._look(pending, pause)
+                pause = min(2 * pause, _LAST_LOOK)
+                looks_at = mono() + pause
+
+    def _suspend(self, pending: Sequence[Wait], wanted: int, end: int | None) -> None:
+        fields = tuple(each.field for each in pending if each.field)
+        missing = max(1, min(wanted, len(fields)))
+        self.suspension = Suspend(self.command_id, fields, missing, end, self.wish is not None)
+        if self._task is not None:
+            asyncio.get_running_loop().call_later(_LAST_WORDS, self._end, self._task, self.lease.attempt_id)
+        if self.on_suspended is not None:
+            self.on_suspended()
+        raise Suspended
+
+    def _end(self, task: asyncio.Task[Any], attempt_id: str) -> None:
+        """End a handler that goes on although its run is over."""
+        if self.root is not None and self.lease.attempt_id == attempt_id:
+            task.cancel()
+
+    async def _is_direct(self, durable: Durable[Any]) -> bool:
+        """Return whether the handler awaits this directly. It is looked at from outside while it waits."""
+        loop = asyncio.get_running_loop()
+        seen: asyncio.Future[bool] = loop.create_future()
+
+        def look() -> None:
+            if not seen.done():
+                seen.set_result(awaits_directly(self.root, durable.awaited))
+
+        loop.call_soon(look)
+        return await seen
+
+    async def _change(self, patience: float, pending: Sequence[Wait]) -> None:
+        """Wait until something arrives, at most so many seconds. The slot is lent meanwhile."""
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[changed] = pending
+        try:
+            await while_lent(self.tools.children.awaited(asyncio.wait({changed}, timeout=patience)))
+        except asyncio.CancelledError:
+            self.ended_waiting = True
+            raise
+        finally:
+            del self._waiting[changed]
+
+    async def _look(self, pending: Sequence[Wait], pause: float) -> None:
+        """Read what arrives from elsewhere and so does not come by itself: what this and all operations beside it wait for, in one look."""
+        if mono() - self._looked < pause / 2:
+            return  # one beside it has looked
+        self._looked = mono()
+        awaited = {each.field for waits in (pending, *self._waiting.values()) for each in waits if each.field}
+        awaited = {CANCEL, *awaited}.difference(self.fields)
+        for name, value in (await self.tools.records.fields(self.lease, self.command_id, sorted(awaited))).items():
+            self.arrive(name, value)
+
+    async def running(self, work: Awaitable[Any]) -> Any:
+        """Run the handler, or what compensates for it; all that it stores is stored then."""
+        self.root = work
+        try:
+            try:
+                return await work
+            finally:
+                await self.tools.threads.rest()
+                await self._stored_all()
+        finally:
+            self._over()
+
+    def _over(self) -> None:
+        """Note that the handler is over."""
+        self.root = None
+        for reply in self.replies:
+            reply.forget()
+        self.replies.clear()
+
+
+def _is_of_signals(field: str) -> bool:
+    return field.startswith("g")
+
+
+class Performing:
+    """The operations that a handler awaits now: `with run.performing:`. While one is in flight beside another, the command stays with its worker.
+
+    Args:
+        ended: Called when one has ended.
+    """
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self.count = 0
+        self._ended = ended
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.count -= 1
+        self._ended()
+
+
+def cancelled(run: DurableRun) -> CommandCancelled:
+    """Return the error of a command that is to end."""
+    wish = (run.wish or b"").decode(errors="replace")
+    return CommandCancelled(wish or "it was cancelled", command_id=run.command_id)

@@ -1,0 +1,54 @@
+"""`Signals` and `StoredErrors`: the signals that one run of a durable handler has taken, and the errors it was given."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TypeVar
+
+from command_bus.errors import BadStep
+
+__all__ = ["Signals", "StoredErrors"]
+
+E = TypeVar("E", bound=BaseException)
+
+
+class Signals:
+    """The signals that a run has taken, by name."""
+
+    def __init__(self) -> None:
+        self._taken: Counter[str] = Counter()
+        self.waiting: set[str] = set()
+
+    def take(self, name: str) -> int:
+        """Return the number of the next signal of a name.
+
+        Raises:
+            BadStep: Another operation waits for it.
+        """
+        if name in self.waiting:
+            raise BadStep(f"the handler waits for the signal {name!r} twice at a time: give the signals two names")
+        self.waiting.add(name)
+        self._taken[name] += 1
+        return self._taken[name]
+
+    def give_back(self, name: str) -> None:
+        """Note that the last one was not taken: it had not come in time."""
+        self._taken[name] -= 1
+
+
+class StoredErrors:
+    """The errors that a run was given by outcomes that are stored: every later run meets them again."""
+
+    def __init__(self) -> None:
+        self._raised: list[BaseException] = []
+
+    def note(self, error: E) -> E:
+        """Return an error, and note that it comes out of a stored outcome."""
+        self._raised.append(error)
+        return error
+
+    def has(self, error: BaseException) -> bool:
+        """Return whether it, or all that is in its group, came out of stored outcomes."""
+        if isinstance(error, BaseExceptionGroup):
+            return all(map(self.has, error.exceptions))
+        return any(error is each for each in self._raised)

@@ -1,0 +1,96 @@
+"""`Step`: runs a function once, and stores its result."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+
+from command_bus.durable.run import DurableRun, cancelled
+from command_bus.durable.values import DIGEST, compare, decoded_result, digest_of, encoded_result, result_type
+from command_bus.errors import Reject
+from command_bus.messages.durable import Durable, StepOptions
+from command_bus.messages.policies import RetryPolicy
+from command_bus.messages.put_off import GiveUp, Snooze
+from command_bus.randomness import JITTER
+from command_bus.transport.durable import Note
+
+__all__ = ["Step", "current_step"]
+
+current_step: ContextVar[str | None] = ContextVar("command_bus_current_step", default=None)
+"""The idempotency key of the step whose function runs here."""
+
+
+class Step:
+    """Runs a function once, and stores its result."""
+
+    def __init__(
+        self,
+        run: DurableRun,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        options: StepOptions,
+    ) -> None:
+        self._run = run
+        self._name = name
+        self._field = run.names.step(name, options.key)
+        self._shown = f"step {self._field[2:]!r}"
+        self._function = function
+        self._args = args
+        self._digest = digest_of(name, args, keyed=options.key is not None)
+        self._kind = result_type(function, options.returns)
+        self._retry = options.retry
+        self._is_cancelled = False
+
+    async def perform(self, durable: Durable[Any]) -> Any:
+        """See `Operation`."""
+        del durable
+        with self._run.performing:
+            return await self._performed()
+
+    async def _performed(self) -> Any:
+        run, limits = self._run, self._run.tools.limits
+        run.check()
+        stored = run.fields.get(self._field)
+        if stored is not None:
+            compare(self._shown, stored, self._digest)
+            return decoded_result(self._shown, self._kind, run.tools.unseal(self._field, stored[DIGEST:]), limits)
+        if run.wish is not None:
+            raise cancelled(run)
+        packed = encoded_result(self._shown, self._kind, await self._tried(), limits)
+        if run.passed is not None:
+            await run.passed(f"ran:{self._name}")
+        await run.store(Note(self._field, self._digest + run.tools.seal(self._field, packed)), progressed=True)
+        if self._is_cancelled:
+            raise asyncio.CancelledError
+        if run.passed is not None:
+            await run.passed(f"step:{self._name}")
+        return decoded_result(self._shown, self._kind, packed, limits)
+
+    async def _tried(self) -> Any:
+        """Call the function; again in place, if the step is retried."""
+        retry, attempt = self._retry or RetryPolicy(attempts=1), 1
+        while True:
+            try:
+                return await self._called()
+            except Exception as error:
+                if isinstance(error, Reject | GiveUp | Snooze) or attempt >= retry.attempts or not retry.retries(error):
+                    raise  # what a handler says by these it says for itself
+                await asyncio.sleep(retry.delay_after(attempt, JITTER.uniform, error))
+                attempt += 1
+
+    async def _called(self) -> Any:
+        key = blake2b(f"{self._run.command_id}\0{self._run.seed}\0{self._field}".encode(), digest_size=16).hexdigest()
+        token = current_step.set(key)
+        try:
+            if inspect.iscoroutinefunction(self._function):
+                return await self._function(*self._args)
+            result, self._is_cancelled = await self._run.tools.threads.call(partial(self._function, *self._args))
+            return await result if hasattr(type(result), "__await__") else result
+        finally:
+            current_step.reset(token)

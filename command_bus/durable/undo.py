@@ -1,0 +1,93 @@
+"""`Undo`: a command that undoes something, as a side record keeps it until it is sent, or the command is settled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from command_bus.durable.names import UNDO
+from command_bus.errors import BadStep
+from command_bus.sending.children import Child
+from command_bus.serialization.limits import Undecodable
+from command_bus.serialization.msgpack import pack, unpack
+from command_bus.transport.steps import FollowUp
+
+__all__ = ["Undo", "UndoPlaces", "pack_undo"]
+
+_LENGTH = 8
+
+
+def pack_undo(place: int, call: str, child: Child) -> bytes:
+    """Return what is kept of a command that undoes something.
+
+    Args:
+        place: In the order in which handlers name such commands. They are sent in reverse.
+        call: Name of the call that it undoes; empty if it was named by itself.
+        child: The command.
+    """
+    sent = child.follow_up
+    return pack([place, call, child.digest, sent.mailbox, sent.command_id, sent.envelope, sent.flow, sent.mark])
+
+
+class UndoPlaces:
+    """The places of commands that undo something: each is behind all that were named before, in this run or an earlier one.
+
+    Args:
+        fields: The side record of the command.
+    """
+
+    def __init__(self, fields: Mapping[str, bytes]) -> None:
+        self._fields = fields
+        self._last: int | None = None
+
+    def next(self) -> int:
+        """Return the next place.
+
+        Raises:
+            BadStep: What earlier runs named cannot be read.
+        """
+        if self._last is None:
+            named = (Undo.read(name, value).place for name, value in self._fields.items() if name.startswith(UNDO))
+            self._last = max(named, default=0)
+        self._last += 1
+        return self._last
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """A command that undoes something.
+
+    Attributes:
+        field: Its field in the side record.
+        place: In the order in which the handler named it.
+        call: Name of the call that it undoes; empty if it was named by itself.
+        digest: Of the command.
+        follow_up: What is sent.
+    """
+
+    field: str
+    place: int
+    call: str
+    digest: bytes
+    follow_up: FollowUp
+
+    @classmethod
+    def read(cls, field: str, value: bytes) -> Self:
+        """Return what a side record keeps.
+
+        Raises:
+            BadStep: It is none of ours.
+        """
+        try:
+            parts: Any = unpack(value)
+        except Undecodable as error:
+            raise BadStep(f"{field} cannot be read: {error.reason}") from None
+        if type(parts) is not list or len(parts) != _LENGTH:
+            raise BadStep(f"{field} was written by another release")
+        place, call, digest, mailbox, command_id, envelope, flow, mark = parts
+        return cls(field, place, call, digest, FollowUp(mailbox, command_id, envelope, flow, 0, mark))
+
+    def call_of(self, attempt: int) -> str:
+        """Return the name under which it is called; it is called again when an operator replays the command that it failed to undo."""
+        return self.field if attempt == 1 else f"{self.field}~{attempt}"

@@ -1,0 +1,137 @@
+"""Values of steps in a side record: digests of their arguments, and their results, encrypted where the command is."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, get_type_hints
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from command_bus.errors import BadResult, BadSignal, BadStep, CommandBusError, StepMismatch
+from command_bus.serialization.limits import Limits
+from command_bus.serialization.models import reply_codec_for
+from command_bus.serialization.msgpack import pack
+
+__all__ = ["DIGEST", "compare", "decoded_result", "decoded_signal", "digest_of", "encoded_result", "result_type"]
+
+DIGEST = 8
+"""Bytes of a digest."""
+_NO_ARGUMENTS = bytes(DIGEST)
+
+
+def digest_of(step: str, args: tuple[Any, ...], *, keyed: bool) -> bytes:
+    """Return the digest of a step's arguments.
+
+    Args:
+        step: Its name, for the error.
+        args: Its arguments.
+        keyed: Whether the step has a key: then arguments that have no digest are left out.
+
+    Raises:
+        BadStep: An argument has no digest: it is no data, or a set, whose order differs from process to process.
+    """
+    if not args:
+        return _NO_ARGUMENTS
+    try:
+        data = pack(to_jsonable_python(args, fallback=_refused))
+    except (PydanticSerializationError, CommandBusError, ValueError, RecursionError, TypeError) as error:
+        if keyed:
+            return _NO_ARGUMENTS
+        raise BadStep(
+            f"the step {step!r}: its arguments cannot be told from others ({str(error)[:200]}). Give the step a key=, which tells it apart, "
+            "or hand over plain data"
+        ) from None
+    return blake2b(data, digest_size=DIGEST).digest()
+
+
+def compare(what: str, stored: bytes, digest: bytes) -> None:
+    """Compare what an earlier run did under a name with what this one does.
+
+    Raises:
+        StepMismatch: It is something else.
+    """
+    if stored[:DIGEST] != digest:
+        raise StepMismatch(
+            f"{what} is stored, but an earlier run of this handler did something else under this name. If its code was changed, let it do "
+            "what it did before for commands that have begun; if their order differs from run to run, give each a key="
+        )
+
+
+def _refused(value: Any) -> Any:
+    raise TypeError(f"a {type(value).__qualname__} is no plain data")
+
+
+@lru_cache(maxsize=4096)
+def _returned(function: Callable[..., Any]) -> Any:
+    """Return the type that a function says that it returns; Any if it says nothing that can be read."""
+    target = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        hints = get_type_hints(inspect.unwrap(target))
+    except Exception:  # noqa: BLE001 - an annotation may be anything
+        return Any
+    return hints.get("return", Any)
+
+
+def result_type(function: Callable[..., Any], returns: Any) -> Any:
+    """Return the type of a step's result: what is given, else what the function says."""
+    if returns is not None:
+        return returns
+    try:
+        return _returned(getattr(function, "func", function))
+    except TypeError:  # it cannot be hashed
+        return Any
+
+
+def encoded_result(step: str, kind: Any, value: Any, limits: Limits) -> bytes:
+    """Return the result of a step as it is stored.
+
+    Raises:
+        BadStep: It cannot be stored.
+    """
+    try:
+        return reply_codec_for(kind).encode(value, limits)
+    except BadResult as error:
+        raise BadStep(f"the result of {step} cannot be stored: {_plain(error)}. Say its type with returns=") from error
+
+
+def decoded_result(step: str, kind: Any, data: bytes, limits: Limits) -> Any:
+    """Return the result of a step that is stored.
+
+    Raises:
+        BadStep: It is not of this type.
+    """
+    try:
+        return reply_codec_for(kind).decode(data, limits)
+    except BadResult as error:
+        raise BadStep(
+            f"the result of {step} that is stored does not fit any more: {_plain(error)}. Let the step return what it did before, or give it "
+            "another name"
+        ) from error
+
+
+def decoded_signal(signal: str, kind: Any, data: Callable[[], bytes], limits: Limits) -> Any:
+    """Return the value of a signal.
+
+    Args:
+        signal: Its name, for the error.
+        kind: Of what the handler takes.
+        data: Decrypts the value.
+        limits: Of values.
+
+    Raises:
+        BadSignal: It is not of this type, or cannot be decrypted.
+    """
+    try:
+        return reply_codec_for(kind).decode(data(), limits)
+    except BadResult as error:
+        raise BadSignal(
+            f"the {signal} has come with a value that the handler does not take: {_plain(error)}. Catch BadSignal and wait for the next one, or "
+            "let returns= take the value, and replay the dead letter"
+        ) from error
+
+
+def _plain(error: BadResult) -> str:
+    return error.message.replace("the reply", "it", 1)

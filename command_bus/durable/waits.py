@@ -1,0 +1,277 @@
+"""The waits of a durable handler: calls, sleeps and signals."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from command_bus.clock import checked_seconds
+from command_bus.durable.names import ROOM, outcome_field, signal_field, undo_field
+from command_bus.durable.run import DurableRun, cancelled
+from command_bus.durable.undo import Undo
+from command_bus.durable.values import DIGEST, compare, decoded_signal
+from command_bus.errors import BadStep, CallCycle, CommandBusError, CommandCancelled
+from command_bus.messages.durable import Durable
+from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.sending.children import digest_of_call
+from command_bus.transport.durable import NO_ROOM, SMALL_OUTCOME, Note
+
+__all__ = ["TIMED_OUT", "Call", "Ended", "Signal", "Sleep", "UndoCall", "Waited", "child_of"]
+
+LINGER = 0.05
+"""Seconds for which a worker waits for the reply to a call before it suspends the command."""
+TIMED_OUT = b""
+"""The value of a field whose time was over first."""
+
+
+class Waited:
+    """An operation that waits for a field, or for a time."""
+
+    field: str = ""
+    until_ms: int | None = None
+    lingers: float = 0.0
+
+    def __init__(self, run: DurableRun) -> None:
+        self.run = run
+
+    async def perform(self, durable: Durable[Any]) -> Any:
+        """See `Operation`."""
+        with self.run.performing:
+            await self.begin()
+            if not self.run.is_over(self):
+                await self.run.wait(durable, (self,), wanted=1)
+            return await self.result()
+
+    async def begin(self) -> None:
+        """Store what it begins with."""
+
+    async def result(self) -> Any:
+        """Return what it came to; called once it is over, or the time limit of a block has passed."""
+
+    def leave(self) -> None:
+        """Note that the handler goes on without it; it may be awaited later."""
+
+    async def give_up(self) -> bool:
+        """See `Wait`."""
+        return True
+
+    async def fixed_time(self, name: str, seconds: float) -> int:
+        """Return the server's time, in ms, of so many seconds after it was first asked for."""
+        field = f"t:{name}"
+        if field not in self.run.fields:
+            await self.run.store(Note(field, int(seconds * 1000), is_time=True))
+        return int(self.run.fields[field])
+
+
+class Call(Waited):
+    """Sends a command once, and waits for its outcome."""
+
+    def __init__(
+        self, run: DurableRun, out: OutgoingMessage, reply: Any, timeout: float | None, undo: OutgoingMessage | None
+    ) -> None:
+        super().__init__(run)
+        self._out = out
+        self._reply = reply
+        self._timeout = timeout
+        self._undo = undo
+        self._call = run.names.call(out.name, out.entity_type, out.entity_id)
+        self._undo_place = 0 if undo is None or f"c:{self._call}" in run.fields else run.undo_places.next()
+        self._is_told = False
+        self.field = outcome_field(self._call)
+        self._begun = False
+
+    async def begin(self) -> None:
+        """See `Waited`."""
+        run = self.run
+        if self._begun:
+            return
+        self._begun = True
+        run.check()
+        known = run.fields.get(f"c:{self._call}")
+        if known is None:
+            if run.wish is not None:
+                raise cancelled(run)
+            known = await self._send()
+        compare(f"the call {self._call!r}", known, digest_of_call(self._out))
+        self._child, self._child_mailbox = child_of(known)
+        if self._timeout is not None:
+            self.until_ms = await self.fixed_time(self._call, self._timeout)
+
+    async def _send(self) -> bytes:
+        run, call = self.run, self._call
+        child = await run.tools.children.child(self._out, call, run.seed)
+        sent = child.follow_up
+        reply = run.tools.children.expect(sent.command_id)
+        reply.then(self._told)
+        run.replies.append(reply)
+        value = child.digest + f"{sent.command_id}|{sent.mailbox}".encode()
+        notes = [Note(f"c:{call}", value, child=sent)]
+        if ROOM not in run.fields:
+            notes.append(Note(ROOM, str(run.most_bytes).encode()))
+        if self._undo is not None:
+            notes.append(await run.undoing(self._undo, undo_field(call), self._undo_place, call))
+        self.lingers = LINGER
+        found = await run.store(*notes, progressed=True)
+        if run.passed is not None:
+            await run.passed(f"call:{self._out.name}")
+        return found[0] or value
+
+    def _told(self, record: bytes) -> None:
+        """Take the outcome from the inbox: the side record may get it later. Of a large one it says whether there was room."""
+        if len(record) > SMALL_OUTCOME:
+            self.run.look_soon()
+            return
+        self._is_told = self.field not in self.run.fields
+        self.run.arrive(self.field, record)
+
+    async def result(self) -> Any:
+        """See `Waited`."""
+        record = self.run.fields.get(self.field)
+        if record is None or (self._is_told and (self.until_ms is not None or self.run.limit_ms is not None)):
+            ended = record or TIMED_OUT  # of a time limit and an outcome that is on its way, all runs see the same
+            record = (await self.run.store(Note(self.field, ended)))[0] or ended
+        if record == NO_ROOM:
+            raise BadStep(
+                f"{self._out.name} on {self._child_mailbox} has ended, and its outcome is not stored: the outcomes of a durable command's calls "
+                f"may have {self.run.most_bytes:,} bytes together. Let them return less, a reference say"
+            )
+        if record == TIMED_OUT:
+            late = TimeoutError(f"{self._out.name} on {self._child_mailbox} has not ended in time; it may still run")
+            raise self.run.errors.note(late)
+        try:
+            return self.run.tools.children.value_of(record, self._reply, self._child)
+        except CommandBusError as error:
+            if isinstance(error, CallCycle):  # it has not started, and its caller waits for it no more
+                await self.run.tools.children.remove(self._child_mailbox, self._child)
+            if isinstance(error, CommandCancelled) and self.run.wish is not None:  # it was given up, by an earlier run perhaps
+                raise cancelled(self.run) from None
+            raise self.run.errors.note(error)  # noqa: B904 - it is the same
+
+    async def give_up(self) -> bool:
+        """See `Wait`. A command that has started is waited for: what it did may have to be undone."""
+        return await self.run.tools.children.remove(self._child_mailbox, self._child)
+
+
+class UndoCall(Waited):
+    """Sends a command that undoes something, and waits for its outcome."""
+
+    def __init__(self, run: DurableRun, undo: Undo, attempt: int) -> None:
+        super().__init__(run)
+        self._undo = undo
+        self._attempt = attempt
+        self._call = undo.call_of(attempt)
+        self.field = outcome_field(self._call)
+
+    async def begin(self) -> None:
+        """See `Waited`."""
+        field, sent = f"c:{self._call}", self._undo.follow_up
+        if self._attempt > 1:  # what was called before has ended, and is remembered as that
+            sent = self.run.tools.children.again(sent, self._call, self.run.seed)
+        if field in self.run.fields:
+            return
+        reply = self.run.tools.children.expect(sent.command_id)
+        reply.then(lambda record: self.run.arrive(self.field, record))
+        self.run.replies.append(reply)
+        value = self._undo.digest + f"{sent.command_id}|{sent.mailbox}".encode()
+        self.lingers = LINGER
+        await self.run.store(Note(field, value, child=sent), progressed=True)
+
+    async def result(self) -> Any:
+        """See `Waited`."""
+        child, _ = child_of(self.run.fields[f"c:{self._call}"])
+        return self.run.tools.children.value_of(self.run.fields[self.field], Any, child)
+
+    async def give_up(self) -> bool:
+        """See `Wait`: what undoes is not given up."""
+        return False
+
+
+class Ended(Waited):
+    """Waits for the outcome of a call that was sent, and returns it as it is stored."""
+
+    def __init__(self, run: DurableRun, call: str) -> None:
+        super().__init__(run)
+        self.field = outcome_field(call)
+
+    async def result(self) -> bytes:
+        """See `Waited`."""
+        return self.run.fields[self.field]
+
+    async def give_up(self) -> bool:
+        """See `Wait`: what the call did has to be known."""
+        return False
+
+
+class Sleep(Waited):
+    """Waits for a time."""
+
+    def __init__(self, run: DurableRun, seconds: float) -> None:
+        super().__init__(run)
+        self._seconds = checked_seconds("the time to sleep", seconds, zero=True)
+        self._name = run.names.numbered("sleep")
+        self.lingers = min(self._seconds, LINGER)
+
+    async def begin(self) -> None:
+        """See `Waited`."""
+        if self.until_ms is None:
+            self.until_ms = await self.fixed_time(self._name, self._seconds)
+
+    async def result(self) -> None:
+        """See `Waited`."""
+        limit = self.run.limit_ms
+        if limit is not None and self.until_ms is not None and limit < self.until_ms:
+            raise self.run.errors.note(TimeoutError("the time limit of the block was over before the sleep"))
+
+
+class Signal(Waited):
+    """Waits for the next signal of a name."""
+
+    def __init__(self, run: DurableRun, name: str, checked: str, timeout: float | None, returns: Any) -> None:
+        super().__init__(run)
+        self._shown = f"signal {name!r}"
+        self._name = checked
+        self._wait = run.names.numbered(f"signal:{checked}")
+        self._timeout = None if timeout is None else checked_seconds("timeout", timeout, zero=True)
+        self._returns = returns
+        self._missed = outcome_field(self._wait)
+        self._begun = False
+
+    async def begin(self) -> None:
+        """See `Waited`."""
+        if self._begun:
+            return
+        self._begun = True
+        self.run.check()
+        if self._missed in self.run.fields:
+            self.field = self._missed
+            return
+        self.field = signal_field(self._name, self.run.signals.take(self._name))
+        if self._timeout is not None:
+            self.until_ms = await self.fixed_time(self._wait, self._timeout)
+
+    def leave(self) -> None:
+        """See `Waited`. The next wait for this name gets the signal that this one would have got."""
+        self.run.signals.waiting.discard(self._name)
+        if self.field != self._missed:
+            self.run.signals.give_back(self._name)
+            self._begun = False
+
+    async def result(self) -> Any:
+        """See `Waited`."""
+        run = self.run
+        run.signals.waiting.discard(self._name)
+        value = run.fields.get(self.field)
+        if self.field == self._missed or value is None:
+            if self.field != self._missed:
+                await run.store(Note(self._missed, TIMED_OUT))
+                run.signals.give_back(self._name)
+                self.field = self._missed
+            raise run.errors.note(TimeoutError(f"the {self._shown} has not come in time"))
+        name, tools = self.field.partition("#")[0], run.tools
+        return decoded_signal(self._shown, self._returns, partial(tools.unseal, name, value), tools.limits)
+
+
+def child_of(known: bytes) -> tuple[str, str]:
+    """Return the id and the mailbox of a command that was called."""
+    child, _, mailbox = known[DIGEST:].decode(errors="replace").partition("|")
+    return child, mailbox

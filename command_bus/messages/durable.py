@@ -1,0 +1,357 @@
+"""The context of a durable handler, and what it awaits.
+
+A durable handler survives its worker. What it has done is stored step by step, and where it waits no worker is held: the command is *suspended*,
+and its handler is started again when what it waits for is there. It runs from its first line then, and each step and each call that is stored
+answers at once with what it came to.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Unpack, overload
+
+from command_bus.messages.context import CommandContext
+from command_bus.messages.options import FollowedCallOptions
+from command_bus.messages.policies import RetryPolicy
+
+if TYPE_CHECKING:
+    from command_bus.messages.message import Message
+
+__all__ = ["Durable", "DurableContext", "DurableOperations", "Operation", "StepOptions", "Suspended"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Suspended(BaseException):
+    """Ends one run of a durable handler that waits: the handler is started again later, and this run has nothing more to do.
+
+    It passes through the handler as a cancellation does. A `finally` block may clean up, for a second. A handler that catches it and
+    goes on gets it again from the next use of the context or the bus.
+    """
+
+
+class Operation(Protocol[T_co]):
+    """One thing that a durable handler awaits."""
+
+    def perform(self, durable: Durable[Any]) -> Coroutine[Any, Any, T_co]:
+        """Begin it, wait for it, and return what it came to."""
+        ...
+
+
+class Durable(Coroutine[Any, Any, T_co], Generic[T_co]):
+    """The result of a method of `DurableContext`: something to be awaited, also more than once, since its result stays the same.
+
+    Awaited directly in the handler it may suspend the command. In a task of its own (`asyncio.gather`, a `TaskGroup`) and inside of
+    `asyncio.timeout` it works as well, but the command stays with its worker while it waits. One that is never awaited does nothing, and
+    warns of that as a coroutine does.
+
+    Args:
+        operation: What it does.
+        text: What was written for it, for the warning; empty: there is none.
+        is_over: Whether the run is over: then it does not warn.
+    """
+
+    __slots__ = ("_is_over", "_running", "awaited", "is_used", "operation", "text")
+
+    def __init__(self, operation: Operation[T_co], text: str = "", is_over: Callable[[], bool] | None = None) -> None:
+        self.operation = operation
+        self.text = text
+        self.is_used = False
+        self.awaited: object = None
+        self._is_over = is_over
+        self._running: Coroutine[Any, Any, T_co] | None = None
+
+    def __del__(self) -> None:
+        if self.text and not self.is_used and not (self._is_over is not None and self._is_over()):
+            warnings.warn(f"{self.text} was never awaited, so it did nothing", RuntimeWarning, stacklevel=2, source=self)
+
+    def __await__(self) -> Generator[Any, Any, T_co]:
+        self.is_used = True
+        self.awaited = iterator = self.operation.perform(self).__await__()
+        return iterator
+
+    def send(self, value: Any) -> Any:
+        """Go on as the coroutine of a task."""
+        self.is_used = True
+        if self._running is None:
+            self._running = self.operation.perform(self)
+        return self._running.send(value)
+
+    def throw(self, typ: Any, val: BaseException | object = None, tb: TracebackType | None = None, /) -> Any:
+        """Raise an error where the coroutine of a task waits."""
+        self.is_used = True
+        if self._running is None:
+            self._running = self.operation.perform(self)
+        return self._running.throw(typ) if val is None and tb is None else self._running.throw(typ, val, tb)
+
+    def close(self) -> None:
+        """End the coroutine of a task."""
+        self.is_used = True
+        if self._running is not None:
+            self._running.close()
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """The options of a step.
+
+    Attributes:
+        key: Names it among the steps of its name; None: they are numbered.
+        returns: The type of its result; None: what its function says, or anything that can be sent.
+        retry: How it is tried again in place.
+    """
+
+    key: str | None = None
+    returns: Any = None
+    retry: RetryPolicy | None = None
+
+
+class DurableOperations(Protocol):
+    """The methods of a durable context, for one run of a handler."""
+
+    def step(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], options: StepOptions) -> Durable[Any]:
+        """See `DurableContext.step`."""
+        ...
+
+    def call(self, command: Message[R], undo: Message[Any] | None, options: FollowedCallOptions) -> Durable[R]:
+        """See `DurableContext.call`."""
+        ...
+
+    def sleep(self, seconds: float) -> Durable[None]:
+        """See `DurableContext.sleep`."""
+        ...
+
+    def signal(self, name: str, timeout: float | None, returns: Any) -> Durable[Any]:
+        """See `DurableContext.signal`."""
+        ...
+
+    def all(self, operations: tuple[Durable[Any], ...]) -> Durable[Any]:
+        """See `DurableContext.all`."""
+        ...
+
+    def first(self, operations: tuple[Durable[Any], ...]) -> Durable[Any]:
+        """See `DurableContext.first`."""
+        ...
+
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[None]:
+        """See `DurableContext.timeout`."""
+        ...
+
+    def compensate(self, command: Message[Any], key: str | None) -> None:
+        """See `DurableContext.compensate`."""
+        ...
+
+    def observe(self, passed: Callable[[str], Awaitable[None]]) -> None:
+        """See `DurableContext.observe`."""
+        ...
+
+    @property
+    def step_key(self) -> str | None:
+        """See `DurableContext.step_key`."""
+        ...
+
+    @property
+    def suspending(self) -> bool:
+        """See `DurableContext.suspending`."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class DurableContext(CommandContext):
+    """One run of a durable handler, for the parameter annotated `DurableContext`.
+
+    The class of the command says that it is durable: `class PlaceOrder(Command[str], entity="order", durable=True)`. The handler is a coroutine.
+    Code between what is awaited here runs again with each run of the handler, so it should have no effects: those belong into steps.
+
+    A context made by hand, in a unit test, runs steps and forgets them; for all else use a `TestBus`.
+    """
+
+    _operations: DurableOperations | None = field(default=None, repr=False)
+
+    @overload
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: Any,
+        returns: type[T],
+        key: str | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> Durable[T]: ...
+    @overload
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Awaitable[T]],
+        *args: Any,
+        key: str | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> Durable[T]: ...
+    @overload
+    def step(
+        self,
+        name: str,
+        function: Callable[..., T],
+        *args: Any,
+        key: str | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> Durable[T]: ...
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: Any,
+        returns: Any = None,
+        key: str | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> Durable[Any]:
+        """Run a function once, and store its result before it is returned: `await context.step("charge", psp.charge, card, cents)`.
+
+        A later run of the handler gets the stored result, and the function is not called. If the worker dies between the function's effect and the
+        store, the function runs again: at least once, with one result. `step_key` is an idempotency key for what it calls.
+
+        Args:
+            name: Of the step; 1 to 200 printable characters without a space.
+            function: A coroutine function, or a plain one, which runs in a thread.
+            *args: Its arguments. Their digest is stored with the result.
+            returns: The type of the result, where the function does not say it. The result is stored as a reply of this type would be.
+            key: Tells steps of one name apart, in a loop say; without it they are numbered in the order in which they begin.
+            retry: Tries the function again in place before the handler fails.
+
+        Raises:
+            StepMismatch: A step of this name and key is stored with other arguments.
+            BadStep: Its name, arguments or result cannot be stored, or the stored result is not of this type any more.
+        """
+        options = StepOptions(key, returns, retry)
+        if self._operations is None:
+            return Durable(_Alone(function, args), f"context.step({name!r}, …)")
+        return self._operations.step(name, function, args, options)
+
+    def call(  # pyright: ignore[reportIncompatibleMethodOverride] - it is awaited as the plain one is, and can do more
+        self, command: Message[R], *, undo: Message[Any] | None = None, **options: Unpack[FollowedCallOptions]
+    ) -> Durable[R]:
+        """Call a command of another entity, once, and wait for its result for as long as it takes, without a worker.
+
+        Args:
+            command: The command. It is sent once, however often the handler runs.
+            undo: A command that is sent if this handler fails for good later: see `compensate`. It is stored in the step that sends the call.
+                Nothing is undone of a call that was rejected or never ran.
+            **options: As for `CommandBus.call`, without `command_id` and `on_progress`. After `timeout` seconds the call raises `TimeoutError`;
+                the command may still run.
+
+        Raises:
+            CommandOutcomeError: As `CommandBus.call`.
+            CallCycle: The entity is this one, or waits for this handler.
+            StepMismatch: An earlier run called this entity with another command here.
+            TimeoutError: It took too long.
+        """
+        return self._durable().call(command, undo, options)
+
+    def sleep(self, seconds: float) -> Durable[None]:
+        """Wait so many seconds, also for months. The time is fixed when it begins, and is the server's."""
+        return self._durable().sleep(seconds)
+
+    @overload
+    def signal(self, name: str, *, timeout: float | None = None) -> Durable[Any]: ...
+    @overload
+    def signal(self, name: str, *, timeout: float | None = None, returns: type[T]) -> Durable[T]: ...
+    def signal(self, name: str, *, timeout: float | None = None, returns: Any = Any) -> Durable[Any]:
+        """Wait for the next signal of a name: `bus.commands.signal(command_id, name, value)`. It is kept if it comes before it is asked for.
+
+        Args:
+            name: Of the signal; 1 to 200 printable characters without a space.
+            timeout: Seconds; None: for ever.
+            returns: The type of its value.
+
+        Raises:
+            TimeoutError: None came in time.
+            BadSignal: Its value is not of this type, or cannot be decrypted. It counts as taken: the next wait gets the next signal.
+        """
+        return self._durable().signal(name, timeout, returns)
+
+    @overload
+    def all(self, first: Durable[A], second: Durable[B], /) -> Durable[tuple[A, B]]: ...
+    @overload
+    def all(self, first: Durable[A], second: Durable[B], third: Durable[C], /) -> Durable[tuple[A, B, C]]: ...
+    @overload
+    def all(self, *operations: Durable[A]) -> Durable[tuple[A, ...]]: ...
+    def all(self, *operations: Durable[Any]) -> Durable[Any]:
+        """Wait until each of these has ended, and return their results; the error of the first in this order that has one is raised."""
+        return self._durable().all(operations)
+
+    def first(self, *operations: Durable[A]) -> Durable[Durable[A]]:
+        """Wait until one of these has ended, and return that one: `winner = await context.first(paid, late)`, then `await winner`.
+
+        A later run of the handler gets the same one.
+        """
+        return self._durable().first(operations)
+
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[None]:
+        """Limit what is awaited in a block: `async with context.timeout(3600): …`. After that time it raises `TimeoutError`.
+
+        The time is fixed when the block is entered first, and holds over all runs of the handler. What the block does without awaiting anything
+        of this context is not limited.
+        """
+        return self._durable().timeout(seconds)
+
+    def compensate(self, command: Message[Any], *, key: str | None = None) -> None:
+        """Send this command if the handler fails for good later: it undoes what was done so far.
+
+        Compensations run in reverse order, each to its end, before the command is settled with its error: when the handler rejects it, fails for
+        the last time, or it is cancelled. A command that parks its entity is compensated once its dead letter is discarded. One that cannot be
+        compensated parks its entity.
+
+        Args:
+            command: What undoes it.
+            key: Tells commands of one class and entity apart, in a loop say; without it they are numbered in the order in which they are named.
+
+        Raises:
+            StepMismatch: An earlier run named another command here.
+            BadStep: The key cannot be one.
+        """
+        self._durable().compensate(command, key)
+
+    @property
+    def step_key(self) -> str | None:
+        """Inside the function of a step: the same text each time that the step is tried, and for no other. Else None."""
+        return None if self._operations is None else self._operations.step_key
+
+    @property
+    def suspending(self) -> bool:
+        """Whether this run ends because the command waits: a `finally` block may ask."""
+        return self._operations is not None and self._operations.suspending
+
+    def observe(self, passed: Callable[[str], Awaitable[None]]) -> None:
+        """Call this with each point that the handler passes: `ran:charge`, `step:charge`, `call:Reserve`. For test tools."""
+        if self._operations is not None:
+            self._operations.observe(passed)
+
+    def _durable(self) -> DurableOperations:
+        if self._operations is None:
+            raise RuntimeError(
+                "this context was made by hand: only its steps work. To test calls, sleeps and signals, run the handler on a TestBus"
+            )
+        return self._operations
+
+
+class _Alone:
+    """A step of a context that was made by hand: it runs its function."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._function = function
+        self._args = args
+
+    async def perform(self, durable: Durable[Any]) -> Any:
+        """See `Operation`."""
+        del durable
+        result = self._function(*self._args)
+        return await result if isinstance(result, Awaitable) else result

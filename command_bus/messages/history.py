@@ -1,0 +1,105 @@
+"""`History`: which ends of commands are kept, for how long, and how many. Off unless a level says otherwise."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from command_bus.clock import duration_fault
+from command_bus.errors import InvalidSettings
+from command_bus.messages.retry_policy import require
+
+__all__ = ["MOST_KEPT", "NUMBER_KEPT", "History", "HistoryChoice", "checked_history", "history_of"]
+
+NUMBER_KEPT = 100_000
+"""Ends that a shard keeps where nothing else is said."""
+MOST_KEPT = 1_000_000_000
+"""The largest number that is accepted."""
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
+_UNITS = {
+    "s": 1, "second": 1, "seconds": 1,
+    "m": 60, "minute": 60, "minutes": 60,
+    "h": 3600, "hour": 3600, "hours": 3600,
+    "d": 86_400, "day": 86_400, "days": 86_400,
+    "w": 604_800, "week": 604_800, "weeks": 604_800,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The time for which the end of a command is kept, and among how many others. It is deleted by whichever comes first.
+
+    Attributes:
+        age: For how long: `"30 days"`, `"12 h"`, or a number of seconds.
+        number: It is deleted once so many newer ones are in its shard.
+        payload: Whether the command's payload is kept, too.
+
+    Raises:
+        InvalidSettings: There is no age, or no number, or one of them is not what it may be.
+    """
+
+    age: str | float | None = None
+    number: int | None = NUMBER_KEPT
+    payload: bool = False
+
+    def __post_init__(self) -> None:
+        example = 'write History(age="30 days", number=100_000)'
+        require(self.age is not None, f"History(number={self.number!r}): a history has an age and a number; {example}")
+        require(self.number is not None, f"History(age={self.age!r}, number=None): a history has an age and a number; {example}")
+        seconds = _seconds_in(self.age) if isinstance(self.age, str) else self.age
+        require(
+            seconds is not None, f'History(age={self.age!r}): a time such as "30 days", "12 h" or "90 s", or a number of seconds'
+        )
+        fault = duration_fault(seconds)
+        require(fault is None, f"History(age={self.age!r}): age {fault}")
+        require(
+            type(self.number) is int and 1 <= self.number <= MOST_KEPT,
+            f"History(number={self.number!r}): a whole number from 1 to {MOST_KEPT:,}",
+        )
+        require(type(self.payload) is bool, f"History(payload={self.payload!r}): True or False")
+
+    @property
+    def age_ms(self) -> int:
+        """The age in ms."""
+        seconds = _seconds_in(self.age) if isinstance(self.age, str) else self.age
+        return max(int((seconds or 0) * 1000), 1)
+
+
+HistoryChoice: TypeAlias = History | str | Literal[False]
+"""A history, its age alone, or `False`: none, whatever a wider level says."""
+
+
+def checked_history(what: str, choice: Any) -> History | Literal[False] | None:
+    """Return what a level says; None: nothing.
+
+    Args:
+        what: Names the level, for the error.
+        choice: What was given.
+
+    Raises:
+        InvalidSettings: It is no history.
+    """
+    if choice is None or choice is False or isinstance(choice, History):
+        return choice
+    if isinstance(choice, str):
+        return History(choice)
+    raise InvalidSettings(
+        f'{what}: history is an age such as "30 days", a History(age="30 days", number=100_000), or False, not {choice!r}'
+    )
+
+
+def history_of(*choices: HistoryChoice | None) -> History | None:
+    """Return what applies of several levels, the most specific one first; None: no history.
+
+    Raises:
+        InvalidSettings: One of them is no history.
+    """
+    found = next((choice for choice in choices if choice is not None), None)
+    return checked_history("history", found) or None
+
+
+def _seconds_in(text: str) -> float | None:
+    found = _AGE.fullmatch(text.strip().lower())
+    unit = _UNITS.get(found[2]) if found else None
+    return None if found is None or unit is None else float(found[1]) * unit

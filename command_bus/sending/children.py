@@ -1,0 +1,159 @@
+"""`Children`: the commands that a durable handler calls. Each is sent once, and its outcome comes back to the side record of its caller."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, TypeVar, Unpack
+
+from command_bus.errors import CallCycle, CommandCancelled, InvalidCommand
+from command_bus.messages.message import Message
+from command_bus.messages.options import FollowUpOptions
+from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.sending.envelope_builder import EnvelopeBuilder
+from command_bus.sending.follow_ups import prepared
+from command_bus.sending.results import ResultReader
+from command_bus.sending.waiting import WaitingCommands
+from command_bus.serialization.durable_options import RETURN
+from command_bus.serialization.envelope import ENCRYPTED, digest, unpack_envelope
+from command_bus.serialization.limits import reading_limits
+from command_bus.session import Session
+from command_bus.transport.durable import CIRCLE
+from command_bus.transport.marks import waiting_mark
+from command_bus.transport.sender_interfaces import Reply
+from command_bus.transport.steps import FollowUp
+from command_bus.transport.submissions import Submission
+
+__all__ = ["Child", "Children", "digest_of_call"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A command that is called.
+
+    Attributes:
+        follow_up: What is sent.
+        digest: Of the command, 8 bytes: another command has another.
+    """
+
+    follow_up: FollowUp
+    digest: bytes
+
+
+def digest_of_call(out: OutgoingMessage) -> bytes:
+    """Return the digest of a command that is called, 8 bytes."""
+    return digest(out.name, out.entity_type, out.entity_id, out.payload)
+
+
+class Children:
+    """Makes the calls of one run of a durable handler.
+
+    Args:
+        session: Of the worker's bus.
+        builder: Encodes commands.
+        prepare: Passes a command through middleware, agrees on its entity type, and makes its submission.
+        results: Reads outcomes.
+        command_id: Of the command whose handler calls.
+        mailbox: Its mailbox.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        builder: EnvelopeBuilder,
+        prepare: Callable[[OutgoingMessage], Awaitable[Submission]],
+        results: ResultReader,
+        command_id: str,
+        mailbox: str,
+    ) -> None:
+        self._session = session
+        self._builder = builder
+        self._prepare = prepare
+        self._results = results
+        self._caller = command_id
+        self._mailbox = mailbox
+
+    def outgoing(self, command: Message[Any], **options: Unpack[FollowUpOptions]) -> OutgoingMessage:
+        """Return a command with its options, checked and encoded.
+
+        Raises:
+            InvalidCommand: It or an option is not what it may be.
+        """
+        out = self._builder.outgoing(command, **options)
+        if out.unique is not None:
+            raise InvalidCommand(f"{out.name!r} has a unique key, which a durable call does not know: use context.dispatch")
+        out.given_id = True  # its outcome is remembered, should it not reach the caller
+        return out
+
+    async def child(self, out: OutgoingMessage, call: str, seed: str) -> Child:
+        """Return the call of a command under a name.
+
+        Args:
+            out: The command.
+            call: Name of the call in the caller's side record.
+            seed: What tells this caller's calls of that name from those of an earlier command with its id.
+
+        Raises:
+            CallCycle: It would wait for its own caller.
+        """
+        out.command_id = self._id_of(call, seed)
+        out.inbox = self._session.transport.replies.process
+        out.options[RETURN] = [self._mailbox, self._caller, call]
+        submission = await prepared(self._prepare, out)
+        mark = waiting_mark(submission.digest, submission.mailbox)
+        return Child(
+            FollowUp(submission.mailbox, out.command_id, submission.envelope, submission.flow, submission.delay_ms, mark),
+            digest_of_call(out),
+        )
+
+    def again(self, sent: FollowUp, call: str, seed: str) -> FollowUp:
+        """Return a command that was kept, as a call of another name: with an id of its own.
+
+        Raises:
+            CommandBusError: It cannot be read or packed by this worker.
+        """
+        envelope = unpack_envelope(sent.envelope, reading_limits(self._session.settings))
+        protection = self._session.protection
+        changed = replace(
+            envelope,
+            command_id=self._id_of(call, seed),
+            payload=envelope.payload if protection is None else protection.payload(envelope),
+            flags=envelope.flags & ~ENCRYPTED,
+            inbox=self._session.transport.replies.process,
+            options={**(envelope.options or {}), RETURN: [self._mailbox, self._caller, call]},
+            signature=None,
+        )
+        return replace(sent, command_id=changed.command_id, envelope=self._builder.pack(changed))
+
+    def _id_of(self, call: str, seed: str) -> str:
+        return "~" + blake2b(f"{self._caller}\0{seed}\0{call}".encode(), digest_size=16).hexdigest()
+
+    def expect(self, command_id: str) -> Reply:
+        """Be ready for the reply to a call, before it is sent."""
+        return self._session.transport.replies.expect(command_id)
+
+    async def remove(self, mailbox: str, command_id: str) -> bool:
+        """Take a command that was called out of its line; return False if it has begun, or is not there."""
+        return await WaitingCommands(self._session).cancel_in(mailbox, command_id, fresh=True)
+
+    def awaited(self, work: Awaitable[T]) -> Awaitable[T]:
+        """Return what waits for this: where a test has virtual time, that passes meanwhile."""
+        hook = self._session.active_hook
+        return work if hook is None else hook.awaited(work)
+
+    def value_of(self, record: bytes, reply_type: Any, command_id: str) -> Any:
+        """Return the result in an outcome.
+
+        Raises:
+            CallCycle: The command waits for its caller.
+            CommandBusError: The outcome.
+        """
+        try:
+            return self._results.value_of(record, reply_type, command_id)
+        except CommandCancelled as error:
+            if error.code != CIRCLE:
+                raise
+            raise CallCycle(error.message) from None

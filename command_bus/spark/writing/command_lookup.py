@@ -1,0 +1,158 @@
+"""The commands that the options of a write name: by class, by value or by wire name, and the mapping of rows to each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib import import_module
+from operator import attrgetter
+from typing import Any, cast
+
+from command_bus.errors import InvalidCommand, InvalidSettings
+from command_bus.messages.message import Message, canonical_entity_id
+from command_bus.serialization.announcements import CommandInfo
+from command_bus.serialization.limits import Limits
+from command_bus.serialization.models import codec_for
+from command_bus.spark.options import WriteOptions
+from command_bus.spark.writing.announced import announced_mapping
+from command_bus.spark.writing.by_value import is_pickled, pickled, unpickled
+from command_bus.spark.writing.command_mapping import CommandMapping, field_columns
+from command_bus.spark.writing.field_checks import MISSING, plans_of
+from command_bus.transport.flows import tenant_of
+
+__all__ = ["command_mappings", "mapper_of", "named_command"]
+
+
+def named_command(command: Any) -> str:
+    """Return the option text for a command: `module:Class` if executors can import the class, else the class itself, pickled.
+
+    Raises:
+        InvalidSettings: `command` is neither a command class nor a name.
+    """
+    if isinstance(command, str):
+        return command
+    if isinstance(command, type) and issubclass(command, Message):
+        if command.__module__ == "__main__" or "<locals>" in command.__qualname__:
+            return pickled(command)
+        return f"{command.__module__}:{command.__qualname__}"
+    raise InvalidSettings(f"a command is a class such as Deposit, 'module:Deposit' or a wire name, not {command!r}")
+
+
+def mapper_of(text: str) -> Callable[[dict[str, Any]], Message[Any]]:
+    """Return the function that makes the command of a row: `module:function`, or one that the driver has pickled.
+
+    Raises:
+        InvalidSettings: There is no such function.
+    """
+    if is_pickled(text):
+        mapper: Callable[[dict[str, Any]], Message[Any]] = unpickled(text)
+        return mapper
+    module, _, name = text.partition(":")
+    try:
+        found = attrgetter(name)(import_module(module))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidSettings(
+            f"option mapper = {text!r}: {error}; give 'package.module:function' that executors can import"
+        ) from error
+    if not callable(found):
+        raise InvalidSettings(f"option mapper = {text!r} is no function")
+    return cast("Callable[[dict[str, Any]], Message[Any]]", found)
+
+
+def command_mappings(
+    options: WriteOptions, columns: Sequence[str], describe: Callable[[str], CommandInfo | None] | None = None
+) -> dict[str, CommandMapping]:
+    """Return the mappings of the options' commands, by wire name.
+
+    Args:
+        options: The options of the write.
+        columns: The columns of the rows.
+        describe: Returns what workers published of a wire name.
+
+    Raises:
+        InvalidSettings: A command cannot be found, or columns are missing.
+    """
+    mappings: dict[str, CommandMapping] = {}
+    texts = [text.strip() for text in options.command.split(",")]
+    if len(texts) > 1 and options.command_column is None:
+        raise InvalidSettings(f"{len(texts)} commands need option commandColumn: the column with each row's wire name")
+    for text in texts:
+        mapping = _requiring_entity_id(_mapping(text, options, columns, describe))
+        mappings[mapping.spec.name] = mapping
+    return mappings
+
+
+def _mapping(
+    text: str, options: WriteOptions, columns: Sequence[str], describe: Callable[[str], CommandInfo | None] | None
+) -> CommandMapping:
+    if is_pickled(text):
+        return _class_mapping(unpickled(text), options, columns)
+    module, colon, name = text.partition(":")
+    if colon:
+        found = _importable(module, name)
+        if found is not None:
+            return _class_mapping(found, options, columns)
+    info = describe(text) if describe is not None else None
+    if info is None:
+        raise InvalidSettings(
+            f"option command = {text!r}: no class can be imported by this name ({_why(module, name) if colon else 'it is no module:Class'}), "
+            "and no running worker knows it as a wire name. Give 'package.module:Class' of a Command that is installed here and on the executors"
+        )
+    return announced_mapping(info, options, columns)
+
+
+def _requiring_entity_id(mapping: CommandMapping) -> CommandMapping:
+    """Return the mapping with a short error for the commonest bad row, one without an entity id; models say it at greater length."""
+    key = mapping.spec.key
+    if key is None:
+        return mapping
+    column = mapping.columns.get(key, key)
+    checked = mapping.payload
+
+    def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None, str]:
+        if row.get(key) is None:
+            raise InvalidCommand(f"{column} is null: it is the entity id of {mapping.spec.name}, which every row needs")
+        return checked(row, limits)
+
+    return replace(mapping, payload=payload)
+
+
+def _importable(module: str, name: str) -> type[Message[Any]] | None:
+    try:
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        return None
+    return found if isinstance(found, type) and issubclass(found, Message) else None
+
+
+def _why(module: str, name: str) -> str:
+    try:
+        found = import_module(module)
+    except ImportError as error:
+        return f"{error}; sys.path of {sys.executable} has no such module"
+    return f"module {module} has no Command {name}" if not hasattr(found, name) else f"{module}.{name} is no Command"
+
+
+def _class_mapping(message_type: type[Message[Any]], options: WriteOptions, columns: Sequence[str]) -> CommandMapping:
+    spec = message_type.spec()
+    if spec.durable:
+        raise InvalidSettings(
+            f"{spec.name} is durable, and a load remembers none of its commands by id: no signal would find one. Load a plain command whose "
+            "handler sends it by context.send"
+        )
+    codec = codec_for(message_type)
+    codec.prepare()
+    plans, vectorised = plans_of(message_type)
+
+    def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None, str]:
+        message = codec.validate(row)
+        entity = None if spec.key is None else canonical_entity_id(getattr(message, spec.key))
+        tenant = "" if spec.fair_by is None else tenant_of(getattr(message, spec.fair_by, None))
+        return codec.encode(message, limits), entity, tenant
+
+    fed = field_columns(spec, plans, options, columns)
+    vectorised = vectorised and all(plan.name in fed or plan.default is not MISSING for plan in plans)
+    return CommandMapping(spec, plans, fed, vectorised, payload)

@@ -1,0 +1,169 @@
+"""The protocols of a transport for durable commands: what they store while they run, and what reaches them.
+
+A durable command has a side record, a map of names to bytes, from the first thing that is stored to its settlement. `lua/shared/arrive.lua`
+says what is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from command_bus.transport.steps import FollowUp, Lease
+
+__all__ = [
+    "CIRCLE",
+    "MOST_SIGNALS",
+    "MOST_SIGNAL_BYTES",
+    "NO_ROOM",
+    "SMALL_OUTCOME",
+    "Note",
+    "SideRecords",
+    "SignalToBring",
+    "Stored",
+    "StoredSuspension",
+    "Suspensions",
+    "Told",
+    "Wishes",
+]
+
+CIRCLE = "call_cycle"
+"""The code of the outcome of a call that would wait for ever."""
+NO_ROOM = b"!"
+"""What is stored of the outcome of a call that had no room in its caller's side record."""
+SMALL_OUTCOME = 4096
+"""Bytes of an outcome that always has room."""
+MOST_SIGNALS = 1_000
+"""Most signals that one command takes."""
+MOST_SIGNAL_BYTES = 4 * 1024 * 1024
+"""Most bytes of their values."""
+Stored = bytes | None
+"""The answer for a field: None if it is stored now, else the value that was there already and stays; of a time the milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A field that a command stores, if it is not there yet.
+
+    Attributes:
+        name: Of the field.
+        value: Its bytes; of a time the milliseconds from now.
+        is_time: Whether it is a time.
+        child: The command that is sent in the same step, if the field is stored now; or None.
+        report: `p` of the progress, which takes the place of the last one; `l` of an entry of the log, whose name is fence and number in its run;
+            empty for others.
+    """
+
+    name: str
+    value: bytes | int
+    is_time: bool = False
+    child: FollowUp | None = None
+    report: str = ""
+
+
+class SideRecords(Protocol):
+    """The side records of the commands that one worker runs."""
+
+    async def read(self, lease: Lease, command_id: str) -> Mapping[str, bytes]:
+        """Return a side record; it is empty if there is none."""
+        ...
+
+    async def fields(self, lease: Lease, command_id: str, names: Sequence[str]) -> Mapping[str, bytes]:
+        """Return those of some fields of a side record that are there."""
+        ...
+
+    def store(
+        self, lease: Lease, command_id: str, notes: Sequence[Note], *, progressed: bool, keeps: bool = True
+    ) -> Awaitable[list[Stored] | None]:
+        """Store fields in one step; repeat what is ambiguous until there is an answer.
+
+        Args:
+            lease: Under which the command runs.
+            command_id: Of the command.
+            notes: The fields.
+            progressed: Whether this is progress: the count of the command's attempts begins again.
+            keeps: Whether the record stays until the command is settled; else it lives for a day.
+
+        Returns:
+            What each field has; None if the lease is lost: then nothing was stored.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SignalToBring:
+    """A signal for a durable command.
+
+    Attributes:
+        name: What the command waits for.
+        signal_id: One id is taken once.
+        value: Its bytes.
+        is_parked: Whether a dead letter of the command parks its mailbox.
+    """
+
+    name: str
+    signal_id: str
+    value: bytes
+    is_parked: bool = False
+
+
+Told = Literal["taken", "repeated", "gone", "full"]
+"""`repeated` if it came before; `gone` if the command does not wait in its mailbox any more; `full` if it takes no further signal."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSuspension:
+    """A durable command that is suspended.
+
+    Attributes:
+        mailbox: Where.
+        command_id: Which.
+        since_ms: Since when, by the server's clock.
+        until_ms: When it is started in any case; None: never.
+        awaited: The fields that it waits for; each with what was called, or None if it is no call.
+        compensates: Whether it undoes what it did.
+    """
+
+    mailbox: str
+    command_id: str
+    since_ms: int
+    until_ms: int | None
+    awaited: tuple[tuple[str, bytes | None], ...]
+    compensates: bool = False
+
+
+class Suspensions(Protocol):
+    """Reads what is suspended."""
+
+    async def read(self, mailboxes: Sequence[str]) -> dict[str, StoredSuspension]:
+        """Return the suspended commands of these mailboxes, where one is."""
+        ...
+
+    async def fields(self, mailbox: str, command_id: str, names: Sequence[str]) -> list[bytes | None]:
+        """Return fields of a side record."""
+        ...
+
+    async def orphans(self, most: int) -> list[str]:
+        """Return ids of commands that have a side record, and no mark: they are not known. About so many keys of a shard are looked at."""
+        ...
+
+
+class Wishes(Protocol):
+    """Brings signals and wishes to durable commands, from any process."""
+
+    async def signal(self, mailbox: str, command_id: str, signal: SignalToBring) -> Told:
+        """Bring a signal; it is kept until its command asks for it."""
+        ...
+
+    async def has_begun(self, mailbox: str, command_id: str) -> bool:
+        """Return whether a command that runs or waits in this mailbox has stored something."""
+        ...
+
+    async def cancel(self, mailbox: str, command_id: str, wish: bytes) -> Told:
+        """Bring the wish that a command ends."""
+        ...
+
+    async def read(self, mailbox: str, command_id: str) -> Mapping[str, bytes]:
+        """Return a side record; it is empty if there is none."""
+        ...

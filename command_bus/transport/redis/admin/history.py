@@ -1,0 +1,72 @@
+"""`RedisHistory`: reads the ends of commands that have a history. They are written where a command is settled (`lua/shared/outcomes.lua`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+from redis.asyncio import Redis
+
+from command_bus.transport.records import StoredEnd
+from command_bus.transport.redis.connection.page_size import PageSize
+from command_bus.transport.redis.connection.retrying import RetryingRequests
+
+__all__ = ["RedisHistory"]
+
+_PAGE = 200
+_ENTRY = re.compile(rb"[0-9]{1,19}-[0-9]{1,19}")
+
+_Answer = tuple[int, list[tuple[bytes, dict[bytes, bytes]]]]
+
+
+class RedisHistory(RetryingRequests):
+    """Implements `HistoryStore`."""
+
+    async def find(self, command_id: str) -> list[StoredEnd]:
+        """See `HistoryStore`."""
+        entries = await self._everywhere(lambda client, keys: client.hget(keys.history_ids, command_id))
+        found: list[StoredEnd] = []
+        for shard, entry in enumerate(entries):
+            if entry is not None and _ENTRY.fullmatch(entry):
+                now_ms, page = await self._page(shard, entry.decode(), entry.decode(), 1)
+                found += _ends(shard, page, now_ms)
+        return found
+
+    async def newest_first(self, shard: int, newest: str, oldest: str) -> AsyncIterator[list[StoredEnd]]:
+        """See `HistoryStore`."""
+        size = PageSize(_PAGE)
+        while True:
+            asked = size.count
+            now_ms, page = await self._page(shard, newest, oldest, asked)
+            if page:
+                yield _ends(shard, page, now_ms)
+                newest = "(" + page[-1][0].decode()
+            if len(page) < asked:
+                return
+            size.observe(sum(len(value) for _, fields in page for value in fields.values()), len(page))
+
+    async def _page(self, shard: int, newest: str, oldest: str, count: int) -> _Answer:
+        keys = self._keys.shards[shard]
+        return await self._ask(keys, _read, keys.history, newest, oldest, count)  # type: ignore[no-any-return]
+
+
+async def _read(client: Redis, key: str, newest: str, oldest: str, count: int) -> _Answer:
+    """Return the server's time in ms, and entries, newest first."""
+    pipeline = client.pipeline(transaction=False)
+    pipeline.time()
+    pipeline.xrevrange(key, newest, oldest, count=count)
+    answer: Any = await pipeline.execute()
+    (seconds, micros), page = answer
+    return int(seconds) * 1000 + int(micros) // 1000, [(entry, fields or {}) for entry, fields in page]
+
+
+def _ends(shard: int, page: list[tuple[bytes, dict[bytes, bytes]]], now_ms: int) -> list[StoredEnd]:
+    return [_end(shard, entry, fields, now_ms) for entry, fields in page]
+
+
+def _end(shard: int, entry: bytes, fields: dict[bytes, bytes], now_ms: int) -> StoredEnd:
+    settled_ms, _, sequence = entry.partition(b"-")
+    age = fields.get(b"a", b"")
+    age_ms = int(age) if age.isdigit() else 0
+    return StoredEnd(int(settled_ms), int(sequence), shard, fields.get(b"r", b""), int(settled_ms) + age_ms <= now_ms)

@@ -1,0 +1,1 @@
+"""Side records of durable commands, and what is suspended."""

@@ -1,0 +1,239 @@
+"""`RedisSideRecords`: what durable commands store while they run, in few large batches.
+
+What all entities store in one turn of the event loop leaves together, as their steps do (see `step_batcher.py`). Each field is stored once, so
+after a lost reply a batch is repeated. Where replicas must have what counts, a step has no answer before they do: its handler goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from command_bus.errors import CommandBusError, Unconfirmed
+from command_bus.transport.durable import Note, Stored
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff
+from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.scripts import RECORD_STEPS, Script
+from command_bus.transport.redis.worker.step_arguments import encode_follow_up
+from command_bus.transport.steps import Lease
+from command_bus.transport.tasks import all_of
+
+__all__ = ["RedisSideRecords", "read_fields", "read_side_record"]
+
+_MOST_ITEMS = 128
+_MOST_BYTES = 1024 * 1024
+_PAGE = 256
+_MOST_FIELDS = 1_000
+_log = logging.getLogger("command_bus.transport")
+
+
+class _Item(NamedTuple):
+    """The fields that one command stores."""
+
+    lease: Lease
+    attempt_id: str
+    command_id: str
+    notes: Sequence[Note]
+    manner: str
+    answer: asyncio.Future[list[Stored] | None]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Items that are sent together."""
+
+    keys: list[str]
+    args: list[Any]
+    items: list[_Item]
+    script: Script = RECORD_STEPS
+
+
+class RedisSideRecords:
+    """Implements `SideRecords`.
+
+    Args:
+        connections: Of this process.
+        keys: All shards.
+    """
+
+    def __init__(self, connections: Connections, keys: KeySpace) -> None:
+        self._connections = connections
+        self._keys = keys
+        self._shards = [_Shard(connections.at(shard.prefix), keys, shard) for shard in keys.shards]
+
+    async def read(self, lease: Lease, command_id: str) -> Mapping[str, bytes]:
+        """See `SideRecords`. While the server is away this waits, as a settlement would."""
+        return await self._until_read(lease, command_id, read_side_record)
+
+    async def fields(self, lease: Lease, command_id: str, names: Sequence[str]) -> Mapping[str, bytes]:
+        """See `SideRecords`. While the server is away this waits, too."""
+
+        async def read(connections: Connections, key: str) -> dict[str, bytes]:
+            values = await read_fields(connections, key, names)
+            return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+        return await self._until_read(lease, command_id, read)
+
+    async def _until_read(
+        self, lease: Lease, command_id: str, read: Callable[[Connections, str], Awaitable[dict[str, bytes]]]
+    ) -> dict[str, bytes]:
+        keys = self._keys.shards[lease.shard]
+        connections = self._connections.at(keys.prefix)
+        backoff = LoggedBackoff(connections.outage, "cannot read what a durable command has stored", _log)
+        while True:
+            try:
+                record = await read(connections, keys.side(command_id))
+            except CommandBusError as error:
+                await asyncio.sleep(backoff.failed(error))
+            else:
+                backoff.worked()
+                return record
+
+    def store(
+        self, lease: Lease, command_id: str, notes: Sequence[Note], *, progressed: bool, keeps: bool = True
+    ) -> Awaitable[list[Stored] | None]:
+        """See `SideRecords`."""
+        return self._shards[lease.shard].submit(lease, command_id, notes, "1" if progressed else "0" if keeps else "d")
+
+    async def close(self, patience: float) -> None:
+        """Wait for what is in flight, at most `patience` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await all_of(*(shard.rest() for shard in self._shards))
+        await all_of(*(shard.end() for shard in self._shards))
+
+
+async def read_side_record(connections: Connections, key: str) -> dict[str, bytes]:
+    """Return a side record, read a page at a time.
+
+    Raises:
+        CommandBusError: The server cannot be asked.
+    """
+    record: dict[str, bytes] = {}
+    cursor: Any = 0
+    while True:
+        found: Any = await connections.ask(lambda client, cursor: client.hscan(key, cursor, count=_PAGE), cursor)
+        cursor, fields = found
+        record |= {name.decode(): value for name, value in fields.items()}
+        if int(cursor) == 0:
+            return record
+
+
+async def read_fields(connections: Connections, key: str, names: Sequence[str]) -> list[bytes | None]:
+    """Return fields of a hash, read a page at a time.
+
+    Raises:
+        CommandBusError: The server cannot be asked.
+    """
+    found: list[bytes | None] = []
+    for at in range(0, len(names), _MOST_FIELDS):
+        part = list(names[at : at + _MOST_FIELDS])
+        found += await connections.ask(lambda client, part: client.hmget(key, part), part)
+    return found
+
+
+class _Shard(StopAndWait[_Item, _Batch]):
+    """The line of fields to be stored in one shard."""
+
+    def __init__(self, connections: Connections, space: KeySpace, keys: ShardKeys) -> None:
+        super().__init__(connections, f"command_bus.side_records{keys.prefix}")
+        self._backoff = LoggedBackoff(connections.outage, "cannot store what durable commands have done", _log)
+        self._space = space
+        self._keys = keys
+        self._head = [keys.ready, keys.active, keys.lone, keys.paused, keys.due, keys.delayed, keys.delayed_counts]
+        self._head += [keys.stats, keys.watched, keys.events, *keys.fair, keys.suspended]
+
+    def submit(self, lease: Lease, command_id: str, notes: Sequence[Note], manner: str) -> asyncio.Future[list[Stored] | None]:
+        answer: asyncio.Future[list[Stored] | None] = self._future()
+        self._put(_Item(lease, lease.attempt_id, command_id, notes, manner, answer))
+        return answer
+
+    def _take(self) -> list[_Item]:
+        batch: list[_Item] = []
+        size = 0
+        for item in itertools.islice(self._line, _MOST_ITEMS):
+            size += sum(map(_size, item.notes))
+            if size > _MOST_BYTES and batch:
+                break
+            batch.append(item)
+        for _ in batch:
+            self._line.popleft()
+        return batch
+
+    def _batch(self, items: list[_Item]) -> _Batch:
+        names: list[str] = [*self._head]
+        args: list[Any] = [GROUP]
+        for item in items:
+            names.append(self._keys.side(item.command_id))
+            args += (item.lease.mailbox, item.lease.activation, item.attempt_id, item.manner, len(item.notes))
+            for note in item.notes:
+                args += (_kind(note), note.name, note.value)
+                if note.child is not None:
+                    encode_follow_up(self._space, self._keys, note.child, names, args)
+        return _Batch(names, args, items)
+
+    def _items(self, batch: _Batch) -> list[_Item]:
+        return batch.items
+
+    def _is_answer(self, answer: Any) -> bool:
+        return type(answer) is list
+
+    def _hand_out(self, batch: _Batch, answer: list[Any]) -> None:
+        for item, found in zip(batch.items, answer, strict=True):
+            if not item.answer.done():
+                item.answer.set_result(found)
+
+    async def _send_slowly(self, batch: _Batch, error: CommandBusError | None) -> None:
+        while True:
+            if error is not None:
+                await asyncio.sleep(self._backoff.failed(error))
+            try:
+                answer, confirmed = await self._connections.run_confirmed(batch.script, batch.keys, batch.args, self._keys.stats)
+            except CommandBusError as failure:
+                self._connections.count_reconnect()
+                error = failure
+            else:
+                if confirmed:
+                    self._backoff.worked()
+                    self._hand_out(batch, answer)
+                else:
+                    self._hand_out_unconfirmed(batch, answer)
+                return
+
+    def _hand_out_unconfirmed(self, batch: _Batch, answer: list[Any]) -> None:
+        """Hand out what need not survive the primary; put the rest behind what waits, to be asked for again: the server waits for replicas."""
+        for item, found in zip(batch.items, answer, strict=True):
+            if found is None or all(note.report for note in item.notes):
+                if not item.answer.done():
+                    item.answer.set_result(found)
+            else:
+                self._line.append(item)
+        if self._line:
+            self._backoff.failed(
+                Unconfirmed(f"{self._connections.label} has it, but too few replicas confirmed it in time (wait_replicas)")
+            )
+
+    def _failed(self, items: Sequence[_Item], error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            return  # the worker has ended
+        for item in items:
+            if not item.answer.done():
+                item.answer.set_exception(error)
+
+
+def _kind(note: Note) -> str:
+    """Return the letter of a field's kind."""
+    return note.report or ("c" if note.child is not None else "t" if note.is_time else "f")
+
+
+def _size(note: Note) -> int:
+    """Return roughly how many bytes a field has."""
+    value = 8 if isinstance(note.value, int) else len(note.value)
+    return value + (0 if note.child is None else len(note.child.envelope))

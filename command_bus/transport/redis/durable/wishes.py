@@ -1,0 +1,115 @@
+"""`RedisWishes`: brings signals and wishes to durable commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from command_bus.clock import mono
+from command_bus.errors import TransportUnavailable, Unconfirmed
+from command_bus.transport.durable import MOST_SIGNAL_BYTES, MOST_SIGNALS, SignalToBring, Told
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.durable.side_records import read_side_record
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.scripts import TELL
+
+__all__ = ["RedisWishes", "Telling", "tell"]
+
+_MESSAGE, _PLAIN = "m", "d"
+_KEPT_MS = 30 * 24 * 3600 * 1000
+"""Milliseconds for which a signal is kept for a command that has not started: 30 days."""
+_ANSWERS: dict[bytes, Told] = {b"taken": "taken", b"repeated": "repeated", b"gone": "gone", b"full": "full"}
+
+
+class RedisWishes:
+    """Implements `Wishes`.
+
+    Args:
+        connections: Of this process.
+        keys: All shards.
+        patience: Seconds for which a request is repeated.
+    """
+
+    def __init__(self, connections: Connections, keys: KeySpace, *, patience: float) -> None:
+        self._connections = connections
+        self._keys = keys
+        self._patience = patience
+
+    async def signal(self, mailbox: str, command_id: str, signal: SignalToBring) -> Told:
+        """See `Wishes`."""
+        telling = Telling("signal", signal.value, signal.name, signal.signal_id, "1" if signal.is_parked else "")
+        return await self._tell(mailbox, command_id, telling)
+
+    async def cancel(self, mailbox: str, command_id: str, wish: bytes) -> Told:
+        """See `Wishes`."""
+        return await self._tell(mailbox, command_id, Telling("cancel", wish))
+
+    async def has_begun(self, mailbox: str, command_id: str) -> bool:
+        """See `Wishes`."""
+        keys = self._keys.shards[self._keys.shard_of(mailbox)]
+        connections, side = self._connections.at(keys.prefix), keys.side(command_id)
+        of, is_plain = await connections.retry_until(
+            lambda: connections.ask(lambda client: client.hmget(side, [_MESSAGE, _PLAIN])), mono() + self._patience
+        )
+        return of is not None and is_plain is None
+
+    async def read(self, mailbox: str, command_id: str) -> Mapping[str, bytes]:
+        """See `Wishes`."""
+        keys = self._keys.shards[self._keys.shard_of(mailbox)]
+        connections = self._connections.at(keys.prefix)
+        return await connections.retry_until(
+            lambda: read_side_record(connections, keys.side(command_id)), mono() + self._patience
+        )
+
+    async def _tell(self, mailbox: str, command_id: str, telling: Telling) -> Told:
+        keys = self._keys.shards[self._keys.shard_of(mailbox)]
+        connections = self._connections.at(keys.prefix)
+        first: list[Told] = []
+        unconfirmed = Unconfirmed(
+            f"{connections.label} has it, but too few replicas confirmed it in time (wait_replicas): it may be lost if the primary fails now. "
+            "Send it again, a signal with the same signal_id"
+        )
+
+        async def ask() -> Told:
+            """Ask until replicas have it; the first answer holds: asked again, it was taken before, and its command may have ended."""
+            told, confirmed = await _told(connections, keys, mailbox, command_id, telling)
+            first.append(told)
+            if not confirmed and told not in ("gone", "full"):
+                raise unconfirmed
+            return first[0]
+
+        try:
+            return await connections.retry_until(ask, mono() + self._patience)
+        except TransportUnavailable:
+            if first:
+                raise unconfirmed from None
+            raise
+
+
+class Telling(NamedTuple):
+    """Something for a durable command: the arguments of `lua/tell.lua`."""
+
+    kind: Literal["signal", "cancel", "outcome"]
+    value: bytes
+    what: str = ""
+    once: str = ""
+    parked: str = ""
+
+
+async def tell(connections: Connections, keys: ShardKeys, mailbox: str, command_id: str, telling: Telling) -> Told:
+    """Bring something to a durable command, whether replicas have it or not.
+
+    Raises:
+        CommandBusError: The server cannot be asked.
+    """
+    return (await _told(connections, keys, mailbox, command_id, telling))[0]
+
+
+async def _told(connections: Connections, keys: ShardKeys, mailbox: str, command_id: str, telling: Telling) -> tuple[Told, bool]:
+    """Bring something to a durable command; return also whether the replicas that must have it do."""
+    names = [keys.ready, keys.active, keys.paused, keys.due, keys.suspended, *keys.fair]
+    names += [keys.mailbox(mailbox), keys.mark(command_id), keys.side(command_id)]
+    args = [GROUP, mailbox, telling.kind, telling.what, telling.once, telling.value, _KEPT_MS]
+    args += [MOST_SIGNALS, MOST_SIGNAL_BYTES, telling.parked]
+    answer, confirmed = await connections.run_confirmed(TELL, names, args, keys.stats)
+    return _ANSWERS[answer], confirmed

@@ -1,0 +1,71 @@
+-- arrive: what durable commands wait for reaches them. Uses record, lone, holds, line.
+--
+-- A durable command has a side record: the hash `x:<command id>`, from the first thing that is stored to its settlement. Its fields:
+--
+-- m          message id of the command; a command that uses the id again has another, and gets nothing of this record
+-- e          the message id that it had before its dead letter was replayed, the first one: keys of steps and ids of children are made of it
+-- s:<step>   digest of a step's arguments (8 bytes) and its result
+-- c:<call>   digest of a child (8 bytes), its command id, a bar, and its mailbox
+-- t:<what>   ms at which a sleep or a time limit is over
+-- u:~<call>, u:<what>   what undoes a call, or is named by itself: a command that is sent if the handler fails for good
+-- o:<what>   what came of a child, a signal or a time limit; the first that is written stays; `!` of a child whose outcome had no room
+-- b          how many bytes outcomes of children may still have, besides small ones; the worker that calls the first writes it
+-- g:<name>#<n>, gn:<name>, gi:<id>    the nth signal of a name, how many there were, and the ids of signals that were taken
+-- gq, gb     how many signals were taken, and their bytes
+-- k          what the command ends with once it is compensated: its handler does not run again
+-- cancel     who asked for its end, and why
+-- p, l:<n>, ln, lq    how far it is; the last entries of its log, how many there were, and fence|number of the last
+-- d          the command is not durable: the record has a time to live
+-- w, a:<field>    of a suspended command: fence|how many fields are still awaited; and for each of those the fence
+--
+-- The hash `suspended` has for each mailbox with a suspended command the ms since when, a bar and its command id: so that they are found.
+--
+-- Only the holder of the lease writes s, c, t, u, k; the replay of a dead letter m and e. What arrives is written by the script that brings it.
+
+-- Let a suspended command start again, if it is this one, and with `also_tried` one that waits for a retry. Its deadline no longer counts.
+-- `keys` has the names of the keys ready, active, paused, due and suspended.
+local function resume(keys, name, box, message, also_tried)
+  local before = redis.call('HGET', keys.active, name) or ''
+  local state, _, _, suspended, attempt, _, _, parts = parse_record(before)
+  local waits = also_tried and state == 'w' and message and string.find(parts .. '|', '|started=' .. message .. '|', 1, true)
+  local is_alone = state == 'U'
+  if not waits and ((state ~= 'u' and not is_alone) or suspended ~= message) then return false end
+  local time = redis.call('TIME')
+  local first = '-' .. string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+  redis.call('ZREM', keys.due, 'r:' .. name)
+  redis.call('HDEL', keys.suspended, name)
+  if not waits then parts = parts .. '|paid=' .. suspended end
+  local is_held = holds_of(keys.paused, name)
+  if is_alone and (is_held or lined) then is_alone = not line_up(keys.active, box, name, before) end
+  local record = is_alone and queue_alone(keys.ready, name, suspended, first, parts) or is_held and pack_record('s', '', attempt, first, parts)
+  redis.call('HSET', keys.active, name, record or queue(keys.ready, name, attempt, first, parts, lined and lined.head_of(box)))
+  return true
+end
+
+local SMALL, NO_ROOM = 4096, '!'  -- transport/durable.py has both
+
+-- Return what is kept of what arrives. An outcome of some size takes room, which is counted here: they come from many workers. What undoes is
+-- not bounded.
+local function kept_of(side, field, value)
+  if #value <= SMALL or string.sub(field, 1, 2) ~= 'o:' or string.sub(field, 1, 4) == 'o:u:' then return value end
+  local room = tonumber(redis.call('HGET', side, 'b'))
+  if not room or redis.call('HEXISTS', side, field) == 1 then return value end
+  if room < #value then return NO_ROOM end
+  redis.call('HSET', side, 'b', string.format('%.0f', room - #value))
+  return value
+end
+
+-- Write a field that may be awaited, and let the command start again if it was the last that is. Return false if it was there already.
+local function arrive(keys, side, field, value, name, box)
+  if redis.call('HSETNX', side, field, kept_of(side, field, value)) == 0 then return false end
+  local found = redis.call('HMGET', side, 'a:' .. field, 'w', 'm')
+  local fence, awaited, left = found[1], string.match(found[1] and found[2] or '', '^(%d+)|(%d+)$')
+  if not fence or fence ~= awaited then return true end
+  redis.call('HDEL', side, 'a:' .. field)
+  if tonumber(left) > 1 then
+    redis.call('HSET', side, 'w', string.format('%s|%d', awaited, left - 1))
+  else
+    resume(keys, name, box, found[3])
+  end
+  return true
+end

@@ -1,0 +1,285 @@
+"""`Reader`: the blocking read of one shard, and the look for what was delivered without being heard.
+
+A delivered activation may not have arrived: it may have been assigned to a connection that broke. So after every read error, and from
+time to time for one lease after it, the worker looks up the activations that are pending in its name and not held here. What a fetch had
+started without being heard is given back uncounted; the others are settled: ready again, or interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from redis.exceptions import NoScriptError, ResponseError
+
+from command_bus.clock import mono
+from command_bus.errors import CommandBusError, TransportUnavailable
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff
+from command_bus.transport.redis.keys import GROUP, ShardKeys
+from command_bus.transport.redis.ready_stream import delete_entries, ensure_ready, why_gone
+from command_bus.transport.redis.scripts import FETCH
+from command_bus.transport.redis.worker.delivery import Delivery, deliveries_of, note_unheard, parse_fetched
+from command_bus.transport.redis.worker.known_limits import KnownLimits
+from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.worker.line_use import LineUse
+from command_bus.transport.slots import Ask
+from command_bus.transport.tasks import end_tasks
+
+__all__ = ["Reader", "ReadersLoop"]
+
+BLOCK = 2.0
+_FIRST_FETCH = 8
+_SOON = 0.05  # seconds
+_MOST_FETCHED = 1_000  # a script of a few milliseconds
+_SEVERAL = 2  # a read that brought so many is followed by one that does not wait
+_BLOCKING = ("BLOCK", int(BLOCK * 1000))
+_log = logging.getLogger("command_bus.worker")
+
+
+class ReadersLoop(Protocol):
+    """The loop that a reader reads for: it has the slots and runs what was read. See `ConsumerLoop`."""
+
+    leases: LeaseKeeper
+    line: LineUse
+    limits: KnownLimits
+    settle: Callable[[int, list[tuple[str, str]]], Awaitable[None]]
+
+    @property
+    def most(self) -> int:
+        """Most activations that a single read may fetch."""
+        ...
+
+    async def turn(self, shard: int, wanted: int) -> Ask:
+        """Wait until a reader may read, and for how many."""
+        ...
+
+    def arrived(self, shard: int, ask: Ask, deliveries: list[Delivery], read_at: float | None) -> list[str]:
+        """Run what was read; return the ids of ticks."""
+        ...
+
+    def failed(self, shard: int, ask: Ask) -> None:
+        """Return the slots of a read that failed."""
+        ...
+
+    def knows(self, shard: int, activation: str) -> bool:
+        """Return whether this activation is held here, or being given back."""
+        ...
+
+    def hand_back(self, shard: int, deliveries: list[Delivery]) -> list[str]:
+        """Give back delivered activations; return the ids of ticks."""
+        ...
+
+
+class Reader:
+    """The blocking read of one shard."""
+
+    def __init__(self, loop: ReadersLoop, connections: Connections, keys: ShardKeys, shard: int, worker: str) -> None:
+        self._loop = loop
+        self._connections = connections.at(keys.prefix)
+        self._pipe = self._connections.pipe(BLOCK)
+        self._keys = keys
+        self._shard = shard
+        self._worker = worker
+        self._client_id = 0
+        self._stopping = False
+        self._count, self._last_full = _FIRST_FETCH, 0.0
+        self._is_busy = False
+        self._number = 1
+        self._unheard: list[range] = []
+        """Numbers of leases under which fetches whose answer was lost may have started something, even long after."""
+        self._recheck_at: float | None = None
+        self._recheck_until = 0.0
+        self._backoff = LoggedBackoff(self._connections.outage, "cannot read work", _log)
+        self._task: asyncio.Task[None] | None = None
+        self._read_at = -math.inf
+        self._full = False
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since its last successful read, infinite after a failure; 0 while it waits for a slot."""
+        return 0.0 if self._full else mono() - self._read_at
+
+    @property
+    def reads(self) -> bool:
+        """Whether it goes on. An event loop that shuts down cancels all tasks before any of them runs again."""
+        return not self._stopping and self._task is not None and not self._task.done() and not self._task.cancelling()
+
+    def start(self) -> None:
+        """Begin to read; returns at once."""
+        self._read_at = mono()
+        self._task = asyncio.get_running_loop().create_task(self._read_for_ever(), name=f"command_bus.reader{self._keys.prefix}")
+
+    async def stop(self) -> None:
+        """Wake the blocked read, wait for it, and give back activations that a broken connection may have been assigned."""
+        self._stopping = True
+        if self._task is None:
+            return
+        try:
+            if self._client_id:
+                await self._connections.commands.client_unblock(self._client_id)
+                await asyncio.wait([self._task], timeout=0.5)
+        except CONNECTION_ERRORS:
+            pass  # not reachable or not permitted: the cancellation below does it as well
+        await end_tasks([self._task])
+        await self._connections.end(self._pipe)  # nothing more may be delivered to it
+        try:
+            async with asyncio.timeout(1.0):
+                await self._discard(self._loop.hand_back(self._shard, await self._unknown_pending()))
+        except (CommandBusError, TimeoutError):
+            _log.warning("%s: cannot look for undelivered work; what there is waits for its lease to end", self._keys.prefix)
+
+    async def _read_for_ever(self) -> None:
+        while not self._stopping:
+            self._full = True
+            ask = await self._loop.turn(self._shard, self._count)
+            self._full = False
+            try:
+                deliveries, read_at = await self._read(ask)
+            except BaseException as error:
+                self._loop.failed(self._shard, ask)
+                if not isinstance(error, Exception):
+                    raise
+                await self._mend(error)
+                continue
+            try:
+                self._read_at = mono()
+                await self._discard(self._loop.arrived(self._shard, ask, deliveries, read_at))
+                if self._recheck_at is not None and mono() >= self._recheck_at:
+                    await self._adopt()
+                    self._recheck_at = mono() + BLOCK if mono() < self._recheck_until else None
+                self._backoff.worked()
+            except Exception as error:  # noqa: BLE001 - whatever it is, this shard must be read
+                await self._mend(error)
+            self._is_busy = len(deliveries) == ask.count
+            self._count = self._next_count(len(deliveries), ask.count)
+
+    def _next_count(self, fetched: int, asked: int) -> int:
+        """Return how much to ask for next: twice as much after full reads in quick succession, little after a pause."""
+        if fetched < asked:
+            return self._count if fetched else _FIRST_FETCH
+        quick = mono() - self._last_full < _SOON
+        self._last_full = mono()
+        return min(self._count * 2, self._loop.most) if quick else _FIRST_FETCH
+
+    async def _mend(self, error: Exception) -> None:
+        """Wait after a failed read, create the group if needed, and settle what is pending in our name, now and a block later."""
+        self._client_id, self._read_at = 0, -math.inf
+        await asyncio.sleep(self._backoff.failed(error, unexpected=not isinstance(error, CommandBusError)))
+        self._recheck_until = mono() + self._loop.leases.lease
+        self._recheck_at = mono() + BLOCK if await self._recover() else mono()
+
+    async def _read(self, ask: Ask) -> tuple[list[Delivery], float | None]:
+        """Return what is delivered; and when the server was asked, unless it waited for work."""
+        try:
+            if not self._client_id:
+                self._client_id = await self._own_id()
+            if self._is_busy and not self._connections.confirms:  # a start that replicas confirm is one of advance.lua
+                return await self._fetch(ask)
+            request = ("XREADGROUP", "GROUP", GROUP, self._worker, "COUNT", ask.count, *(_BLOCKING if ask.blocks else ()))
+            answer: Any = await self._pipe.request(*request, "STREAMS", self._keys.ready, ">")
+        except ResponseError as error:
+            if "NOGROUP" in str(error) or "UNBLOCKED" in str(error) or "requires the key to exist" in str(error):
+                raise TransportUnavailable(f"the ready stream or its group is gone: {error}") from error
+            raise translated(error, self._connections.label) from error
+        except CONNECTION_ERRORS as error:
+            raise translated(error, self._connections.label) from error
+        entries = answer[0][1] if answer else []
+        return deliveries_of([(entry, dict(zip(fields[::2], fields[1::2], strict=True))) for entry, fields in entries]), None
+
+    async def _fetch(self, ask: Ask) -> tuple[list[Delivery], float]:
+        """Read without waiting, and start the lone commands: where the last read was full there is more."""
+        keys, count, asked = self._keys, min(ask.count, _MOST_FETCHED), mono()
+        first, self._number = self._number, self._number + count
+        limits = self._loop.limits.keys(keys)
+        limits = (*limits, keys.due) if limits else limits
+        names = (
+            keys.ready,
+            keys.active,
+            keys.lone,
+            keys.fence,
+            keys.paused,
+            keys.watched,
+            keys.rules,
+            *limits,
+            *self._loop.line.keys(keys),
+        )
+        request = ("EVALSHA", FETCH.sha, len(names), *names, GROUP, self._worker, count, first, len(limits))
+        self._unheard.append(range(first, first + count))
+        try:
+            answer: Any = await self._pipe.request(*request)
+        except NoScriptError:
+            await self._connections.script_cache.load(FETCH)
+            answer = await self._pipe.request(*request)
+        self._unheard.pop()
+        return parse_fetched(answer, self._worker, first), asked
+
+    async def _own_id(self) -> int:
+        try:
+            return int(await self._pipe.request("CLIENT", "ID"))
+        except ResponseError:
+            return -1  # not permitted, or a server that lacks it: reading works without
+
+    async def _recover(self) -> bool:
+        """Create the group if it is gone, and settle what is pending in our name."""
+        try:
+            if await ensure_ready(self._connections, self._keys):
+                # No renewal yet: it would find nothing of ours pending. What runs here is read again first, and goes on.
+                why = await why_gone(self._connections, self._keys)
+                _log.warning("%s: the consumer group was gone and is created again: %s", self._keys.ready, why)
+            else:
+                self._loop.leases.renew_soon()  # recovery must not take them for abandoned
+            await self._adopt()
+        except CommandBusError:
+            return False
+        return True
+
+    async def _adopt(self) -> None:
+        """Settle what is pending in our name without being held here.
+
+        It is not simply run: this worker may have started a command of it, and lost track of its lease since. Only what was started by a
+        fetch that was never answered is given back: no handler of it ran.
+        """
+        deliveries = await self._unknown_pending()
+        if deliveries:
+            _log.warning("%s: %d activations are ours without being held here", self._keys.ready, len(deliveries))
+            await self._discard(
+                self._loop.hand_back(self._shard, [each for each in deliveries if each.mailbox is None or each.holder])
+            )
+            others = [(each.activation, each.mailbox) for each in deliveries if each.mailbox is not None and not each.holder]
+            await self._loop.settle(self._shard, others)
+
+    async def _unknown_pending(self) -> list[Delivery]:
+        """Return activations that are pending in our name without being held here."""
+        pending: Any = await self._connections.ask(
+            lambda client: client.xpending_range(
+                self._keys.ready, GROUP, min="-", max="+", count=10_000, consumername=self._worker
+            )
+        )
+        ids = [item["message_id"].decode() for item in pending]
+        unknown = [entry for entry in ids if not self._loop.knows(self._shard, entry)]
+        if not unknown:
+            return []
+        claimed: Any = await self._connections.ask(
+            lambda client: client.xclaim(self._keys.ready, GROUP, self._worker, 0, unknown)
+        )
+        deliveries = deliveries_of([(entry, fields) for entry, fields in claimed if entry is not None and fields])
+        if self._unheard:
+            await self._find_unheard([each for each in deliveries if each.mailbox is not None])
+        return deliveries
+
+    async def _find_unheard(self, deliveries: list[Delivery]) -> None:
+        """Note which of these activations were started by a fetch whose answer was lost."""
+        if not deliveries:
+            return
+        records: Any = await self._connections.ask(
+            lambda client: client.hmget(self._keys.active, [each.mailbox or "" for each in deliveries])
+        )
+        note_unheard(deliveries, records, self._worker, self._unheard)
+
+    async def _discard(self, ticks: list[str]) -> None:
+        await delete_entries(self._connections, self._keys, ticks)

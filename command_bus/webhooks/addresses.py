@@ -1,0 +1,69 @@
+"""The addresses that a webhook may connect to: those of a name are looked up once, checked, and one of those is connected to.
+
+A name that is looked up again for the connection could have another address by then (*rebinding*). So the request goes to the address
+that was checked, and the name stays in the Host header and in the server's certificate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from typing import Final
+
+from command_bus.errors import CommandBusError
+
+__all__ = ["ForbiddenAddress", "allowed_address", "is_public"]
+
+_NAT64: Final = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
+Address = IPv4Address | IPv6Address
+
+
+class ForbiddenAddress(CommandBusError):
+    """A webhook's host has no address that may be connected to."""
+
+    code = "forbidden_address"
+
+
+async def allowed_address(host: str, port: int, *, allow_private: bool) -> str:
+    """Return an address of a host that may be connected to.
+
+    Raises:
+        ForbiddenAddress: All that it has are of this machine or of private networks, and those are not allowed.
+        OSError: The name has none.
+    """
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = [str(each[4][0]) for each in found]
+    for address in addresses:
+        if allow_private or is_public(address):
+            return address
+    raise ForbiddenAddress(
+        f"{host} has no public address, only {', '.join(dict.fromkeys(addresses))}: a webhook of an internal service needs allow_private=True"
+    )
+
+
+def is_public(address: str) -> bool:
+    """Return whether an address is of the public Internet, and so is every address that is wrapped into it."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    return all(each.is_global and not each.is_multicast for each in _unwrapped(parsed))
+
+
+def _unwrapped(address: Address) -> Iterator[Address]:
+    """Yield the address, or what it stands for: IPv4 in IPv6, in all the ways there are."""
+    if isinstance(address, IPv4Address):
+        yield address
+        return
+    if address.ipv4_mapped is not None:
+        yield address.ipv4_mapped
+        return
+    yield address
+    if address.sixtofour is not None:
+        yield address.sixtofour
+    if address.teredo is not None:
+        yield from address.teredo
+    if any(address in network for network in _NAT64) or not int(address) >> 32:
+        yield IPv4Address(int(address) & 0xFFFF_FFFF)

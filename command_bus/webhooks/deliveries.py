@@ -1,0 +1,189 @@
+"""`DeliverWebhook`: one request to one receiver, as a command of the bus.
+
+Its entity is the webhook and the entity that the event is about. So a receiver is told of one entity in order, one request at a time, and
+one that fails holds up this entity only. Retries, dead letters and pauses are those of every command.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+from command_bus.admin.events import Event
+from command_bus.clock import wall_ms
+from command_bus.errors import CommandBusError, InvalidSettings, Reject
+from command_bus.messages.message import Command, EntityId
+from command_bus.messages.policies import RetryPolicy
+from command_bus.messages.put_off import GiveUp, Snooze
+from command_bus.transport.mailboxes import SCHEDULES
+from command_bus.webhooks.record import DELIVERIES, WebhookRecord
+from command_bus.webhooks.signing import signed_headers
+from command_bus.webhooks.store import WebhookStore
+
+if TYPE_CHECKING:
+    from command_bus.webhooks.posting import Answer, Poster
+
+__all__ = ["DELAYS", "DeliverWebhook", "DeliveryFailed", "deliverer", "delivery_of", "gap_delivery", "test_delivery"]
+
+DELAYS: Final = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
+"""Seconds before the second attempt, the third, and so on: three days in all, as Standard Webhooks recommends."""
+
+_PAUSED: Final = 15.0
+_LONGEST_WAIT: Final = 86_400.0
+_SHORTEST_WAIT: Final = 1.0
+_MOST_PUT_OFF: Final = 1_000
+_GONE: Final = 410
+_BUSY: Final = (429, 503)
+_log = logging.getLogger("command_bus.webhooks")
+
+
+class DeliveryFailed(Exception):
+    """Raised for a receiver that did not take a delivery."""
+
+
+class DeliverWebhook(
+    Command[int], entity=DELIVERIES, name="command_bus.DeliverWebhook", retry=RetryPolicy(delays=DELAYS, attempts=len(DELAYS) + 1)
+):
+    """A request to a receiver; its reply is the status of HTTP, 0 if the webhook was removed meanwhile.
+
+    Attributes:
+        line: The webhook, `|`, and the entity that it is about.
+        webhook: Name of the webhook.
+        message_id: The header `webhook-id`: the same at each attempt.
+        body: What is sent.
+        forced: Whether it is sent although the webhook is paused: a test.
+    """
+
+    line: EntityId
+    webhook: str
+    message_id: str
+    body: str
+    forced: bool = False
+
+
+def delivery_of(record: WebhookRecord, event: Event, place: str) -> DeliverWebhook:
+    """Return the delivery of an event.
+
+    Args:
+        record: The webhook.
+        event: What happened.
+        place: Names the event: its shard, and its id there.
+    """
+    about = f"{event.entity_type}:{event.entity_id}" if event.entity_id else event.entity
+    if not event.entity_type and event.command_id and not event.schedule:
+        about = f"~{event.command_id}"  # without an entity nothing is in order
+    data: dict[str, Any] = {
+        name: value
+        for name in (
+            "entity_type",
+            "entity_id",
+            "command_id",
+            "name",
+            "attempt",
+            "letter_id",
+            "reason",
+            "schedule",
+            "count",
+            "delay",
+        )
+        if (value := getattr(event, name))
+    }
+    kind = f"schedule.{event.kind}" if event.schedule else f"command.{event.kind}"
+    return _delivery(record, place, about, kind, event.at_ms, data)
+
+
+def gap_delivery(record: WebhookRecord, place: str, at_ms: int) -> DeliverWebhook:
+    """Return the delivery that tells that events were lost."""
+    return _delivery(record, f"gap {place}", SCHEDULES.replace("schedules", "gaps"), "events.gap", at_ms, {})
+
+
+def test_delivery(record: WebhookRecord, token: str) -> DeliverWebhook:
+    """Return a delivery that only tests the way."""
+    made = _delivery(record, f"test {token}", f"@tests:{token}", "webhook.test", wall_ms(), {})
+    return made.model_copy(update={"forced": True})
+
+
+def _delivery(record: WebhookRecord, place: str, about: str, kind: str, at_ms: int, data: dict[str, Any]) -> DeliverWebhook:
+    digest = sha256(f"{record.name} {record.created_ms} {place}".encode()).hexdigest()
+    at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    body = json.dumps({"type": kind, "timestamp": at, "data": data}, separators=(",", ":"))
+    return DeliverWebhook(line=f"{record.name}|{about}", webhook=record.name, message_id=f"msg_{digest[:32]}", body=body)
+
+
+def deliverer(store: WebhookStore, poster: Callable[[], Poster]) -> Callable[[DeliverWebhook], Awaitable[int]]:
+    """Return the handler of deliveries."""
+
+    async def deliver(command: DeliverWebhook) -> int:
+        record = await store.recent(command.webhook)
+        if record is None:
+            return 0
+        if record.paused and not command.forced:
+            raise Snooze(_PAUSED, most=1_000_000_000, reason=f"webhook {record.name} is paused: {record.paused}")
+        if command.forced:
+            return await _tested(poster(), record, command)
+        answer = await _posted(poster(), record, command)
+        if answer.status == _GONE:
+            await store.change(record.name, _gone)
+        return _decided(answer)
+
+    return deliver
+
+
+async def _tested(poster: Poster, record: WebhookRecord, command: DeliverWebhook) -> int:
+    """Send a test: what fails is refused, and leaves no dead letter."""
+    try:
+        return _decided(await _posted(poster, record, command))
+    except (DeliveryFailed, GiveUp, Snooze) as error:
+        raise Reject(getattr(error, "reason", "") or str(error), code="webhook_test_failed") from error
+
+
+async def _posted(poster: Poster, record: WebhookRecord, command: DeliverWebhook) -> Answer:
+    """Send a request; every way in which that can fail is a failure of this delivery."""
+    import httpx
+
+    body = command.body.encode()
+    try:
+        headers = signed_headers(record.secrets, command.message_id, wall_ms() // 1000, body)
+    except InvalidSettings as error:
+        raise DeliveryFailed(error.message) from error
+    try:
+        return await poster.post(record, headers, body)
+    except TimeoutError:
+        raise DeliveryFailed(f"no answer within {record.timeout:g} s") from None
+    except CommandBusError as error:  # an address that it may not connect to
+        raise DeliveryFailed(error.message) from error
+    except (OSError, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        raise DeliveryFailed(f"the receiver cannot be reached: {type(error).__name__}: {error}") from error
+
+
+def _decided(answer: Answer) -> int:
+    """Return the status of a delivery that was taken.
+
+    Raises:
+        Snooze: The receiver asks to wait.
+        DeliveryFailed: It did not take it.
+    """
+    if 200 <= answer.status < 300:
+        return answer.status
+    if answer.status in _BUSY and answer.retry_after is not None:
+        wait = min(max(answer.retry_after, _SHORTEST_WAIT), _LONGEST_WAIT)
+        raise Snooze(wait, most=_MOST_PUT_OFF, reason=f"the receiver answered {answer.status}")
+    if 300 <= answer.status < 400:
+        raise DeliveryFailed(
+            f"the receiver answered {answer.status}, a redirect, which is not followed: put the webhook with its new URL"
+        )
+    if answer.status == _GONE:
+        raise GiveUp("the receiver answered 410: it is gone, and the webhook is paused")
+    raise DeliveryFailed(f"the receiver answered {answer.status}")
+
+
+def _gone(record: WebhookRecord | None) -> WebhookRecord | None:
+    if record is None or record.paused:
+        return record
+    _log.warning("webhook %s is paused: its receiver answered 410, gone", record.name)
+    return replace(record, paused="its receiver answered 410, gone")

@@ -1,0 +1,118 @@
+"""`Poster`: sends one request to a webhook's receiver, within all limits.
+
+No proxy of the environment, no redirect, and a new connection for each request: one that is kept for an address would be used for another
+name at the same address, whose certificate was never checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+from command_bus.errors import MissingExtra
+from command_bus.webhooks.addresses import allowed_address
+from command_bus.webhooks.record import WebhookRecord
+
+try:
+    import httpx
+except ImportError as error:  # pragma: no cover - depends on the environment
+    raise MissingExtra("webhooks need httpx: pip install 'command-bus[webhooks]'") from error
+
+__all__ = ["Answer", "Poster"]
+
+_MOST_READ: Final = 65_536
+_MOST_AT_ONCE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer of a receiver.
+
+    Attributes:
+        status: Of HTTP.
+        retry_after: Seconds that it asks to wait; None if it asks for nothing.
+    """
+
+    status: int
+    retry_after: float | None
+
+
+class Poster:
+    """Sends requests.
+
+    Args:
+        tls: Which authorities are trusted; None: those of the system's certificates.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        limits = httpx.Limits(max_connections=_MOST_AT_ONCE, max_keepalive_connections=0)
+        self._client = httpx.AsyncClient(
+            verify=tls or ssl.create_default_context(),
+            trust_env=False,
+            follow_redirects=False,
+            timeout=60.0,  # `post` has one for everything together
+            limits=limits,
+        )
+
+    async def post(self, record: WebhookRecord, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Send a body; return the answer.
+
+        Raises:
+            TimeoutError: It took longer than the webhook's timeout, with looking up, connecting and reading.
+            ForbiddenAddress: See `allowed_address`.
+            OSError, httpx.HTTPError: The receiver cannot be reached, or speaks no HTTP.
+        """
+        url = httpx.URL(record.url)
+        async with asyncio.timeout(record.timeout):
+            port = url.port or (443 if url.scheme == "https" else 80)
+            address = await allowed_address(url.host, port, allow_private=record.allow_private)
+            request = self._client.build_request(
+                "POST",
+                url.copy_with(host=address),
+                headers={
+                    **headers,
+                    "Host": url.netloc.decode("ascii"),
+                    "Content-Type": "application/json",
+                    "User-Agent": "command-bus-webhooks",
+                    "Connection": "close",
+                },
+                content=body,
+                extensions={"sni_hostname": url.raw_host.decode("ascii")},
+            )
+            response = await self._client.send(request, stream=True)
+            try:
+                await _read_some(response)
+            finally:
+                await response.aclose()
+        return Answer(response.status_code, _seconds(response.headers.get("retry-after")))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+
+async def _read_some(response: httpx.Response) -> None:
+    """Read the body, which nothing needs: a receiver that sees the connection end early may take the delivery for failed."""
+    read = 0
+    async for part in response.aiter_raw():
+        read += len(part)
+        if read > _MOST_READ:
+            return
+
+
+def _seconds(retry_after: Any) -> float | None:
+    """Return the seconds of a Retry-After header: a number, or a date."""
+    if not isinstance(retry_after, str):
+        return None
+    if retry_after.isascii() and retry_after.isdigit() and len(retry_after) < 10:
+        return float(retry_after)
+    try:
+        at = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return None
+    return max(0.0, ((at if at.tzinfo else at.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds())

@@ -1,0 +1,205 @@
+"""`Pump`: makes a delivery of each event that a webhook is to be told of. Of all processes one has the lease of a webhook's pump.
+
+The lease and the cursor are one record, written by compare-and-set with the server's time. So a pump that has lost its lease notices when
+it next writes, and what it has dispatched in between is dispatched by its successor again, under the same command ids: a duplicate.
+The cursor is written after the dispatch. Events are never read past a gap unnoticed: as long as the last event that was looked at is still
+there, none behind it was deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from command_bus.admin.events import Event
+from command_bus.bus import CommandBus
+from command_bus.errors import BusClosed, CommandBusError, IdempotencyConflict
+from command_bus.messages.outgoing import Envelope
+from command_bus.transport.tasks import end_tasks
+from command_bus.webhooks.deliveries import DeliverWebhook, delivery_of, gap_delivery
+from command_bus.webhooks.record import PumpState, WebhookRecord
+from command_bus.webhooks.store import WebhookStore
+
+__all__ = ["LEASE", "Pump", "PumpLost"]
+
+LEASE: Final = 15.0
+"""Seconds after which another process takes over from one that was lost."""
+_MOST: Final = 200
+_PAUSE: Final = 0.5
+_log = logging.getLogger("command_bus.webhooks")
+
+
+class PumpLost(Exception):
+    """Raised where another process has the lease."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """The state that this pump wrote last, and its bytes."""
+
+    state: PumpState
+    data: bytes
+
+
+class Pump:
+    """The pump of one webhook in one process.
+
+    Args:
+        bus: Whose events and commands.
+        store: Of webhooks.
+        name: Of the webhook.
+        holder: Names this process.
+        lease: Seconds of its lease.
+    """
+
+    def __init__(self, bus: CommandBus, store: WebhookStore, name: str, holder: str, *, lease: float = LEASE) -> None:
+        self._bus = bus
+        self._store = store
+        self._name = name
+        self._holder = holder
+        self._lease = lease
+
+    async def run(self) -> None:
+        """Take the lease if it is free, and pump until the bus closes, the webhook is removed, or another has the lease.
+
+        Raises:
+            CommandBusError: As reading events.
+        """
+        data, state = await self._store.state(self._name)
+        if data is None or state is None or (state.holder != self._holder and await self._store.notes.now_ms() < state.until_ms):
+            return
+        held = _Held(state, data)
+        try:
+            await self._write(held, state)
+            await self._pump(held)
+        except (PumpLost, BusClosed):
+            return
+
+    async def release(self) -> None:
+        """Give up the lease, so that another need not wait for its end."""
+        data, state = await self._store.state(self._name)
+        if data is not None and state is not None and state.holder == self._holder:
+            await self._store.set_state(self._name, data, replace(state, holder="", until_ms=0))
+
+    async def _pump(self, held: _Held) -> None:
+        async with aclosing(_Pages(self._bus.events(after=held.state.cursor), self._lease / 3)) as pages:
+            while (page := await pages.next()) is not None:
+                if not page:
+                    await self._write(held, held.state)
+                    continue
+                record = await self._store.recent(self._name)
+                if record is None:
+                    return
+                await self._deliver(held, record, page)
+
+    async def _deliver(self, held: _Held, record: WebhookRecord, page: list[Event]) -> None:
+        """Dispatch the deliveries of a page, then write the cursor behind it."""
+        state = held.state
+        deliveries: list[DeliverWebhook] = []
+        if await self._has_gap(state.cursor):
+            now = await self._store.notes.now_ms()
+            _log.warning(
+                "webhook %s: events were deleted before they were looked at: watch them with a larger `kept`", self._name
+            )
+            state = replace(state, gaps=state.gaps + 1, gap_ms=now)
+            deliveries.append(gap_delivery(record, state.cursor, page[0].at_ms))
+        before = state.cursor
+        for event in page:
+            if record.wants(event):
+                deliveries.append(delivery_of(record, event, _place(before, event.cursor)))
+            before = event.cursor
+        await self._dispatch(held, record, deliveries)
+        await self._write(held, replace(state, cursor=before, events=state.events + len(deliveries)))
+
+    async def _has_gap(self, cursor: str) -> bool:
+        return any(await self._bus.transport.operator.events.lost(cursor.split(",")))
+
+    async def _dispatch(self, held: _Held, record: WebhookRecord, deliveries: list[DeliverWebhook]) -> None:
+        """Dispatch until all are accepted, in their order; ones that were before are duplicates."""
+        envelopes = [Envelope(each, command_id=each.message_id, retry=record.retry) for each in deliveries]
+        while envelopes:
+            result = await self._bus.dispatch_batch(envelopes)
+            refused = [
+                outcome.error
+                for outcome in result.outcomes
+                if outcome.error and not isinstance(outcome.error, IdempotencyConflict)
+            ]
+            if not refused:
+                return
+            _log.warning("webhook %s waits: its deliveries are not accepted: %s", self._name, refused[0])
+            await asyncio.sleep(_PAUSE)
+            await self._write(held, held.state)
+
+    async def _write(self, held: _Held, state: PumpState) -> None:
+        """Write the state with a new lease.
+
+        Raises:
+            PumpLost: Another has written meanwhile.
+        """
+        until = await self._store.notes.now_ms() + int(self._lease * 1000)
+        state = replace(state, holder=self._holder, until_ms=until)
+        if not await self._store.set_state(self._name, held.data, state):
+            raise PumpLost(self._name)
+        held.state, held.data = state, state.pack()
+
+
+def _place(before: str, after: str) -> str:
+    """Return what names an event for good: its shard, and its id there. Its cursor depends on what was read of other shards before."""
+    for shard, (old, new) in enumerate(zip(before.split(","), after.split(","), strict=True)):
+        if old != new:
+            return f"{shard}-{new}"
+    return after
+
+
+class _Pages:
+    """Reads events, and gives those that are there, or nothing after some seconds without one.
+
+    Args:
+        events: Are read.
+        patience: Those seconds.
+    """
+
+    def __init__(self, events: AsyncIterator[Event], patience: float) -> None:
+        self._events = events
+        self._patience = patience
+        self._read: asyncio.Queue[Event | None] = asyncio.Queue(_MOST)
+        self._error: CommandBusError | None = None
+        self._reader = asyncio.get_running_loop().create_task(self._run(), name="command_bus.webhooks events")
+
+    async def next(self) -> list[Event] | None:
+        """Return some events; none after a while; None when there will be no more."""
+        try:
+            async with asyncio.timeout(self._patience):
+                first = await self._read.get()
+        except TimeoutError:
+            return []
+        if first is None:
+            if self._error is not None:
+                raise self._error
+            return None
+        page = [first]
+        while len(page) < _MOST and not self._read.empty():
+            event = self._read.get_nowait()
+            if event is None:
+                self._read.put_nowait(None)  # for the next time
+                break
+            page.append(event)
+        return page
+
+    async def aclose(self) -> None:
+        """Read no more."""
+        await end_tasks([self._reader])
+
+    async def _run(self) -> None:
+        events: Any = self._events
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    await self._read.put(event)
+        except CommandBusError as error:
+            self._error = error
+        await self._read.put(None)

@@ -1,0 +1,242 @@
+"""The record of a webhook: what it is told, where, and how; and how far its pump has come."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, get_args
+from urllib.parse import urlsplit
+
+from command_bus.admin.events import Event, EventKind
+from command_bus.clock import duration_fault
+from command_bus.errors import InvalidSettings
+from command_bus.messages.message import check_entity_type
+from command_bus.messages.policies import RetryPolicy
+from command_bus.transport.mailboxes import SCHEDULES
+from command_bus.webhooks.signing import checked_secret
+
+__all__ = ["DELIVERIES", "PumpState", "WebhookInfo", "WebhookRecord", "checked_name", "checked_record"]
+
+DELIVERIES: Final = "webhook"
+"""The entity type of deliveries. What happens to them is never told to a webhook: it would never end."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_LONGEST_URL: Final = 2_000
+_LONGEST_TIMEOUT: Final = 60.0
+_MOST_SECRETS: Final = 5
+_MOST_DELAYS: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRecord:
+    """A webhook as it is stored."""
+
+    name: str
+    url: str
+    kinds: tuple[str, ...]
+    entity_types: tuple[str, ...]
+    secrets: tuple[str, ...]
+    timeout: float
+    allow_http: bool
+    allow_private: bool
+    retries: tuple[float, ...] | None
+    created_ms: int
+    paused: str = ""
+
+    @property
+    def retry(self) -> RetryPolicy | None:
+        """How a delivery is tried again; None: as its class says."""
+        if self.retries is None:
+            return None
+        return RetryPolicy(delays=self.retries, attempts=len(self.retries) + 1) if self.retries else RetryPolicy(attempts=1)
+
+    def wants(self, event: Event) -> bool:
+        """Return whether it is told of an event."""
+        if event.kind not in self.kinds or event.entity_type == DELIVERIES:
+            return False
+        if event.schedule:
+            return SCHEDULES in self.entity_types
+        return not self.entity_types or event.entity_type in self.entity_types
+
+    def pack(self) -> bytes:
+        """Return its bytes."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def unpack(cls, data: bytes) -> WebhookRecord:
+        """Return the record that these bytes are.
+
+        Raises:
+            InvalidSettings: They are none, or of a later release.
+        """
+        try:
+            fields: dict[str, Any] = json.loads(data)
+            for name in ("kinds", "entity_types", "secrets"):
+                fields[name] = tuple(fields[name])
+            fields["retries"] = None if fields["retries"] is None else tuple(fields["retries"])
+            return cls(**fields)
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidSettings(
+                "the record of a webhook cannot be read: remove it, or use the release that wrote it"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class PumpState:
+    """The place that the deliveries of a webhook have come to.
+
+    Attributes:
+        cursor: Behind the last event that was looked at.
+        holder: The pump that has the lease; empty: none.
+        until_ms: When that ends, by the server's time.
+        events: How many events became deliveries.
+        gaps: How often events were deleted before they were looked at.
+        gap_ms: When that was noticed last; 0: never.
+    """
+
+    cursor: str
+    holder: str = ""
+    until_ms: int = 0
+    events: int = 0
+    gaps: int = 0
+    gap_ms: int = 0
+
+    def pack(self) -> bytes:
+        """Return its bytes."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def unpack(cls, data: bytes) -> PumpState:
+        """Return the state that these bytes are; fields of a later release are left out."""
+        fields = json.loads(data)
+        return cls(**{name: fields[name] for name in cls.__slots__ if name in fields})
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookInfo:
+    """A webhook, for operators. Its secrets are not shown.
+
+    Attributes:
+        name: Its name.
+        url: Where it is sent to.
+        kinds: The kinds of events that it is told of.
+        entity_types: Of these types; empty: of all.
+        timeout: Seconds for a request.
+        secrets: How many sign.
+        paused: Why nothing is sent; empty: it is.
+        events: How many events became deliveries.
+        gaps: How often events were deleted before its pump had looked at them: watch them with a larger `kept`.
+        gap_ms: When that was noticed last; 0: never.
+        pump: The process that has the lease; empty: none has.
+    """
+
+    name: str
+    url: str
+    kinds: tuple[str, ...]
+    entity_types: tuple[str, ...]
+    timeout: float
+    secrets: int
+    paused: str
+    events: int
+    gaps: int
+    gap_ms: int
+    pump: str
+
+    @classmethod
+    def of(cls, record: WebhookRecord, state: PumpState | None, now_ms: int) -> WebhookInfo:
+        """Return what a record and its pump's state say."""
+        known = state or PumpState("")
+        return cls(
+            record.name,
+            record.url,
+            record.kinds,
+            record.entity_types,
+            record.timeout,
+            len(record.secrets),
+            record.paused,
+            known.events,
+            known.gaps,
+            known.gap_ms,
+            known.holder if known.until_ms > now_ms else "",
+        )
+
+
+def checked_name(name: str) -> str:
+    """Return a webhook's name.
+
+    Raises:
+        InvalidSettings: It cannot be one.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidSettings(f"webhook {name!r}: 1 to 64 of letters, digits, '_', '.' and '-'")
+    return name
+
+
+def checked_record(
+    name: str,
+    url: str,
+    *,
+    kinds: Collection[str],
+    entity_types: Collection[str],
+    secrets: Sequence[str],
+    timeout: float,
+    retries: Sequence[float] | None,
+    allow_http: bool,
+    allow_private: bool,
+    created_ms: int,
+) -> WebhookRecord:
+    """Return the record of a webhook.
+
+    Raises:
+        InvalidSettings: Something of it is not what it may be.
+        InvalidCommand: One is no entity type.
+    """
+    wanted = {kinds} if isinstance(kinds, str) else set(kinds)
+    unknown = sorted(wanted - set(get_args(EventKind)))
+    if not wanted or unknown:
+        raise InvalidSettings(f"kinds: {', '.join(unknown) or 'none is named'}: give some of {', '.join(get_args(EventKind))}")
+    types = {entity_types} if isinstance(entity_types, str) else set(entity_types)
+    if DELIVERIES in types:
+        raise InvalidSettings(f"entity_types: {DELIVERIES!r} are the deliveries themselves, which no webhook is told of")
+    if not 1 <= len(secrets) <= _MOST_SECRETS:
+        raise InvalidSettings(f"{len(secrets)} secrets: 1 to {_MOST_SECRETS}, the newest first")
+    if (fault := duration_fault(timeout)) is not None or timeout > _LONGEST_TIMEOUT:
+        raise InvalidSettings(f"timeout {fault or f'is at most {_LONGEST_TIMEOUT:g} seconds'}")
+    record = WebhookRecord(
+        name=checked_name(name),
+        url=_checked_url(url, allow_http=allow_http),
+        kinds=tuple(sorted(wanted)),
+        entity_types=tuple(sorted(each if each == SCHEDULES else check_entity_type(each) for each in types)),
+        secrets=tuple(map(checked_secret, secrets)),
+        timeout=float(timeout),
+        allow_http=allow_http,
+        allow_private=allow_private,
+        retries=None if retries is None else tuple(retries[:_MOST_DELAYS]),
+        created_ms=created_ms,
+    )
+    _ = record.retry  # checks the delays
+    return record
+
+
+def _checked_url(url: str, *, allow_http: bool) -> str:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        parts, host, port = urlsplit(""), None, None
+    fault = None
+    if len(url) > _LONGEST_URL or not url.isprintable() or " " in url or not host or port == 0:
+        fault = f"is no URL of a web server, of at most {_LONGEST_URL:,} characters"
+    elif parts.scheme == "http" and not allow_http:
+        fault = "is not https: what is sent could be read and changed on its way (allow_http=True allows it)"
+    elif parts.scheme not in ("http", "https"):
+        fault = "begins with https://"
+    elif "@" in parts.netloc:
+        fault = "has no user and password: the signature says who sends"
+    elif parts.fragment:
+        fault = "has no fragment: it would not be sent"
+    if fault is not None:
+        raise InvalidSettings(f"url of a webhook {fault}")
+    return url

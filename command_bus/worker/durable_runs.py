@@ -1,0 +1,142 @@
+"""`DurableRuns`: the durable handlers of one worker: what they find stored, and how their commands end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from command_bus.durable.compensation import CompensationFailed, compensate, has_to_compensate, is_compensating, note_ending
+from command_bus.durable.endings import Ending, pack_ending, unpack_ending
+from command_bus.durable.names import ENDING
+from command_bus.durable.run import DurableRun, RunLost, RunTools, Threads
+from command_bus.errors import CommandBusError
+from command_bus.messages.durable import Suspended
+from command_bus.sending.children import Children
+from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope
+from command_bus.serialization.limits import Limits
+from command_bus.serialization.protection import Protection
+from command_bus.transport.durable import SideRecords
+from command_bus.transport.marks import reply_in
+from command_bus.transport.steps import Cause, DeadLetterStep, Done, GiveBack, Lease, Step
+from command_bus.worker.bindings import as_durable
+from command_bus.worker.decisions import Decisions
+from command_bus.worker.reports import RunReports
+from command_bus.worker.runnable import Runnable
+
+__all__ = ["DurableRuns"]
+
+
+class DurableRuns:
+    """Begins and ends the runs of durable handlers.
+
+    Args:
+        records: Side records.
+        children: Makes what sends the calls of one run, given the command's id and its mailbox.
+        decisions: The rules.
+        limits: Of values.
+        protection: Encrypts, or None.
+    """
+
+    def __init__(
+        self,
+        records: SideRecords,
+        children: Callable[[str, str], Children],
+        decisions: Decisions,
+        *,
+        limits: Limits,
+        protection: Protection | None,
+    ) -> None:
+        self._records = records
+        self._children = children
+        self._decisions = decisions
+        self._limits = limits
+        self._protection = protection
+
+    async def begin(self, lease: Lease, run: Runnable, task: asyncio.Task[Any] | None, threads: Threads) -> DurableRun:
+        """Read what earlier runs of a command have stored."""
+        run.envelope = as_durable(run.envelope)
+        command_id = run.envelope.command_id
+        fields = await self._records.read(lease, command_id)
+        tools = RunTools(
+            self._records,
+            self._children(command_id, lease.mailbox),
+            self._limits,
+            *self._cipher(run.envelope),
+            threads,
+        )
+        run.durable = durable = DurableRun(tools, lease, command_id, run.started, fields, task)
+        return durable
+
+    def reports(self, lease: Lease, run: Runnable) -> RunReports:
+        """Return what stores what one run of a handler reports, durable or not."""
+        is_sealed = self._protection is not None and run.envelope.flags & ENCRYPTED
+        return RunReports(
+            self._records,
+            lease,
+            run.envelope.command_id,
+            run.started,
+            seal=self._cipher(run.envelope)[0] if is_sealed else None,
+            is_durable=run.durable is not None,
+        )
+
+    def _cipher(self, envelope: WireEnvelope) -> tuple[Callable[[str, bytes], bytes], Callable[[str, bytes], bytes]]:
+        """Return what encrypts and decrypts the values of a command: nothing, unless its payload is encrypted."""
+        protection = self._protection
+        if protection is None or not envelope.flags & ENCRYPTED:
+            return _as_it_is, _as_it_is
+        command_id = envelope.command_id
+        return (
+            lambda name, data: protection.sealed(command_id, name, data),
+            lambda name, data: protection.unsealed(command_id, name, data),
+        )
+
+    async def end(self, run: Runnable, durable: DurableRun, step: Step | None) -> Step | None:
+        """Return how a command ends: suspended, as it is, or once it is compensated; None if another worker has its lease."""
+        if isinstance(step, Done) and step.status == "completed":
+            return step
+        if (
+            isinstance(step, GiveBack)
+            and durable.ended_waiting
+            and run.interrupted is not None
+            and run.interrupted.cause is Cause.STOPPING
+        ):
+            return GiveBack(counts=False)  # a deploy takes no attempt from a wait
+        if not isinstance(step, Done | DeadLetterStep):
+            return step
+        if not is_compensating(durable):
+            if not has_to_compensate(durable):
+                return step
+            durable.suspension = None
+            try:
+                await note_ending(durable, _ending_of(step))
+            except RunLost:
+                return None
+        return await self.compensated(run, durable)
+
+    async def compensated(self, run: Runnable, durable: DurableRun) -> Step | None:
+        """Undo what a command did; return how it ends then, None if another worker has its lease."""
+        try:
+            ending = unpack_ending(durable.fields[ENDING])
+            await durable.running(compensate(durable))
+        except Suspended:
+            assert durable.suspension is not None  # noqa: S101 - who raises it has set it
+            return durable.suspension
+        except RunLost:
+            return None
+        except (CompensationFailed, CommandBusError) as error:
+            return self._decisions.uncompensated(run, error)
+        return self._decisions.ending(run, ending)
+
+
+def _as_it_is(name: str, data: bytes) -> bytes:
+    del name
+    return data
+
+
+def _ending_of(step: Done | DeadLetterStep) -> bytes:
+    """Return what is kept of the step that settles a command, while it is compensated."""
+    reply = reply_in(step.left.mark) or b""
+    if isinstance(step, DeadLetterStep):
+        return pack_ending(Ending("dead_lettered", reply, step.record, step.left.follow_ups))
+    return pack_ending(Ending(step.status, reply, b"", step.left.follow_ups))

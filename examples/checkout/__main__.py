@@ -1,0 +1,61 @@
+"""Orders over three services, with payments and approvals: the exit code is 0 if everything took effect as it must, 1 if anything is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections import Counter
+from pathlib import Path
+
+from redis.exceptions import RedisError
+from rich.console import Console
+
+from command_bus import CommandBusError
+from examples.checkout.run import Options, run
+from examples.flights.fleet import WorkerEnded
+from examples.flights.stage import Stalled
+from examples.flights.verdict import print_verdict
+
+__all__ = ["main"]
+
+_OUT = Path(__file__).parent / "out"
+
+
+def _options(words: list[str] | None) -> Options:
+    parser = argparse.ArgumentParser(prog="python -m examples.checkout", description=__doc__)
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, metavar="S", help="for which orders come in (default: %(default)s)"
+    )
+    parser.add_argument("--rate", type=float, default=5.0, metavar="N", help="orders a second (default: %(default)s)")
+    parser.add_argument("--period", type=float, default=1.0, metavar="S", help="seconds between two kills (default: %(default)s)")
+    parser.add_argument("--url", help="the server (default: COMMAND_BUS_URL, REDIS_URL, else an embedded one)")
+    parser.add_argument(
+        "--out", type=Path, default=_OUT, metavar="DIR", help="where books and logs go (default: examples/checkout/out)"
+    )
+    return Options(**vars(parser.parse_args(words)))
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run the example and print the result."""
+    options = _options(words)
+    console = Console(highlight=False)
+    try:
+        result = asyncio.run(run(options, console))
+    except (CommandBusError, RedisError, Stalled, WorkerEnded) as error:
+        console.print(f"[bold red]{type(error).__name__}[/]: ", end="")
+        console.print(str(error), markup=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("[yellow]interrupted; the workers are stopped and the run's keys removed[/]")
+        return 130
+    print_verdict(console, result.checks)
+    for end, count in Counter(result.ends.values()).most_common():
+        console.print(f"{count:4} orders: {end}", markup=False)
+    console.print(f"{result.seconds:.1f} s, {result.orders} orders, {result.killed} workers killed; {result.server}")
+    console.print("[bold green]Everything agrees.[/]" if result.right else "[bold red]Something is wrong, see above.[/]")
+    return 0 if result.right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,307 @@
+"""The pages that are read, on a live bus with trouble in it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Coroutine
+from contextvars import ContextVar
+from html import escape
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from command_bus import CommandBus, HandlerRegistry
+from command_bus.dashboard import dashboard
+from command_bus.dashboard.app import PAGES
+from command_bus.dashboard.guard import HEADERS
+from command_bus.transport.redis.connection.pipe import Pipe
+from tests.dashboard.conftest import Browser, inputs, told, users_by_header
+from tests.dashboard.troubled_shop import Deposit, Shop
+
+pytestmark = [pytest.mark.server, pytest.mark.asyncio(loop_scope="module")]
+
+READ = [
+    "/",
+    "/?state=parked",
+    "/entities",
+    "/entities?q=a-1",
+    "/entities?type=order",
+    "/entities?state=limited",
+    "/entity?type=order&id=o-1001",
+    "/entity?type=report&id=ledger",
+    "/entity?type=basket&id=b-5",
+    "/entity?type=account&id=idle",
+    "/letters",
+    "/letters?name=Mail&parked=no",
+    "/command?id=charge-1003",
+    "/command?id=charge-1001",
+    "/command?id=export-11",
+    "/command?id=checkout-5",
+    "/command?id=later-1",
+    "/workers",
+    "/schedules?name=nightly-ledger",
+    "/limits?name=partner",
+    "/throughput",
+    "/history?name=Mail&status=completed",
+    "/audit",
+]
+MOST_ROUNDS = 5
+
+
+@pytest.mark.parametrize("path", READ)
+async def test_every_page_can_be_read(vera: Browser, path: str) -> None:
+    page = await vera.page(path)
+    assert "<h1" in page
+    assert "4111111111111111" not in page
+    assert not re.search(r"<script(?![^>]* src=)|<style| style=| on[a-z]+=", page)
+
+
+async def test_every_page_is_among_them() -> None:
+    assert {path.partition("?")[0] for path in READ} >= PAGES.keys() - {"/letter", "/search", "/live"}
+
+
+async def test_what_stands_still_is_there_with_its_reasons(vera: Browser) -> None:
+    text = told(await vera.page("/"))
+    for reason in (
+        "account:a-17 was paused: the customer disputes a booking",
+        "OSError: the card reader of Lisbon does not answer for card •••••• (failed, 3 times)",
+        "no live worker handles Refund",
+        "limit partner[acme]: free when one ends",
+        "waits for the signal approved",
+        "attempt 1 failed; the next in 6 min",
+    ):
+        assert reason in text, reason
+    only = told(await vera.page("/?state=parked"))
+    assert "order:o-1001" in only
+    assert "account:a-17" not in only
+
+
+async def test_an_entity_shows_its_line_and_its_story(vera: Browser) -> None:
+    text = told(await vera.page("/entity?type=order&id=o-1001"))
+    assert "Parked by a dead letter" in text
+    assert text.index("Line") < text.index("charge-1001") < text.index("Story")
+    story = text.partition("Story")[2]
+    for what in (
+        "parked Charge attempt 3",
+        "retried Charge attempt 2, again in 40 ms",
+        "started Charge attempt 1",
+        "accepted Charge",
+    ):
+        assert what in story
+    assert "Nothing waits or runs" in told(await vera.page("/entity?type=account&id=idle"))
+
+
+async def test_a_command_shows_progress_log_steps_and_its_end(vera: Browser) -> None:
+    running = told(await vera.page("/command?id=export-11"))
+    assert "40 % rows of month 11" in running
+    assert "opened the ledger rows=120000" in running
+    assert "step reserve" in told(await vera.page("/command?id=checkout-5"))
+    assert '"charged 100"' in told(await vera.page("/command?id=charge-1003"))
+    assert "nothing is known of a command" in told(await vera.page("/command?id=nope", 404))
+
+
+async def test_a_letter_shows_cause_payload_attempts_and_others(vera: Browser) -> None:
+    page = await vera.page("/letters?name=Charge")
+    text = told(await vera.page(re.findall(r'href="(/letter\?[^"]*)"', page)[0]))
+    assert '"card": "••••••"' in text
+    assert "for card ••••••" in text
+    assert len(re.findall(r"retried", text)) == 2
+    assert "Others that failed so" in text
+    mail = told(await vera.page(re.findall(r'href="(/letter\?[^"]*)"', await vera.page("/letters?name=Mail"))[0]))
+    assert '"subject": "••••••"' in mail
+    assert '"address": "c.example"' in mail
+
+
+async def test_pages_of_letters_go_on(troubled: tuple[CommandBus, Shop], vera: Browser) -> None:
+    first = await troubled[0].dead_letters.page(limit=3)
+    second = await troubled[0].dead_letters.page(limit=3, cursor=first.cursor)
+    assert [len(first.letters), len(second.letters)] == [3, 3]
+    assert first.letters[-1].failed_ms >= second.letters[0].failed_ms
+    rest = told(await vera.page(f"/letters?cursor={second.cursor}"))
+    assert str(second.letters[-1].entity) not in rest
+    assert "not the cursor of a page" in told(await vera.page("/letters?cursor=nonsense", 400))
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("charge-1003", "/command?id=charge-1003"),
+        ("order:o-1001", "/entity?type=order&id=o-1001"),
+        ("o-100", "/entities?q=o-100"),
+        ("", "/entities"),
+    ],
+)
+async def test_the_search_leads_to_what_is_named(vera: Browser, text: str, path: str) -> None:
+    answer = await vera.get("/search", params={"q": text})
+    assert (answer.status_code, answer.headers["location"]) == (303, path)
+
+
+async def test_entities_are_found_by_a_part_of_their_ids(vera: Browser) -> None:
+    rows = (await vera.page("/entities?q=o-100")).partition("<tbody>")[2].partition("</tbody>")[0]
+    assert ("order:o-1001" in rows, "order:o-1002" in rows, "shop:" in rows) == (True, True, False)
+
+
+async def test_a_filter_finds_what_it_says(vera: Browser) -> None:
+    history = told(await vera.page("/history?name=Mail&status=completed"))
+    assert "customer:c-0" in history
+    assert "dead lettered" not in history.partition("Attempts")[2]
+    assert "No dead letter matches" in told(await vera.page("/letters?reason=expired"))
+    assert "since='soon'" in told(await vera.page("/letters?since=soon", 400))
+
+
+async def test_who_may_only_look_sees_no_acts(vera: Browser, otto: Browser, ada: Browser) -> None:
+    def acts(page: str) -> set[str]:
+        return set(re.findall(r"/act\?act=([a-z.]+)", page))
+
+    path = "/entity?type=order&id=o-1001"
+    assert acts(await vera.page(path)) == set()
+    operators = {"entity.pause", "entity.drain", "letter.replay", "letter.edit", "letter.discard"}
+    assert acts(await otto.page(path)) == operators
+    assert acts(await ada.page(path)) == operators | {"entity.purge"}
+
+
+HOSTILE = '"><script>alert(1)</script>\u202e\n{{7*7}}/../%2e%2e'
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/entities?q={}", "/entities?type={}", "/entities?state={}", "/entity?type=order&id={}", "/letters?name={}", "/letters?type={}&id={}",
+        "/history?name={}", "/schedules?q={}", "/?state={}", "/search?q={}", "/audit?x={}",
+    ],
+)  # fmt: skip
+async def test_hostile_text_in_an_address_is_text(vera: Browser, path: str) -> None:
+    answer = await vera.get(path.replace("{}", quote(HOSTILE, safe="")), follow_redirects=True)
+    assert answer.status_code in (200, 400, 404)
+    assert "<script>" not in answer.text
+
+
+async def test_165_hostile_text_on_the_bus_is_text(troubled: tuple[CommandBus, Shop], vera: Browser) -> None:
+    bus, _ = troubled
+    await bus.entity("account", HOSTILE).pause(HOSTILE)
+    await bus.dispatch(Deposit(account_id=HOSTILE, amount=1), command_id=f"id-{HOSTILE}", headers={"x": HOSTILE})
+    await bus.dispatch_raw("order", HOSTILE, "Unheard/Of", {HOSTILE: HOSTILE})
+    for path in (
+        "/",
+        "/entities",
+        f"/entity?type=account&id={quote(HOSTILE, safe='')}",
+        f"/entity?type=order&id={quote(HOSTILE, safe='')}",
+        f"/command?id={quote(f'id-{HOSTILE}', safe='')}",
+    ):
+        page = await vera.page(path)
+        assert "<script>" not in page, path
+        assert escape("<script>alert(1)</script>") in page, path
+    await bus.entity("account", HOSTILE).resume()
+    await bus.entity("order", HOSTILE).purge()
+
+
+async def test_a_mounted_dashboard_stays_below_its_path(app: Any) -> None:
+    browser = Browser(Starlette(routes=[Mount("/ops", app)]), "ada")
+    page = await browser.page("/ops/")
+    assert {each for each in re.findall(r'(?:href|src|action)="([^"]*)"', page) if not each.startswith(("/ops/", "#"))} == set()
+    form = await browser.page("/ops/act?act=entity.resume&type=account&id=mounted")
+    done = await browser.post("/ops/act", {**inputs(form), "why": "test"})
+    assert (done.status_code, done.headers["location"]) == (303, "/ops/entity?type=account&id=mounted")
+    assert "Path=/ops" in done.headers["set-cookie"]
+    assert (await browser.get("/ops/static/dashboard.js")).headers["content-type"].startswith("text/javascript")
+
+
+async def test_a_bus_that_is_not_open_is_opened_by_the_first_request(troubled: tuple[CommandBus, Shop]) -> None:
+    bus = CommandBus(troubled[0].url, namespace=troubled[0].settings.namespace, registry=HandlerRegistry())
+    browser = Browser(dashboard(bus, users=users_by_header()), "vera")
+    assert "order:o-1001" in await browser.page("/")
+    await bus.close()
+
+
+async def test_a_server_that_does_not_answer_is_told_of(troubled: tuple[CommandBus, Shop]) -> None:
+    bus = CommandBus("redis://127.0.0.1:1", registry=HandlerRegistry(), dispatch_timeout=0.1)
+    answer = await Browser(dashboard(bus, users=users_by_header()), "vera").get("/")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert "The server does not answer" in told(answer.text)
+
+
+async def test_every_answer_tells_the_browser_what_it_must_not_do(vera: Browser) -> None:
+    for path in ("/", "/nothing-here", "/static/dashboard.css", "/static/../app.py"):
+        answer = await vera.get(path)
+        assert {name: answer.headers.get(name) for name in HEADERS} == dict(HEADERS)
+    assert (await vera.get("/nothing-here")).status_code == 404
+    assert "'unsafe" not in HEADERS["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/letters?cursor=1-2", "/letters?since=soon", "/entities?cursor=x", "/entities?type=a/b", "/audit?cursor=x", "/history?cursor=1-1",
+        "/history?type=a%20b&id=1", "/entity?type=order&id=o&before=x", "/limits?name=%00", "/entity?type=%2A&id=1",
+    ],
+)  # fmt: skip
+async def test_168_what_cannot_be_read_says_what_it_should_be(vera: Browser, path: str) -> None:
+    answer = await vera.get(path)
+    assert answer.status_code in (400, 404), told(answer.text)
+    assert "To what stands still" in told(answer.text)
+
+
+async def test_168_what_is_too_long_is_refused(vera: Browser) -> None:
+    assert (await vera.get("/entities", params={"q": "x" * 9000})).status_code == 414
+    assert (await vera.get("/entity?type=order")).status_code == 404
+    assert (await vera.get("/command")).status_code == 404
+
+
+_COUNTED: ContextVar[bool] = ContextVar("counted", default=False)
+"""Whether a request is made for what is counted: workers share the process."""
+
+
+class Rounds:
+    """Lets requests to the server go in step: all that are asked for at a moment leave together, and what follows from them comes later."""
+
+    def __init__(self) -> None:
+        self.rounds = self.requests = 0
+        self.waiting: list[asyncio.Future[None]] = []
+        self.under_way = 0
+
+    def wrapped(self, method: Any) -> Any:
+        async def stepped(*args: Any, **options: Any) -> Any:
+            if not _COUNTED.get():
+                return await method(*args, **options)
+            turn = asyncio.get_running_loop().create_future()
+            self.waiting.append(turn)
+            await turn
+            try:
+                return await method(*args, **options)
+            finally:
+                self.under_way -= 1
+
+        return stepped
+
+    async def during(self, work: Coroutine[Any, Any, str]) -> str:
+        """Do some work in rounds."""
+        _COUNTED.set(True)
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            for _ in range(50):  # what the last round has answered goes as far as it can
+                await asyncio.sleep(0)
+            if self.under_way or not self.waiting:
+                await asyncio.sleep(0.001)
+                continue
+            going, self.waiting = self.waiting, []
+            self.rounds, self.requests, self.under_way = self.rounds + 1, self.requests + len(going), len(going)
+            for turn in going:
+                turn.set_result(None)
+        return await task
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
+    counting = Rounds()
+    monkeypatch.setattr(Pipe, "request", counting.wrapped(Pipe.request))
+    return counting
+
+
+@pytest.mark.parametrize("path", READ)
+async def test_a_page_waits_for_the_server_five_times_at_most(vera: Browser, rounds: Rounds, path: str) -> None:
+    await rounds.during(vera.page(path))
+    assert 1 <= rounds.rounds <= MOST_ROUNDS, (rounds.rounds, rounds.requests)

@@ -1,0 +1,178 @@
+"""Parts of the dashboard without a server: masking, words, plots, figures, shared reads."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from uuid import UUID
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from command_bus.admin.events import Event
+from command_bus.admin.trends import TrendPoint
+from command_bus.dashboard.masking import HIDDEN, MASK, Masking
+from command_bus.dashboard.pages.attempts import attempts_of
+from command_bus.dashboard.pages.throughput import quantiles, rates
+from command_bus.dashboard.plots import Line, bars, line_plot, nice_top
+from command_bus.dashboard.shared_reads import SharedReads
+from command_bus.dashboard.words import TONES, ago, count, span, stamp, tone, when
+
+PAYLOAD = {
+    "card": "4111-1111",
+    "who": {"Card": "5500-0000", "name": "Ann"},
+    "rows": [{"card": "3400-0000"}, 2],
+    "at": datetime(2026, 11, 23, tzinfo=UTC),
+    "cents": Decimal("19.99"),
+    "id": UUID(int=7),
+    "raw": b"\x00\xff",
+    "wait": timedelta(seconds=90),
+}
+
+
+def test_masked_fields_are_hidden_at_any_depth() -> None:
+    shown = Masking(["card"]).shown("Charge", PAYLOAD)
+    assert not [secret for secret in ("4111", "5500", "3400") if secret in shown]
+    assert shown.count(MASK) == 3
+    assert '"name": "Ann"' in shown
+    assert "4111" not in Masking(["Charge.card"]).shown("Charge", PAYLOAD)
+    assert "4111" in Masking(["Refund.card"]).shown("Charge", PAYLOAD)
+
+
+def test_masked_values_are_hidden_in_errors() -> None:
+    masking = Masking(["card"])
+    assert masking.text("Charge", PAYLOAD, "no 4111-1111, nor 3400-0000") == f"no {MASK}, nor {MASK}"
+    assert masking.text("Charge", None, "no 4111-1111") == HIDDEN
+    assert Masking().text("Charge", None, "no 4111-1111") == "no 4111-1111"
+    assert masking.headers({"CARD": "4111", "x": "1"}) == {"CARD": MASK, "x": "1"}
+
+
+def test_an_edited_payload_keeps_what_was_not_changed() -> None:
+    import json
+
+    masking = Masking(["card"])
+    shown = json.loads(masking.shown("Charge", PAYLOAD))
+    assert masking.edited("Charge", PAYLOAD, shown) == PAYLOAD
+    shown["who"]["name"] = "Bob"
+    shown["cents"] = "20.00"
+    edited = masking.edited("Charge", PAYLOAD, shown)
+    assert edited == {**PAYLOAD, "who": {"Card": "5500-0000", "name": "Bob"}, "cents": "20.00"}
+    assert isinstance(edited["at"], datetime)
+    shown["card"] = "4222"
+    assert masking.edited("Charge", PAYLOAD, shown)["card"] == "4222"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (None, ""),
+        (0.012, "12 ms"),
+        (1.26, "1.3 s"),
+        (59, "59 s"),
+        (61, "1 min 1 s"),
+        (3600, "1 h"),
+        (90_061, "1 d 1 h"),
+        (-3, "0 ms"),
+        (0, "0 s"),
+    ],
+)
+def test_spans_are_read_by_people(seconds: float | None, words: str) -> None:
+    assert span(seconds) == words
+
+
+def test_times_and_numbers_are_read_by_people() -> None:
+    assert (ago(1_000, 62_000), ago(62_000, 1_000), ago(0), ago(None), ago(1_000, 1_500)) == (
+        "1 min 1 s ago",
+        "in 1 min 1 s",
+        "",
+        "",
+        "now",
+    )
+    assert when(1_700_000_000_000) == "2023-11-14 22:13:20"
+    assert stamp(1_700_000_000_123) == "2023-11-14T22:13:20.123+00:00"
+    assert when(2**62) == "9999-12-31 23:59:59"
+    assert (count(12_345), count(0.5), count(None), count(1234.5)) == ("12,345", "0.5", "", "1,234")
+    assert (tone("parked"), tone("never heard")) == ("bad", "calm")
+    words = [word for each in TONES.values() for word in each]
+    assert len(words) == len(set(words))
+
+
+@pytest.mark.parametrize(("most", "top"), [(0, 1), (1, 1), (3, 5), (7, 10), (12, 20), (0.3, 0.5), (5000, 5000), (5001, 10_000)])
+def test_an_axis_ends_at_a_round_number(most: float, top: float) -> None:
+    assert nice_top(most) == pytest.approx(top)
+
+
+def test_plots_are_pictures_with_a_name_and_gaps() -> None:
+    drawn = str(line_plot("<Rate>", [0, 60_000, 120_000, 180_000], [Line("a & b", [1, None, 3, 5])]))
+    figure = ET.fromstring(drawn)
+    path = figure.find("svg/path")
+    assert path is not None
+    assert path.attrib["d"].count("M") == 2
+    assert figure.find("svg").attrib["aria-label"] == "<Rate>"  # type: ignore[union-attr]
+    assert "style=" not in drawn
+    assert len(ET.fromstring(str(bars("b", ["x", "y"], [1, 4]))).findall("svg/rect")) == 2
+    ET.fromstring(str(line_plot("empty", [], [Line("none", [])])))
+
+
+def test_rates_are_of_a_minute_and_gaps_are_gaps() -> None:
+    points = [
+        TrendPoint(at, settled=number) for at, number in ((0, 10), (60_000, 40), (180_000, 100), (900_000, 500), (960_000, 3))
+    ]
+    assert rates(points, "settled") == [None, 30.0, 30.0, None, None]
+
+
+def test_quantiles() -> None:
+    found = quantiles([float(number) for number in range(100)])
+    assert found is not None
+    assert (found.half, found.p95, found.p99) == (50.0, 95.0, 99.0)
+    assert quantiles([]) is None
+
+
+def event(kind: str, attempt: int, at: int, command_id: str = "c", delay: float | None = None) -> Event:
+    return Event(kind, at, "e", "t", "i", command_id, "N", attempt, 0, "w", delay, "", "", "")  # type: ignore[arg-type]
+
+
+def test_attempts_are_put_together_from_events() -> None:
+    events = [
+        event("accepted", 0, 0), event("started", 1, 100), event("retried", 1, 300, delay=0.5), event("started", 1, 150, "other"),
+        event("started", 2, 800), event("parked", 2, 900), event("replayed", 0, 1000), event("started", 1, 1100),
+    ]  # fmt: skip
+    found = attempts_of(events[::-1], "c")
+    assert [(each.number, each.seconds, each.end, each.pause) for each in found] == [
+        (1, 0.2, "retried", 0.5),
+        (2, 0.1, "parked", None),
+        (1, None, "", None),
+    ]
+    assert [(each.number, each.end) for each in attempts_of([event("interrupted", 3, 5)], "c")] == [(3, "interrupted")]
+
+
+async def test_what_several_ask_for_at_once_is_read_once() -> None:
+    reads, calls = SharedReads(fresh=60), 0
+
+    async def read() -> int:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(0)
+        return calls
+
+    assert await asyncio.gather(*(reads.get("a", read) for _ in range(50))) == [1] * 50
+    assert await reads.get("b", read) == 2
+    reads.forget()
+    assert await reads.get("a", read) == 3
+
+
+async def test_a_read_that_failed_is_not_kept() -> None:
+    reads = SharedReads(fresh=60)
+
+    async def fails() -> int:
+        raise OSError
+
+    async def works() -> int:
+        return 1
+
+    with pytest.raises(OSError):
+        await reads.get("a", fails)
+    assert await reads.get("a", works) == 1
+    for number in range(500):
+        await SharedReads.get(reads, number, works)

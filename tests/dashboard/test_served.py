@@ -1,0 +1,93 @@
+"""The dashboard as a program: `command-bus dashboard`, and `command-bus password`."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from command_bus import CommandBus
+from command_bus.dashboard.password_hashes import is_password
+from tests.dashboard.test_users import HASHED
+from tests.dashboard.troubled_shop import Shop
+from tests.program import run_program
+
+pytestmark = [pytest.mark.server, pytest.mark.asyncio(loop_scope="module")]
+ROOT = Path(__file__).parents[2]
+
+
+async def test_it_is_served_to_this_machine_and_ends_by_ctrl_c(troubled: tuple[CommandBus, Shop]) -> None:
+    bus, _ = troubled
+    command = [sys.executable, "-m", "command_bus", "dashboard", "--port", "0", "--url", bus.url, "-n", bus.settings.namespace]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as program:
+        try:
+            assert program.stderr is not None
+            found = re.search(r"http://\S+", program.stderr.readline())
+            assert found is not None
+            async with httpx.AsyncClient(base_url=found[0], trust_env=False) as client:
+                page = await client.get("/")
+                assert (page.status_code, "order:o-1001" in page.text, "/act?" in page.text) == (200, True, False)
+                other = await client.get("/", headers={"Host": "evil.example"})
+                assert other.status_code == 403
+                assert "server" not in page.headers
+        finally:
+            program.send_signal(signal.SIGINT)
+        assert program.wait(10) == 0
+
+
+async def test_users_of_a_file_sign_in(troubled: tuple[CommandBus, Shop], tmp_path: Path) -> None:
+    bus, _ = troubled
+    users = tmp_path / "users.toml"
+    users.write_text(f'[ann]\npassword = "{HASHED}"\nrole = "operator"\n')
+    command = [sys.executable, "-m", "command_bus", "dashboard", "--port", "0", "--users", str(users), "--url", bus.url]
+    with subprocess.Popen([*command, "-n", bus.settings.namespace], stderr=subprocess.PIPE, text=True, cwd=ROOT) as program:
+        try:
+            assert program.stderr is not None
+            found = re.search(r"http://\S+", program.stderr.readline())
+            assert found is not None
+            async with httpx.AsyncClient(base_url=found[0], trust_env=False, follow_redirects=True) as client:
+                fields = {"name": "ann", "password": "correct horse", "next": "/letters"}
+                page = await client.post("/sign-in", data=fields, headers={"Origin": found[0]})
+                assert (page.status_code, page.url.path) == (200, "/letters")
+                assert "/act?act=letters.replay" in page.text
+        finally:
+            program.send_signal(signal.SIGTERM)
+        assert program.wait(10) in (0, -signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (("--host", "0.0.0.0"), "give --users FILE or --proxy-header NAME"),
+        (("--users", "none.toml"), "cannot be read"),
+        (("--users", "a.toml", "--proxy-header", "X-User"), "one of them knows the users"),
+        (("--proxy-header", "X-User", "--proxy", "my-proxy"), "addresses or networks"),
+    ],
+)
+async def test_160_it_starts_for_nobody_without_users(tmp_path: Path, arguments: tuple[str, ...], advice: str) -> None:
+    done = run_program("dashboard", *arguments, "--url", "redis://127.0.0.1:1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert advice in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_a_taken_port_is_told_of(troubled: tuple[CommandBus, Shop]) -> None:
+    import socket
+
+    bus, _ = troubled
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = run_program("dashboard", "--port", port, "--url", bus.url, "-n", bus.settings.namespace)
+    assert (done.returncode, f"port {port}" in done.stderr) == (2, True)
+
+
+async def test_a_password_becomes_a_hash() -> None:
+    done = run_program("password", given="correct horse\n")
+    assert is_password("correct horse", done.stdout.strip())
+    short = run_program("password", given="short\n")
+    assert (short.returncode, "at least 10" in short.stderr) == (2, True)

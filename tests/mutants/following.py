@@ -1,0 +1,69 @@
+"""Breakages of what ends and follows commands that run."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["FOLLOWING"]
+
+_PROGRESS = "tests/conformance/test_progress.py"
+_CANCEL = "tests/conformance/test_cancel_running.py"
+
+FOLLOWING = (
+    Mutant(
+        "a cancelled command counts as interrupted",
+        "worker/decisions.py",
+        "        if why.cause is not Cause.CANCELLED:\n",
+        "        if why.cause is not Cause.LOST:\n",
+        f"{_CANCEL}::test_a_handler_ends_and_its_entity_goes_on",
+    ),
+    Mutant(
+        "a cancelled command sends what its handler left",
+        "worker/decisions.py",
+        "        run.follow_ups = ()\n        return self.cancelled(",
+        "        return self.cancelled(",
+        f"{_CANCEL}::test_a_handler_that_swallows_it_is_settled_as_cancelled_all_the_same",
+    ),
+    Mutant(
+        "an attempt that follows is not asked for",
+        "admin/cancelling.py",
+        "running.attempt.id != asked.id or ",
+        "",
+        f"{_CANCEL}::test_an_attempt_that_another_worker_took_over_is_asked_for_again",
+    ),
+    Mutant(
+        "a report is written again at once",
+        "worker/reports.py",
+        "self._next = mono() + _EVERY",
+        "self._next = mono()",
+        f"{_PROGRESS}::test_much_is_written_once_a_second_and_the_last_is_not_lost",
+    ),
+    Mutant(
+        "a report is stored without the lease",
+        "transport/redis/lua/record_steps.lua",
+        "local is_new = is_held and write(",
+        "local is_new = write(",
+        f"{_PROGRESS}::test_a_handler_whose_lease_was_taken_over_writes_nothing",
+    ),
+    Mutant(
+        "a log of a hundred and one",
+        "transport/redis/lua/record_steps.lua",
+        "string.format('l:%.0f', at - LOGGED)",
+        "string.format('l:%.0f', at - LOGGED - 1)",
+        f"{_PROGRESS}::test_the_log_keeps_the_last_hundred_of_all_runs",
+    ),
+    Mutant(
+        "what was reported stays behind the settlement",
+        "worker/runnable.py",
+        'command_id=run.envelope.command_id, side="ends")',
+        "command_id=run.envelope.command_id)",
+        f"{_PROGRESS}::test_what_a_handler_reports_is_seen_while_it_runs",
+    ),
+    Mutant(
+        "a durable command that has begun is taken out of line",
+        "transport/redis/lua/remove.lua",
+        " or has_begun(id, side, mark) then return false end",
+        " then return false end",
+        f"{_CANCEL}::test_a_durable_command_that_waits_for_a_retry_is_compensated",
+    ),
+)

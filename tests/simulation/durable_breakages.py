@@ -1,0 +1,63 @@
+"""Histories of durable commands in which a promise is broken, for the tests of the checker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+from tests.simulation.history import History, Journey, JourneyRun
+
+__all__ = ["DURABLE_BREAKAGES"]
+
+
+def _journey(history: History) -> Journey:
+    """Return a journey that was accepted, ran twice and was cancelled rightly."""
+    one = Journey("trip", "e1", acked=True, cancelled=True, outcome="cancelled")
+    worker = SimpleNamespace(name="w1", troubles=[], dead=False)
+    one.effects["s1"] = ["s1 a"]
+    for number, (began, ended) in enumerate(((1000.1, 1000.2), (1000.5, 1000.6))):
+        one.runs.append(JourneyRun(7 + number, 1, "aaaa", worker, began, ended, "returned", [("s1", "s1 a")]))
+    history.journeys["trip"] = one
+    return one
+
+
+def step_with_two_results(history: History) -> None:
+    one = _journey(history)
+    one.effects["s1"].append("s1 b")
+    one.runs[1].saw[:] = [("s1", "s1 b")]
+
+
+def step_with_a_foreign_result(history: History) -> None:
+    for run in _journey(history).runs:
+        run.saw[:] = [("s1", "s1 c")]
+
+
+def without_an_end(history: History) -> None:
+    _journey(history).outcome = ""
+
+
+def cancelled_by_itself(history: History) -> None:
+    _journey(history).cancelled = False
+
+
+def signal_taken_twice(history: History) -> None:
+    one = _journey(history)
+    one.signals.append("go 1")
+    for run in one.runs:
+        run.saw += [("g1", "go 1"), ("g2", "go 1")]
+
+
+def not_undone(history: History) -> None:
+    one = _journey(history)
+    one.undos.append("u1")
+    one.compensations.add("u1")
+
+
+DURABLE_BREAKAGES: list[Callable[[History], None]] = [
+    step_with_two_results,
+    step_with_a_foreign_result,
+    without_an_end,
+    cancelled_by_itself,
+    signal_taken_twice,
+    not_undone,
+]
