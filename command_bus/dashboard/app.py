@@ -21,7 +21,7 @@ from command_bus.dashboard.faults import answer_fault
 from command_bus.dashboard.guard import Guard, is_own_origin
 from command_bus.dashboard.live import live
 from command_bus.dashboard.masking import Masking
-from command_bus.dashboard.options import Options, State, TraceLink
+from command_bus.dashboard.options import Options, State, TraceLink, safe_link
 from command_bus.dashboard.pages.audit import audit_page
 from command_bus.dashboard.pages.command import command_page
 from command_bus.dashboard.pages.entities import entities_page
@@ -190,11 +190,11 @@ def dashboard(
         hosts: Names under which the dashboard is reached; a request for another is refused. Empty: any.
         secure: Whether cookies are for https only; None: if the request came by https.
         trace_link: Returns the address of a trace, given its id.
-        board_link: Address of a Grafana board, for the page of figures.
+        board_link: Address of a Grafana board, which the page of throughput links to.
         opens: Whether it opens and closes the bus by itself when it is served.
 
     Raises:
-        InvalidSettings: There are no users, or the secret is too short.
+        InvalidSettings: There are no users, the secret is too short, or `board_link` is no address.
     """
     if users is None or not hasattr(users, "user"):
         raise InvalidSettings(
@@ -203,7 +203,7 @@ def dashboard(
     signer = Signer(secret)
     if isinstance(users, Passwords):
         users.signer = signer
-    options = Options(title, tuple(hosts), secure, trace_link, board_link)
+    options = Options(title, tuple(hosts), secure, trace_link, safe_link("board_link", board_link))
     reads = SharedReads()
     pulse = Pulse(bus, on_change=reads.forget)
     return Dashboard(State(bus, users, signer, Masking(mask), options, reads, pulse), opens=opens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from command_bus.dashboard.app import Dashboard
 from command_bus.errors import InvalidSettings, MissingExtra
@@ -18,7 +18,9 @@ _MOST_AT_ONCE = 2000
 _IDLE = 30
 
 
-async def serve_until_stopped(app: Dashboard, host: str, port: int, told: Callable[[str], None]) -> None:
+async def serve_until_stopped(
+    app: Dashboard, host: str, port: int, told: Callable[[str], None], *, proxies: Sequence[str] = ()
+) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Args:
@@ -26,6 +28,7 @@ async def serve_until_stopped(app: Dashboard, host: str, port: int, told: Callab
         host: Address to listen on.
         port: Port; 0 takes any free one.
         told: Is given the address once it listens.
+        proxies: Addresses or networks of proxies, which are believed whose requests they pass on (`X-Forwarded-For`, `X-Forwarded-Proto`).
 
     Raises:
         InvalidSettings: The port is taken, or not permitted.
@@ -46,7 +49,8 @@ async def serve_until_stopped(app: Dashboard, host: str, port: int, told: Callab
         log_level="warning",
         access_log=False,
         server_header=False,
-        proxy_headers=False,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=list(proxies),
         limit_concurrency=_MOST_AT_ONCE,
         timeout_keep_alive=_IDLE,
         timeout_graceful_shutdown=_GRACE,
