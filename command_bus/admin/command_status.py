@@ -87,7 +87,7 @@ class CommandStatus:
 
 
 class _Named(NamedTuple):
-    """What an envelope says of a command: its wire name, its entity, its trace."""
+    """The wire name, the entity and the trace that an envelope names."""
 
     name: str
     entity: str

@@ -1,4 +1,4 @@
-"""What a bus tells others, as Prometheus counts it: notifications, and the requests of webhooks."""
+"""Prometheus counts of what a bus tells others: notifications, and the requests of webhooks."""
 
 from __future__ import annotations
 
