@@ -87,7 +87,7 @@ class CommandStatus:
 
 
 class _Named(NamedTuple):
-    """What an envelope says of a command: its wire name, its entity, its trace."""
+    """Wire name, entity and trace of a command, as its envelope says."""
 
     name: str
     entity: str

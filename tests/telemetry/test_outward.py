@@ -1,4 +1,4 @@
-"""What a bus tells others, as Prometheus counts it: notifications, and the requests of webhooks."""
+"""Notifications and the requests of webhooks, as Prometheus counts them."""
 
 from __future__ import annotations
 
