@@ -87,7 +87,7 @@ class CommandStatus:
 
 
 class _Named(NamedTuple):
-    """The wire name, the entity and the trace that an envelope names."""
+    """Wire name, entity and trace of a command, as its envelope says."""
 
     name: str
     entity: str

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from command_bus.bus import CommandBus
 from command_bus.dashboard.acts.asking import act_page
 from command_bus.dashboard.faults import answer_fault
-from command_bus.dashboard.guard import Guard, is_own_origin
+from command_bus.dashboard.guard import PROBE, Guard, is_own_origin
 from command_bus.dashboard.live import live
 from command_bus.dashboard.masking import Masking
 from command_bus.dashboard.options import Options, State, TraceLink, safe_link
@@ -91,6 +91,7 @@ class Dashboard:
         static = StaticFiles(directory=Path(__file__).parent / "static")
         routes = [Route(path, self._reading(page), methods=["GET"]) for path, page in PAGES.items()]
         routes += [
+            Route(PROBE, lambda _: PlainTextResponse("live\n"), methods=["GET"]),
             Route("/act", self._acting(act_page), methods=["GET", "POST"]),
             Route("/sign-in", self._plain(sign_in), methods=["GET", "POST"]),
             Route("/sign-out", self._acting(sign_out), methods=["POST"]),

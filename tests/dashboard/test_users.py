@@ -25,7 +25,7 @@ from command_bus.dashboard.password_hashes import is_password
 from command_bus.dashboard.passwords import SESSION_COOKIE, Attempts, Passwords, source_of
 from command_bus.dashboard.sign_in import safe_path
 from command_bus.dashboard.signing import Signer
-from command_bus.dashboard.user_files import read_users
+from command_bus.dashboard.user_files import read_roles, read_users
 from tests.dashboard.conftest import Browser, told
 
 HASHED = "scrypt$14$8$1$uUSkfLJ2kCIGOPNKzvTeOQ$LolpGu0JFjfTMGHKRdxtID1k-DrW27vGrEd8MxBDz6w"  # of "correct horse", quick to check
@@ -324,3 +324,32 @@ def test_a_file_of_users_is_read(tmp_path: Any) -> None:
     file = tmp_path / "users.toml"
     file.write_text(f'[ann]\npassword = "{HASHED}"\nrole = "admin"\n\n[bob]\npassword = "{HASHED}"\n')
     assert {name: role for name, (_, role) in read_users(file)._entries.items()} == {"ann": "admin", "bob": "viewer"}
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        (f'[ann]\npassword = "{HASHED}"\nrole = "admin"\n', "a proxy signs in"),
+        ("ann = 'admin'\n", "a proxy signs in"),
+        ("[ann]\n", "a proxy signs in"),
+        ("[ann]\nrole = 'boss'\n", "one of viewer, operator, admin"),
+    ],
+)
+def test_160_a_file_of_roles_has_roles_alone(tmp_path: Any, text: str, advice: str) -> None:
+    file = tmp_path / "roles.toml"
+    file.write_text(text)
+    with pytest.raises(InvalidSettings, match=advice):
+        read_roles(file)
+
+
+def test_a_file_of_roles_is_read(tmp_path: Any) -> None:
+    file = tmp_path / "roles.toml"
+    file.write_text("[ann]\nrole = 'admin'\n[\"bob@shop.example\"]\nrole = 'viewer'\n")
+    assert read_roles(file) == {"ann": "admin", "bob@shop.example": "viewer"}
+
+
+async def test_a_probe_needs_no_user_and_no_name() -> None:
+    app = made(passwords({"ann": (HASHED, "viewer")}), hosts=["ops.example"])
+    probe = await Browser(app, base="http://10.0.0.9:8089").get("/healthz")
+    assert (probe.status_code, probe.text) == (200, "live\n")
+    assert (await Browser(app, base="http://10.0.0.9:8089").get("/healthz/")).status_code == 421

@@ -1,4 +1,4 @@
-"""Prometheus counts of what a bus tells others: notifications, and the requests of webhooks."""
+"""Notifications and the requests of webhooks, as Prometheus counts them."""
 
 from __future__ import annotations
 

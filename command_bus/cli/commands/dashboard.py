@@ -77,7 +77,7 @@ def dashboard(
 
     Without users it listens on this machine only, and shows without changing anything (--role gives more). COMMAND_BUS_DASHBOARD_SECRET,
     at least 32 characters, keeps sessions over a restart, and over several processes. With --users, --proxy says which proxy may tell from
-    where a request comes.
+    where a request comes. With --proxy-header, the users of the file have a role and no password; others whom the proxy lets in get --role.
 
     \b
     Exit codes: 0 ended by Ctrl-C, 2 wrong usage or a missing package, 4 no server.
@@ -95,7 +95,7 @@ def dashboard(
             "board_link": safe_link("--grafana", grafana),
             "trace_link": None if traces is None else trace_link_of(traces),
         }
-        told = (proxies or ()) if users is not None else ()
+        told = (proxies or ()) if users is not None and proxy is None else ()
         run_until_interrupted(_serving(target, known or loopback(role.value), (host, port), told, options))
     except (InvalidSettings, MissingExtra) as error:
         raise usage_error(error.message) from None
@@ -122,14 +122,13 @@ def password() -> None:
 
 
 def _users(file: str | None, header: str | None, proxies: Sequence[str], role: LocalRole) -> Users | None:
-    from command_bus.dashboard.user_files import read_users
+    from command_bus.dashboard.user_files import read_roles, read_users
     from command_bus.dashboard.users import behind_proxy, networks_of
 
     networks_of(proxies)
-    if file is not None and header is not None:
-        raise InvalidSettings("--users and --proxy-header: one of them knows the users")
     if header is not None:
-        return behind_proxy(header, roles={}, everyone=role.value, proxies=proxies or ("127.0.0.1", "::1"))
+        roles = {} if file is None else read_roles(file)
+        return behind_proxy(header, roles=roles, everyone=role.value, proxies=proxies or ("127.0.0.1", "::1"))
     return None if file is None else read_users(file)
 
 
