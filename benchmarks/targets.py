@@ -136,7 +136,11 @@ _AHEAD: tuple[Target, ...] = (
         beside=Peers(_FIVE, _FIVE, "p50_ms"),
     ),
     _all_of(_WAITS, _bytes(_WAITS, 1000)),
-    _all_of(_PAGES, Condition("p95 of the slowest page ≤ 150 ms", _of(_PAGES, "slowest_p95_ms"), _just(150), at_most=True)),
+    _all_of(
+        _PAGES,
+        Condition("p95 of the slowest page ≤ 150 ms", _of(_PAGES, "slowest_p95_ms"), _just(150), at_most=True),
+        Condition("200 open pages ≤ 2 % of a processor of the server", _of(_PAGES, "open_pages_percent"), _just(2), at_most=True),
+    ),
 )
 
 _KEPT: tuple[Target, ...] = (
