@@ -148,7 +148,12 @@ async def test_caller_and_child_end_together(
     lease, child = await calling(harness, worker, records)
     shard = worker.steps._shards[0]
     batch_of, sizes = shard._batch, list[int]()
-    monkeypatch.setattr(shard, "_batch", lambda items: sizes.append(len(items)) or batch_of(items))
+
+    def counted(items: Any) -> Any:
+        sizes.append(len(items))
+        return batch_of(items)
+
+    monkeypatch.setattr(shard, "_batch", counted)
     steps: list[tuple[Lease, Step]] = [(lease, Done(replace(left("c1"), side="ends"))), (child, telling())]
     if order == "the child first":
         steps.reverse()
