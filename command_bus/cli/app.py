@@ -43,6 +43,8 @@ COMMANDS = (
     LazyCommand("workers", "commands.inspect", "Live workers, and workers that were lost."),
     LazyCommand("introspect", "commands.inspect", "Commands as the workers announce them."),
     LazyCommand("generate", "commands.generate", "Client classes from that, as Python."),
+    LazyCommand("serve", "commands.serve", "Serve commands over HTTP, for other languages."),
+    LazyCommand("token", "commands.serve", "A token for that, and its hash."),
     LazyCommand("dashboard", "commands.dashboard", "Serve pages for operators in a browser."),
     LazyCommand("password", "commands.dashboard", "Hash of a password, for its users."),
     LazyCommand("doctor", "commands.doctor", "What is wrong here, and what to change."),

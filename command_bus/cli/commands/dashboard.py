@@ -119,10 +119,10 @@ def _serving(
 ) -> Callable[[], Awaitable[None]]:
     async def serve() -> None:
         from command_bus.dashboard.app import dashboard as made
-        from command_bus.dashboard.serving import serve_until_stopped
+        from command_bus.integrations.serving import serve_until_stopped
 
         async with open_bus(target) as bus:
             app = made(bus, users=users, secret=os.environ.get(SECRET), mask=mask, hosts=names)
-            await serve_until_stopped(app, *address, lambda url: echo(f"{bus.session.where}: {url}", err=True))
+            await serve_until_stopped(app, *address, lambda url: echo(f"{bus.session.where}: {url}", err=True), extra="dashboard")
 
     return serve
