@@ -65,7 +65,7 @@ class Tokens:
         return f"<Tokens of {', '.join(sorted(each.name for each in self._holders.values()))}>"
 
 
-def tokens(grants: Mapping[str, Grant | tuple[str, tuple[str, ...]]]) -> Tokens:
+def tokens(grants: Mapping[str, Grant]) -> Tokens:
     """Return who may use the gateway, by name: `tokens({"ci": Grant(CI_TOKEN, ("send:Deposit", "look"))})`.
 
     Raises:
@@ -74,12 +74,11 @@ def tokens(grants: Mapping[str, Grant | tuple[str, tuple[str, ...]]]) -> Tokens:
     holders: dict[str, Holder] = {}
     if not isinstance(grants, Mapping) or not grants:
         raise InvalidSettings('tokens: name at least one, as in {"ci": Grant(token, ("send:Deposit", "look"))}')
-    for name, given in grants.items():
+    for name, grant in grants.items():
         if not isinstance(name, str) or not name:
             raise InvalidSettings(f"a token has a name, not {name!r}")
-        if not isinstance(given, tuple) or not 2 <= len(given) <= 3:
-            raise InvalidSettings(f"{name!r}: Grant(token, rights), not {type(given).__name__}")
-        grant = Grant(*given)
+        if not isinstance(grant, Grant):
+            raise InvalidSettings(f"{name!r}: Grant(token, rights), not {type(grant).__name__}")
         hashed = grant.token if str(grant.token).startswith("sha256$") else hash_token(grant.token)
         checked_hash(name, hashed)
         if hashed in holders:

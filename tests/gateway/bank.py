@@ -49,7 +49,7 @@ class Audit(Command[dict[str, float]], entity="account"):
 class Stamp(Command[str]):
     at: datetime
     price: Decimal
-    tags: list[str] = []
+    tags: Annotated[list[str], Field(default_factory=list)]
 
 
 class Held(Command[str], entity="hold"):

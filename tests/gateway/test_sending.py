@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ async def test_a_reply_that_json_lacks_is_null(either: Client) -> None:
 
 async def test_the_key_is_the_command_id(either: Client, bank: Bank, bus: CommandBus) -> None:
     account, key = fresh(), fresh("key")
-    ask = {"json": {"account_id": account, "amount": 5}, "headers": {"Idempotency-Key": f'"{key}"'}}
+    ask: dict[str, Any] = {"json": {"account_id": account, "amount": 5}, "headers": {"Idempotency-Key": f'"{key}"'}}
     first = await either.ask("POST", "/commands/Deposit", **ask)
     again = await either.ask("POST", "/commands/Deposit", **ask)
     assert (first.status_code, first.json()) == (202, {"command_id": key, "status": "accepted", "other": None})
@@ -60,7 +61,10 @@ async def test_the_key_is_the_command_id(either: Client, bank: Bank, bus: Comman
 
 async def test_a_call_with_a_key_is_repeated(either: Client) -> None:
     account, key = fresh(), fresh("key")
-    ask = {"json": {"account_id": account, "amount": 5}, "headers": {"Idempotency-Key": key, "Prefer": "respond-async, wait=5"}}
+    ask: dict[str, Any] = {
+        "json": {"account_id": account, "amount": 5},
+        "headers": {"Idempotency-Key": key, "Prefer": "respond-async, wait=5"},
+    }
     assert [(await either.ask("POST", "/commands/Deposit", **ask)).json() for _ in range(2)] == [
         {"command_id": key, "reply": 5}
     ] * 2
