@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from command_bus.clock import mono
 from command_bus.durable.blocks import awaits_directly
@@ -20,7 +20,7 @@ from command_bus.sending.children import Children
 from command_bus.serialization.limits import Limits
 from command_bus.transport.durable import Note, SideRecords
 from command_bus.transport.sender_interfaces import Reply
-from command_bus.transport.steps import WORKER_LOST, Lease, Started, Suspend
+from command_bus.transport.steps import WORKER_LOST, GiveBack, Lease, Started, Suspend
 
 __all__ = ["DurableRun", "RunLost", "RunTools", "Threads", "Wait", "cancelled"]
 
@@ -116,7 +116,7 @@ class DurableRun:
         is_own = fields.get(MESSAGE, started.message.encode()) == started.message.encode()
         self.fields: dict[str, bytes] = dict(fields) if is_own else {}
         self.root: object = None
-        self.suspension: Suspend | None = None
+        self.suspension: Suspend | GiveBack | None = None  # how this run has ended before its handler
         self.ended_waiting = False  # whether the handler's task was cancelled while it waited
         self.progressed = False
         self.time_limits: list[int] = []
@@ -135,6 +135,7 @@ class DurableRun:
         self._waiting: dict[asyncio.Future[None], Sequence[Wait]] = {}
         self._looked, self._looks_soon = mono(), False
         self.performing = Performing(self._wake)
+        self.working = Performing(lambda: None)  # the functions of steps
         self._counts_anew = started.attempt > 1
 
     # What is stored.
@@ -166,7 +167,8 @@ class DurableRun:
             BadStep: The record would become too large.
             Suspended: The run is over.
         """
-        self.check()
+        if isinstance(self.suspension, Suspend):
+            raise Suspended
         self._check_size(notes)
         counts_anew = progressed and self._counts_anew
         found = await self.tools.records.store(self.lease, self.command_id, notes, progressed=counts_anew)
@@ -209,8 +211,13 @@ class DurableRun:
         await asyncio.get_running_loop().create_future()  # until this task is cancelled
 
     async def undoing(self, out: OutgoingMessage, field: str, place: int, call: str = "") -> Note:
-        """Return the field of a command that undoes something: its place in the order in which handlers name them, and the call."""
+        """Return the field of a command that undoes something: its place in the order in which handlers name them, and the call.
+
+        That of a call is stored behind what was named before: what is not stored gets another place in the next run.
+        """
         child = await self.tools.children.child(out, field, self.seed)
+        if call and self._background:
+            await asyncio.wait(self._background)
         return Note(field, pack_undo(place, call, child))
 
     def store_soon(self, storing: Coroutine[Any, Any, Any]) -> None:
@@ -310,10 +317,22 @@ class DurableRun:
                 pause = min(2 * pause, _LAST_LOOK)
                 looks_at = mono() + pause
 
-    def _suspend(self, pending: Sequence[Wait], wanted: int, end: int | None) -> None:
+    def _suspend(self, pending: Sequence[Wait], wanted: int, end: int | None) -> NoReturn:
         fields = tuple(each.field for each in pending if each.field)
         missing = max(1, min(wanted, len(fields)))
         self.suspension = Suspend(self.command_id, fields, missing, end, self.wish is not None)
+        self._leave()
+
+    def hand_back(self) -> NoReturn:
+        """End this run, for another worker to go on with. What the functions of other steps return is still stored.
+
+        Raises:
+            Suspended: Always.
+        """
+        self.suspension = GiveBack(counts=False)
+        self._leave()
+
+    def _leave(self) -> NoReturn:
         if self._task is not None:
             asyncio.get_running_loop().call_later(_LAST_WORDS, self._end, self._task, self.lease.attempt_id)
         if self.on_suspended is not None:

@@ -62,10 +62,11 @@ class Step:
             return decoded_result(self._shown, self._kind, run.tools.unseal(self._field, stored[DIGEST:]), limits)
         if run.wish is not None:
             raise cancelled(run)
-        packed = encoded_result(self._shown, self._kind, await self._tried(), limits)
-        if run.passed is not None:
-            await run.passed(f"ran:{self._name}")
-        await run.store(Note(self._field, self._digest + run.tools.seal(self._field, packed)), progressed=True)
+        with run.working:
+            packed = encoded_result(self._shown, self._kind, await self._tried(), limits)
+            if run.passed is not None:
+                await run.passed(f"ran:{self._name}")
+            await run.store(Note(self._field, self._digest + run.tools.seal(self._field, packed)), progressed=True)
         if self._is_cancelled:
             raise asyncio.CancelledError
         if run.passed is not None:

@@ -10,7 +10,7 @@ from command_bus.transport.redis.mailbox_record import parse_record
 
 __all__ = ["Rest", "rest_of"]
 
-_RESTING = frozenset({"s", "u", "w"})
+_RESTING = frozenset({"s", "u", "U", "w"})
 
 
 class Rest(NamedTuple):

@@ -11,6 +11,7 @@ from command_bus.transport.flows import Flow
 from command_bus.transport.interrupts import Attempt, Interrupt
 from command_bus.transport.records import (
     Contents,
+    HistoryExtent,
     Hold,
     MailboxHead,
     Recount,
@@ -344,6 +345,10 @@ class HistoryStore(Protocol):
 
     def newest_first(self, shard: int, newest: str, oldest: str) -> AsyncIterator[list[StoredEnd]]:
         """Yield the ends of a shard between two ids, page by page, newest first; a `(` before `newest` leaves that one out."""
+        ...
+
+    async def extents(self, count: int) -> list[HistoryExtent]:
+        """Return how much each shard keeps, with the bounds of at most so many of its oldest ends."""
         ...
 
 

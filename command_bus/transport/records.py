@@ -282,6 +282,36 @@ class ShardSnapshot:
     history: int = 0
 
 
+class EndBounds(NamedTuple):
+    """The bounds of one end in the history.
+
+    Attributes:
+        settled_ms: The server's time of the end.
+        age_ms: For how long it is kept.
+        number: How many newer ones of its shard it is kept beside, and itself.
+    """
+
+    settled_ms: int
+    age_ms: int
+    number: int
+
+
+class HistoryExtent(NamedTuple):
+    """The history of one shard.
+
+    Attributes:
+        shard: Which.
+        now_ms: The server's time.
+        ends: How many it keeps.
+        oldest: The bounds of some of them, the oldest first.
+    """
+
+    shard: int
+    now_ms: int
+    ends: int
+    oldest: tuple[EndBounds, ...]
+
+
 class StoredEnd(NamedTuple):
     """The end of a command in the history. They compare by the time of their ends.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -28,7 +27,7 @@ from command_bus.serialization.chain_option import chain_in
 from command_bus.serialization.text import printable
 from command_bus.transport.mailboxes import mailbox_label, type_of
 from command_bus.transport.sender_interfaces import Policies
-from command_bus.transport.steps import Cancellation, Cause, FollowUp, GiveBack, Lease, Started, Step
+from command_bus.transport.steps import Cancellation, Cause, FollowUp, GiveBack, Lease, Started, Step, Suspend
 from command_bus.transport.worker_interfaces import WorkerSlots
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.durable_runs import DurableRuns
@@ -36,37 +35,19 @@ from command_bus.worker.failure_text import text_of
 from command_bus.worker.lending import Lending
 from command_bus.worker.limit_holds import LimitHolds
 from command_bus.worker.offers import Offer, Offers
+from command_bus.worker.run_ends import Interruption, Raised, explained
 from command_bus.worker.runnable import Runnable, without_reports
 from command_bus.worker.step_threads import StepThreads
-from command_bus.worker.thread_runs import ThreadRuns, ThreadRunsError, timed_out
-from command_bus.worker.threads import HandlerThreads, NeverStartedError, NoThreadError
+from command_bus.worker.thread_runs import ThreadRuns, timed_out
+from command_bus.worker.threads import HandlerThreads, NeverStartedError
 
-__all__ = ["CANCELLED", "STOPPING", "Executor", "RunOutbox"]
+__all__ = ["CANCELLED", "Executor", "RunOutbox"]
 
-STOPPING = Cancellation(Cause.STOPPING, "the worker is stopping")
-"""Ends handlers that outlive the grace time."""
 CANCELLED = Cancellation(Cause.APPLICATION, "its task was cancelled by the application")
 """The end of a handler that something other than the worker cancelled."""
 
 _log = logging.getLogger("command_bus.worker")
 _NOT_STARTED = GiveBack(counts=False)
-
-
-@dataclass(frozen=True, slots=True)
-class _Interrupted:
-    """The handler was cancelled from outside, or never started."""
-
-    why: Cancellation | None = None
-    thread_runs: bool = False
-    never_started: bool = False
-    no_thread: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Raised:
-    """The handler failed."""
-
-    error: BaseException
 
 
 class RunOutbox(Outbox, Protocol):
@@ -149,8 +130,8 @@ class Executor:
             if read.handler.spec.durable and self._durable is not None:
                 return await self._execute_durable(self._durable, lease, read, task)
             result = await self._ran(lease, read, task)
-            if type(result) is _Raised and isinstance(result.error, Snooze) and result.error.hold is not None and self._holds:
-                result = _Raised(fault) if (fault := await self._holds.apply(read, result.error)) is not None else result
+            if type(result) is Raised and isinstance(result.error, Snooze) and result.error.hold is not None and self._holds:
+                result = Raised(fault) if (fault := await self._holds.apply(read, result.error)) is not None else result
             return without_reports(read, self._decide(lease, read, result))
         except Exception:  # noqa: BLE001 - the entity must not wait for the end of its lease
             _log.exception("%s: a command could not be settled as its handler ended it", mailbox_label(lease.mailbox))
@@ -166,13 +147,17 @@ class Executor:
         step = self._decisions.exhausted(run)
         if step is None:
             result = await self._ran(lease, run, task)
-            if type(result) is _Interrupted and result.thread_runs:
+            if type(result) is Interruption and result.thread_runs:
                 return None
             if durable.suspension is not None and (run.interrupted is None or not run.interrupted.by_operator):
                 is_lost = run.interrupted is not None and run.interrupted.cause is Cause.LOST
-                return None if is_lost else self._decisions.suspended(run, durable.suspension)
+                return None if is_lost else self._left(run, durable.suspension)
             step = self._decide(lease, run, result)
         return await runs.end(run, durable, step)
+
+    def _left(self, run: Runnable, why: Suspend | GiveBack) -> Step:
+        """Return the step of a run that has ended before its handler did: its command waits, or another worker goes on with it."""
+        return self._decisions.suspended(run, why) if isinstance(why, Suspend) else self._offers.again(run.started.now_ms)
 
     async def _policy_unknown(self, policies: Policies, lease: Lease, started: Started) -> Step | None:
         """Look up what mailboxes the entities of this type have; return what to do until that is known, or None: it is.
@@ -192,7 +177,7 @@ class Executor:
     def _decide(self, lease: Lease, run: Runnable, result: Any) -> Step | None:
         """Return the step that follows from a handler's result."""
         kind = type(result)
-        if kind is _Interrupted:
+        if kind is Interruption:
             if result.no_thread:
                 return self._offers.again(run.started.now_ms)
             if result.never_started:
@@ -201,9 +186,9 @@ class Executor:
                 return None
         if run.interrupted is not None and run.interrupted.by_operator:  # however its handler ended
             return self._decisions.ended(run, run.interrupted)
-        if kind is _Raised:
+        if kind is Raised:
             return self._decide_on_error(lease, run, result.error)
-        if kind is not _Interrupted:
+        if kind is not Interruption:
             return self._decisions.completed(run, result)
         if result.why.cause is Cause.LOST:
             return None
@@ -242,7 +227,7 @@ class Executor:
         return result
 
     async def _run(self, lease: Lease, run: Runnable, task: asyncio.Task[Any] | None) -> Any:
-        """Return the handler's result, or `_Raised`, or `_Interrupted`."""
+        """Return the handler's result, or `Raised`, or `Interruption`."""
         context = self._context(run) if run.handler.wants_context or self._needs_context or run.durable is not None else None
         running = self._running(lease, run)
         current_command.set(running)
@@ -257,7 +242,7 @@ class Executor:
                 if not self._works():
                     raise
                 run.interrupted = CANCELLED
-            return _explained(error, run.interrupted)
+            return explained(error, run.interrupted)
         finally:
             running.ended = True
             lease.cancel = None
@@ -373,18 +358,3 @@ def _interrupt(run: Runnable, context: CommandContext | None, task: asyncio.Task
     elif task is not None and (before is None or again):
         run.interrupted = why
         task.cancel()
-
-
-def _explained(error: BaseException, interrupted: Cancellation | None) -> _Interrupted | _Raised:
-    """Translate the exception that ended a handler."""
-    match error:
-        case ThreadRunsError():
-            return _Interrupted(STOPPING, thread_runs=True)
-        case NeverStartedError():
-            return _Interrupted(never_started=True)
-        case NoThreadError():
-            return _Interrupted(no_thread=True)
-        case asyncio.CancelledError() if interrupted is not None:
-            return _Interrupted(interrupted)
-        case _:
-            return _Raised(error)

@@ -1,7 +1,8 @@
 """`StepThreads`: the threads of one durable run, in which the functions of its steps run that are no coroutines.
 
 A thread cannot be stopped. So a run that is cancelled meanwhile, by its timeout say, waits for it: else the next run would call the function
-beside it.
+beside it. A function waits for a thread. If none comes free for so long that they seem to hang, the run ends as if it were suspended, and
+its command is offered to all workers: what is stored stays, and it takes no attempt.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from command_bus.messages.context import LentSlot, Running, current_command
 from command_bus.transport.steps import Cause
 from command_bus.worker.runnable import Runnable
-from command_bus.worker.thread_runs import ThreadRuns, ThreadRunsError
+from command_bus.worker.thread_runs import THREAD_PATIENCE, ThreadRuns, ThreadRunsError
 from command_bus.worker.threads import NeverStartedError, NoThreadError, ThreadJob
 
 __all__ = ["StepThreads"]
+
+_PATIENCE_BESIDE = 10.0
+"""Seconds for which a function waits for a thread while none comes free, and other functions of the run are under way."""
 
 
 class StepThreads:
@@ -35,7 +39,7 @@ class StepThreads:
         self._run = run
         self._lend = lend
         self._jobs: set[ThreadJob] = set()
-        self._is_left = False
+        self._is_left = self._is_over = False
 
     async def call(self, function: Callable[[], Any]) -> tuple[Any, bool]:
         """See `Threads`."""
@@ -49,10 +53,14 @@ class StepThreads:
             is_cancelled = await self._until_done(job)
         except NeverStartedError:
             raise asyncio.CancelledError from None
+        except NoThreadError:
+            self._hand_back()
         finally:
             _end(running)
         self._jobs.discard(job)
         value, error = job.done.result()
+        if isinstance(error, NeverStartedError):
+            self._hand_back()
         if is_cancelled and (error is not None or (run.interrupted is not None and run.interrupted.cause is Cause.LOST)):
             raise asyncio.CancelledError from error
         if error is not None:
@@ -64,9 +72,11 @@ class StepThreads:
         is_cancelled = False
         if self._is_left:
             raise ThreadRunsError
-        if self._jobs:
+        self._is_over = True
+        begun = [job for job in self._jobs if not self._runs.abandon(job)]
+        if begun:
             self._hold()
-        for job in tuple(self._jobs):
+        for job in begun:
             try:
                 is_cancelled = await self._until_done(job) or is_cancelled
             except NeverStartedError:
@@ -87,7 +97,7 @@ class StepThreads:
             while not job.done.done():
                 try:
                     if job.handed_over is not None and not job.begun:
-                        await self._runs.handed_over(job, job.handed_over)
+                        await self._runs.handed_over(job, job.handed_over, self._patience)
                     await asyncio.wait({job.done})
                 except asyncio.CancelledError:
                     self._runs.go_on(job, self._run, lost)
@@ -100,6 +110,18 @@ class StepThreads:
             self._is_left = True
             raise
         return is_cancelled
+
+    def _patience(self) -> float:
+        """Return for how long no thread may come free: longer while other functions of the run are under way, which would run again."""
+        waiting = sum(not job.begun for job in self._jobs)
+        is_alone = self._run.durable is None or self._run.durable.working.count <= waiting
+        return THREAD_PATIENCE if is_alone else _PATIENCE_BESIDE
+
+    def _hand_back(self) -> NoReturn:
+        """End the run, for its command to be offered again."""
+        if self._is_over or self._run.durable is None:
+            raise asyncio.CancelledError
+        self._run.durable.hand_back()
 
     def _hold(self) -> None:
         """Hold the entity for as long as the thread runs, also beyond the timeout of the handler."""

@@ -16,10 +16,10 @@ from command_bus.transport.steps import Cause
 from command_bus.worker.runnable import Runnable
 from command_bus.worker.threads import HandlerThreads, NeverStartedError, NoThreadError, ThreadJob
 
-__all__ = ["ThreadRuns", "ThreadRunsError", "timed_out"]
+__all__ = ["THREAD_PATIENCE", "ThreadRuns", "ThreadRunsError", "timed_out"]
 
 _log = logging.getLogger("command_bus.worker")
-_THREAD_PATIENCE = 1.0
+THREAD_PATIENCE = 1.0
 """Seconds for which a command waits for a thread while none comes free; then another worker may have it."""
 _MOMENT = 0.001
 _WARNING_PAUSE = 60.0
@@ -64,6 +64,10 @@ class ThreadRuns:
         """Run a job in a thread, as soon as one is free."""
         self._threads.submit(job)
 
+    def abandon(self, job: ThreadJob) -> bool:
+        """Keep a job from starting; return False if a thread has it."""
+        return self._threads.abandon(job)
+
     async def _until_done(self, job: ThreadJob, run: Runnable, context: CommandContext | None) -> bool:
         """Wait until a thread is done with a job; return whether that took longer than the handler's timeout."""
         timeout = run.policy.attempt_timeout
@@ -107,16 +111,24 @@ class ThreadRuns:
         if cause is None or cause is Cause.STOPPING or lost:
             raise ThreadRunsError from None
 
-    async def handed_over(self, job: ThreadJob, handed_over: asyncio.Future[None]) -> None:
-        """Wait until a thread has a job.
+    async def handed_over(
+        self, job: ThreadJob, handed_over: asyncio.Future[None], patience: Callable[[], float] = lambda: THREAD_PATIENCE
+    ) -> None:
+        """Wait until a thread has a job, or it was abandoned.
+
+        Args:
+            job: The job.
+            handed_over: Set once a thread has it, or it was abandoned.
+            patience: Returns for how many seconds no thread may come free while it waits. It may change meanwhile.
 
         Raises:
             NoThreadError: None has come free for so long that another worker may have the command.
         """
-        while not job.begun:
-            patience = _THREAD_PATIENCE - self._threads.stuck_for
-            if patience > _MOMENT:
-                await asyncio.wait({handed_over}, timeout=patience)
+        while not job.begun and not job.done.done():
+            left = patience() - self._threads.stuck_for
+            if left > _MOMENT:
+                left = min(left, THREAD_PATIENCE)
+                await asyncio.wait({handed_over}, timeout=left)
             elif self._threads.turn_away(job):
                 self._warn_of_threads()
                 raise NoThreadError

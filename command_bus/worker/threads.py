@@ -45,7 +45,7 @@ class ThreadJob:
 
     Attributes:
         begun: Whether a thread has it.
-        handed_over: Set once a thread has it, for a job that waits for one.
+        handed_over: Set once a thread has it, or none will, for a job that waits for one.
         done: Its outcome.
     """
 
@@ -109,10 +109,13 @@ class HandlerThreads:
         self._waiting[job] = None
 
     def abandon(self, job: ThreadJob) -> bool:
-        """Keep a job from starting; return False if a thread has it."""
+        """Keep a job from starting; return False if a thread has it. All that wait for it learn that it never starts."""
         if job not in self._waiting:
             return False
         del self._waiting[job]
+        job.done.set_result((None, NeverStartedError()))
+        if job.handed_over is not None:
+            job.handed_over.set_result(None)
         return True
 
     def turn_away(self, job: ThreadJob) -> bool:

@@ -40,13 +40,14 @@ from command_bus.worker.decisions import Decisions
 from command_bus.worker.descriptions import describe_commands
 from command_bus.worker.durable_runs import DurableRuns
 from command_bus.worker.entity_run import EntityRun
-from command_bus.worker.executor import STOPPING, Executor
+from command_bus.worker.executor import Executor
 from command_bus.worker.limit_holds import LimitHolds
 from command_bus.worker.limit_keys import LimitKeys
 from command_bus.worker.limit_rules import declare_limits
 from command_bus.worker.notified import told_to_others
 from command_bus.worker.offers import Offers
 from command_bus.worker.other_workers import OtherWorkers
+from command_bus.worker.run_ends import STOPPING
 from command_bus.worker.settled_commands import SettledCommand
 from command_bus.worker.signals import on_signals
 from command_bus.worker.state import WorkerState

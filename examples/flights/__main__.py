@@ -9,7 +9,7 @@ from pathlib import Path
 from redis.exceptions import RedisError
 from rich.console import Console
 
-from command_bus import CommandBusError
+from command_bus import CommandBus, CommandBusError
 from examples.flights.data import MissingTable
 from examples.flights.dispatching import Refused
 from examples.flights.fleet import WorkerEnded
@@ -48,6 +48,7 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--no-kill", action="store_true", help="do not kill a worker on the way")
     parser.add_argument("--fail-tasks", action="store_true", help="kill each of Spark's tasks once, in mid-write")
+    parser.add_argument("--dashboard", action="store_true", help="at the end serve the dashboard over this bus, until Ctrl-C")
     parser.add_argument("--url", help="the server (default: COMMAND_BUS_URL, REDIS_URL, else an embedded one)")
     parser.add_argument(
         "--out", type=Path, default=_OUT, metavar="DIR", help="where pictures and logs go (default: examples/flights/out)"
@@ -70,6 +71,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         out=arguments.out,
         kill=not arguments.no_kill,
         fail_tasks=arguments.fail_tasks,
+        dashboard=arguments.dashboard,
     )
 
 
@@ -90,19 +92,25 @@ def main(words: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print("[yellow]interrupted; the workers are stopped and the run's keys removed[/]")
         return 130
-    _report(console, result, options)
     return 0 if result.right else 1
 
 
 def _run(options: Options, console: Console, *, lite: bool) -> Result:
+    async def close(result: Result, bus: CommandBus) -> None:
+        _report(console, result, options)
+        if options.dashboard:
+            from examples.flights.tower import watch_from_tower
+
+            await watch_from_tower(bus, console)
+
     if lite:
         from examples.flights.lite import run
 
-        return run(options, console)
+        return run(options, console, close)
     require_spark()
     from examples.flights.pipeline import run as run_pipeline
 
-    return run_pipeline(options, console)
+    return run_pipeline(options, console, close)
 
 
 def _report(console: Console, result: Result, options: Options) -> None:

@@ -15,7 +15,7 @@ from examples.flights.fleet import Fleet
 from examples.flights.hangar import Hangar
 from examples.flights.reference import expected
 from examples.flights.report import Comparison, compare, print_census, state_checks
-from examples.flights.run import BACKLOG, Departure, Options, Result, Voyage
+from examples.flights.run import BACKLOG, Closing, Departure, Options, Result, Voyage
 from examples.flights.stage import open_stage
 from examples.flights.verdict import Check, equal
 
@@ -26,7 +26,7 @@ _CHUNK = 1_000
 _ORDER = "Commands go out in the order of what really happened, all aircraft interleaved."
 
 
-def run(options: Options, console: Console) -> Result:
+def run(options: Options, console: Console, closing: Closing) -> Result:
     """Send the chosen flights through the bus and compare the results.
 
     Raises:
@@ -40,7 +40,7 @@ def run(options: Options, console: Console) -> Result:
     flights = _chosen(table, options)
     print_census(console, census(table), census(flights), _ORDER)
     del table
-    return asyncio.run(_run(flights, options, console))
+    return asyncio.run(_run(flights, options, console, closing))
 
 
 def _chosen(flights: list[Flight], options: Options) -> list[Flight]:
@@ -49,7 +49,7 @@ def _chosen(flights: list[Flight], options: Options) -> list[Flight]:
     return flights if options.sample is None else sample_of_aircraft(flights, options.sample, options.seed)
 
 
-async def _run(flights: Sequence[Flight], options: Options, console: Console) -> Result:
+async def _run(flights: Sequence[Flight], options: Options, console: Console, closing: Closing) -> Result:
     async with (
         open_stage("flights", options.url, lease=_LEASE, backlog=BACKLOG) as stage,
         Fleet("examples.flights.worker", options.workers, options.concurrency, stage.environment, options.out) as fleet,
@@ -65,7 +65,7 @@ async def _run(flights: Sequence[Flight], options: Options, console: Console) ->
         stats = await voyage.sail(dispatch_all(stage.bus, letters, tally, chunk=_CHUNK), console)
         wanted = expected(flights)
         comparison = compare(wanted, await Hangar(stage.client, stage.settings.namespace).load_all(sorted(wanted)))
-        return Result(
+        result = Result(
             commands=voyage.commands,
             comparison=comparison,
             checks=checks(voyage.commands, tally, stats, comparison, repeats_allowed=len(fleet.killed) * options.concurrency),
@@ -76,6 +76,8 @@ async def _run(flights: Sequence[Flight], options: Options, console: Console) ->
             killed_at=voyage.killed_at,
             remarks=_remarks(tally),
         )
+        await closing(result, stage.bus)
+        return result
     raise AssertionError("the stack swallows nothing")
 
 

@@ -23,7 +23,7 @@ from examples.flights.crash import MARKS, crashing, doomed, marks_in
 from examples.flights.fleet import Fleet
 from examples.flights.hangar import Hangar
 from examples.flights.report import compare, print_census, state_checks
-from examples.flights.run import BACKLOG, Departure, Options, Result, Voyage
+from examples.flights.run import BACKLOG, Closing, Departure, Options, Result, Voyage
 from examples.flights.session import ask, spark_session
 from examples.flights.stage import Stage, open_stage
 from examples.flights.verdict import Check, equal, within
@@ -37,7 +37,7 @@ _ORDER = "Spark's tasks send each aircraft's commands in the order of what reall
 _BAD = ("pending", "missing", "unexpected", "duplicated", "out_of_order")
 
 
-def run(options: Options, console: Console) -> Result:
+def run(options: Options, console: Console, closing: Closing) -> Result:
     """Send the chosen flights through the bus and compare what comes out.
 
     Raises:
@@ -56,7 +56,7 @@ def run(options: Options, console: Console) -> Result:
             rows = _chosen(table, options).cache()
             print_census(console, frames.census(table), chosen := frames.census(rows), _ORDER)
             table.unpersist()
-        return asyncio.run(_run(rows, chosen.commands, scratch, options, console))
+        return asyncio.run(_run(rows, chosen.commands, scratch, options, console, closing))
 
 
 def _chosen(table: DataFrame, options: Options) -> DataFrame:
@@ -65,7 +65,7 @@ def _chosen(table: DataFrame, options: Options) -> DataFrame:
     return table if options.sample is None else frames.sample_of_aircraft(table, options.sample, options.seed)
 
 
-async def _run(rows: DataFrame, commands: int, scratch: Path, options: Options, console: Console) -> Result:
+async def _run(rows: DataFrame, commands: int, scratch: Path, options: Options, console: Console, closing: Closing) -> Result:
     async with (
         open_stage("flights", options.url, lease=_LEASE, backlog=BACKLOG) as stage,
         Fleet("examples.flights.worker", options.workers, options.concurrency, stage.environment, options.out) as fleet,
@@ -91,7 +91,7 @@ async def _run(rows: DataFrame, commands: int, scratch: Path, options: Options, 
         comparison = compare(wanted, await Hangar(stage.client, stage.settings.namespace).load_all(sorted(wanted)))
         killed_tasks = marks_in(scratch)
         allowed = len(fleet.killed) * options.concurrency
-        return Result(
+        result = Result(
             commands=commands,
             comparison=comparison,
             checks=[
@@ -105,6 +105,8 @@ async def _run(rows: DataFrame, commands: int, scratch: Path, options: Options, 
             killed_at=voyage.killed_at,
             remarks=[*_remarks(report, killed_tasks), f"Reconciliation: {page}"],
         )
+        await closing(result, stage.bus)
+        return result
     raise AssertionError("the stack swallows nothing")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from examples.flights.report import Comparison
 from examples.flights.stage import Stalled
 from examples.flights.verdict import Check
 
-__all__ = ["BACKLOG", "Departure", "Options", "Reading", "Result", "Voyage"]
+__all__ = ["BACKLOG", "Closing", "Departure", "Options", "Reading", "Result", "Voyage"]
 
 BACKLOG = 50_000  # commands that may wait; the producer is held up beyond
 _LOOK = 0.1  # seconds between looks at the bus
@@ -44,6 +44,7 @@ class Options:
         out: The folder for logs and pictures.
         kill: Whether a worker is killed on the way.
         fail_tasks: Whether each of Spark's tasks is killed once in mid-write.
+        dashboard: Whether the dashboard is served at the end.
     """
 
     sample: int | None = None
@@ -55,6 +56,7 @@ class Options:
     out: Path = Path("examples/flights/out")
     kill: bool = True
     fail_tasks: bool = False
+    dashboard: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,10 @@ class Result:
     def right(self) -> bool:
         """Whether everything holds."""
         return all(check.holds for check in self.checks)
+
+
+Closing = Callable[[Result, CommandBus], Awaitable[None]]
+"""What is done with the result while the bus is still open and its workers run."""
 
 
 class Voyage:

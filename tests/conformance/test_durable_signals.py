@@ -40,7 +40,7 @@ async def approved(context: DurableContext) -> int:
             return refused
 
 
-async def test_the_next_signal_is_awaited_behind_one_that_does_not_fit(sandbox: Sandbox, shop: Shop) -> None:
+async def test_135_the_next_signal_is_awaited_behind_one_that_does_not_fit(sandbox: Sandbox, shop: Shop) -> None:
     @shop.script
     async def order(context: DurableContext) -> Any:
         refused = await approved(context)

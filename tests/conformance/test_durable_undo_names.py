@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from command_bus import Command, CommandBus, CommandFailed, CommandRejected, DurableContext, EntityId, Reject, StepMismatch
+from command_bus.durable.names import UNDO
+from command_bus.durable.run import DurableRun
+from command_bus.transport.durable import Note
 from tests.conformance.conftest import Sandbox
 from tests.conformance.durable_shop import Flow, Reserve, Shop
 
@@ -97,3 +100,30 @@ async def test_a_key_is_of_one_compensation_in_a_run(sandbox: Sandbox, shop: Sho
         with pytest.raises(CommandFailed, match="something else under this name"):
             await bus.call(Flow(order="o-1"), timeout=20)
     assert undone == []
+
+
+async def test_what_undoes_a_call_is_stored_behind_what_was_named_before(
+    sandbox: Sandbox, shop: Shop, undone: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker may be lost between the two. What is not stored gets its place in the next run: behind what is."""
+    store, stored = DurableRun.store, list[str]()
+
+    async def noted(run: DurableRun, *notes: Note, progressed: bool = False) -> list[bytes | None]:
+        is_behind = any(note.name.startswith("c:") for note in notes)
+        stored.extend(f"begins {note.name}" for note in notes if is_behind and note.name.startswith(UNDO))
+        found = await store(run, *notes, progressed=progressed)
+        stored.extend(f"stored {note.name}" for note in notes if note.name.startswith(UNDO))
+        return found
+
+    monkeypatch.setattr(DurableRun, "store", noted)
+
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        context.compensate(Unhold(account="x", hold="first"))
+        await context.call(Reserve(sku="a"), undo=Unhold(account="x", hold="second"))
+        raise Reject("no")
+
+    async with sandbox.bus() as bus, bus.worker():
+        await rejected(bus)
+    assert [each.split()[0] for each in stored] == ["stored", "begins", "stored"]
+    assert undone == ["second", "first"]

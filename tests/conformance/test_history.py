@@ -391,3 +391,23 @@ async def test_121_entries_of_others_do_no_harm(sandbox: Sandbox) -> None:
         await client.delete(keys.history)
         await client.set(keys.history, "text")
         assert await bus.call(Charge(account="a", cents=1), command_id="c-2") == 2, "a key of another type stops no settlement"
+
+
+async def test_the_extent_of_a_history_is_that_of_each_shard(sandbox: Sandbox) -> None:
+    """`doctor` asks for it."""
+    registered(sandbox)
+    async with sandbox.bus(shards=2) as bus, bus.worker():
+        for number in range(20):
+            await bus.call(Charge(account=f"a-{number}", cents=1), history=History("1 h", 100 + number))
+        extents = await bus.session.transport.operator.history.extents(3)
+        ends = {entry.settled_ms for entry in await all_of(bus, limit=50)}
+    assert [each.shard for each in extents] == [0, 1]
+    assert sum(each.ends for each in extents) == 20
+    oldest = [bounds for each in extents for bounds in each.oldest]
+    assert len(oldest) == 6
+    assert {bounds.age_ms for bounds in oldest} == {3_600_000}
+    assert 100 in {bounds.number for bounds in oldest}
+    assert {bounds.settled_ms for bounds in oldest} <= ends
+    for each in extents:
+        assert list(each.oldest) == sorted(each.oldest)
+        assert 0 <= each.now_ms - each.oldest[0].settled_ms < 60_000

@@ -106,7 +106,7 @@ async def test_a_worker_of_sync_handlers_takes_as_many_commands_as_threads(sandb
 async def test_waiting_commands_keep_their_place_while_threads_come_free(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_runs, "_THREAD_PATIENCE", 0.2)
+    monkeypatch.setattr(thread_runs, "THREAD_PATIENCE", 0.2)
     registry, ran = HandlerRegistry(), list[str]()
 
     @registry.handles(Short)

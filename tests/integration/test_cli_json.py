@@ -20,6 +20,7 @@ pytest.importorskip("typer")
 
 from typer.main import get_command
 
+from command_bus import Command, EntityId
 from command_bus.cli.app import app
 from tests.docs.trouble import Trouble
 
@@ -75,13 +76,22 @@ WORDS = {
     "schedules resume": ("schedules", "resume", "nightly", "--json"),
     "schedules remove": ("schedules", "remove", "weekly", "--yes", "--json"),
     "command": ("command", "later-3", "--json"),
-    "signal": ("signal", "later-3", "ok", "true", "--json"),
+    "signal": ("signal", "later-4", "ok", "true", "--json"),
     "cancel": ("cancel", "no-such", "--json"),
     "webhooks deliveries": ("webhooks", "deliveries", "crm", "--json"),
     "history show": ("history", "show", "ended-1", "--json"),
     "history search": ("history", "search", "--json"),
     "delayed promote": ("delayed", "promote", "later-1", "--json"),
 }
+
+
+class Approve(Command[None], entity="approval", durable=True):
+    approval: EntityId
+
+
+async def send_durable(stage: Trouble) -> None:
+    async with stage.bus() as bus:
+        await bus.dispatch(Approve(approval="a-1"), delay=3600, command_id="later-4")
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +110,7 @@ def trouble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trouble]:
         "send", "Deposit", '{"account_id": "j-5", "amount": 1}', "--delay", "60", "--command-id", "ended-1", "--history", "1 h"
     )
     stage.run("cancel", "ended-1")
+    asyncio.run(send_durable(stage))
     stage.run("limits", "put", "bus", "--rate", "10000/s")
     stage.run("webhooks", "put", "crm", "https://crm.example", "--kind", "completed", "--secret-env", "CRM")
     yield stage

@@ -125,7 +125,7 @@ MUTANTS = (
     Mutant(
         "a dead letter is dropped",
         f"{_LUA}/advance/3b_verbs.lua",
-        "  if verb == 'b' then write_letter(name, left, '0') end\n",
+        "  if verb == 'b' then write_letter(name, left, '0', message) end\n",
         "",
     ),
     Mutant(

@@ -17,14 +17,14 @@ POLICIES = (
     Mutant(
         "retried once at most",
         "worker/decisions.py",
-        "        if attempt < policy.attempts and not lasts and not isinstance(error, GiveUp | BadStep) and policy.retries(error):",
-        "        if attempt < min(2, policy.attempts) and not isinstance(error, GiveUp | BadStep) and policy.retries(error):",
+        "        if attempt < policy.attempts and not lasts and policy.retries(error):",
+        "        if attempt < min(2, policy.attempts) and not lasts and policy.retries(error):",
     ),
     Mutant(
         "retried without end",
         "worker/decisions.py",
-        "        if attempt < policy.attempts and not lasts and not isinstance(error, GiveUp | BadStep) and policy.retries(error):",
-        "        if attempt < policy.attempts + 2 and not isinstance(error, GiveUp | BadStep) and policy.retries(error):",
+        "        if attempt < policy.attempts and not lasts and policy.retries(error):",
+        "        if attempt < policy.attempts + 2 and not lasts and policy.retries(error):",
     ),
     Mutant(
         "a snooze is an attempt",
@@ -126,7 +126,7 @@ POLICIES = (
     Mutant(
         "who gives up is tried again",
         "worker/decisions.py",
-        "and not isinstance(error, GiveUp | BadStep) and policy.retries(error)",
+        "and not lasts and policy.retries(error)",
         "and policy.retries(error)",
     ),
     Mutant(

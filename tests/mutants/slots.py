@@ -25,8 +25,8 @@ SLOTS = (
     Mutant(
         "what waits for a thread that hangs waits for ever",
         "worker/thread_runs.py",
-        "_THREAD_PATIENCE = 1.0\n",
-        "_THREAD_PATIENCE = 1e9\n",
+        "THREAD_PATIENCE = 1.0\n",
+        "THREAD_PATIENCE = 1e9\n",
     ),
     Mutant(
         "a worker of synchronous handlers takes more than it has threads",

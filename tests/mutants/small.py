@@ -68,8 +68,8 @@ SMALL = (
     Mutant(
         "the letter of a parked entity is pruned",
         f"{_LUA}/prune_letters.lua",
-        "  if redis.call('HGET', parked, fields['m'] or '') ~= id then\n",
-        "  if true then\n",
+        "  local is_parked = redis.call('HGET', parked, fields['m'] or '') == id\n",
+        "  local is_parked = false\n",
         _LETTERS,
     ),
     Mutant(

@@ -25,7 +25,7 @@ EXCEPTIONS = {
     "Slots": (14, "what readers, handlers and the worker each need of it"),
     "PrometheusMetrics": (14, "a method for each thing that an observer receives"),
     "LeaseKeeper": (13, "what the event loop and the renewing thread each need of it"),
-    "DurableRun": (14, "what the operations of a handler, its waits and its worker each need of it"),
+    "DurableRun": (15, "what the operations of a handler, its waits and its worker each need of it"),
     "stats": (45, "names each figure of the statistics once"),
     "_read": (45, "reads every envelope: a call costs more than it says (measured)"),
 }

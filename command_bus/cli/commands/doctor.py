@@ -88,6 +88,7 @@ async def _examine(target: Target, longest: float) -> list[Finding]:
 async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, longest: float) -> list[Finding]:
     from command_bus.cli.commands.diagnosis import check_dead_letters, check_entities, check_mailboxes, check_work
     from command_bus.cli.commands.durable_checks import examine_durable
+    from command_bus.cli.commands.history_check import examine_history
     from command_bus.cli.commands.limit_diagnosis import check_limits
     from command_bus.cli.commands.priority_check import check_priorities
     from command_bus.cli.commands.schedule_checks import examine_schedules
@@ -108,6 +109,7 @@ async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, l
         *await examine_schedules(bus, [each.name for each in commands if each.workers], line),
         *check_limits(await bus.limits.list(), await bus.session.transport.limits.keyed(), line),
         *await examine_durable(bus, longest, line),
+        *(await examine_history(bus) if stats.history else []),
         *check_entities((await bus.entities.list(order="age", limit=1000, scan=20_000)).entities, line),
     ]
 

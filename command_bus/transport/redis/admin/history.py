@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from command_bus.transport.records import StoredEnd
+from command_bus.transport.records import EndBounds, HistoryExtent, StoredEnd
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 
@@ -46,6 +46,11 @@ class RedisHistory(RetryingRequests):
                 return
             size.observe(sum(len(value) for _, fields in page for value in fields.values()), len(page))
 
+    async def extents(self, count: int) -> list[HistoryExtent]:
+        """See `HistoryStore`."""
+        found = await self._everywhere(lambda client, keys: _extent(client, keys.history, count))
+        return [HistoryExtent(shard, *extent) for shard, extent in enumerate(found)]
+
     async def _page(self, shard: int, newest: str, oldest: str, count: int) -> _Answer:
         keys = self._keys.shards[shard]
         return await self._ask(keys, _read, keys.history, newest, oldest, count)  # type: ignore[no-any-return]
@@ -61,12 +66,29 @@ async def _read(client: Redis, key: str, newest: str, oldest: str, count: int) -
     return int(seconds) * 1000 + int(micros) // 1000, [(entry, fields or {}) for entry, fields in page]
 
 
+async def _extent(client: Redis, key: str, count: int) -> tuple[int, int, tuple[EndBounds, ...]]:
+    """Return the server's time in ms, the number of entries, and the bounds of the oldest."""
+    pipeline = client.pipeline(transaction=False)
+    pipeline.time()
+    pipeline.xlen(key)
+    pipeline.xrange(key, "-", "+", count=count)
+    answer: Any = await pipeline.execute()
+    (seconds, micros), ends, page = answer
+    bounds = (EndBounds(int(entry.partition(b"-")[0]), _number(fields, b"a"), _number(fields, b"n")) for entry, fields in page)
+    return int(seconds) * 1000 + int(micros) // 1000, ends, tuple(bounds)
+
+
+def _number(fields: dict[bytes, bytes] | None, name: bytes) -> int:
+    """Return a number of an entry; 0 where somebody else has written it."""
+    text = (fields or {}).get(name, b"")
+    return int(text) if text.isdigit() else 0
+
+
 def _ends(shard: int, page: list[tuple[bytes, dict[bytes, bytes]]], now_ms: int) -> list[StoredEnd]:
     return [_end(shard, entry, fields, now_ms) for entry, fields in page]
 
 
 def _end(shard: int, entry: bytes, fields: dict[bytes, bytes], now_ms: int) -> StoredEnd:
     settled_ms, _, sequence = entry.partition(b"-")
-    age = fields.get(b"a", b"")
-    age_ms = int(age) if age.isdigit() else 0
+    age_ms = _number(fields, b"a")
     return StoredEnd(int(settled_ms), int(sequence), shard, fields.get(b"r", b""), int(settled_ms) + age_ms <= now_ms)
