@@ -15,6 +15,8 @@ from starlette.types import Receive, Scope, Send
 from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.gateway.catalogue import Catalogue
+from command_bus.gateway.event_hub import EventHub
+from command_bus.gateway.following import get_events, get_progress
 from command_bus.gateway.incoming import Gone, Incoming, header_of, segments_of
 from command_bus.gateway.options import Options, State
 from command_bus.gateway.problems import Problem, problem_of, retry_later
@@ -29,6 +31,8 @@ _ANY = "*"
 ROUTES: Mapping[tuple[str, ...], Mapping[str, Answer]] = {
     ("commands",): {"POST": post_batch},
     ("commands", _ANY): {"POST": post_command, "GET": get_command, "DELETE": delete_command},
+    ("commands", _ANY, "progress"): {"GET": get_progress},
+    ("events",): {"GET": get_events},
 }
 """What is answered, by the segments of the path and the method. What is not here does not exist, for anybody."""
 _UNAUTHORIZED = {"WWW-Authenticate": 'Bearer realm="command_bus"'}
@@ -150,7 +154,7 @@ def gateway(
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not (math.isfinite(seconds) and seconds > 0):
             raise InvalidSettings(f"{name} = {seconds!r}: a positive number of seconds")
     options = Options(max_body, body_timeout, max_batch, max_wait, max_streams, tuple(hosts))
-    return Gateway(State(bus, allow, options, Catalogue(bus)), opens=opens)
+    return Gateway(State(bus, allow, options, Catalogue(bus), EventHub(bus)), opens=opens)
 
 
 def _answering(path: tuple[str, ...], method: str) -> Answer:

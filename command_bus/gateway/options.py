@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from command_bus.bus import CommandBus
 from command_bus.gateway.catalogue import Catalogue
+from command_bus.gateway.event_hub import EventHub
 from command_bus.gateway.tokens import Tokens
 
 __all__ = ["Options", "State"]
@@ -35,9 +36,20 @@ class Options:
 
 @dataclass(slots=True)
 class State:
-    """The things that requests share."""
+    """The things that requests share.
+
+    Attributes:
+        bus: The bus.
+        allow: Who may do what.
+        options: Limits.
+        catalogue: What can be sent.
+        hub: Who hears events.
+        streams: How many streams are open.
+    """
 
     bus: CommandBus
     allow: Tokens
     options: Options
     catalogue: Catalogue
+    hub: EventHub
+    streams: int = 0
