@@ -18,6 +18,15 @@ from command_bus.gateway.catalogue import Catalogue
 from command_bus.gateway.event_hub import EventHub
 from command_bus.gateway.following import get_events, get_progress
 from command_bus.gateway.incoming import Gone, Incoming, header_of, segments_of
+from command_bus.gateway.inspecting import (
+    get_entities,
+    get_entity,
+    get_letter,
+    get_letters,
+    get_schedule,
+    get_schedules,
+)
+from command_bus.gateway.openapi import get_openapi
 from command_bus.gateway.options import Options, State
 from command_bus.gateway.problems import Problem, problem_of, retry_later
 from command_bus.gateway.sending import post_batch, post_command
@@ -33,6 +42,13 @@ ROUTES: Mapping[tuple[str, ...], Mapping[str, Answer]] = {
     ("commands", _ANY): {"POST": post_command, "GET": get_command, "DELETE": delete_command},
     ("commands", _ANY, "progress"): {"GET": get_progress},
     ("events",): {"GET": get_events},
+    ("entities",): {"GET": get_entities},
+    ("entities", _ANY, _ANY): {"GET": get_entity},
+    ("dead-letters",): {"GET": get_letters},
+    ("dead-letters", _ANY): {"GET": get_letter},
+    ("schedules",): {"GET": get_schedules},
+    ("schedules", _ANY): {"GET": get_schedule},
+    ("openapi.json",): {"GET": get_openapi},
 }
 """What is answered, by the segments of the path and the method. What is not here does not exist, for anybody."""
 _UNAUTHORIZED = {"WWW-Authenticate": 'Bearer realm="command_bus"'}

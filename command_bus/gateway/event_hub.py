@@ -124,7 +124,7 @@ class EventHub:
                 await end_tasks((reader,))
 
     async def _read(self) -> None:
-        """Hand events on until nobody listens. If it fails or the bus closes, all listeners end: their clients ask again."""
+        """Hand events on until no one listens. If it fails or the bus closes, all listeners end: their clients ask again."""
         try:
             async for event in self._bus.events(after=self._cursor):
                 if self._reader is not asyncio.current_task():

@@ -35,7 +35,7 @@ _ALL = scope_label(EVERYTHING)
 
 
 class EventQuery(Query):
-    """Which events are told."""
+    """Choice of events."""
 
     type: tuple[str, ...] = Field(
         default=(),

@@ -17,7 +17,7 @@ _ALL = "*"
 
 
 class Rights:
-    """What somebody may do.
+    """Acts that somebody may do.
 
     Args:
         name: Whose, for messages.

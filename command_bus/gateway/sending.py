@@ -34,7 +34,7 @@ _QUERY_WAIT = 10.0
 
 
 class SendOptions(Query):
-    """What may be said about a command beside its fields; see `CommandBus.dispatch`."""
+    """Options of a command, beside its fields; see `CommandBus.dispatch`."""
 
     delay: float | None = Field(default=None, ge=0, description="Seconds until it takes its place in its entity's line.")
     at: AwareDatetime | None = Field(default=None, description="The moment when it does, instead of `delay`.")
@@ -78,7 +78,7 @@ _PLAIN = SendOptions()
 
 
 class _Asked(NamedTuple):
-    """What a request says of a command beside its fields."""
+    """Options of one request."""
 
     options: SendOptions
     command_id: str | None

@@ -17,13 +17,13 @@ __all__ = ["CancelQuery", "LookQuery", "delete_command", "get_command"]
 
 
 class LookQuery(Query):
-    """What may be said where a command is asked for."""
+    """Options of a look at a command."""
 
     wait: float = Field(default=0.0, ge=0, description="Seconds to wait for its outcome.")
 
 
 class CancelQuery(Query):
-    """What may be said where a command is cancelled."""
+    """Options of a cancel."""
 
     running: bool = Field(default=False, description="Also end it if it has started.")
     reason: str = Field(default="", max_length=500, description="For its caller, and for the audit log.")

@@ -1,4 +1,4 @@
-"""Hashes of tokens. A token has 256 random bits, so one round of SHA-256 is enough: nobody can guess what it was made of."""
+"""Hashes of tokens. A token has 256 random bits, so one round of SHA-256 is enough: no one can guess what it was made of."""
 
 from __future__ import annotations
 

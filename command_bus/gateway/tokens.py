@@ -18,7 +18,7 @@ _LONGEST = 600
 
 
 class Grant(NamedTuple):
-    """What a token allows.
+    """A token and what it allows.
 
     Attributes:
         token: The token, or its hash as `command-bus token` prints it.
@@ -33,7 +33,7 @@ class Grant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has sent a token.
+    """The holder of a token.
 
     Attributes:
         name: For the log and the audit log.

@@ -41,7 +41,7 @@ class Burn(Command[None], entity="account", retry=ONCE):
     account_id: EntityId
 
 
-class Audit(Command[dict[str, float]], entity="account"):
+class Audit(Command[dict[str, float | None]], entity="account"):
     account_id: EntityId
     pages: int = 3
 
@@ -94,7 +94,7 @@ class Bank:
     async def burn(self, command: Burn) -> None:
         raise ConnectionError("the vault at 10.0.0.7 is on fire")
 
-    async def audit(self, command: Audit, context: CommandContext) -> dict[str, float]:
+    async def audit(self, command: Audit, context: CommandContext) -> dict[str, float | None]:
         for page in range(command.pages):
             context.progress((page + 1) / (command.pages + 1), f"page {page}")
             await asyncio.sleep(0.15)

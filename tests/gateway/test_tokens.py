@@ -1,4 +1,4 @@
-"""Who may do what: tokens, rights, rates, files of tokens."""
+"""Tokens, rights, rates, files of tokens: who may do what."""
 
 from __future__ import annotations
 
