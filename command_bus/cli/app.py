@@ -42,7 +42,7 @@ COMMANDS = (
     LazyCommand("events", "commands.events", "What happens to commands, as it happens."),
     LazyCommand("workers", "commands.inspect", "Live workers, and workers that were lost."),
     LazyCommand("introspect", "commands.inspect", "Commands as the workers announce them."),
-    LazyCommand("generate", "commands.generate", "Client classes from that, as Python."),
+    LazyCommand("generate", "commands.generate", "Clients from that, as Python or TypeScript."),
     LazyCommand("serve", "commands.serve", "Serve commands over HTTP, for other languages."),
     LazyCommand("token", "commands.serve", "A token for that, and its hash."),
     LazyCommand("dashboard", "commands.dashboard", "Serve pages for operators in a browser."),
