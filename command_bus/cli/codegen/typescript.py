@@ -25,7 +25,7 @@ def typescript_source(commands: Sequence[CommandInfo], namespace: str) -> str:
         kind = quoted("query" if each.kind == "query" else "command")
         rows.append(f"  {quoted(each.name)}: {{ fields: {name}; reply: {name}Reply; kind: {kind} }};\n")
     table = comment("All commands, by their names.") + f"export interface Commands {{\n{''.join(rows)}}}\n"
-    client = importlib.resources.files(__package__).joinpath(_CLIENT).read_text(encoding="utf-8")
+    client = importlib.resources.files("command_bus.cli.codegen").joinpath(_CLIENT).read_text(encoding="utf-8")
     return "\n".join([*parts, table, client])
 
 
