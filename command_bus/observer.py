@@ -18,8 +18,9 @@ from command_bus.transport.submissions import Admission, Submission, Unavailable
 
 if TYPE_CHECKING:
     from command_bus.messages.outgoing import OutgoingMessage
+    from command_bus.notifications.notifications import NotificationFigures
 
-__all__ = ["ObservedProducer", "Observer", "WorkerFigures", "observed_call"]
+__all__ = ["ObservedProducer", "Observer", "OutwardObserver", "WorkerFigures", "observed_call", "outward_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,32 @@ class Observer(Protocol):
     def works(self, figures: Callable[[], WorkerFigures]) -> None:
         """Receive, as a worker of this bus starts, a function that returns its figures; any thread may call it."""
         ...
+
+
+class OutwardObserver(Protocol):
+    """Receives what a bus tells others: notifications and webhooks. An `Observer` that wants to know has one as its attribute `outward`."""
+
+    def notifies(self, figures: Callable[[], NotificationFigures]) -> None:
+        """Receive, as a bus with a notifier opens, a function that returns its figures; any thread may call it."""
+        ...
+
+    def posted(self, webhook: str, result: str) -> None:
+        """Receive what became of one request to a receiver.
+
+        It was `delivered`, or answered `put_off` (it asks to wait), `gone`, `redirected` or `failed` (with another status). Or there was no answer:
+        `silent` (none in time), `unreachable`, `forbidden` (an address that it may not connect to), `unsigned` (its secret is not there).
+        """
+        ...
+
+    def lost_events(self, webhook: str) -> None:
+        """Receive that events were deleted before a webhook was told of them."""
+        ...
+
+
+def outward_of(observer: Observer | None) -> OutwardObserver | None:
+    """Return what an observer has for notifications and webhooks, if it has."""
+    found: OutwardObserver | None = getattr(observer, "outward", None)
+    return found
 
 
 class ObservedProducer:

@@ -18,7 +18,7 @@ from weakref import WeakSet
 from command_bus.errors import BusClosed, InvalidSettings, UnsuitableServer, WrongEventLoop
 from command_bus.notifications.notifications import Notifications
 from command_bus.notifications.producer import NotifyingProducer
-from command_bus.observer import ObservedProducer, Observer
+from command_bus.observer import ObservedProducer, Observer, outward_of
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import Transport
@@ -219,11 +219,19 @@ class Session:
                     transport.availability.listener = self.observer
                     self.observer.connects(lambda: transport.reconnects)
                 if self.notifications is not None and self.active_hook is None:  # a test's bus tells nothing
-                    told = self.notifications.begin(transport)
-                    if told is not None and "work" in told.kinds:
-                        transport.producer = NotifyingProducer(transport.producer, told.announcer)
+                    self._tell(transport, self.notifications)
                 self._transport, self._guard = transport, LoopGuard()
                 OPEN_SESSIONS.add(self)
+
+    def _tell(self, transport: Transport, notifications: Notifications) -> None:
+        """Begin to tell others, if there is a notifier."""
+        told = notifications.begin(transport)
+        if told is None:
+            return
+        if "work" in told.kinds:
+            transport.producer = NotifyingProducer(transport.producer, told.announcer)
+        if (outward := outward_of(self.observer)) is not None:
+            outward.notifies(lambda: told.figures)
 
     async def _connect(self) -> Transport:
         if self._open_transport is not None:

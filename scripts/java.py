@@ -14,6 +14,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from scripts import debian
+
 OLDEST = 17  # the class files of Spark 4 are of this version
 FOLDERS = ("/usr/lib/jvm/*", "/Library/Java/JavaVirtualMachines/*/Contents/Home", "/opt/homebrew/opt/openjdk*")
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")  # releases of Debian and Ubuntu have one or the other
@@ -53,28 +57,14 @@ def _fitting_home(program: Path) -> Path | None:
     return Path(facts["java.home"]) if "java.home" in facts and int(version) >= OLDEST else None
 
 
-def can_install() -> bool:
-    """Return whether Debian's package can be installed without a question."""
-    return os.geteuid() == 0 and shutil.which("apt-get") is not None
-
-
 def install() -> Path | None:
     """Install a package and return the home of the Java that then is there, None if it did not work: the reason is printed."""
-    apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    steps = [[*apt, "update"], *([*apt, "install", "-y", "--no-install-recommends", package] for package in PACKAGES)]
-    for step in steps:  # a list that could not be updated matters only if the package is not found
-        done = subprocess.run(step, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-        if done.returncode == 0 and (home := find()) is not None:
-            return home
-        for line in done.stderr.strip().splitlines()[-1:]:
-            print(f"{' '.join(step[-1:])}: {line}", file=sys.stderr)
-    return None
+    return debian.install_first(PACKAGES, find)
 
 
 if __name__ == "__main__":
     java = find()
-    if java is None and "--install" in sys.argv[1:] and can_install():
+    if java is None and "--install" in sys.argv[1:] and debian.can_install():
         java = install()
     if java is None:
         sys.exit(NONE)

@@ -41,8 +41,8 @@ from typing import NoReturn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # of this script alone Python would put its own folder there
 
+from scripts import chromium, debian, java, pythons, redis62  # noqa: E402
 from scripts import docs as site  # noqa: E402
-from scripts import java, pythons, redis62  # noqa: E402
 
 VENV = ROOT / os.environ.get("SETUP_VENV", ".venv")
 PYTHON = VENV / "bin" / "python"
@@ -198,7 +198,7 @@ def become(command: list[str]) -> NoReturn:
 def demo(arguments: list[str]) -> None:
     set_up(BASE)
     home = java.find()
-    if home is None and java.can_install():
+    if home is None and debian.can_install():
         say(f"{java.NONE}: installing Debian's {java.PACKAGES[0]}, once")
         home = java.install()
     missing = set_up_spark(home)
@@ -223,7 +223,12 @@ def test(arguments: list[str]) -> None:
 
 
 def test_all(arguments: list[str]) -> None:
-    """Run all tests, conformance tests on every server."""
+    """Run all tests, conformance tests on every server, those of pages in a browser."""
+    if chromium.find() is None and debian.can_install():
+        say(f"{chromium.NONE}: installing Debian's, once")
+        chromium.install()
+    if chromium.find() is None:
+        say(f"{chromium.NONE}: the tests in a browser are skipped")
     os.environ.setdefault("COMMAND_BUS_TEST_SERVERS", "all")
     run_tests(arguments)
 

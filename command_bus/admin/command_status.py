@@ -11,6 +11,7 @@ from command_bus.admin.entities import entity_info
 from command_bus.admin.entity_looks import look_at
 from command_bus.admin.info import EntityInfo, HoldInfo, LimitWaitInfo
 from command_bus.admin.suspensions import SuspensionInfo
+from command_bus.admin.trace_ids import trace_id_of
 from command_bus.durable.names import ENDING
 from command_bus.errors import UnknownCommand, UnsuitableServer
 from command_bus.serialization.dead_letter import DeadLetterRecord
@@ -65,6 +66,7 @@ class CommandStatus:
         letter_id: Of the dead letter that parks it, or None.
         outcome: Once it is settled: `completed`, `rejected`, or the `code` of the error that its caller got, such as `failed`, `interrupted`,
             `cancelled`, `expired`; empty if that is not kept, and before.
+        trace_id: Of the trace that it belongs to, while its envelope can be read and has one; else empty.
     """
 
     command_id: str
@@ -81,6 +83,15 @@ class CommandStatus:
     suspension: SuspensionInfo | None = None
     letter_id: str | None = None
     outcome: str = ""
+    trace_id: str = ""
+
+
+class _Named(NamedTuple):
+    """Wire name, entity and trace of a command, as its envelope says."""
+
+    name: str
+    entity: str
+    trace_id: str
 
 
 class _Head(NamedTuple):
@@ -152,16 +163,17 @@ class StatusReader:
             self._head(mailbox),
         )
         if delayed is not None:
-            name, entity = self._named(delayed[1], mailbox)
-            return CommandStatus(self._id, "delayed", name, entity, until_ms=due.get(self._id))
+            named = self._named(delayed[1], mailbox)
+            until_ms = due.get(self._id)
+            return CommandStatus(self._id, "delayed", named.name, named.entity, until_ms=until_ms, trace_id=named.trace_id)
         place = next((place for place, (_, envelope) in enumerate(line, 1) if self._is_this(envelope)), None)
         if place is None:
             is_far = head.stored.depth > len(line) > 0
             return CommandStatus(self._id, "waiting", entity=mailbox_label(mailbox)) if is_far else None
-        name, entity = self._named(line[place - 1][1], mailbox)
+        named = self._named(line[place - 1][1], mailbox)
         if place > 1 or head.stored.oldest_id != line[0][0]:
-            return CommandStatus(self._id, "waiting", name, entity, place)
-        return self._at_the_head(head, name, entity)
+            return CommandStatus(self._id, "waiting", named.name, named.entity, place, trace_id=named.trace_id)
+        return self._at_the_head(head, named)
 
     async def _head(self, mailbox: str) -> _Head:
         """Read what is known of a mailbox's head, in case it is this command."""
@@ -182,14 +194,14 @@ class StatusReader:
         )
         return _Head(stored, info, is_ending=ends is not None)
 
-    def _at_the_head(self, head: _Head, name: str, entity: str) -> CommandStatus:
+    def _at_the_head(self, head: _Head, named: _Named) -> CommandStatus:
         """Return the status of the command that is next in its mailbox, or runs."""
         info = head.info
         return CommandStatus(
             self._id,
             "compensating" if head.is_ending and info.state != "parked" else _state_of(info),
-            name,
-            entity,
+            named.name,
+            named.entity,
             position=1,
             attempt=info.attempt,
             worker=info.worker,
@@ -199,16 +211,18 @@ class StatusReader:
             hold=info.hold,
             suspension=info.suspension,
             letter_id=info.letter_id,
+            trace_id=named.trace_id,
         )
 
-    def _named(self, data: bytes, mailbox: str) -> tuple[str, str]:
-        """Return the wire name and the entity in an envelope."""
+    def _named(self, data: bytes, mailbox: str) -> _Named:
+        """Return what an envelope says."""
         try:
             envelope = self._read(data)
         except Undecodable:
-            return "", mailbox_label(mailbox)
+            return _Named("", mailbox_label(mailbox), "")
         of_its_own = f"{envelope.entity_type}:{envelope.entity_id}"
-        return envelope.name, mailbox_label(mailbox) if envelope.entity_type is None else of_its_own
+        entity = mailbox_label(mailbox) if envelope.entity_type is None else of_its_own
+        return _Named(envelope.name, entity, trace_id_of(envelope.headers))
 
     def _is_this(self, data: bytes) -> bool:
         try:

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
@@ -18,10 +18,10 @@ from starlette.types import Receive, Scope, Send
 from command_bus.bus import CommandBus
 from command_bus.dashboard.acts.asking import act_page
 from command_bus.dashboard.faults import answer_fault
-from command_bus.dashboard.guard import Guard, is_own_origin
+from command_bus.dashboard.guard import PROBE, Guard, is_own_origin
 from command_bus.dashboard.live import live
 from command_bus.dashboard.masking import Masking
-from command_bus.dashboard.options import Options, State, TraceLink
+from command_bus.dashboard.options import Options, State, TraceLink, safe_link
 from command_bus.dashboard.pages.audit import audit_page
 from command_bus.dashboard.pages.command import command_page
 from command_bus.dashboard.pages.entities import entities_page
@@ -91,6 +91,7 @@ class Dashboard:
         static = StaticFiles(directory=Path(__file__).parent / "static")
         routes = [Route(path, self._reading(page), methods=["GET"]) for path, page in PAGES.items()]
         routes += [
+            Route(PROBE, lambda _: PlainTextResponse("live\n"), methods=["GET"]),
             Route("/act", self._acting(act_page), methods=["GET", "POST"]),
             Route("/sign-in", self._plain(sign_in), methods=["GET", "POST"]),
             Route("/sign-out", self._acting(sign_out), methods=["POST"]),
@@ -190,11 +191,11 @@ def dashboard(
         hosts: Names under which the dashboard is reached; a request for another is refused. Empty: any.
         secure: Whether cookies are for https only; None: if the request came by https.
         trace_link: Returns the address of a trace, given its id.
-        board_link: Address of a Grafana board, for the page of figures.
+        board_link: Address of a Grafana board, which the page of throughput links to.
         opens: Whether it opens and closes the bus by itself when it is served.
 
     Raises:
-        InvalidSettings: There are no users, or the secret is too short.
+        InvalidSettings: There are no users, the secret is too short, or `board_link` is no address.
     """
     if users is None or not hasattr(users, "user"):
         raise InvalidSettings(
@@ -203,7 +204,7 @@ def dashboard(
     signer = Signer(secret)
     if isinstance(users, Passwords):
         users.signer = signer
-    options = Options(title, tuple(hosts), secure, trace_link, board_link)
+    options = Options(title, tuple(hosts), secure, trace_link, safe_link("board_link", board_link))
     reads = SharedReads()
     pulse = Pulse(bus, on_change=reads.forget)
     return Dashboard(State(bus, users, signer, Masking(mask), options, reads, pulse), opens=opens)

@@ -10,8 +10,10 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["HEADERS", "Guard", "is_own_origin"]
+__all__ = ["HEADERS", "PROBE", "Guard", "is_own_origin"]
 
+PROBE = "/healthz"
+"""The path of a page for probes: it needs no user, and says nothing but that the process answers."""
 _LONGEST_QUERY = 8_000
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": (
@@ -65,9 +67,14 @@ class Guard:
         if len(scope["query_string"]) > _LONGEST_QUERY:
             return PlainTextResponse("the address is too long", 414)
         host = HTTPConnection(scope).headers.get("host", "")
-        if self._hosts and _name(host) not in self._hosts:
+        if self._hosts and _name(host) not in self._hosts and not _is_probe(scope):
             return PlainTextResponse("this is not a name of the dashboard", 421)
         return None
+
+
+def _is_probe(scope: Scope) -> bool:
+    """Return whether a request asks whether this process lives: probes know its address, not its name."""
+    return str(scope["path"]) == str(scope.get("root_path", "")) + PROBE
 
 
 def is_own_origin(request: Request) -> bool:

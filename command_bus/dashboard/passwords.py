@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ipaddress
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -16,12 +17,26 @@ from command_bus.dashboard.signing import Signer
 from command_bus.dashboard.users import Role, User, checked_role
 from command_bus.errors import InvalidSettings
 
-__all__ = ["SESSION_COOKIE", "Attempts", "Passwords", "passwords"]
+__all__ = ["SESSION_COOKIE", "Attempts", "Passwords", "passwords", "source_of"]
 
 SESSION_COOKIE = "command_bus_session"
 _SESSION = "session"
 _HASHES_AT_ONCE = 2
 """Each takes 32 MiB."""
+_NETWORK_V6 = 64
+"""Bits of an IPv6 address that belong to one household."""
+
+
+def source_of(connection: HTTPConnection) -> str:
+    """Return what tries are counted by: the address of a request; of IPv6 its network, since one person has as many addresses as they like."""
+    host = "" if connection.client is None else connection.client.host
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.version == 6 and address.ipv4_mapped is None:
+        return str(ipaddress.ip_network((address, _NETWORK_V6), strict=False))
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 class Attempts:
@@ -42,16 +57,18 @@ class Attempts:
         recent = self._recent(key)
         return max(self._seconds - (mono() - recent[-self._most]), 0.0) if len(recent) >= self._most else 0.0
 
-    def failed(self, key: str) -> None:
-        """Count a failure."""
+    def begin(self, key: str) -> None:
+        """Count a try as failed, before its password is checked: else many at a time would all be let pass."""
         self._failed[key] = [*self._recent(key), mono()][-self._most :]
         self._failed.move_to_end(key)
         while len(self._failed) > 10_000:
             self._failed.popitem(last=False)
 
     def succeeded(self, key: str) -> None:
-        """Forget the failures of a key."""
-        self._failed.pop(key, None)
+        """Take back the newest try of a key. Those before count on: who has one password of their own may be guessing another."""
+        self._failed[key] = self._failed.get(key, [])[:-1]
+        if not self._failed[key]:
+            del self._failed[key]
 
     def _recent(self, key: str) -> list[float]:
         since = mono() - self._seconds

@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from command_bus.dashboard.forms import read_form
 from command_bus.dashboard.options import State
-from command_bus.dashboard.passwords import SESSION_COOKIE, Passwords
+from command_bus.dashboard.passwords import SESSION_COOKIE, Passwords, source_of
 from command_bus.dashboard.rendering import render
 from command_bus.dashboard.visit import THEME_COOKIE, Visit, root_of, set_cookie, theme_of
 
@@ -42,14 +42,14 @@ async def sign_in(state: State, request: Request) -> Response:
         return _form(state, request, following)
     fields = await read_form(request)
     following = safe_path(fields["next"] or "/")
-    source = request.client.host if request.client is not None else ""
+    source = source_of(request)
     if wait := users.attempts.wait(source):
         response = _form(state, request, following, "Too many tries. Wait some minutes.", 429)
         response.headers["Retry-After"] = str(math.ceil(wait))
         return response
+    users.attempts.begin(source)
     name = fields["name"].strip()
     if not await users.is_user(name, fields["password"]):
-        users.attempts.failed(source)
         await asyncio.sleep(_WRONG)
         return _form(state, request, following, "The name or the password is wrong.", 403)
     users.attempts.succeeded(source)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from command_bus.dashboard.passwords import Passwords, passwords
-from command_bus.dashboard.users import checked_role
+from command_bus.dashboard.users import Role, checked_role
 from command_bus.errors import InvalidSettings
 
-__all__ = ["read_users"]
+__all__ = ["read_roles", "read_users"]
 
 
 def read_users(file: str | Path) -> Passwords:
@@ -19,13 +19,33 @@ def read_users(file: str | Path) -> Passwords:
     Raises:
         InvalidSettings: The file cannot be read, or is not of this form.
     """
+    return passwords({name: _entry(str(file), name, table) for name, table in _tables(file).items()})
+
+
+def read_roles(file: str | Path) -> dict[str, Role]:
+    """Return the roles in a file of users whom a proxy signs in: a table for each, with `role` alone.
+
+    Raises:
+        InvalidSettings: The file cannot be read, or is not of this form.
+    """
+    return {name: _role(str(file), name, table) for name, table in _tables(file).items()}
+
+
+def _tables(file: str | Path) -> dict[str, Any]:
     try:
-        tables = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidSettings(f"the file of users cannot be read: {error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidSettings(f"{file} is no TOML: {error}") from None
-    return passwords({name: _entry(str(file), name, table) for name, table in tables.items()})
+
+
+def _role(file: str, name: str, table: Any) -> Role:
+    if not isinstance(table, dict) or table.keys() != {"role"}:
+        raise InvalidSettings(
+            f'{file}: a proxy signs in, so [{name}] has role = "viewer", "operator" or "admin", and nothing else'
+        )
+    return checked_role(name, table["role"])
 
 
 def _entry(file: str, name: str, table: Any) -> tuple[str, Any]:

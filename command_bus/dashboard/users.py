@@ -24,6 +24,7 @@ __all__ = [
     "host_check",
     "is_loopback",
     "loopback",
+    "networks_of",
 ]
 
 Role = Literal["viewer", "operator", "admin"]
@@ -92,10 +93,7 @@ class TrustedHeader:
         self._header = header
         self._roles: dict[str, Role] = {name: checked_role(name, role) for name, role in roles.items()}
         self._everyone: Role | None = None if everyone is None else checked_role("everyone", everyone)
-        try:
-            self._networks = [ipaddress.ip_network(each) for each in proxies]
-        except ValueError as error:
-            raise InvalidSettings(f"proxies: {error}; addresses or networks, as 10.0.0.0/8") from None
+        self._networks = networks_of(proxies)
         if not self._networks:
             raise InvalidSettings("proxies: name the addresses that the proxy's requests come from")
 
@@ -165,6 +163,18 @@ def loopback(role: Role = "viewer") -> Users:
         InvalidSettings: It is no role.
     """
     return Loopback(role)
+
+
+def networks_of(proxies: Sequence[str]) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    """Return the networks of proxies.
+
+    Raises:
+        InvalidSettings: One is neither an address nor a network.
+    """
+    try:
+        return [ipaddress.ip_network(each) for each in proxies]
+    except ValueError as error:
+        raise InvalidSettings(f"proxies: {error}; addresses or networks, as 10.0.0.0/8") from None
 
 
 def checked_role(name: str, role: object) -> Role:

@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from command_bus.bus import CommandBus
 from command_bus.dashboard.forms import Fields
-from command_bus.dashboard.options import State
+from command_bus.dashboard.options import State, safe_link
 from command_bus.dashboard.passwords import Passwords
 from command_bus.dashboard.rendering import render
 from command_bus.dashboard.users import User
@@ -58,6 +58,11 @@ class Visit:
     def url(self, path: str, **query: object) -> str:
         """Return the address of a page; what is None or empty is left out."""
         return address(self.root, path, query)
+
+    def trace(self, trace_id: str) -> tuple[str, str]:
+        """Return a trace id and the address of its trace; empty where there is none."""
+        link = self.state.options.trace_link
+        return trace_id, safe_link("trace_link", link(trace_id)) if trace_id and link is not None else ""
 
     async def shared(self, what: str, read: Callable[[], Awaitable[T]]) -> T:
         """Return what is read for this page's address, for all who look at it within a second."""
@@ -125,7 +130,12 @@ def theme_of(request: Request) -> str:
 
 def set_cookie(response: Response, request: Request, state: State, name: str, value: str, seconds: float) -> None:
     """Set a cookie that only the dashboard gets, and no script."""
-    secure = request.url.scheme == "https" if state.options.secure is None else state.options.secure
+    secure = _is_https(request) if state.options.secure is None else state.options.secure
     response.set_cookie(
         name, value, max_age=int(seconds), path=root_of(request) or "/", secure=secure, httponly=True, samesite="lax"
     )
+
+
+def _is_https(request: Request) -> bool:
+    """Return whether the browser came by https, here or to a proxy. Who claims that falsely gets a cookie that is good for https only."""
+    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "").strip().lower() == "https"

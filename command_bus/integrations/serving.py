@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from command_bus.errors import InvalidSettings, MissingExtra
@@ -18,7 +18,9 @@ _MOST_AT_ONCE = 2000
 _IDLE = 30
 
 
-async def serve_until_stopped(app: Any, host: str, port: int, told: Callable[[str], None], *, extra: str) -> None:
+async def serve_until_stopped(
+    app: Any, host: str, port: int, told: Callable[[str], None], *, extra: str, proxies: Sequence[str] = ()
+) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Args:
@@ -27,6 +29,7 @@ async def serve_until_stopped(app: Any, host: str, port: int, told: Callable[[st
         port: Port; 0 takes any free one.
         told: Is given the address once it listens.
         extra: With which uvicorn comes.
+        proxies: Addresses or networks of proxies, which are believed whose requests they pass on (`X-Forwarded-For`, `X-Forwarded-Proto`).
 
     Raises:
         InvalidSettings: The port is taken, or not permitted.
@@ -47,7 +50,8 @@ async def serve_until_stopped(app: Any, host: str, port: int, told: Callable[[st
         log_level="warning",
         access_log=False,
         server_header=False,
-        proxy_headers=False,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=list(proxies),
         limit_concurrency=_MOST_AT_ONCE,
         timeout_keep_alive=_IDLE,
         timeout_graceful_shutdown=_GRACE,

@@ -36,12 +36,14 @@ class NotificationFigures:
         failed: Sends that failed, of one or more notices each.
         left_out: Notices that were left out, because nothing could be sent or there were too many.
         unreadable: Messages that came and are no notices.
+        reconnects: Cut connections of listeners that were made again.
     """
 
     sent: int = 0
     failed: int = 0
     left_out: int = 0
     unreadable: int = 0
+    reconnects: int = 0
 
 
 class OpenNotifications:
@@ -55,10 +57,16 @@ class OpenNotifications:
 
     def __init__(self, notifier: Notifier, namespace: str, transport: Transport) -> None:
         self.kinds = notifier.kinds
-        self.unreadable = 0
+        self.unreadable = self.reconnects = 0
         self.link: NotifierLink = notifier.link(Ground(namespace, lambda: transport.channels, self._receive, self._missed))
         self.announcer = Announcer(self.link.publish)
         self.listeners = Listeners(self.link.subscribe, self.link.unsubscribe)
+
+    @property
+    def figures(self) -> NotificationFigures:
+        """The counters so far."""
+        told = self.announcer
+        return NotificationFigures(told.sent, told.failed, told.left_out, self.unreadable, self.reconnects)
 
     async def close(self) -> None:
         """Send what is left, and end what listens."""
@@ -76,6 +84,7 @@ class OpenNotifications:
         self.listeners.receive(topic, notice)
 
     def _missed(self) -> None:
+        self.reconnects += 1
         self.listeners.wake()
 
 
@@ -149,10 +158,7 @@ class Notifications:
     @property
     def figures(self) -> NotificationFigures:
         """The counters since the bus was opened; of a closed bus the last ones."""
-        if self._open is None:
-            return self._last
-        announcer = self._open.announcer
-        return NotificationFigures(announcer.sent, announcer.failed, announcer.left_out, self._open.unreadable)
+        return self._last if self._open is None else self._open.figures
 
     def begin(self, transport: Transport) -> OpenNotifications | None:
         """Begin to tell, as the bus opens; return None if it has no notifier."""

@@ -24,6 +24,8 @@ try:
 except ImportError as error:  # pragma: no cover - depends on the environment
     raise MissingExtra("command_bus.telemetry.metrics needs prometheus-client: pip install 'command-bus[prometheus]'") from error
 
+from command_bus.telemetry.outward import OutwardMetrics
+
 if TYPE_CHECKING:
     from command_bus.admin.info import PriorityInfo, Stats
     from command_bus.bus import CommandBus
@@ -81,6 +83,7 @@ class PrometheusMetrics:
     Attributes:
         registry: The registry of the metrics.
         content_type: The content type of the exposition.
+        outward: Counts notifications and the requests of webhooks.
     """
 
     content_type = CONTENT_TYPE_LATEST
@@ -117,6 +120,7 @@ class PrometheusMetrics:
         self._away = Gauge("server_away", "Servers that this process cannot reach.", **given)
         self._outages = Counter("server_outages", "How often a server could not be reached.", **given)
         self._children: dict[tuple[Any, ...], Any] = {}
+        self.outward = OutwardMetrics(self.registry, max_names)
         self.registry.register(self)
 
     # The methods of `command_bus.observer.Observer`.

@@ -8,9 +8,10 @@ from typing import Literal, Protocol
 
 __all__ = ["REFUSALS", "DueSchedules", "FireAnswer", "Firing", "RecordChange", "ScheduleStore"]
 
-FireAnswer = Literal["+", "=", "k", "u", "d", "e", "t", "w"]
+FireAnswer = Literal["+", "=", "k", "u", "d", "e", "t", "w", "?"]
 """What came of a firing: `+` accepted, `=` this number or a later one was fired before, `k` its command id is known, `u` the number cannot be
-compared; and why it was refused: `d` drained, `e` the entity is full, `t` the shard is full, `w` the mailbox takes nothing."""
+compared; and why it was refused: `d` drained, `e` the entity is full, `t` the shard is full, `w` the mailbox takes nothing.
+`?`: too few replicas confirmed it, so a failover may take it: it is fired again under its number."""
 
 
 REFUSALS = {
@@ -18,6 +19,7 @@ REFUSALS = {
     "e": "its entity is full",
     "t": "the bus is full",
     "w": "its mailbox takes nothing",
+    "?": "too few replicas confirmed it",
 }
 """The answers that refuse a firing, for people."""
 

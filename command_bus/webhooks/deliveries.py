@@ -20,6 +20,7 @@ from command_bus.errors import CommandBusError, InvalidSettings, Reject
 from command_bus.messages.message import Command, EntityId
 from command_bus.messages.policies import RetryPolicy
 from command_bus.messages.put_off import GiveUp, Snooze
+from command_bus.observer import OutwardObserver
 from command_bus.transport.mailboxes import SCHEDULES
 from command_bus.webhooks.record import DELIVERIES, WebhookRecord
 from command_bus.webhooks.signing import signed_headers
@@ -43,7 +44,15 @@ _log = logging.getLogger("command_bus.webhooks")
 
 
 class DeliveryFailed(Exception):
-    """Raised for a receiver that did not take a delivery."""
+    """Raised for a receiver that did not take a delivery.
+
+    Attributes:
+        result: As `OutwardObserver.posted` has it.
+    """
+
+    def __init__(self, message: str, result: str = "failed") -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class DeliverWebhook(
@@ -115,8 +124,29 @@ def _delivery(record: WebhookRecord, place: str, about: str, kind: str, at_ms: i
     return DeliverWebhook(line=f"{record.name}|{about}", webhook=record.name, message_id=f"msg_{digest[:32]}", body=body)
 
 
-def deliverer(store: WebhookStore, poster: Callable[[], Poster]) -> Callable[[DeliverWebhook], Awaitable[int]]:
-    """Return the handler of deliveries."""
+def deliverer(
+    store: WebhookStore, poster: Callable[[], Poster], outward: Callable[[], OutwardObserver | None]
+) -> Callable[[DeliverWebhook], Awaitable[int]]:
+    """Return the handler of deliveries.
+
+    Args:
+        store: Of webhooks.
+        poster: Returns what sends the requests.
+        outward: Returns what is told of them, if anything is.
+    """
+
+    async def post(record: WebhookRecord, command: DeliverWebhook) -> Answer:
+        result = "cancelled"
+        try:
+            answer = await _posted(poster(), record, command)
+            result = _result_of(answer)
+        except DeliveryFailed as error:
+            result = error.result
+            raise
+        finally:
+            if (told := outward()) is not None and result != "cancelled":
+                told.posted(record.name, result)
+        return answer
 
     async def deliver(command: DeliverWebhook) -> int:
         record = await store.recent(command.webhook)
@@ -125,8 +155,8 @@ def deliverer(store: WebhookStore, poster: Callable[[], Poster]) -> Callable[[De
         if record.paused and not command.forced:
             raise Snooze(_PAUSED, most=1_000_000_000, reason=f"webhook {record.name} is paused: {record.paused}")
         if command.forced:
-            return await _tested(poster(), record, command)
-        answer = await _posted(poster(), record, command)
+            return await _tested(post, record, command)
+        answer = await post(record, command)
         if answer.status == _GONE:
             await store.change(record.name, _gone)
         return _decided(answer)
@@ -134,10 +164,12 @@ def deliverer(store: WebhookStore, poster: Callable[[], Poster]) -> Callable[[De
     return deliver
 
 
-async def _tested(poster: Poster, record: WebhookRecord, command: DeliverWebhook) -> int:
+async def _tested(
+    post: Callable[[WebhookRecord, DeliverWebhook], Awaitable[Answer]], record: WebhookRecord, command: DeliverWebhook
+) -> int:
     """Send a test: what fails is refused, and leaves no dead letter."""
     try:
-        return _decided(await _posted(poster, record, command))
+        return _decided(await post(record, command))
     except (DeliveryFailed, GiveUp, Snooze) as error:
         raise Reject(getattr(error, "reason", "") or str(error), code="webhook_test_failed") from error
 
@@ -150,15 +182,26 @@ async def _posted(poster: Poster, record: WebhookRecord, command: DeliverWebhook
     try:
         headers = signed_headers(record.secrets, command.message_id, wall_ms() // 1000, body)
     except InvalidSettings as error:
-        raise DeliveryFailed(error.message) from error
+        raise DeliveryFailed(error.message, "unsigned") from error
     try:
         return await poster.post(record, headers, body)
     except TimeoutError:
-        raise DeliveryFailed(f"no answer within {record.timeout:g} s") from None
+        raise DeliveryFailed(f"no answer within {record.timeout:g} s", "silent") from None
     except CommandBusError as error:  # an address that it may not connect to
-        raise DeliveryFailed(error.message) from error
+        raise DeliveryFailed(error.message, "forbidden") from error
     except (OSError, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        raise DeliveryFailed(f"the receiver cannot be reached: {type(error).__name__}: {error}") from error
+        raise DeliveryFailed(f"the receiver cannot be reached: {type(error).__name__}: {error}", "unreachable") from error
+
+
+def _result_of(answer: Answer) -> str:
+    """Return what became of a request that was answered, as `OutwardObserver.posted` has it."""
+    if 200 <= answer.status < 300:
+        return "delivered"
+    if answer.status in _BUSY and answer.retry_after is not None:
+        return "put_off"
+    if 300 <= answer.status < 400:
+        return "redirected"
+    return "gone" if answer.status == _GONE else "failed"
 
 
 def _decided(answer: Answer) -> int:

@@ -19,6 +19,7 @@ from command_bus.admin.events import Event
 from command_bus.bus import CommandBus
 from command_bus.errors import BusClosed, CommandBusError, IdempotencyConflict
 from command_bus.messages.outgoing import Envelope
+from command_bus.observer import outward_of
 from command_bus.transport.tasks import end_tasks
 from command_bus.webhooks.deliveries import DeliverWebhook, delivery_of, gap_delivery
 from command_bus.webhooks.record import PumpState, WebhookRecord
@@ -106,6 +107,8 @@ class Pump:
                 "webhook %s: events were deleted before they were looked at: watch them with a larger `kept`", self._name
             )
             state = replace(state, gaps=state.gaps + 1, gap_ms=now)
+            if (outward := outward_of(self._bus.session.observer)) is not None:
+                outward.lost_events(self._name)
             deliveries.append(gap_delivery(record, state.cursor, page[0].at_ms))
         before = state.cursor
         for event in page:

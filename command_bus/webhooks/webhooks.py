@@ -24,6 +24,7 @@ from command_bus.bus import CommandBus
 from command_bus.clock import wall_ms
 from command_bus.errors import InvalidSettings, UnknownWebhook
 from command_bus.messages.policies import RetryPolicy
+from command_bus.observer import outward_of
 from command_bus.randomness import token
 from command_bus.webhooks.deliveries import DeliverWebhook, deliverer, test_delivery
 from command_bus.webhooks.pump import LEASE
@@ -85,7 +86,7 @@ class Webhooks:
             MissingExtra: httpx is not installed.
         """
         import_module("command_bus.webhooks.posting")  # says now what is missing
-        handler = deliverer(self._store, self._post_by)
+        handler = deliverer(self._store, self._post_by, lambda: outward_of(self._bus.session.observer))
         self._bus.registry.handles(DeliverWebhook)(_named(handler))
         self._bus.lifespan = self._around(self._bus.lifespan)
 

@@ -1,4 +1,4 @@
-"""How the run of a handler has ended, if it did not return."""
+"""Ends of a handler's run, where it did not return."""
 
 from __future__ import annotations
 

@@ -119,6 +119,22 @@ async def _reaches(bus: CommandBus, command_id: str, wanted: Callable[[CommandSt
     return found[-1]
 
 
+async def test_its_trace_is_known_as_long_as_its_envelope(sandbox: Sandbox, seen: Seen) -> None:
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    headers = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
+    async with sandbox.bus() as bus:
+        await bus.dispatch(Work(desk="t", what="hang"), command_id="first", headers=headers)
+        await bus.dispatch(Work(desk="t"), command_id="second", headers=headers)
+        await bus.dispatch(Work(desk="t"), command_id="later", delay=600, headers=headers)
+        await bus.dispatch(Work(desk="t", what="hang"), command_id="none")
+        found = [(await bus.commands.status(each)).trace_id for each in ("first", "second", "later", "none")]
+        seen.free.set()
+        assert found == [trace_id, trace_id, trace_id, ""]
+        async with bus.worker():
+            ended = await _reaches(bus, "second", lambda status: status.state == "settled")
+            assert ended.trace_id == ""
+
+
 async def test_from_the_dispatch_to_the_end(sandbox: Sandbox, seen: Seen) -> None:
     async with sandbox.bus() as bus:
         await bus.dispatch(Work(desk="a", what="hang"), command_id="first")

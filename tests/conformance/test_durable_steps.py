@@ -19,6 +19,7 @@ from command_bus.transport.steps import (
     Lease,
     Released,
     Started,
+    Step,
     Suspend,
 )
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, left
@@ -131,6 +132,42 @@ async def test_an_outcome_wakes_it(
     assert record.state in ("h", "O", "o", "r"), "it goes on at once, or is ready"
     assert record.first_ms < 0, "its deadline is over"
     assert await harness.nothing_of(OTHER)
+
+
+@pytest.mark.parametrize("order", ["the caller first", "the child first"])
+@pytest.mark.parametrize("batched", [False, True])
+async def test_caller_and_child_end_together(
+    harness: TransportHarness,
+    worker: ManualWorker,
+    records: RedisSideRecords,
+    monkeypatch: pytest.MonkeyPatch,
+    order: str,
+    batched: bool,
+) -> None:
+    """The caller has waited no longer. Whichever comes first, nothing is left of either, nor anything for a command that uses the id again."""
+    lease, child = await calling(harness, worker, records)
+    shard = worker.steps._shards[0]
+    batch_of, sizes = shard._batch, list[int]()
+
+    def counted(items: Any) -> Any:
+        sizes.append(len(items))
+        return batch_of(items)
+
+    monkeypatch.setattr(shard, "_batch", counted)
+    steps: list[tuple[Lease, Step]] = [(lease, Done(replace(left("c1"), side="ends"))), (child, telling())]
+    if order == "the child first":
+        steps.reverse()
+    answers = [worker.steps.advance(*each) for each in steps] if batched else []
+    for number, each in enumerate(steps):
+        assert (await answers[number] if batched else await worker.do(*each)) == Released("idle")
+    assert sizes == ([2] if batched else [1, 1])
+    assert await side(harness) == {}
+    assert await harness.nothing_of(BOX, OTHER)
+    assert (await harness.counters())["depth"] == 0
+    await harness.client.delete(harness.shard.mark("c1"))
+    await harness.put(BOX, "c1")
+    again, _ = await worker.start()
+    assert await records.read(again, "c1") == {}
 
 
 async def test_one_of_two_awaited_outcomes_does_not_wake_it(

@@ -21,6 +21,7 @@ from command_bus import (
     Unique,
 )
 from tests.conformance.conftest import Sandbox
+from tests.conformance.put_service import until
 
 End = Literal["return", "reject", "fail", "fail twice"]
 
@@ -320,3 +321,42 @@ def _is_taken(context: CommandContext) -> bool:
     except QueueFull as error:
         return error.limit != "total"
     return True
+
+
+class Turn(Command[None], entity="wheel"):
+    wheel: EntityId
+    number: int = 0
+
+
+async def test_137_a_command_that_sends_itself_goes_on_until_it_is_paused_and_purged(sandbox: Sandbox) -> None:
+    turns: list[int] = []
+
+    @sandbox.registry.handles(Turn)
+    async def turn(command: Turn, context: CommandContext) -> None:
+        turns.append(command.number)
+        if command.wheel == "w":
+            context.send(Turn(wheel="w", number=command.number + 1))
+
+    async with sandbox.bus() as bus, bus.worker(concurrency=1):
+        await bus.dispatch(Turn(wheel="w"))
+        for number in range(1, 4):
+            await bus.call(Turn(wheel=f"other-{number}", number=-number), timeout=10)  # has its turn meanwhile
+        seen = len(turns)
+        await until(lambda: len(turns) > seen + 100)
+        wheel = bus.entity("wheel", "w")
+        await wheel.drain("stop")  # what is settled has sent it already, so it is not refused
+        seen = len(turns)
+        await until(lambda: len(turns) > seen + 10)
+        await wheel.pause("stop")
+
+        async def is_held() -> bool:
+            return (await bus.stats()).in_flight == 0
+
+        await until(is_held)
+        assert await wheel.purge() == 1
+        assert (await bus.stats()).depth == 0
+        await wheel.resume()
+        await bus.wait_idle(10)
+    assert [number for number in turns if number < 0] == [-1, -2, -3]
+    own = [number for number in turns if number >= 0]
+    assert own == list(range(len(own)))

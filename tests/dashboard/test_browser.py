@@ -27,7 +27,6 @@ from tests.dashboard.troubled_shop import Deposit, Shop, until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.server,
     pytest.mark.timeout(180),
     pytest.mark.asyncio(loop_scope="module"),
@@ -135,6 +134,7 @@ async def test_the_parked_entity_is_repaired_and_its_line_flows(
     await page.context.close()
 
 
+@pytest.mark.slow
 async def test_an_open_page_follows_what_happens(troubled: tuple[CommandBus, Shop], browser: Browser, served: Served) -> None:
     bus, _ = troubled
     sitting = await sat(browser, served, "vera")
@@ -147,6 +147,7 @@ async def test_an_open_page_follows_what_happens(troubled: tuple[CommandBus, Sho
     await sitting.page.context.close()
 
 
+@pytest.mark.slow
 async def test_the_keyboard_leads_through_a_page(browser: Browser, served: Served) -> None:
     page = (await sat(browser, served, "vera")).page
     await page.keyboard.press("j")
@@ -163,6 +164,7 @@ async def test_the_keyboard_leads_through_a_page(browser: Browser, served: Serve
     await page.context.close()
 
 
+@pytest.mark.slow
 async def test_all_can_be_read_without_scripts(browser: Browser, served: Served) -> None:
     page = (await sat(browser, served, "vera", java_script_enabled=False)).page
     for path in READ:
@@ -171,6 +173,7 @@ async def test_all_can_be_read_without_scripts(browser: Browser, served: Served)
     await page.context.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)])
 async def test_pages_are_accessible_and_fit(browser: Browser, served: Served, theme: Any, width: int) -> None:
     sitting = await sat(browser, served, "ada", color_scheme=theme, viewport={"width": width, "height": 800})
@@ -186,6 +189,7 @@ async def test_pages_are_accessible_and_fit(browser: Browser, served: Served, th
     await page.context.close()
 
 
+@pytest.mark.slow
 async def test_roles_decide_what_can_be_done(browser: Browser, served: Served) -> None:
     viewer = (await sat(browser, served, "vera")).page
     await viewer.goto(f"{served.url}/entity?type=report&id=ledger")
@@ -196,6 +200,7 @@ async def test_roles_decide_what_can_be_done(browser: Browser, served: Served) -
     await viewer.context.close()
 
 
+@pytest.mark.slow
 async def test_a_session_that_is_over_leads_to_the_sign_in(troubled: tuple[CommandBus, Shop], browser: Browser) -> None:
     short = Served(troubled[0], hours=3 / 3600)
     await short.start()
@@ -205,6 +210,7 @@ async def test_a_session_that_is_over_leads_to_the_sign_in(troubled: tuple[Comma
     await short.stop()
 
 
+@pytest.mark.slow
 async def test_a_server_that_goes_away_is_noticed_and_found_again(troubled: tuple[CommandBus, Shop], browser: Browser) -> None:
     place = Served(troubled[0])
     await place.start()
@@ -218,6 +224,7 @@ async def test_a_server_that_goes_away_is_noticed_and_found_again(troubled: tupl
     await place.stop()
 
 
+@pytest.mark.slow
 async def test_hostile_texts_do_nothing(troubled: tuple[CommandBus, Shop], browser: Browser, served: Served) -> None:
     bus, _ = troubled
     await bus.entity("account", HOSTILE).pause(f"<img src=x onerror=alert(1)>{HOSTILE}")

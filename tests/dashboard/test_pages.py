@@ -18,6 +18,7 @@ from command_bus import CommandBus, HandlerRegistry
 from command_bus.dashboard import dashboard
 from command_bus.dashboard.app import PAGES
 from command_bus.dashboard.guard import HEADERS
+from command_bus.dashboard.options import trace_link_of
 from command_bus.transport.redis.connection.pipe import Pipe
 from tests.dashboard.conftest import Browser, inputs, told, users_by_header
 from tests.dashboard.troubled_shop import Deposit, Shop
@@ -102,6 +103,24 @@ async def test_a_command_shows_progress_log_steps_and_its_end(vera: Browser) -> 
     assert "step reserve" in told(await vera.page("/command?id=checkout-5"))
     assert '"charged 100"' in told(await vera.page("/command?id=charge-1003"))
     assert "nothing is known of a command" in told(await vera.page("/command?id=nope", 404))
+
+
+async def test_a_command_leads_to_its_trace(troubled: tuple[CommandBus, Shop]) -> None:
+    bus, _ = troubled
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    headers = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
+    await bus.dispatch(Deposit(account_id="traced", amount=1), delay=3600, command_id="traced-1", headers=headers)
+    await bus.dispatch(Deposit(account_id="traced", amount=1), delay=3600, command_id="traced-2", headers={"traceparent": "<b>"})
+    app = dashboard(bus, users=users_by_header(), trace_link=trace_link_of("https://jaeger.example/trace/{trace_id}"))
+    page = await Browser(app, "vera").page("/command?id=traced-1")
+    assert f'<a href="https://jaeger.example/trace/{trace_id}" rel="noreferrer">{trace_id}</a>' in page
+    assert "jaeger" not in await Browser(app, "vera").page("/command?id=traced-2")
+    sly = dashboard(bus, users=users_by_header(), trace_link="javascript:{}".format)
+    assert "javascript:" not in re.sub(
+        r"<pre.*?</pre>|<p>.*?</p>", "", await Browser(sly, "vera").page("/command?id=traced-1", 400)
+    )
+    await bus.commands.cancel("traced-1")
+    await bus.commands.cancel("traced-2")
 
 
 async def test_a_letter_shows_cause_payload_attempts_and_others(vera: Browser) -> None:
@@ -229,6 +248,8 @@ async def test_every_answer_tells_the_browser_what_it_must_not_do(vera: Browser)
         answer = await vera.get(path)
         assert {name: answer.headers.get(name) for name in HEADERS} == dict(HEADERS)
     assert (await vera.get("/nothing-here")).status_code == 404
+    for path in ("/static/%2e%2e/app.py", "/static/..%2fapp.py", "/static/%2fetc/passwd", "/static//etc/passwd"):
+        assert (await vera.get(path)).status_code == 404, path
     assert "'unsafe" not in HEADERS["Content-Security-Policy"]
 
 

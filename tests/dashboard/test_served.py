@@ -45,6 +45,7 @@ async def test_users_of_a_file_sign_in(troubled: tuple[CommandBus, Shop], tmp_pa
     users = tmp_path / "users.toml"
     users.write_text(f'[ann]\npassword = "{HASHED}"\nrole = "operator"\n')
     command = [sys.executable, "-m", "command_bus", "dashboard", "--port", "0", "--users", str(users), "--url", bus.url]
+    command += ["--proxy", "127.0.0.1", "--grafana", "https://grafana.example/d/bus", "--traces", "/traces/{trace_id}"]
     with subprocess.Popen([*command, "-n", bus.settings.namespace], stderr=subprocess.PIPE, text=True, cwd=ROOT) as program:
         try:
             assert program.stderr is not None
@@ -55,9 +56,46 @@ async def test_users_of_a_file_sign_in(troubled: tuple[CommandBus, Shop], tmp_pa
                 page = await client.post("/sign-in", data=fields, headers={"Origin": found[0]})
                 assert (page.status_code, page.url.path) == (200, "/letters")
                 assert "/act?act=letters.replay" in page.text
+                assert "https://grafana.example/d/bus" in (await client.get("/throughput")).text
+                client.cookies.clear()
+                assert await tries(client, found[0], "9.9.9.1") == [403] * 5 + [429]
+                assert await tries(client, found[0], "9.9.9.2", 1) == [403], "the proxy told of somebody else"
         finally:
             program.send_signal(signal.SIGTERM)
         assert program.wait(10) in (0, -signal.SIGTERM)
+
+
+async def test_a_proxy_signs_in_and_a_file_has_the_roles(troubled: tuple[CommandBus, Shop], tmp_path: Path) -> None:
+    bus, _ = troubled
+    roles = tmp_path / "roles.toml"
+    roles.write_text('["ann@shop.example"]\nrole = "operator"\n')
+    command = [sys.executable, "-m", "command_bus", "dashboard", "--port", "0", "--users", str(roles), "--url", bus.url]
+    command += ["--proxy-header", "X-Forwarded-Email", "--name", "ops.example", "-n", bus.settings.namespace]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as program:
+        try:
+            assert program.stderr is not None
+            found = re.search(r"http://\S+", program.stderr.readline())
+            assert found is not None
+            async with httpx.AsyncClient(base_url=found[0], trust_env=False) as client:
+                assert (await client.get("/healthz")).text == "live\n"
+                assert (await client.get("/")).status_code == 421
+                named = {"Host": "ops.example"}
+                assert (await client.get("/", headers=named)).status_code == 403
+                for email, may in (("ann@shop.example", True), ("bob@shop.example", False)):
+                    page = await client.get(
+                        "/letters", headers={**named, "X-Forwarded-Email": email, "X-Forwarded-For": "9.9.9.9"}
+                    )
+                    assert (page.status_code, "/act?act=letters.replay" in page.text) == (200, may)
+        finally:
+            program.send_signal(signal.SIGTERM)
+        assert program.wait(10) in (0, -signal.SIGTERM)
+
+
+async def tries(client: httpx.AsyncClient, origin: str, source: str, times: int = 6) -> list[int]:
+    """Return the answers to wrong passwords that a proxy passes on from an address."""
+    headers = {"Origin": origin, "X-Forwarded-For": f"6.6.6.6, {source}"}
+    wrong = {"name": "ann", "password": "wrong password"}
+    return [(await client.post("/sign-in", data=wrong, headers=headers)).status_code for _ in range(times)]
 
 
 @pytest.mark.parametrize(
@@ -65,8 +103,11 @@ async def test_users_of_a_file_sign_in(troubled: tuple[CommandBus, Shop], tmp_pa
     [
         (("--host", "0.0.0.0"), "give --users FILE or --proxy-header NAME"),
         (("--users", "none.toml"), "cannot be read"),
-        (("--users", "a.toml", "--proxy-header", "X-User"), "one of them knows the users"),
+        (("--users", "none.toml", "--proxy-header", "X-User"), "cannot be read"),
         (("--proxy-header", "X-User", "--proxy", "my-proxy"), "addresses or networks"),
+        (("--users", "a.toml", "--proxy", "my-proxy"), "addresses or networks"),
+        (("--grafana", "javascript:alert(1)"), "an address as https"),
+        (("--traces", "https://jaeger.example/"), "with {trace_id} in it"),
     ],
 )
 async def test_160_it_starts_for_nobody_without_users(tmp_path: Path, arguments: tuple[str, ...], advice: str) -> None:

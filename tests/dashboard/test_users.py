@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -19,11 +20,12 @@ from command_bus.dashboard import (
     password_hashes,
     passwords,
 )
+from command_bus.dashboard.options import safe_link, trace_link_of
 from command_bus.dashboard.password_hashes import is_password
-from command_bus.dashboard.passwords import SESSION_COOKIE, Attempts, Passwords
+from command_bus.dashboard.passwords import SESSION_COOKIE, Attempts, Passwords, source_of
 from command_bus.dashboard.sign_in import safe_path
 from command_bus.dashboard.signing import Signer
-from command_bus.dashboard.user_files import read_users
+from command_bus.dashboard.user_files import read_roles, read_users
 from tests.dashboard.conftest import Browser, told
 
 HASHED = "scrypt$14$8$1$uUSkfLJ2kCIGOPNKzvTeOQ$LolpGu0JFjfTMGHKRdxtID1k-DrW27vGrEd8MxBDz6w"  # of "correct horse", quick to check
@@ -50,6 +52,10 @@ async def sign_in(app: Dashboard, password: str = "correct horse", **fields: str
     return await Browser(app).post("/sign-in", {"name": "ann", "password": password, **fields})
 
 
+async def sign_in_with(app: Dashboard, **headers: str) -> Any:
+    return await Browser(app).post("/sign-in", {"name": "ann", "password": "correct horse"}, **headers)
+
+
 async def test_who_is_not_known_is_led_to_the_sign_in() -> None:
     app, _ = door()
     answer = await Browser(app).get("/entity?type=order&id=o-1")
@@ -68,6 +74,8 @@ async def test_a_password_gives_a_session_that_scripts_cannot_read() -> None:
     assert "Secure" not in cookie
     secure = await Browser(app, base="https://ops.example").post("/sign-in", {"name": "ann", "password": "correct horse"})
     assert "Secure" in secure.headers["set-cookie"]
+    passed_on = await sign_in_with(app, **{"X-Forwarded-Proto": "https"})
+    assert "Secure" in passed_on.headers["set-cookie"]
     connection = Browser(app).client().build_request("GET", "/", cookies=dict(answer.cookies))
     assert SESSION_COOKIE in connection.headers["cookie"]
 
@@ -84,21 +92,54 @@ async def test_a_wrong_password_says_no_more_than_that() -> None:
 async def test_161_after_five_wrong_passwords_an_address_waits() -> None:
     app, users = door()
     for _ in range(5):
-        users.attempts.failed("10.1.1.1")
+        users.attempts.begin("10.1.1.1")
     refused = await sign_in(app)
     assert (refused.status_code, int(refused.headers["retry-after"]) > 0) == (429, True)
     users.attempts.succeeded("10.1.1.1")
     assert (await sign_in(app)).status_code == 303
 
 
+async def test_161_many_tries_at_a_time_are_no_way_around() -> None:
+    app, _ = door()
+    answers = await asyncio.gather(*(sign_in(app, f"wrong password {number}") for number in range(20)))
+    assert sorted(each.status_code for each in answers) == [403] * 5 + [429] * 15
+
+
+async def test_161_a_password_of_one_s_own_makes_no_room_for_more_guesses() -> None:
+    app, users = door()
+    for _ in range(4):
+        users.attempts.begin("10.1.1.1")
+    assert (await sign_in(app)).status_code == 303
+    assert (await sign_in(app, "wrong password")).status_code == 403
+    assert (await sign_in(app)).status_code == 429
+
+
+@pytest.mark.parametrize(
+    ("host", "source"),
+    [
+        ("10.1.1.1", "10.1.1.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:10.1.1.1", "10.1.1.1"),
+        ("testclient", "testclient"),
+    ],
+)
+async def test_tries_are_counted_by_household(host: str, source: str) -> None:
+    from starlette.requests import HTTPConnection
+
+    assert source_of(HTTPConnection({"type": "http", "headers": [], "client": (host, 1)})) == source
+    assert source_of(HTTPConnection({"type": "http", "headers": []})) == ""
+
+
 async def test_failures_are_forgotten_and_bounded() -> None:
     attempts = Attempts(most=2, seconds=60)
     for number in range(10_050):
-        attempts.failed(f"a-{number}")
+        attempts.begin(f"a-{number}")
     assert len(attempts._failed) == 10_000
-    attempts.failed("b")
+    attempts.begin("b")
     assert attempts.wait("b") == 0.0
-    attempts.failed("b")
+    attempts.begin("b")
     assert 0 < attempts.wait("b") <= 60
 
 
@@ -107,7 +148,7 @@ async def user_with(app: Dashboard, users: Any, **headers: str) -> User | None:
 
     scope = {
         "type": "http",
-        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
         "client": ("10.1.1.1", 1),
     }
     found: User | None = await users.user(HTTPConnection(scope))
@@ -172,6 +213,7 @@ async def test_180_a_proxy_is_believed_and_no_other() -> None:
     assert await user_with(app, users) is None
     for name in ("", " ", "a" * 201, "a\x00b"):
         assert await user_with(app, users, **{"x-who": name}) is None
+    assert await user_with(app, users, **{"x-who": "ann", "X-Who": "bob"}) is None, "twice"
     assert await user_with(app, behind_proxy("X-Who", roles={"ann": "admin"}), **{"x-who": "ann"}) is None, "another address"
     assert await user_with(app, behind_proxy("X-Who", roles={}, proxies=["10.1.1.1"]), **{"x-who": "ann"}) is None
     assert (await Browser(made(behind_proxy("X-Who", roles={}))).get("/")).status_code == 403
@@ -205,6 +247,11 @@ async def test_without_users_only_this_machine_may_look(client: str, host: str, 
     headers = [(b"host", host.encode()), *([(header.encode(), b"x")] if header else [])]
     found = await loopback("operator").user(HTTPConnection({"type": "http", "headers": headers, "client": (client, 1)}))
     assert found == (User("local", "operator") if may else None)
+
+
+@pytest.mark.parametrize("address", ["", "/grafana/d/command-bus", "https://grafana.example/d/x?a=1", "http://localhost:3000"])
+def test_a_link_leads_to_the_web_or_to_this_host(address: str) -> None:
+    assert safe_link("board_link", address) == address
 
 
 async def test_another_name_than_those_given_is_refused() -> None:
@@ -241,6 +288,11 @@ def test_a_hash_is_the_password_s_and_no_other_s() -> None:
         (lambda: behind_proxy(roles={}, proxies=[]), "name the addresses"),
         (lambda: loopback("boss"), "one of viewer"),  # type: ignore[arg-type]
         (lambda: made(None), "who may look"),
+        (lambda: made(loopback(), board_link="javascript:alert(1)"), "an address as https"),
+        (lambda: made(loopback(), board_link="//evil.example"), "an address as https"),
+        (lambda: made(loopback(), board_link="https://["), "an address as https"),
+        (lambda: trace_link_of("https://jaeger.example/"), "with {trace_id} in it"),
+        (lambda: trace_link_of("data:text/html,{trace_id}"), "an address as https"),
     ],
 )
 def test_160_users_that_make_no_sense_are_refused(make: Any, advice: str) -> None:
@@ -272,3 +324,32 @@ def test_a_file_of_users_is_read(tmp_path: Any) -> None:
     file = tmp_path / "users.toml"
     file.write_text(f'[ann]\npassword = "{HASHED}"\nrole = "admin"\n\n[bob]\npassword = "{HASHED}"\n')
     assert {name: role for name, (_, role) in read_users(file)._entries.items()} == {"ann": "admin", "bob": "viewer"}
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        (f'[ann]\npassword = "{HASHED}"\nrole = "admin"\n', "a proxy signs in"),
+        ("ann = 'admin'\n", "a proxy signs in"),
+        ("[ann]\n", "a proxy signs in"),
+        ("[ann]\nrole = 'boss'\n", "one of viewer, operator, admin"),
+    ],
+)
+def test_160_a_file_of_roles_has_roles_alone(tmp_path: Any, text: str, advice: str) -> None:
+    file = tmp_path / "roles.toml"
+    file.write_text(text)
+    with pytest.raises(InvalidSettings, match=advice):
+        read_roles(file)
+
+
+def test_a_file_of_roles_is_read(tmp_path: Any) -> None:
+    file = tmp_path / "roles.toml"
+    file.write_text("[ann]\nrole = 'admin'\n[\"bob@shop.example\"]\nrole = 'viewer'\n")
+    assert read_roles(file) == {"ann": "admin", "bob@shop.example": "viewer"}
+
+
+async def test_a_probe_needs_no_user_and_no_name() -> None:
+    app = made(passwords({"ann": (HASHED, "viewer")}), hosts=["ops.example"])
+    probe = await Browser(app, base="http://10.0.0.9:8089").get("/healthz")
+    assert (probe.status_code, probe.text) == (200, "live\n")
+    assert (await Browser(app, base="http://10.0.0.9:8089").get("/healthz/")).status_code == 421

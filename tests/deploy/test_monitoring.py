@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from command_bus import CommandBus, HandlerRegistry
 from command_bus.cli.app import app
+from command_bus.notifications import NotificationFigures
 from command_bus.telemetry.metrics import PrometheusMetrics
 
 yaml = pytest.importorskip("yaml")
@@ -76,6 +77,9 @@ def exposed() -> dict[str, set[str]]:
     metrics.waited("Work", 0.1)
     metrics.retried("Work")
     metrics.dead_lettered("Work", "failed")
+    metrics.outward.notifies(NotificationFigures)
+    metrics.outward.posted("crm", "delivered")
+    metrics.outward.lost_events("crm")
 
     async def ask() -> None:
         async with CommandBus.in_memory(registry=HandlerRegistry()) as bus:

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from scripts import java, setup
+from scripts import chromium, debian, java, redis62, setup
 from scripts.setup import BASE, COMMANDS, SPARK, Part
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,7 +101,7 @@ def test_the_build_backend_is_locked() -> None:
         assert_answered(Requirement(text), pins(BASE))
 
 
-@pytest.mark.parametrize("script", ["setup.py", "java.py", "pythons.py"])
+@pytest.mark.parametrize("script", ["setup.py", "java.py", "chromium.py", "debian.py", "pythons.py"])
 def test_the_scripts_need_the_standard_library_only(script: str) -> None:
     tree = ast.parse((ROOT / "scripts" / script).read_text(encoding="utf-8"))
     plain = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
@@ -128,7 +128,11 @@ def refusal(script: Path, changes: str) -> str:
 def fresh(tmp_path: Path) -> Path:
     """Return the script in a copy that is not set up."""
     (tmp_path / "scripts").mkdir()
-    for name in ("pyproject.toml", "constraints.txt", "scripts/setup.py", "scripts/java.py"):
+    for name in (
+        "pyproject.toml",
+        "constraints.txt",
+        *(f"scripts/{each}.py" for each in ("setup", "java", "chromium", "debian")),
+    ):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     return tmp_path / "scripts" / "setup.py"
 
@@ -159,6 +163,7 @@ class Machine:
 
     home: Path | None = None
     apt_brings: Path | None = None
+    browser: Path | None = None
     pypi_fails = False
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,8 +172,14 @@ class Machine:
         monkeypatch.setattr(setup, "set_up", self.set_up)
         monkeypatch.setattr(setup, "become", self.become)
         monkeypatch.setattr(java, "find", lambda: self.home)
-        monkeypatch.setattr(java, "can_install", lambda: self.apt_brings is not None)
+        monkeypatch.setattr(debian, "can_install", lambda: self.apt_brings is not None)
         monkeypatch.setattr(java, "install", lambda: self.apt_brings)
+        monkeypatch.setattr(redis62, "fetch", lambda _: None)
+        monkeypatch.setattr(chromium, "find", lambda: self.browser)
+        monkeypatch.setattr(chromium, "install", self.install_browser)
+
+    def install_browser(self) -> None:
+        self.browser = self.apt_brings
 
     def set_up(self, *parts: Part) -> None:
         if SPARK in parts and self.pypi_fails:
@@ -222,3 +233,34 @@ def test_the_tests_run_without_java_and_say_what_is_skipped(machine: Machine, ca
     assert machine.runs("test") == ("-m", "pytest", "-n", str(setup.PROCESSES), "--dist", "loadgroup", "-m", "not slow")
     assert machine.installed == [BASE]
     assert "the tests that need Spark are skipped" in capsys.readouterr().out
+
+
+ALL = ("-m", "pytest", "-n", str(setup.PROCESSES), "--dist", "loadgroup")
+
+
+def test_all_tests_bring_a_browser_where_they_may(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.apt_brings = Path("/usr/bin/chromium")
+    assert machine.runs("test-all") == ALL
+    assert machine.browser == machine.apt_brings
+    assert f"setup: {chromium.NONE}: installing Debian's, once\n" in capsys.readouterr().out
+
+
+def test_all_tests_do_without_a_browser_and_say_so(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert machine.runs("test-all") == ALL
+    assert "the tests in a browser are skipped" in capsys.readouterr().out
+
+
+def test_a_browser_that_is_there_is_not_installed(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.browser, machine.apt_brings = Path("/own/chromium"), Path("/usr/bin/chromium")
+    machine.runs("test-all")
+    assert machine.browser == Path("/own/chromium")
+    assert "chromium" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", chromium.NAMES)
+def test_a_browser_is_found_by_either_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert chromium.find() is None
+    (tmp_path / name).write_text("#!/bin/sh\n")
+    (tmp_path / name).chmod(0o755)
+    assert chromium.find() == tmp_path / name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from command_bus import (
     CommandBus,
     CommandFailed,
     CommandRejected,
+    DurableContext,
     EntityId,
     HandlerRegistry,
     QueueFull,
@@ -251,3 +253,41 @@ async def test_without_an_sdk_nothing_is_sent_along(make_bus: Make, registry: Ha
         await bus.wait_idle(10)
     assert headers == [{}, {}]
     assert trace_ids() == {}
+
+
+class Trip(Command[int], entity="trip", durable=True):
+    trip: EntityId
+
+
+async def test_each_start_of_a_durable_command_is_a_span_of_its_trace(
+    make_bus: Make, registry: HandlerRegistry, spans: Spans
+) -> None:
+    """A start that ends in a suspension is no error, and what the handler calls belongs to the start that called it."""
+    bus = make_bus(middleware=[Tracing(spans.provider)])
+
+    @registry.handles(Follow)
+    async def follow(command: Follow) -> None: ...
+
+    @registry.handles(Trip)
+    async def travel(command: Trip, context: DurableContext) -> int:
+        await context.call(Follow(other="o-1"))
+        return await context.signal("go", returns=int)
+
+    async with bus, bus.worker():
+        receipt = await bus.dispatch(Trip(trip="t-1"))
+        async with asyncio.timeout(10):
+            while not (await bus.stats()).suspended:
+                await asyncio.sleep(0.01)
+        await bus.commands.signal(receipt.command_id, "go", 5)
+        assert await bus.result(receipt.command_id, Trip, timeout=10) == 5
+
+    send, starts = spans.one("send Trip"), spans.named("process Trip")
+    assert {parent_of(span) for span in starts} == {send.context.span_id}
+    assert len({span.context.span_id for span in starts}) == len(starts) > 1
+    assert [attributes(span).get("command_bus.outcome") for span in starts] == ["suspended"] * (len(starts) - 1) + [None]
+    assert {attributes(span)["command_bus.attempt"] for span in starts} == {1}
+    assert {span.status.status_code for span in starts} == {StatusCode.UNSET}
+    followed = spans.one("process Follow")
+    assert followed.context.trace_id == send.context.trace_id
+    [sent] = [span for span in spans.exporter.get_finished_spans() if span.context.span_id == parent_of(followed)]
+    assert sent is starts[0] or parent_of(sent) == starts[0].context.span_id

@@ -6,7 +6,7 @@ import os
 import sys
 from enum import StrEnum
 from getpass import getpass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -51,13 +51,22 @@ def dashboard(
     ] = None,
     proxies: Annotated[
         list[str] | None,
-        typer.Option("--proxy", metavar="ADDRESS", show_default=False, help="Where that proxy's requests come from."),
+        typer.Option(
+            "--proxy", metavar="ADDRESS", show_default=False, help="Where a proxy's requests come from: an address or network."
+        ),
     ] = None,
     role: Annotated[
         LocalRole, typer.Option(help="Without users: what may be done from this machine, or by those whom a proxy lets in.")
     ] = LocalRole.VIEWER,
     mask: Annotated[
         list[str] | None, typer.Option(metavar="FIELD", show_default=False, help="Payload field shown as dots; may be repeated.")
+    ] = None,
+    grafana: Annotated[
+        str, typer.Option(metavar="ADDRESS", show_default=False, help="Of a Grafana board, which the plots link to.")
+    ] = "",
+    traces: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", show_default=False, help="Of a trace, with {trace_id} in it, which commands link to."),
     ] = None,
     name: Annotated[
         list[str] | None,
@@ -67,18 +76,27 @@ def dashboard(
     """Serve the dashboard: pages for operators in a browser.
 
     Without users it listens on this machine only, and shows without changing anything (--role gives more). COMMAND_BUS_DASHBOARD_SECRET,
-    at least 32 characters, keeps sessions over a restart, and over several processes.
+    at least 32 characters, keeps sessions over a restart, and over several processes. With --users, --proxy says which proxy may tell from
+    where a request comes. With --proxy-header, the users of the file have a role and no password; others whom the proxy lets in get --role.
 
     \b
     Exit codes: 0 ended by Ctrl-C, 2 wrong usage or a missing package, 4 no server.
     """  # noqa: D301
     try:
+        from command_bus.dashboard.options import safe_link, trace_link_of
         from command_bus.dashboard.users import loopback
 
         known = _users(users, proxy, proxies or (), role)
         if known is None and host not in _LOCAL:
             raise InvalidSettings(f"{host} can be reached from elsewhere: give --users FILE or --proxy-header NAME")
-        run_until_interrupted(_serving(target, known or loopback(role.value), (host, port), mask or (), name or ()))
+        options = {
+            "mask": mask or (),
+            "hosts": name or (),
+            "board_link": safe_link("--grafana", grafana),
+            "trace_link": None if traces is None else trace_link_of(traces),
+        }
+        told = (proxies or ()) if users is not None and proxy is None else ()
+        run_until_interrupted(_serving(target, known or loopback(role.value), (host, port), told, options))
     except (InvalidSettings, MissingExtra) as error:
         raise usage_error(error.message) from None
 
@@ -104,25 +122,28 @@ def password() -> None:
 
 
 def _users(file: str | None, header: str | None, proxies: Sequence[str], role: LocalRole) -> Users | None:
-    from command_bus.dashboard.user_files import read_users
-    from command_bus.dashboard.users import behind_proxy
+    from command_bus.dashboard.user_files import read_roles, read_users
+    from command_bus.dashboard.users import behind_proxy, networks_of
 
-    if file is not None and header is not None:
-        raise InvalidSettings("--users and --proxy-header: one of them knows the users")
+    networks_of(proxies)
     if header is not None:
-        return behind_proxy(header, roles={}, everyone=role.value, proxies=proxies or ("127.0.0.1", "::1"))
+        roles = {} if file is None else read_roles(file)
+        return behind_proxy(header, roles=roles, everyone=role.value, proxies=proxies or ("127.0.0.1", "::1"))
     return None if file is None else read_users(file)
 
 
 def _serving(
-    target: Target, users: Users, address: tuple[str, int], mask: Sequence[str], names: Sequence[str]
+    target: Target, users: Users, address: tuple[str, int], proxies: Sequence[str], options: dict[str, Any]
 ) -> Callable[[], Awaitable[None]]:
     async def serve() -> None:
         from command_bus.dashboard.app import dashboard as made
         from command_bus.integrations.serving import serve_until_stopped
 
         async with open_bus(target) as bus:
-            app = made(bus, users=users, secret=os.environ.get(SECRET), mask=mask, hosts=names)
-            await serve_until_stopped(app, *address, lambda url: echo(f"{bus.session.where}: {url}", err=True), extra="dashboard")
+            app = made(bus, users=users, secret=os.environ.get(SECRET), **options)
+            where = bus.session.where
+            await serve_until_stopped(
+                app, *address, lambda url: echo(f"{where}: {url}", err=True), extra="dashboard", proxies=proxies
+            )
 
     return serve

@@ -52,6 +52,7 @@ async def command_page(visit: Visit) -> Response:
         kind=kind,
         entity_id=entity_id,
         name=(status.name if status is not None else "") or (end.name if end is not None else ""),
+        trace=visit.trace(status.trace_id if status is not None else ""),
         attempts=attempts_of(recent.events, command_id) if recent is not None else [],
     )
 

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from command_bus.admin.dead_letters import LetterFilters
 from command_bus.admin.events import EventPage
 from command_bus.admin.info import DeadLetter
+from command_bus.admin.trace_ids import trace_id_of
 from command_bus.dashboard.forms import Fields
 from command_bus.dashboard.pages.attempts import attempts_of
 from command_bus.dashboard.pages.standing import letter_error
@@ -61,7 +62,7 @@ async def letter_page(visit: Visit) -> Response:
         headers=masking.headers(letter.headers),
         attempts=attempts_of(recent.events, letter.command_id) if recent is not None else [],
         alike=[(each, letter_error(visit, each)) for each in alike.letters if each.id != letter.id],
-        trace=_trace(visit, letter.headers),
+        trace=visit.trace(trace_id_of(letter.headers)),
     )
 
 
@@ -72,15 +73,6 @@ async def _events(visit: Visit, letter: DeadLetter) -> EventPage | None:
         return await visit.bus.events.recent(letter.entity_type, letter.entity_id, limit=200)
     except CommandBusError:
         return None
-
-
-def _trace(visit: Visit, headers: object) -> tuple[str, str]:
-    """Return the trace id of a command and the address of its trace; empty where there is none."""
-    given = headers.get("traceparent", "") if isinstance(headers, dict) else ""
-    parts = str(given).split("-")
-    trace_id = parts[1] if len(parts) == 4 and len(parts[1]) == 32 and parts[1].isalnum() else ""
-    link = visit.state.options.trace_link
-    return trace_id, link(trace_id) if trace_id and link is not None else ""
 
 
 def filters_of(fields: Fields) -> LetterFilters:

@@ -27,6 +27,8 @@ T = TypeVar("T")
 _PAGE = 200
 _MOST = 500
 """Firings or changes in one script."""
+_CONFIRMED = "+=k"
+"""Answers that replicas must know of: else a record could be moved on behind a failover that has taken the firing."""
 
 
 class RedisSchedules(RetryingRequests):
@@ -92,10 +94,10 @@ class RedisSchedules(RetryingRequests):
             args += (each.schedule, each.incarnation, each.seq, "1" if each.armed else "")
             args += (each.mailbox, each.max_depth, each.digest, each.envelope, "1" if each.late else "", each.flow or NORMAL_FLOW)
         server = self._connections.at(shard.prefix)
-        answer, _ = await server.run_confirmed(SCHEDULE_FIRE, names, args, shard.stats)
+        answer, confirmed = await server.run_confirmed(SCHEDULE_FIRE, names, args, shard.stats)
         self._incarnations.check(answer)
         letters: Any = answer.decode()
-        return list(letters)
+        return list(letters) if confirmed else ["?" if letter in _CONFIRMED else letter for letter in letters]
 
     async def bar(self, schedule: str, mailbox: str, incarnation: str, seq: int) -> bool:
         """See `ScheduleStore`."""
