@@ -50,7 +50,9 @@ def golden(name: str) -> dict[str, str]:
 def test_the_golden_vectors(tmp_path: Path) -> None:
     from command_bus.transport.mailboxes import mailbox_name
 
-    vectors = {name: data for group in ("values", "envelopes", "replies") for name, data in golden(group).items() if name not in LIMITED}
+    vectors = {
+        name: data for group in ("values", "envelopes", "replies") for name, data in golden(group).items() if name not in LIMITED
+    }
     texts = ["", "abc", "x" * 128, "x" * 129, "ä" * 500]
     ids = ["a-17", "a b/é", "}{", "x_.-@", "%"]
     program = tmp_path / "vectors.mjs"
