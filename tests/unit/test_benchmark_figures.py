@@ -161,17 +161,8 @@ def finding(cases: Mapping[str, Mapping[str, float]], text: str) -> Finding:
 
 
 METRICS = (
-    "per_s",
-    "worker_us",
-    "client_us",
-    "server_us",
-    "p50_ms",
-    "p99_ms",
-    "bytes_each",
-    "mark_bytes",
-    "slowest_p95_ms",
-    "open_pages_percent",
-)
+    "per_s", "worker_us", "client_us", "server_us", "p50_ms", "p99_ms", "bytes_each", "mark_bytes", "slowest_p95_ms", "open_pages_percent",
+)  # fmt: skip
 GROWTH_METRICS = ("dispatch_redis_us", "dispatch_python_us", "drain_redis_us", "drain_python_us")
 EVERYTHING = {case.name: dict.fromkeys((*METRICS, *GROWTH_METRICS), 1.0) for case in catalogue()}
 
