@@ -143,6 +143,7 @@ def test_the_command_line_chooses_what_the_targets_compare() -> None:
     assert {case.name for case in plan(arguments(["--targets", "call", "--no-peers"]))} == {
         "call, 1 in flight",
         "call, 50 in flight",
+        "gateway, call, 1 in flight",
     }
 
 
