@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.case import Case
-from benchmarks.cases import call, dashboard, dispatch, drain, durable, growth, limits, line, memory, times
+from benchmarks.cases import call, dashboard, dispatch, drain, durable, gateway, growth, limits, line, memory, times
 from benchmarks.floor import ALL as FLOOR
 from benchmarks.peers.cases import cases_of
 from benchmarks.peers.durable import POSTGRES
@@ -24,6 +24,7 @@ GROUPS = (
     "schedules",
     "durable",
     "dashboard",
+    "gateway",
     "growth",
     "floor",
     "peers",
@@ -45,6 +46,7 @@ def catalogue() -> list[Case]:
         *times.ALL,
         *durable.ALL,
         *dashboard.ALL,
+        *gateway.ALL,
         *FLOOR,
         *growth.ALL,
     ]

@@ -26,6 +26,7 @@ _WORDS = {True: "met", False: "MISSED", None: "unknown"}
 _MORE = {
     "p95_ms": "p95 ms",
     "slowest_p95_ms": "p95 ms of the slowest page",
+    "open_pages_percent": "% of a processor of the server for 200 open pages",
     "bound_per_s": "one server core bears/s",
     "bytes_each": "bytes each",
     "mark_bytes": "bytes a dedup mark",

@@ -31,6 +31,8 @@ _STEP = "durable, a step, 1,000 entities"
 _FIVE = "durable, five steps, 1 in flight"
 _WAITS = "durable, commands that wait"
 _PAGES = "dashboard, pages"
+_OVER_HTTP = "gateway, dispatches over 50 connections"
+_CALL_OVER_HTTP = "gateway, call, 1 in flight"
 
 
 def verdicts(figures: Measured, peers: Mapping[str, str]) -> list[Verdict]:
@@ -48,6 +50,10 @@ def _just(value: float) -> Figured:
 
 def _times(factor: float, value: Figured) -> Figured:
     return lambda run: factor * value(run)
+
+
+def _more(by: float, value: Figured) -> Figured:
+    return lambda run: by + value(run)
 
 
 def _best(case: str, *, python: bool = False) -> Figured:
@@ -136,7 +142,18 @@ _AHEAD: tuple[Target, ...] = (
         beside=Peers(_FIVE, _FIVE, "p50_ms"),
     ),
     _all_of(_WAITS, _bytes(_WAITS, 1000)),
-    _all_of(_PAGES, Condition("p95 of the slowest page ≤ 150 ms", _of(_PAGES, "slowest_p95_ms"), _just(150), at_most=True)),
+    _all_of(
+        _PAGES,
+        Condition("p95 of the slowest page ≤ 150 ms", _of(_PAGES, "slowest_p95_ms"), _just(150), at_most=True),
+        Condition("200 open pages ≤ 2 % of a processor of the server", _of(_PAGES, "open_pages_percent"), _just(2), at_most=True),
+    ),
+    _all_of(_OVER_HTTP, _rate(_OVER_HTTP, 3_000), _cpu(_OVER_HTTP, "client", 330)),
+    _all_of(
+        _CALL_OVER_HTTP,
+        Condition(
+            "p50 ≤ 1.5 ms above the bus's own", _of(_CALL_OVER_HTTP, "p50_ms"), _more(1.5, _of(_CALL, "p50_ms")), at_most=True
+        ),
+    ),
 )
 
 _KEPT: tuple[Target, ...] = (

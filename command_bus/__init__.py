@@ -103,7 +103,7 @@ if TYPE_CHECKING:
     from command_bus.messages.history import History
     from command_bus.messages.limits import Limit, Rate
     from command_bus.messages.message import Command, EntityId, Message, Query
-    from command_bus.messages.outgoing import Envelope, Outbound, OutgoingMessage
+    from command_bus.messages.outgoing import Envelope, Outbound, OutgoingMessage, RawEnvelope
     from command_bus.messages.policies import EntityPolicy, Lanes, PerEntity, lanes, per_entity
     from command_bus.messages.progress import ProgressInfo
     from command_bus.messages.put_off import GiveUp, Snooze
@@ -211,6 +211,7 @@ __all__ = [
     "Query",
     "QueueFull",
     "Rate",
+    "RawEnvelope",
     "Receipt",
     "Recount",
     "RegistrationError",
@@ -286,7 +287,7 @@ _HOMES = {
     "messages.message": "Command EntityId Message Query",
     "middleware": "Middleware Proceed Sending",
     "observer": "Observer",
-    "messages.outgoing": "Envelope Outbound OutgoingMessage",
+    "messages.outgoing": "Envelope Outbound OutgoingMessage RawEnvelope",
     "messages.policies": "EntityPolicy Lanes PerEntity lanes per_entity",
     "messages.retry_policy": "RetryPolicy",
     "messages.receipts": "BatchOutcome BatchResult Receipt SyncReceipt",

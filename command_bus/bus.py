@@ -30,7 +30,7 @@ from command_bus.handlers.registry import HandlerRegistry, default_registry
 from command_bus.messages.history import HistoryChoice
 from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
-from command_bus.messages.outgoing import Envelope
+from command_bus.messages.outgoing import Envelope, RawEnvelope
 from command_bus.messages.policies import Priority, RetryPolicy
 from command_bus.messages.progress import OnProgress
 from command_bus.messages.receipts import BatchResult, Receipt
@@ -316,7 +316,7 @@ class CommandBus:
         )  # fmt: skip
         return await self.sender.dispatch_raw(entity_type, entity_id, name, payload, version=version, **options)
 
-    async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
+    async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any] | RawEnvelope]) -> BatchResult:
         """Accept many commands in few steps; the order of an entity's commands is kept.
 
         Never raises for single commands: each has its outcome. After a refused command of an entity, its later ones in the batch are

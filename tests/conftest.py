@@ -47,7 +47,12 @@ OWN_SESSIONS = tuple(
 )
 
 # Their tests share what a fixture of the module makes, and the last change it.
-ONE_STAGE = ("tests/integration/test_operator_cli.py", "tests/integration/test_cli_mistakes.py", "tests/dashboard/")
+ONE_STAGE = (
+    "tests/integration/test_operator_cli.py",
+    "tests/integration/test_cli_mistakes.py",
+    "tests/dashboard/",
+    "tests/gateway/",
+)
 
 # A slow example on a busy machine is no failure; pytest-timeout ends what hangs. Developers explore new examples with every run, CI repeats
 # the same ones: a change must not fail to land by what another change brought.

@@ -22,6 +22,7 @@ __all__ = ["ALL"]
 _ENTITIES, _LETTERS = 1_000_000, 100_000
 _BATCH = 2000
 _ROUNDS = 12
+_OPEN, _LISTENING = 200, 10.0
 _PAGES = (
     "/", "/?state=parked", "/entities", "/entities?q=e999", "/entity?type=bench&id=e5", "/letters", "/letters?name=Nothing", "/letter?id={letter}",
     "/command?id=one", "/workers", "/schedules", "/limits", "/throughput", "/history", "/audit",
@@ -93,7 +94,7 @@ def measured(ground: Ground) -> Sample:
             await _fill(bus, entities)
             app = dashboard(bus, users=loopback())
             object.__setattr__(app.state, "reads", SharedReads(fresh=0.0))
-            return await _sample(ground, app, letter)
+            return {**await _sample(ground, app, letter), "open_pages_percent": await _open_pages(ground, app)}
 
     return asyncio.run(work())
 
@@ -118,6 +119,39 @@ def _each(app: Any, pages: list[str]) -> Iterator[tuple[str, Awaitable[float]]]:
     for _ in range(_ROUNDS):
         for path in pages:
             yield path, _asked(app, path)
+
+
+async def _open_pages(ground: Ground, app: Any) -> float:
+    """Return how much of a processor the server spends on two hundred pages that are open, in per cent, with what it spends on nothing."""
+    closed = asyncio.Event()
+    pages = [asyncio.create_task(_listen(app, closed)) for _ in range(_OPEN)]
+    await asyncio.sleep(1)
+    with ground.spending() as spent:
+        await asyncio.sleep(_LISTENING)
+    closed.set()
+    heard = await asyncio.gather(*pages)
+    assert min(heard) > 1, "an open page is told of nothing"
+    return spent.cpu / _LISTENING * 100
+
+
+async def _listen(app: Any, closed: asyncio.Event) -> int:
+    """Listen as an open page does; return how much was told."""
+    told = 0
+    scope = {
+        "type": "http", "http_version": "1.1", "method": "GET", "path": "/live", "raw_path": b"/live", "root_path": "", "scheme": "http",
+        "query_string": b"", "headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1), "server": ("localhost", 80),
+    }  # fmt: skip
+
+    async def receive() -> dict[str, Any]:
+        await closed.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        nonlocal told
+        told += b"data: {" in message.get("body", b"")
+
+    await app(scope, receive, send)
+    return told
 
 
 ALL = [Case("dashboard, pages", "dashboard", measured, most=3)]

@@ -172,6 +172,14 @@ class Events:
         types = frozenset(None if each is None else _checked(each) for each in entity_types)
         return self._read(types, wanted, after, follow)
 
+    async def cursor(self) -> str:
+        """Return the cursor behind the last event that is there: `bus.events(after=cursor)` goes on from there.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+        """
+        return ",".join(await self._session.transport.operator.events.ends())
+
     async def watch(self, *entity_types: str | None, kept: int = 10_000) -> None:
         """Record events of commands of these types from now on; None is those without an entity, `@schedules` all schedules. Idempotent.
 

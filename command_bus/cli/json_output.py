@@ -1,95 +1,16 @@
-"""The format of `--json`; docs/cli.md lists the keys.
-
-    durations   seconds, under names that end in `_seconds`
-    times       ISO 8601 in UTC, under `at`, `since` and names that end in `_at`; null where the time is not known
-
-Values from senders and applications (payloads, headers, replies, schemas, policies) are not changed.
-"""
+"""The format of `--json`; docs/cli.md lists the keys, `admin/json_data.py` makes the data."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime
 from typing import Any
 
+from command_bus.admin.json_data import otherwise, to_jsonable, utc_time
 from command_bus.cli.terminal import SafeText, escape_json
 
 __all__ = ["to_json", "to_jsonable", "utc_time"]
 
-_DURATIONS = frozenset(
-    (
-        "age",
-        "delay",
-        "free_in",
-        "jitter",
-        "lease",
-        "lease_age",
-        "longest",
-        "longest_running",
-        "lost_for",
-        "oldest_age",
-        "per",
-        "running_for",
-        "schedule_overdue",
-        "silent_for",
-        "timeout",
-    )
-)
-_TIME = "_ms"
-_ARE_TIMES = ("at", "since")  # names that need no `_at`
-
 
 def to_json(value: Any, *, indent: int | None = 2) -> SafeText:
     """Return a value as JSON. Types that JSON lacks are written as pydantic would write them, or else as text."""
-    return escape_json(json.dumps(to_jsonable(value), indent=indent, ensure_ascii=False, default=_otherwise))
-
-
-def utc_time(ms: int) -> datetime | None:
-    """Return a time that was stored in ms; None if it is before 1970 or after 9999, because clients may write any number."""
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC) if ms >= 0 else None
-    except (OverflowError, ValueError, OSError):
-        return None
-
-
-def to_jsonable(value: Any) -> Any:
-    """Return a value as data for JSON: dataclasses as objects with the keys above, without bytes."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return _object([(each.name, getattr(value, each.name)) for each in fields(value)])
-    if isinstance(value, tuple) and (names := getattr(value, "_fields", None)):
-        return _object(zip(names, value, strict=True))
-    if isinstance(value, Mapping):
-        return {str(name): to_jsonable(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_jsonable(each) for each in value]
-    return value
-
-
-def _object(pairs: Any) -> dict[str, Any]:
-    return dict(_member(name, value) for name, value in pairs if not isinstance(value, bytes))
-
-
-def _member(name: str, value: Any) -> tuple[str, Any]:
-    if name in _DURATIONS:
-        return f"{name}_seconds", value
-    if name.endswith(_TIME):
-        plainer = name.removesuffix(_TIME)
-        known = plainer.endswith("_at") or plainer in _ARE_TIMES
-        return plainer if known else f"{plainer}_at", _moment(value)
-    return name, to_jsonable(value)
-
-
-def _moment(ms: int | None) -> str | None:
-    at = utc_time(ms) if ms else None
-    return None if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _otherwise(value: Any) -> Any:
-    from pydantic_core import PydanticSerializationError, to_jsonable_python
-
-    try:
-        return to_jsonable_python(value)
-    except PydanticSerializationError:
-        return str(value)
+    return escape_json(json.dumps(to_jsonable(value), indent=indent, ensure_ascii=False, default=otherwise))

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from command_bus.dashboard.words import count, span, when
+from command_bus.dashboard.words import count, when
 
-__all__ = ["Line", "bars", "line_plot", "nice_top"]
+__all__ = ["Line", "bars", "line_plot", "nice_top", "unit_of"]
 
 _WIDTH, _HEIGHT = 560, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 8, 10, 24
+_UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,16 @@ def nice_top(most: float) -> float:
     return next(size * each for each in (1, 2, 5, 10) if most <= size * each * (1 + 1e-9))
 
 
+def unit_of(seconds: float) -> tuple[float, str]:
+    """Return the seconds of the unit in which an axis up to so many is short, and its name."""
+    return next((each for each in _UNITS if seconds > 2 * each[0]), _UNITS[-2])
+
+
 def line_plot(label: str, times: Sequence[int], lines: Sequence[Line], *, seconds: bool = False) -> Markup:
     """Return a plot of lines over time (ms). Values are numbers, or seconds."""
-    top = nice_top(max((value for line in lines for value in line.values if value is not None), default=0.0))
+    most = max((value for line in lines for value in line.values if value is not None), default=0.0)
+    size, unit = unit_of(most) if seconds else (1.0, "")
+    top = nice_top(most / size) * size
     first, last = (times[0], times[-1]) if times else (0, 1)
     wide, high = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 
@@ -51,7 +59,7 @@ def line_plot(label: str, times: Sequence[int], lines: Sequence[Line], *, second
     def y(value: float) -> float:
         return _TOP + high * (1 - min(value / top, 1.0))
 
-    parts = [_grid(top, seconds=seconds), _clock(first, last)]
+    parts = [_grid(top / size, unit), _clock(first, last)]
     for line in lines:
         path = _path([(x(at), None if value is None else y(value)) for at, value in zip(times, line.values, strict=True)])
         parts.append(Markup('<path class="line {}" d="{}"/>').format(line.tone, path))
@@ -62,7 +70,7 @@ def bars(label: str, names: Sequence[str], values: Sequence[float]) -> Markup:
     """Return a plot of bars, with its names below."""
     top, wide = nice_top(max(values, default=0)), (_WIDTH - _LEFT - _RIGHT) / max(len(values), 1)
     high = _HEIGHT - _TOP - _BOTTOM
-    parts = [_grid(top, seconds=False)]
+    parts = [_grid(top)]
     for at, (name, value) in enumerate(zip(names, values, strict=True)):
         tall = high * value / top
         left = _LEFT + at * wide
@@ -85,14 +93,15 @@ def _figure(label: str, parts: Sequence[Markup], lines: Sequence[Line]) -> Marku
     return Markup('<figure class="plot"><figcaption>{}</figcaption>{}{}</figure>').format(escape(label), drawing, shown)
 
 
-def _grid(top: float, *, seconds: bool) -> Markup:
+def _grid(top: float, unit: str = "") -> Markup:
+    """Return the lines behind a plot with their numbers, of a unit or none."""
     parts: list[Markup] = []
     for step in range(3):
         value, at = top * step / 2, _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - step / 2)
         parts.append(
             Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(_LEFT, _WIDTH - _RIGHT, at, at)
         )
-        name = span(value) if seconds else count(value)
+        name = f"{value:g} {unit}" if unit else count(value)
         parts.append(Markup('<text class="tick" x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(_LEFT - 8, at + 4, name))
     return Markup("").join(parts)
 

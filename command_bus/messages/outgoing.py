@@ -10,10 +10,11 @@ from uuid import UUID
 
 from command_bus.messages.history import HistoryChoice
 from command_bus.messages.message import Message
+from command_bus.messages.options import DispatchOptions
 from command_bus.messages.policies import Priority, RetryPolicy
 from command_bus.messages.unique import Unique
 
-__all__ = ["Envelope", "Outbound", "OutgoingMessage"]
+__all__ = ["Envelope", "Outbound", "OutgoingMessage", "RawEnvelope"]
 
 
 M_co = TypeVar("M_co", bound=Message[Any], covariant=True)
@@ -50,6 +51,27 @@ class Envelope(Generic[M_co]):
     unique: Unique | None = None
     at: datetime | None = None
     history: HistoryChoice | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RawEnvelope:
+    """A command without its class and with options of its own, for `dispatch_batch`: the worker validates the payload.
+
+    Attributes:
+        entity_type: Of its entity; None without one.
+        entity_id: Of its entity; None without one.
+        name: Its wire name.
+        payload: Its fields.
+        version: Of the fields, if the class has versions (see `upcasts`).
+        options: Those of `dispatch_raw`.
+    """
+
+    entity_type: str | None
+    entity_id: str | int | None
+    name: str
+    payload: Mapping[str, Any]
+    version: int = 1
+    options: DispatchOptions = field(default_factory=DispatchOptions)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from command_bus.errors import CommandBusError, TransportUnavailable
 from command_bus.messages.message import Message
-from command_bus.messages.outgoing import Envelope, OutgoingMessage
+from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
 from command_bus.messages.receipts import BatchOutcome, BatchResult
 from command_bus.sending.admission import refusal, status_of
 from command_bus.sending.envelope_builder import EnvelopeBuilder
@@ -25,7 +25,7 @@ _SLICE = 64
 _TURNS = 3
 """Turns of the event loop that a request takes to leave."""
 
-_Item = Message[Any] | Envelope[Any]
+_Item = Message[Any] | Envelope[Any] | RawEnvelope
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class BatchSender:
 
     def _built_run(self, run: list[_Item]) -> list[_Built] | None:
         """Build the submissions of items of one class, without options, or say why there is none; None: `_build` decides."""
-        if isinstance(run[0], Envelope):
+        if isinstance(run[0], Envelope | RawEnvelope):
             return None
         try:
             built = self._builder.build_run(run) if self._agreed(run[0]) else None  # type: ignore[arg-type]  # no envelopes, see above

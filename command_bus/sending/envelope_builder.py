@@ -25,7 +25,7 @@ from command_bus.messages.message import (
     check_entity_type,
     check_wire_name,
 )
-from command_bus.messages.outgoing import Envelope, OutgoingMessage
+from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
 from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy, Priority, RetryPolicy
 from command_bus.messages.unique import Unique
 from command_bus.messages.upcasting import checked_version
@@ -300,12 +300,14 @@ class EnvelopeBuilder:
         """
         return (self._routes.get(type(message)) or self._bind(message)).spec
 
-    def of_item(self, item: Message[Any] | Envelope[Any]) -> OutgoingMessage:
+    def of_item(self, item: Message[Any] | Envelope[Any] | RawEnvelope) -> OutgoingMessage:
         """Return an item of a batch.
 
         Raises:
             InvalidCommand: As `outgoing`.
         """
+        if isinstance(item, RawEnvelope):
+            return self.raw(item.entity_type, item.entity_id, item.name, item.payload, version=item.version, **item.options)
         if isinstance(item, Envelope):
             return self.outgoing(
                 item.command,
@@ -325,14 +327,19 @@ class EnvelopeBuilder:
 
     def mailbox_if_known(self, item: object) -> tuple[str, ...]:
         """Return the mailbox that an item which cannot be sent would have had, if it is known."""
+        if isinstance(item, RawEnvelope):
+            return self._mailbox_if_sound(item.entity_type, item.entity_id)
         message = item.command if isinstance(item, Envelope) else item
         if not isinstance(message, Message) or type(message).__message_spec__ is None:
             return ()
         spec = type(message).spec()
-        if spec.entity is None or spec.key is None:
+        return () if spec.key is None else self._mailbox_if_sound(spec.entity, getattr(message, spec.key, None))
+
+    def _mailbox_if_sound(self, entity_type: str | None, entity_id: object) -> tuple[str, ...]:
+        if entity_type is None or entity_id is None:
             return ()
         try:
-            return (self.mailbox_of(spec.entity, canonical_entity_id(getattr(message, spec.key, None))),)
+            return (self.mailbox_of(check_entity_type(entity_type), canonical_entity_id(entity_id)),)
         except InvalidCommand:
             return ()
 

@@ -18,7 +18,7 @@ from command_bus.messages.context import while_lent
 from command_bus.messages.history import HistoryChoice
 from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
-from command_bus.messages.outgoing import Envelope, OutgoingMessage
+from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
 from command_bus.messages.policies import Priority, RetryPolicy
 from command_bus.messages.progress import OnProgress, checked_listener
 from command_bus.messages.receipts import BatchResult, Receipt
@@ -136,7 +136,7 @@ class Sender:
         """Return the envelope of a command that is stored, to be sent later under other ids."""
         return (await self.prepare(out)).envelope
 
-    async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
+    async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any] | RawEnvelope]) -> BatchResult:
         """See `CommandBus.dispatch_batch`."""
         producer = self._session.transport.producer
         batch = BatchSender(self._builder, producer, self._prepare, self._settings.dispatch_timeout, self._agreed)

@@ -21,7 +21,7 @@ from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable
 from command_bus.serialization.msgpack import pack, pack_flat, unpack
 from command_bus.serialization.schemas import Packing, packing_of, packing_of_fields, wire_validator
 
-__all__ = ["MessageCodec", "ReplyCodec", "codec_for", "problems_of", "reply_codec_for"]
+__all__ = ["MessageCodec", "ReplyCodec", "codec_for", "located_problems", "problems_of", "reply_codec_for"]
 
 M = TypeVar("M", bound=BaseModel)
 R = TypeVar("R")
@@ -254,14 +254,18 @@ def reply_codec_for(reply_type: Any) -> ReplyCodec[Any]:
 def problems_of(error: ValidationError) -> str:
     """Return places and reasons of a failed validation, without the input: at most ten, and none of thousands."""
     count = error.error_count()
-    if count > _COUNTED_PROBLEMS:
+    shown = [f"{place}: {reason}" if place else reason for place, reason in located_problems(error)]
+    if not shown:
         return f"{count} problems"
-    shown: list[str] = []
-    for item in error.errors(include_url=False, include_input=False, include_context=False)[:_SHOWN_PROBLEMS]:
-        place = ".".join(str(part) for part in item["loc"])[:120]
-        reason = _QUOTING.get(item["type"], item["msg"])
-        shown.append(f"{place}: {reason}" if place else reason)
     return "; ".join(shown) + (f"; and {count - _SHOWN_PROBLEMS} more" if count > _SHOWN_PROBLEMS else "")
+
+
+def located_problems(error: ValidationError) -> list[tuple[str, str]]:
+    """Return the first places and reasons of a failed validation, without the input; none if there are thousands."""
+    if error.error_count() > _COUNTED_PROBLEMS:
+        return []
+    found = error.errors(include_url=False, include_input=False, include_context=False)[:_SHOWN_PROBLEMS]
+    return [(".".join(str(part) for part in item["loc"])[:120], _QUOTING.get(item["type"], item["msg"])) for item in found]
 
 
 def _unserializable(error: PydanticSerializationError) -> str:

@@ -92,9 +92,13 @@ class SchemaCheck:
 
     def problems(self, value: Any) -> list[str]:
         """Return the problems of data from JSON, one sentence each; empty if there is none, or if the check takes too long."""
+        return [f"{path or 'the value'} {problem}" for path, problem in self.located(value)]
+
+    def located(self, value: Any) -> list[Problem]:
+        """Return the same problems, each with the path of its value; the path of the whole value is empty."""
         budget = _Budget()
         found = self._check(value, budget)
-        return [f"{path or 'the value'} {problem}" for path, problem in found] if found and budget.left > 0 else []
+        return list(found) if budget.left > 0 else []
 
     def _part(self, schema: Schema) -> _Check:
         """Return the check of a part of the schema."""

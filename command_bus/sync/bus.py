@@ -16,7 +16,7 @@ from command_bus.bus import BusArguments, CommandBus
 from command_bus.messages.history import HistoryChoice
 from command_bus.messages.message import Message
 from command_bus.messages.options import CallOptions, DispatchOptions
-from command_bus.messages.outgoing import Envelope
+from command_bus.messages.outgoing import Envelope, RawEnvelope
 from command_bus.messages.policies import Priority, RetryPolicy
 from command_bus.messages.progress import OnProgress
 from command_bus.messages.receipts import BatchResult, SyncReceipt
@@ -161,7 +161,7 @@ class SyncCommandBus:
         )  # fmt: skip
         return self._bus.receive(lambda bus: bus.dispatch_raw(entity_type, entity_id, name, payload, version=version, **options))
 
-    def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
+    def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any] | RawEnvelope]) -> BatchResult:
         """See `CommandBus.dispatch_batch`. The iterable is consumed in the bus's own thread."""
         return self._bus.do(lambda bus: bus.dispatch_batch(commands))
 

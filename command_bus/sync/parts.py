@@ -263,6 +263,10 @@ class SyncEvents(Part[Events]):
         """See `Events.watch`."""
         self._do(lambda events: events.watch(*entity_types, kept=kept))
 
+    def cursor(self) -> str:
+        """See `Events.cursor`."""
+        return self._do(lambda events: events.cursor())
+
     def unwatch(self, *entity_types: str | None) -> None:
         """See `Events.unwatch`."""
         self._do(lambda events: events.unwatch(*entity_types))

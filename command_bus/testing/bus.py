@@ -24,7 +24,7 @@ from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.context import running_command
 from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions, FollowedCallOptions
-from command_bus.messages.outgoing import Envelope
+from command_bus.messages.outgoing import Envelope, RawEnvelope
 from command_bus.messages.receipts import BatchResult, Receipt
 from command_bus.testing.assertions import Noted
 from command_bus.testing.clock import VirtualClock
@@ -119,7 +119,7 @@ class TestBus(Noted):
         bus = await self._processes.sender()
         return await bus.dispatch_raw(entity_type, entity_id, name, payload, version=version, **options)
 
-    async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
+    async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any] | RawEnvelope]) -> BatchResult:
         """Dispatch commands together; see `CommandBus.dispatch_batch`."""
         bus = await self._processes.sender()
         return await bus.dispatch_batch(commands)

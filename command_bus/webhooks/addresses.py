@@ -9,13 +9,17 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
 from command_bus.errors import CommandBusError
 
 __all__ = ["ForbiddenAddress", "allowed_address", "is_public"]
 
+_UNICAST: Final = IPv6Network("2000::/3")
+"""What has been given out of IPv6; site-local, translated and other odd addresses are elsewhere."""
+_UNUSED: Final = (IPv4Network("192.88.99.0/24"), IPv6Network("3fff::/20"))
+"""Relays of 6to4, and documentation, which not every Python knows."""
 _NAT64: Final = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
 Address = IPv4Address | IPv6Address
 
@@ -49,7 +53,14 @@ def is_public(address: str) -> bool:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    return all(each.is_global and not each.is_multicast for each in _unwrapped(parsed))
+    return all(_is_given_out(each) for each in _unwrapped(parsed))
+
+
+def _is_given_out(address: Address) -> bool:
+    """Return whether an address belongs to somebody on the Internet, as far as its number says."""
+    if isinstance(address, IPv6Address) and address not in _UNICAST and address not in _NAT64[0]:
+        return False
+    return address.is_global and not address.is_multicast and not any(address in network for network in _UNUSED)
 
 
 def _unwrapped(address: Address) -> Iterator[Address]:

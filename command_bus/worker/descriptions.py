@@ -15,25 +15,28 @@ from command_bus.messages.message import Message, MessageSpec, Query
 from command_bus.messages.unique import Unique
 from command_bus.settings import BusSettings
 
-__all__ = ["describe_command", "describe_commands"]
+__all__ = ["describe_command", "describe_commands", "describe_message"]
 
 
 def describe_commands(registry: HandlerRegistry, settings: BusSettings) -> dict[str, bytes]:
     """Return the JSON descriptions of a worker's commands by wire name: enough to send them without their classes."""
-    found: dict[str, bytes] = {}
-    for handler in registry:
-        spec = handler.spec
-        try:
-            schema = handler.message_type.model_json_schema(by_alias=False)
-        except PydanticInvalidForJsonSchema:  # a field of a type that JSON Schema lacks: the class is needed then
-            continue
-        policy = settings.handling(spec)
-        facts: dict[str, Any] = {"entity": spec.entity, "key": spec.key, "delivery": policy.delivery, "schema": schema}
-        if spec.version > 1:
-            facts["version"] = spec.version
-        facts |= describe_command(handler.message_type, spec, policy)
-        found[spec.name] = json.dumps(facts, sort_keys=True, default=str).encode()
-    return found
+    described = {handler.spec.name: describe_message(handler.message_type, settings) for handler in registry}
+    return {name: record for name, record in described.items() if record is not None}
+
+
+def describe_message(kind: type[Message[Any]], settings: BusSettings) -> bytes | None:
+    """Return the JSON description of a command; None if JSON Schema lacks the type of a field: its class is needed then."""
+    spec = kind.spec()
+    try:
+        schema = kind.model_json_schema(by_alias=False)
+    except PydanticInvalidForJsonSchema:
+        return None
+    policy = settings.handling(spec)
+    facts: dict[str, Any] = {"entity": spec.entity, "key": spec.key, "delivery": policy.delivery, "schema": schema}
+    if spec.version > 1:
+        facts["version"] = spec.version
+    facts |= describe_command(kind, spec, policy)
+    return json.dumps(facts, sort_keys=True, default=str).encode()
 
 
 def describe_command(kind: type[Message[Any]], spec: MessageSpec, policy: HandlingPolicy) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from tests.dashboard.troubled_shop import Deposit, Shop, until
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium"),
 ]
@@ -37,6 +37,7 @@ FLAGS = [
     "--disable-sync",
 ]  # fmt: skip
 PASSWORD = "correct horse"
+expect.set_options(timeout=30_000)  # other tests run beside these
 
 
 class Served:
@@ -106,6 +107,7 @@ class Sitting:
 
 async def sat(browser: Browser, served: Served, name: str = "ann", **options: Any) -> Sitting:
     context = await browser.new_context(**options)
+    context.set_default_timeout(60_000)
     sitting = Sitting(await context.new_page(), served.url)
     await sitting.sign_in(name)
     return sitting

@@ -237,10 +237,11 @@ async def test_a_bus_that_is_not_open_is_opened_by_the_first_request(troubled: t
 
 
 async def test_a_server_that_does_not_answer_is_told_of(troubled: tuple[CommandBus, Shop]) -> None:
-    bus = CommandBus("redis://127.0.0.1:1", registry=HandlerRegistry(), dispatch_timeout=0.1)
+    bus = CommandBus("redis://ops:a-password@127.0.0.1:1", registry=HandlerRegistry(), dispatch_timeout=0.1)
     answer = await Browser(dashboard(bus, users=users_by_header()), "vera").get("/")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert "The server does not answer" in told(answer.text)
+    assert "a-password" not in answer.text
 
 
 async def test_every_answer_tells_the_browser_what_it_must_not_do(vera: Browser) -> None:

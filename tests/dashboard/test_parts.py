@@ -103,6 +103,31 @@ def test_an_axis_ends_at_a_round_number(most: float, top: float) -> None:
     assert nice_top(most) == pytest.approx(top)
 
 
+@pytest.mark.parametrize(
+    ("most", "names"),
+    [
+        (0, ("0 s", "1 s")),
+        (0.03, ("0 ms", "50 ms")),
+        (1.5, ("0 ms", "2000 ms")),
+        (73, ("0 s", "100 s")),
+        (900, ("0 min", "20 min")),
+        (40_000, ("0 h", "20 h")),
+        (400_000, ("0 d", "5 d")),
+    ],
+)
+def test_an_axis_of_times_has_one_unit(most: float, names: tuple[str, str]) -> None:
+    drawn = ET.fromstring(str(line_plot("Wait", [0, 60_000], [Line("s", [0, most])], seconds=True)))
+    ticks = [each.text for each in drawn.findall("svg/text") if each.attrib["text-anchor"] == "end"]
+    assert (ticks[0], ticks[2]) == names
+    assert _top(drawn) >= 10, "no line leaves the plot"
+
+
+def _top(figure: ET.Element) -> float:
+    path = figure.find("svg/path")
+    assert path is not None
+    return min(float(point.split(" ")[1]) for point in path.attrib["d"].replace("M", "").split("L"))
+
+
 def test_plots_are_pictures_with_a_name_and_gaps() -> None:
     drawn = str(line_plot("<Rate>", [0, 60_000, 120_000, 180_000], [Line("a & b", [1, None, 3, 5])]))
     figure = ET.fromstring(drawn)

@@ -47,6 +47,7 @@ LOADS = {
         "commands.diagnosis",
         "commands.doctor",
         "commands.durable_checks",
+        "commands.history_check",
         "commands.limit_diagnosis",
         "commands.priority_check",
         "commands.schedule_checks",

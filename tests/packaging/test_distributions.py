@@ -73,7 +73,7 @@ DASHBOARD = (".css", ".html", ".js", ".svg")
 
 def test_the_wheel_holds_nothing_but_code_scripts_and_the_marker(built: Built) -> None:
     inside = (Path(name) for name in built.wheel_names() if name.startswith("command_bus/"))
-    assert {path.suffix for path in inside} <= {".jinja", ".lua", ".py", ".typed", *DASHBOARD}
+    assert {path.suffix for path in inside} <= {".jinja", ".lua", ".py", ".ts", ".typed", *DASHBOARD}
 
 
 def test_scripts_are_readable_from_the_zip(built: Built, tmp_path: Path) -> None:

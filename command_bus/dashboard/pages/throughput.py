@@ -111,6 +111,7 @@ def _plots(points: Sequence[TrendPoint]) -> list[str]:
             times,
             [level("parked", "parked", "bad"), level("dead letters", "dead_letters", "warn")],
         ),
+        line_plot("Live workers", times, [level("workers", "workers", "good")]),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Serves a dashboard by itself, with uvicorn."""
+"""Serves the dashboard or the gateway by itself, with uvicorn."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from command_bus.dashboard.app import Dashboard
 from command_bus.errors import InvalidSettings, MissingExtra
 
 __all__ = ["serve_until_stopped"]
 
 _GRACE = 2
-"""Seconds that requests get at the end; open pages listen for ever."""
+"""Seconds that requests get at the end; open pages and streams listen for ever."""
 _MOST_AT_ONCE = 2000
 _IDLE = 30
 
 
 async def serve_until_stopped(
-    app: Dashboard, host: str, port: int, told: Callable[[str], None], *, proxies: Sequence[str] = ()
+    app: Any, host: str, port: int, told: Callable[[str], None], *, extra: str, proxies: Sequence[str] = ()
 ) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Args:
-        app: The dashboard.
+        app: The ASGI application.
         host: Address to listen on.
         port: Port; 0 takes any free one.
         told: Is given the address once it listens.
+        extra: With which uvicorn comes.
         proxies: Addresses or networks of proxies, which are believed whose requests they pass on (`X-Forwarded-For`, `X-Forwarded-Proto`).
 
     Raises:
@@ -37,7 +38,7 @@ async def serve_until_stopped(
     try:
         import uvicorn
     except ImportError as error:  # pragma: no cover - depends on the environment
-        raise MissingExtra("serving the dashboard needs uvicorn: pip install 'command-bus[dashboard]'") from error
+        raise MissingExtra(f"serving it needs uvicorn: pip install 'command-bus[{extra}]'") from error
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -1,0 +1,114 @@
+"""`Catalogue`: the commands that can be sent, from the bus's own classes and from what the workers announce."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from command_bus.bus import CommandBus
+from command_bus.clock import mono
+from command_bus.errors import CommandBusError
+from command_bus.messages.message import Message, Query
+from command_bus.serialization.announcements import CommandInfo, read_description
+from command_bus.serialization.schema_check import SchemaCheck
+from command_bus.worker.descriptions import describe_message
+
+__all__ = ["Catalogue", "Known"]
+
+_FRESH = 10.0
+"""Seconds for which an announcement is believed."""
+_MISSING = 1.0
+"""Seconds between two looks for names that are not known: anybody may ask for such."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A command that can be sent.
+
+    Attributes:
+        name: The wire name.
+        is_query: Whether it is a query, which is always called.
+        info: As it is announced, or as its class says; None if JSON Schema cannot describe the class.
+        kind: Its class, if this process has it.
+        check: Checks fields where there is no class.
+    """
+
+    name: str
+    is_query: bool
+    info: CommandInfo | None
+    kind: type[Message[Any]] | None = None
+    check: SchemaCheck | None = field(default=None, compare=False)
+
+
+class Catalogue:
+    """The commands of a bus.
+
+    Args:
+        bus: Open, once it is asked.
+    """
+
+    def __init__(self, bus: CommandBus) -> None:
+        self._bus = bus
+        self._known: dict[str, Known] = {}
+        self._read_at = float("-inf")
+        self._reading = asyncio.Lock()
+
+    async def find(self, name: str) -> Known | None:
+        """Return a command, or None.
+
+        Raises:
+            TransportUnavailable: Nothing is known yet, and the server cannot be reached.
+        """
+        found = self._known.get(name)
+        age = mono() - self._read_at
+        if age > _FRESH or (found is None and age > _MISSING):
+            await self._refresh()
+            found = self._known.get(name)
+        return found
+
+    async def all(self) -> Mapping[str, Known]:
+        """Return all commands by name.
+
+        Raises:
+            TransportUnavailable: As for `find`.
+        """
+        if mono() - self._read_at > _MISSING:
+            await self._refresh()
+        return self._known
+
+    async def _refresh(self) -> None:
+        asked_at = mono()
+        async with self._reading:
+            if self._read_at > asked_at:
+                return  # somebody else has read meanwhile
+            own = {kind.spec().name: self._own(kind) for kind in self._bus.registry.messages()}
+            try:
+                announced = await self._bus.fleet.commands()
+            except CommandBusError:
+                if not self._known and not own:
+                    raise
+                self._known = {**self._known, **own}
+            else:
+                self._known = {each.name: self._announced(each) for each in announced} | own
+            self._read_at = mono()
+
+    def _own(self, kind: type[Message[Any]]) -> Known:
+        """Return a command whose class is here."""
+        name = kind.spec().name
+        before = self._known.get(name)
+        if before is not None and before.kind is kind:
+            return before
+        record = describe_message(kind, self._bus.settings)
+        info = None if record is None else read_description(name, record, ())
+        return Known(name, issubclass(kind, Query), info, kind)
+
+    def _announced(self, info: CommandInfo) -> Known:
+        """Return a command that is announced; its schema is compiled once."""
+        before = self._known.get(info.name)
+        if before is not None and before.info is not None and before.check is not None and before.info.schema == info.schema:
+            check = before.check
+        else:
+            check = SchemaCheck(info.schema)
+        return Known(info.name, info.kind == "query", info, None, check)

@@ -1,0 +1,148 @@
+"""`EventHub`: one reader of events for all who listen, so that a thousand clients cost the server what one does.
+
+It reads from the server while somebody listens. Each listener has a queue of its own; one that is too slow loses what does not fit, and is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from command_bus.admin.events import Event
+from command_bus.bus import CommandBus
+from command_bus.errors import CommandBusError
+from command_bus.transport.tasks import end_tasks
+
+__all__ = ["EventHub", "Heard", "Listener"]
+
+_MOST = 1000
+"""Events that wait for one listener."""
+
+
+class Heard(NamedTuple):
+    """An event, and where it stands: its shard, and its id there.
+
+    Ids are compared as the cursor has them: two numbers.
+    """
+
+    event: Event
+    shard: int
+    id: str
+
+
+class Listener:
+    """Somebody who listens.
+
+    Args:
+        wants: Whether it wants an event.
+
+    Attributes:
+        missed: How many events it was too slow for, since it was last told so.
+    """
+
+    def __init__(self, wants: Callable[[Event], bool]) -> None:
+        self._wants = wants
+        self._queue: deque[Heard] = deque()
+        self._has_some = asyncio.Event()
+        self._ended = False
+        self.missed = 0
+
+    def hear(self, heard: Heard) -> None:
+        """Take an event; the oldest gives way if there is no room."""
+        if not self._wants(heard.event):
+            return
+        if len(self._queue) >= _MOST:
+            self._queue.popleft()
+            self.missed += 1
+        self._queue.append(heard)
+        self._has_some.set()
+
+    def end(self) -> None:
+        """Let it finish what it has, and then end: nothing more is read."""
+        self._ended = True
+        self._has_some.set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes."""
+        return self._ended and not self._queue
+
+    async def next(self, quiet: float) -> Heard | None:
+        """Return the next event; None after so many seconds without one, and at the end."""
+        if not self._queue and not self._ended:
+            self._has_some.clear()
+            try:
+                async with asyncio.timeout(quiet):
+                    await self._has_some.wait()
+            except TimeoutError:
+                return None
+        return self._queue.popleft() if self._queue else None
+
+
+class EventHub:
+    """Reads events for all listeners of a gateway.
+
+    Args:
+        bus: Open, once somebody listens.
+    """
+
+    def __init__(self, bus: CommandBus) -> None:
+        self._bus = bus
+        self._listeners: set[Listener] = set()
+        self._reader: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        self._cursor = ""
+
+    @property
+    def listeners(self) -> int:
+        """How many listen."""
+        return len(self._listeners)
+
+    @asynccontextmanager
+    async def listening(self, wants: Callable[[Event], bool]) -> AsyncGenerator[tuple[Listener, str]]:
+        """Listen for as long as the block runs; yield the listener, and the cursor behind which it hears everything.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+        """
+        listener = Listener(wants)
+        async with self._starting:
+            if self._reader is None or self._reader.done():
+                self._cursor = await self._bus.events.cursor()
+                self._reader = asyncio.create_task(self._read(), name="command_bus.gateway.events")
+            self._listeners.add(listener)  # no await since the cursor was read: nothing is between them
+            cursor = self._cursor
+        try:
+            yield listener, cursor
+        finally:
+            self._listeners.discard(listener)
+            if not self._listeners and self._reader is not None:
+                reader, self._reader = self._reader, None
+                await end_tasks((reader,))
+
+    async def _read(self) -> None:
+        """Hand events on until no one listens. If it fails or the bus closes, all listeners end: their clients ask again."""
+        try:
+            async for event in self._bus.events(after=self._cursor):
+                if self._reader is not asyncio.current_task():
+                    return  # another one has taken over
+                shard, entry = _moved(self._cursor, event.cursor)
+                self._cursor = event.cursor
+                heard = Heard(event, shard, entry)
+                for listener in self._listeners:
+                    listener.hear(heard)
+        except CommandBusError:
+            pass
+        finally:
+            if self._reader is asyncio.current_task():
+                for listener in self._listeners:
+                    listener.end()
+
+
+def _moved(before: str, after: str) -> tuple[int, str]:
+    """Return the shard in which a cursor has moved, and the id there."""
+    pairs = zip(before.split(","), after.split(","), strict=True)
+    return next(((shard, new) for shard, (old, new) in enumerate(pairs) if old != new), (0, after.partition(",")[0]))

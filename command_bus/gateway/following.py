@@ -1,0 +1,217 @@
+"""`GET /events` and `GET /commands/{id}/progress`: what happens, as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, TypeVar, cast, get_args
+
+from pydantic import Field
+from starlette.responses import Response
+
+from command_bus.admin.events import Event, EventKind
+from command_bus.admin.json_data import to_jsonable
+from command_bus.gateway.answers import encoded
+from command_bus.gateway.event_hub import Listener
+from command_bus.gateway.event_stream import EventStream
+from command_bus.gateway.incoming import Incoming, Query
+from command_bus.gateway.options import State
+from command_bus.gateway.problems import Problem, retry_later
+from command_bus.messages.message import check_entity_type
+from command_bus.spelling import did_you_mean
+from command_bus.transport.mailboxes import EVERYTHING, SCHEDULES, scope_label
+from command_bus.transport.tasks import end_tasks
+
+__all__ = ["EventQuery", "get_events", "get_progress"]
+
+T = TypeVar("T")
+_QUIET = 15.0
+"""Seconds after which an open stream says that it is."""
+_HEAD = b"retry: 3000\n\n"
+_STILL_HERE = b": quiet\n\n"
+_FULL = 30
+_ALL = scope_label(EVERYTHING)
+
+
+class EventQuery(Query):
+    """Choice of events."""
+
+    type: tuple[str, ...] = Field(
+        default=(),
+        description="Entity types; an empty one is commands without an entity, `@schedules` schedules. Without any: all.",
+    )
+    kind: tuple[str, ...] = Field(default=(), description="Kinds, such as `completed`. Without any: all.")
+    after: str | None = Field(
+        default=None, description="The id of an event to go on behind, as `Last-Event-ID`; empty: all that is kept."
+    )
+
+
+async def get_events(incoming: Incoming) -> Response:
+    """Answer with the events of watched entity types as they happen."""
+    incoming.need("events")
+    query = incoming.query(EventQuery)
+    types = frozenset(_type(each) for each in query.type)
+    if unknown := sorted(set(query.kind) - set(get_args(EventKind))):
+        known = get_args(EventKind)
+        raise Problem(400, "invalid_query", f"kind: {unknown[0][:60]!r} is none{did_you_mean(unknown[0], known)}", known=known)
+    last = incoming.header(b"last-event-id")
+    after = query.after if last is None else last
+    return await _stream(incoming, _events(incoming, types, frozenset(query.kind), after))
+
+
+async def get_progress(incoming: Incoming) -> Response:
+    """Answer with how far a command is, until it is settled."""
+    incoming.need("look")
+    incoming.query(Query)
+    return await _stream(incoming, _progress(incoming, incoming.path[1]))
+
+
+async def _stream(incoming: Incoming, chunks: AsyncGenerator[bytes]) -> Response:
+    """Return a stream, once it is known to begin: its first part is the head."""
+    counted = _counted(incoming.state, chunks)
+    try:
+        await anext(counted)
+    except BaseException:
+        await counted.aclose()
+        raise
+    return EventStream(_HEAD, counted)
+
+
+async def _counted(state: State, chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """Yield the same while it counts as an open stream.
+
+    Raises:
+        Problem: Too many are open.
+    """
+    async with aclosing(chunks):
+        if state.streams >= state.options.max_streams:
+            raise retry_later(503, "too_many_streams", f"{state.streams} streams are open", _FULL)
+        state.streams += 1
+        try:
+            async for chunk in chunks:
+                yield chunk
+        finally:
+            state.streams -= 1
+
+
+# Events.
+
+
+async def _events(
+    incoming: Incoming, types: frozenset[str | None], kinds: frozenset[str], after: str | None
+) -> AsyncGenerator[bytes]:
+    bus = incoming.bus
+    async with incoming.state.hub.listening(_wanted(types, kinds)) as (listener, cursor):
+        ids = cursor.split(",")
+        if after is None:
+            yield _HEAD
+        else:
+            kept = bus.events(*types, kinds=cast("Any", kinds), after=after, follow=False)
+            first = await anext(kept, None)
+            yield _HEAD
+            if after and any(await bus.session.transport.operator.events.lost(after.split(","))):
+                yield _message({"missed": None}, kind="gap")
+            ids = after.split(",") if after else ["0-0"] * len(ids)
+            async for event in _chained(first, kept):
+                ids = event.cursor.split(",")
+                yield _event(event, event.cursor)
+        async for chunk in _heard(listener, ids):
+            yield chunk
+
+
+async def _heard(listener: Listener, ids: list[str]) -> AsyncGenerator[bytes]:
+    """Yield what a listener hears behind these ids."""
+    while not listener.is_over:
+        heard = await listener.next(_QUIET)
+        if heard is None:
+            yield _STILL_HERE
+            continue
+        if listener.missed:
+            missed, listener.missed = listener.missed, 0
+            yield _message({"missed": missed}, kind="gap")
+        if _number(heard.id) > _number(ids[heard.shard]):
+            ids[heard.shard] = heard.id
+            yield _event(heard.event, ",".join(ids))
+
+
+def _wanted(types: frozenset[str | None], kinds: frozenset[str]) -> Callable[[Event], bool]:
+    def wants(event: Event) -> bool:
+        if kinds and event.kind not in kinds:
+            return False
+        return not types or event.entity == _ALL or (SCHEDULES if event.schedule else event.entity_type) in types
+
+    return wants
+
+
+def _type(text: str) -> str | None:
+    return text if text == SCHEDULES else check_entity_type(text) if text else None
+
+
+def _event(event: Event, cursor: str) -> bytes:
+    facts = to_jsonable(event)
+    return _message({name: value for name, value in facts.items() if name != "cursor"}, cursor=cursor)
+
+
+def _number(entry: str) -> tuple[int, int]:
+    ms, _, number = entry.partition("-")
+    return int(ms), int(number)
+
+
+# Progress.
+
+
+async def _progress(incoming: Incoming, command_id: str) -> AsyncGenerator[bytes]:
+    await incoming.bus.commands.status(command_id)  # an unknown one is told before the stream begins
+    yield _HEAD
+    async with _pausing(incoming.bus.commands.progress(command_id)) as told:
+        while (info := await told()) is not _OVER:
+            if info is None:
+                yield _STILL_HERE
+            else:
+                yield _message(to_jsonable(info), kind="end" if info.outcome else "")
+                if info.outcome:
+                    return
+
+
+_OVER: Any = object()
+
+
+@asynccontextmanager
+async def _pausing(source: AsyncIterator[Any]) -> AsyncGenerator[Callable[[], Any]]:
+    """Yield a function that returns the next of a source; None after a quiet time, `_OVER` at its end."""
+    pending: set[asyncio.Task[Any]] = set()
+
+    async def following() -> Any:
+        if not pending:
+            pending.add(asyncio.create_task(_next(source), name="command_bus.gateway.progress"))
+        done, _ = await asyncio.wait(pending, timeout=_QUIET)
+        if not done:
+            return None
+        pending.clear()
+        return done.pop().result()
+
+    try:
+        yield following
+    finally:
+        await end_tasks(pending)
+
+
+async def _next(source: AsyncIterator[Any]) -> Any:
+    return await anext(source, _OVER)
+
+
+# Both.
+
+
+async def _chained(first: T | None, rest: AsyncIterator[T]) -> AsyncGenerator[T]:
+    if first is not None:
+        yield first
+        async for each in rest:
+            yield each
+
+
+def _message(facts: Any, *, cursor: str = "", kind: str = "") -> bytes:
+    """Return a message of a stream. JSON has no line breaks, so one line is enough."""
+    head = (f"id: {cursor}\n" if cursor else "") + (f"event: {kind}\n" if kind else "")
+    return head.encode() + b"data: " + encoded(facts) + b"\n\n"

@@ -1,0 +1,121 @@
+"""`GET /entities`, `/dead-letters` and `/schedules`: what operators read. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import AwareDatetime, Field
+from starlette.responses import Response
+
+from command_bus.admin.info import EntityOrder, EntityState
+from command_bus.admin.json_data import to_jsonable
+from command_bus.gateway.answers import answer
+from command_bus.gateway.incoming import Incoming, Query
+
+__all__ = [
+    "EntitiesQuery",
+    "EntityQuery",
+    "LettersQuery",
+    "SchedulesQuery",
+    "get_entities",
+    "get_entity",
+    "get_letter",
+    "get_letters",
+    "get_schedule",
+    "get_schedules",
+]
+
+_RIGHT = "inspect"
+_MOST_SCHEDULES = 1000
+_TICKS = 5
+
+
+class EntitiesQuery(Query):
+    """Choice of entities."""
+
+    type: str | None = Field(default=None, description="Only those of this type.")
+    state: tuple[EntityState, ...] = Field(default=(), description="Only those in one of these states.")
+    order: EntityOrder = Field(default="depth", description="What comes first.")
+    limit: int = Field(default=50, ge=1, le=500, description="At most so many.")
+    cursor: str | None = Field(default=None, description="Of the page before.")
+
+
+class EntityQuery(Query):
+    """Amount of an entity that is shown."""
+
+    waiting: int = Field(default=20, ge=0, le=500, description="Commands of its line, at most.")
+
+
+class LettersQuery(Query):
+    """Choice of dead letters."""
+
+    name: str | None = Field(default=None, description="Only of this command.")
+    reason: str | None = Field(default=None, description="Only with this reason.")
+    entity_type: str | None = Field(default=None, description="Only of entities of this type.")
+    entity_id: str | None = Field(default=None, description="Only of the entity with this id.")
+    parked: bool | None = Field(default=None, description="Only those for which an entity waits, or none does.")
+    since: AwareDatetime | None = Field(default=None, description="Only from then on.")
+    until: AwareDatetime | None = Field(default=None, description="Only before then.")
+    limit: int = Field(default=50, ge=1, le=200, description="At most so many.")
+    cursor: str | None = Field(default=None, description="Of the page before.")
+
+
+class SchedulesQuery(Query):
+    """Choice of schedules."""
+
+    entity_type: str | None = Field(default=None, description="Only of commands for entities of this type.")
+    limit: int = Field(default=_MOST_SCHEDULES, ge=1, le=_MOST_SCHEDULES, description="At most so many.")
+
+
+async def get_entities(incoming: Incoming) -> Response:
+    """Answer with entities that have work, the hottest first."""
+    incoming.need(_RIGHT)
+    query = incoming.query(EntitiesQuery)
+    entities = incoming.bus.entities if query.type is None else incoming.bus.entities.of(query.type)
+    page = await entities.list(states=query.state, order=query.order, limit=query.limit, cursor=query.cursor)
+    return answer(to_jsonable(page))
+
+
+async def get_entity(incoming: Incoming) -> Response:
+    """Answer with one entity: its state, its line, what it waits for."""
+    incoming.need(_RIGHT)
+    query = incoming.query(EntityQuery)
+    scope = incoming.bus.entity(incoming.path[1], incoming.path[2])
+    return answer(to_jsonable(await scope.show(waiting=query.waiting)))
+
+
+async def get_letters(incoming: Incoming) -> Response:
+    """Answer with dead letters, newest first."""
+    incoming.need(_RIGHT)
+    asked = incoming.query(LettersQuery).model_dump(exclude_none=True)
+    limit, cursor = asked.pop("limit"), asked.pop("cursor", None)
+    page = await incoming.bus.dead_letters.page(limit=limit, cursor=cursor, **asked)
+    return answer(to_jsonable(page))
+
+
+async def get_letter(incoming: Incoming) -> Response:
+    """Answer with one dead letter."""
+    incoming.need(_RIGHT)
+    incoming.query(Query)
+    return answer(to_jsonable(await incoming.bus.dead_letters.get(incoming.path[1])))
+
+
+async def get_schedules(incoming: Incoming) -> Response:
+    """Answer with the schedules, by name."""
+    incoming.need(_RIGHT)
+    query = incoming.query(SchedulesQuery)
+    found: list[Any] = []
+    async for each in incoming.bus.schedules.list(entity_type=query.entity_type):
+        if len(found) == query.limit:
+            return answer({"schedules": found, "complete": False})
+        found.append(to_jsonable(each))
+    return answer({"schedules": found, "complete": True})
+
+
+async def get_schedule(incoming: Incoming) -> Response:
+    """Answer with one schedule, and when it comes next."""
+    incoming.need(_RIGHT)
+    incoming.query(Query)
+    schedules, name = incoming.bus.schedules, incoming.path[1]
+    found = to_jsonable(await schedules.get(name))
+    return answer({**found, "ticks": await schedules.next(name, _TICKS)})

@@ -1,0 +1,252 @@
+"""`GET /openapi.json`: the gateway as an OpenAPI 3.1 document, with the commands that the token may send.
+
+Pure but for `get_openapi`: `document` makes it from what is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+from command_bus.gateway.answers import answer
+from command_bus.gateway.catalogue import Known
+from command_bus.gateway.following import EventQuery
+from command_bus.gateway.incoming import Incoming, Query
+from command_bus.gateway.inspecting import EntitiesQuery, EntityQuery, LettersQuery, SchedulesQuery
+from command_bus.gateway.openapi_schemas import COMPONENTS, PROBLEM, ref
+from command_bus.gateway.rights import Rights
+from command_bus.gateway.sending import Batch, SendOptions
+from command_bus.gateway.single import CancelQuery, LookQuery
+
+__all__ = ["document", "get_openapi"]
+
+Json = dict[str, Any]
+_VERSION = "1.0.0"
+_PLAIN = re.compile(r"[^A-Za-z0-9._-]")
+_KEY: Json = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "The command id: a repeat with the same key is not run twice.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[A-Za-z0-9._~-]+$"},
+}
+_PREFER: Json = {
+    "name": "Prefer",
+    "in": "header",
+    "description": "`wait=5` calls: the answer has the reply.",
+    "schema": {"type": "string", "pattern": "^wait=[1-9][0-9]?$"},
+}
+_LAST_ID: Json = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "description": "The id of the last event that was heard.",
+    "schema": {"type": "string", "pattern": "^[0-9]{1,13}-[0-9]{1,9}(,[0-9]{1,13}-[0-9]{1,9})*$"},
+}
+
+
+async def get_openapi(incoming: Incoming) -> Response:
+    """Answer with the document."""
+    incoming.query(Query)
+    known = await incoming.state.catalogue.all()
+    return answer(document(known, incoming.holder.rights, incoming.url() or "/"))
+
+
+def document(known: Mapping[str, Known], rights: Rights, root: str) -> Json:
+    """Return the document for somebody with these rights, of a gateway at this path."""
+    schemas: Json = dict(COMPONENTS)
+    paths: Json = {}
+    for name, command in sorted(known.items()):
+        may_send, may_call = rights.may("send", name) and not command.is_query, rights.may("call", name)
+        if command.info is not None and (may_send or may_call):
+            paths[f"/commands/{_segment(name)}"] = {"post": _sending(command, schemas, sends=may_send, calls=may_call)}
+    if rights.may_some("send"):
+        body = Batch.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(body.pop("$defs"))
+        schemas["Batch"] = body
+        paths["/commands"] = {"post": _operation("send_batch", "Dispatch many commands", {"200": "BatchResult"}, body="Batch")}
+    if rights.may("look") or rights.may("cancel"):
+        paths["/commands/{command_id}"] = _single(rights)
+    for act, path, operation in _READS:
+        if rights.may(act):
+            paths[path] = {"get": operation()}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "command_bus", "version": _VERSION, "description": "Commands over HTTP."},
+        "servers": [{"url": root}],
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {"schemas": schemas, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def _sending(command: Known, schemas: Json, *, sends: bool, calls: bool) -> Json:
+    """Return the operation that sends a command, and add the schemas that it names."""
+    info = command.info
+    assert info is not None  # noqa: S101 - for type checkers: the caller has looked
+    own = _component(command.name, schemas)
+    schemas[own] = _moved(info.schema, own, schemas)
+    answers: dict[str, Any] = {"202": "Receipt", "200": "Receipt"} if sends else {}
+    if calls:
+        schemas[f"{own}.Reply"] = _reply(info.reply, own, schemas)
+        reply = ref(f"{own}.Reply")
+        answers["200"] = {"anyOf": [reply, ref("Receipt")]} if sends else reply
+    summary = str(info.schema.get("description") or f"{'Call' if command.is_query else 'Send'} {command.name}").partition("\n")[0]
+    operation = _operation(f"send_{_PLAIN.sub('_', command.name)}", summary, answers, body=own)
+    operation["parameters"] = [_KEY, *([_PREFER] if calls else []), *(_parameters(SendOptions) if sends else [])]
+    return operation
+
+
+def _single(rights: Rights) -> Json:
+    path: Json = {"parameters": [_in_path("command_id")]}
+    if rights.may("look"):
+        path["get"] = _operation("look", "Where a command is, and its reply", {"200": "Status"}, LookQuery)
+    if rights.may("cancel"):
+        path["delete"] = _operation("cancel", "Cancel a command", {"200": "Cancelled"}, CancelQuery)
+    return path
+
+
+def _stream(name: str, summary: str, query: type[Query], *more: Json) -> Json:
+    operation = _operation(name, summary, {}, query, *more)
+    operation["responses"]["200"] = {
+        "description": "Server-sent events",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+    return operation
+
+
+def _operation(
+    name: str, summary: str, answers: Mapping[str, Any], query: type[Query] = Query, *more: Json, body: str = ""
+) -> Json:
+    """Return an operation.
+
+    Args:
+        name: Its id.
+        summary: What it does.
+        answers: The schema of each status, or its name.
+        query: The fields behind the `?`.
+        more: Further parameters.
+        body: The name of the body's schema.
+    """
+    responses: Json = {
+        status: {
+            "description": "Done",
+            "content": {"application/json": {"schema": ref(shown) if isinstance(shown, str) else shown}},
+        }
+        for status, shown in sorted(answers.items())
+    }
+    responses["default"] = PROBLEM
+    operation: Json = {
+        "operationId": name,
+        "summary": summary,
+        "parameters": [*_parameters(query), *more],
+        "responses": responses,
+    }
+    if body:
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": ref(body)}}}
+    return operation
+
+
+def _parameters(query: type[Query]) -> list[Json]:
+    """Return the fields of an address as parameters."""
+    found = query.model_json_schema()
+    return [
+        {"name": name, "in": "query", "description": schema.get("description", ""), "schema": _field(schema)}
+        for name, schema in found.get("properties", {}).items()
+    ]
+
+
+def _field(schema: Mapping[str, Any]) -> Json:
+    """Return the schema of a field as it stands in an address: it is left out, and never null."""
+    kept = {name: value for name, value in schema.items() if name not in ("default", "description", "title")}
+    choices = [each for each in kept.pop("anyOf", ()) if each != {"type": "null"}]
+    return {**kept, **choices[0]} if choices else kept
+
+
+def _in_path(name: str) -> Json:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+
+
+def _segment(name: str) -> str:
+    return name.replace("/", "%2F")
+
+
+# Schemas of commands: their definitions become components of the document.
+
+
+def _component(name: str, schemas: Iterable[str]) -> str:
+    """Return a name for a command's schema that no other has."""
+    plain = found = f"commands.{_PLAIN.sub('_', name)}"
+    number = 1
+    while found in schemas:
+        number += 1
+        found = f"{plain}-{number}"
+    return found
+
+
+def _reply(reply: Mapping[str, Any] | None, own: str, schemas: Json) -> Json:
+    shown = {} if reply is None else _moved(reply, f"{own}.Reply", schemas)
+    return {
+        "type": "object",
+        "properties": {"command_id": {"type": ["string", "null"]}, "reply": shown},
+        "required": ["command_id", "reply"],
+    }
+
+
+def _moved(schema: Mapping[str, Any], own: str, schemas: Json) -> Json:
+    """Return a schema whose definitions are components, and add those."""
+    names = {name: f"{own}.{_PLAIN.sub('_', name)}" for name in schema.get("$defs", {})}
+    for name, found in schema.get("$defs", {}).items():
+        schemas[names[name]] = _renamed(found, names)
+    return {name: _renamed(value, names) for name, value in schema.items() if name != "$defs"}
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """Return a part of a schema with the new names of its definitions."""
+    if isinstance(value, Mapping):
+        target = value.get("$ref")
+        if isinstance(target, str) and target.rpartition("/")[2] in names:
+            return {**{k: _renamed(v, names) for k, v in value.items() if k != "$ref"}, **ref(names[target.rpartition("/")[2]])}
+        found = {name: _renamed(each, names) for name, each in value.items()}
+        mapping = value.get("mapping")
+        if "propertyName" in value and isinstance(mapping, Mapping):  # of a discriminator
+            found["mapping"] = {name: _target(each, names) for name, each in mapping.items()}
+        return found
+    return [_renamed(each, names) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _target(reference: Any, names: Mapping[str, str]) -> Any:
+    name = str(reference).rpartition("/")[2]
+    return f"#/components/schemas/{names[name]}" if name in names else reference
+
+
+_READS: tuple[tuple[str, str, Callable[[], Json]], ...] = (
+    (
+        "look",
+        "/commands/{command_id}/progress",
+        lambda: _stream("progress", "How far a command is", Query, _in_path("command_id")),
+    ),
+    ("events", "/events", lambda: _stream("events", "What happens to commands", EventQuery, _LAST_ID)),
+    ("inspect", "/entities", lambda: _operation("entities", "Entities that have work", {"200": "EntityPage"}, EntitiesQuery)),
+    (
+        "inspect",
+        "/entities/{entity_type}/{entity_id}",
+        lambda: _operation(
+            "entity", "One entity", {"200": "Details"}, EntityQuery, _in_path("entity_type"), _in_path("entity_id")
+        ),
+    ),
+    (
+        "inspect",
+        "/dead-letters",
+        lambda: _operation("dead_letters", "Dead letters, newest first", {"200": "LetterPage"}, LettersQuery),
+    ),
+    (
+        "inspect",
+        "/dead-letters/{letter_id}",
+        lambda: _operation("dead_letter", "One dead letter", {"200": "Details"}, Query, _in_path("letter_id")),
+    ),
+    ("inspect", "/schedules", lambda: _operation("schedules", "Schedules", {"200": "ScheduleList"}, SchedulesQuery)),
+    ("inspect", "/schedules/{name}", lambda: _operation("schedule", "One schedule", {"200": "Details"}, Query, _in_path("name"))),
+)
+"""What is read by `GET`: the right, the path, and the operation."""

@@ -1,0 +1,55 @@
+"""Arguments of a gateway, and the things that its requests share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from command_bus.bus import CommandBus
+from command_bus.gateway.catalogue import Catalogue
+from command_bus.gateway.event_hub import EventHub
+from command_bus.gateway.tokens import Tokens
+
+__all__ = ["Options", "State"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The arguments of `gateway`, checked.
+
+    Attributes:
+        max_body: Bytes of a request's body.
+        body_timeout: Seconds in which it has to arrive.
+        max_batch: Commands of one batch.
+        max_wait: Seconds that a request may wait for an outcome.
+        max_streams: Streams of events and of progress that are open at a time.
+        hosts: Names under which the gateway is reached; empty: any.
+    """
+
+    max_body: int
+    body_timeout: float
+    max_batch: int
+    max_wait: float
+    max_streams: int
+    hosts: Collection[str]
+
+
+@dataclass(slots=True)
+class State:
+    """The things that requests share.
+
+    Attributes:
+        bus: The bus.
+        allow: Who may do what.
+        options: Limits.
+        catalogue: What can be sent.
+        hub: Who hears events.
+        streams: How many streams are open.
+    """
+
+    bus: CommandBus
+    allow: Tokens
+    options: Options
+    catalogue: Catalogue
+    hub: EventHub
+    streams: int = 0

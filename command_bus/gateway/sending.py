@@ -1,0 +1,309 @@
+"""`POST /commands/{name}` and `POST /commands`: dispatch a command, call it, dispatch many."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json, to_json
+from starlette.responses import Response
+
+from command_bus.admin.json_data import to_jsonable
+from command_bus.errors import CommandBusError, CommandTimeout
+from command_bus.gateway.answers import answer
+from command_bus.gateway.catalogue import Known
+from command_bus.gateway.incoming import Incoming, Query
+from command_bus.gateway.problems import Problem, failed_fields, problem_of
+from command_bus.messages.message import Message
+from command_bus.messages.options import CallOptions, DispatchOptions
+from command_bus.messages.outgoing import Envelope, RawEnvelope
+from command_bus.messages.policies import Priority
+from command_bus.messages.receipts import BatchOutcome, Receipt
+from command_bus.serialization.models import reply_codec_for
+from command_bus.serialization.msgpack import unpack
+from command_bus.spelling import did_you_mean
+
+__all__ = ["Batch", "SendOptions", "post_batch", "post_command"]
+
+_WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?(\d{1,6})\"?\s*(?=$|[,;])")
+_OWN_HEADER = b"x-command-"
+_TRACING = (b"traceparent", b"tracestate")
+_QUERY_WAIT = 10.0
+"""Seconds for a query whose request does not say how long it waits."""
+
+
+class SendOptions(Query):
+    """Options of a command, beside its fields; see `CommandBus.dispatch`."""
+
+    delay: float | None = Field(default=None, ge=0, description="Seconds until it takes its place in its entity's line.")
+    at: AwareDatetime | None = Field(default=None, description="The moment when it does, instead of `delay`.")
+    expires: float | None = Field(default=None, gt=0, description="Seconds after which it is not started any more.")
+    keep_result: bool = Field(default=False, description="Keep its result, as that of a command with an Idempotency-Key is kept.")
+    priority: Priority | None = Field(default=None, description="Which entities come first, rather than as the command says.")
+    attempt_timeout: float | None = Field(default=None, gt=0, description="Seconds that one attempt may take.")
+
+    def dispatch_options(self) -> DispatchOptions:
+        """Return them as a dispatch takes them."""
+        return DispatchOptions(
+            delay=self.delay or 0.0,
+            at=self.at,
+            expires=self.expires,
+            keep_result=self.keep_result,
+            priority=self.priority,
+            attempt_timeout=self.attempt_timeout,
+        )
+
+
+class BatchItem(SendOptions):
+    """A command of a batch."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
+
+    name: str = Field(description="Its wire name.")
+    fields: dict[str, Any] = Field(default_factory=dict, description="Its fields.")
+    id: str | None = Field(default=None, description="Makes it idempotent, as an Idempotency-Key does.")
+    headers: dict[str, str] = Field(default_factory=dict, description="Text that travels with it.")
+
+
+class Batch(BaseModel):
+    """Many commands. Those of one entity keep their order."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    commands: list[BatchItem]
+
+
+_PLAIN = SendOptions()
+
+
+class _Asked(NamedTuple):
+    """Options of one request."""
+
+    options: SendOptions
+    command_id: str | None
+    headers: dict[str, str] | None
+
+
+async def post_command(incoming: Incoming) -> Response:
+    """Dispatch a command; call it if the request prefers to wait, or if it is a query."""
+    wait = _wait_of(incoming)
+    known = await _permitted(incoming, incoming.path[1], calls=wait is not None)
+    asked = _Asked(
+        incoming.query(SendOptions) if incoming.scope["query_string"] else _PLAIN, _key_of(incoming), _headers_of(incoming)
+    )
+    command = _command(known, await incoming.body())
+    if wait is not None or known.is_query:
+        return await _call(incoming, command, wait or _QUERY_WAIT, asked)
+    receipt = await _dispatch(incoming, command, asked)
+    is_kept = asked.command_id is not None or asked.options.keep_result
+    is_kept = is_kept or (known.kind is not None and known.kind.spec().durable)
+    where = {"Location": incoming.url("commands", receipt.command_id)} if is_kept else None
+    return answer(receipt._asdict(), 200 if receipt.status == "duplicate" else 202, where)
+
+
+async def post_batch(incoming: Incoming) -> Response:
+    """Dispatch many commands. Nothing is sent if one of them is wrong; whether the server accepts it, each has an outcome of its own."""
+    if not incoming.holder.rights.may_some("send"):
+        incoming.need("send")
+    try:
+        batch = Batch.model_validate_json(await incoming.body() or b"{}")
+    except ValidationError as error:
+        raise failed_fields("the batch", error) from None
+    count, most = len(batch.commands), incoming.state.options.max_batch
+    if count > most:
+        raise Problem(413, "batch_too_large", f"{count} commands: a batch has at most {most}", max_batch=most)
+    if incoming.holder.rate is not None:
+        incoming.holder.rate.take(max(0, count - 1))
+    items = [await _item(incoming, number, item) for number, item in enumerate(batch.commands)]
+    result = await incoming.bus.dispatch_batch(items)
+    facts = {
+        "accepted": result.accepted,
+        "duplicates": result.duplicates,
+        "rejected": result.rejected,
+        "replaced": result.replaced,
+    }
+    return answer({**facts, "outcomes": [_outcome(each) for each in result.outcomes]})
+
+
+# Who may send what.
+
+
+async def _permitted(incoming: Incoming, name: str, *, calls: bool) -> Known:
+    """Return the command of this name, if the holder may send it so.
+
+    Raises:
+        Problem: They may not, or there is none.
+    """
+    rights, catalogue = incoming.holder.rights, incoming.state.catalogue
+    if not rights.may("send", name) and not rights.may("call", name):
+        allowed = [each for each in await catalogue.all() if rights.may("send", each) or rights.may("call", each)]
+        raise Problem(
+            403, "forbidden", f"this token may not send {name[:200]!r}{did_you_mean(name, allowed)}", right=f"send:{name[:200]}"
+        )
+    known = await catalogue.find(name)
+    if known is None:
+        allowed = [each for each in await catalogue.all() if rights.may("send", each) or rights.may("call", each)]
+        raise Problem(404, "unknown_command_name", f"no worker has announced {name[:200]!r}{did_you_mean(name, allowed)}")
+    act = "call" if calls or known.is_query else "send"
+    if not rights.may(act, name):
+        why = ": a query is always called" if known.is_query and not calls else ""
+        raise Problem(403, "forbidden", f"this token may not {act} {name!r}{why}", right=f"{act}:{name}")
+    return known
+
+
+# From JSON to commands.
+
+
+def _command(known: Known, body: bytes) -> Message[Any] | RawEnvelope:
+    """Return the command whose fields are in a body.
+
+    Raises:
+        Problem: It is no JSON, or a field is wrong.
+    """
+    if known.kind is not None:
+        return _message(known.name, known.kind, body)
+    try:
+        fields = from_json(body or b"{}", allow_inf_nan=False)
+    except ValueError as error:
+        raise Problem(400, "invalid_json", f"the body is no JSON: {error}") from None
+    return _raw(known, fields, "")
+
+
+def _message(name: str, kind: type[Message[Any]], body: bytes, prefix: str = "") -> Message[Any]:
+    """Return a command of a class that is here.
+
+    Raises:
+        Problem: It is no JSON, or a field is wrong.
+    """
+    try:
+        return kind.model_validate_json(body or b"{}")
+    except ValidationError as error:
+        raise failed_fields(name, error, prefix) from None
+
+
+def _raw(known: Known, fields: Any, prefix: str) -> RawEnvelope:
+    """Return a command without its class, checked against what is announced."""
+    info, check = known.info, known.check
+    assert info is not None  # noqa: S101 - for type checkers: only what is announced has no class
+    if not isinstance(fields, dict):
+        raise _wrong(known.name, [(prefix.rstrip("."), "the fields of a command are a JSON object")])
+    if check is not None and (found := check.located(fields)):
+        raise _wrong(known.name, [(prefix + path, problem) for path, problem in found])
+    if info.key is None or info.entity is None:
+        return RawEnvelope(None, None, known.name, fields, info.version)
+    if info.key not in fields:  # the announced schema did not require it
+        raise _wrong(known.name, [(prefix + info.key, "is missing")])
+    return RawEnvelope(info.entity, fields[info.key], known.name, fields, info.version)
+
+
+def _wrong(name: str, found: list[tuple[str, str]]) -> Problem:
+    detail = "; ".join(f"{path or 'the value'} {problem}" for path, problem in found)
+    return Problem(422, "invalid_command", f"{name}: {detail}", errors=[{"field": path, "problem": why} for path, why in found])
+
+
+async def _item(incoming: Incoming, number: int, item: BatchItem) -> Envelope[Any] | RawEnvelope:
+    """Return a command of a batch.
+
+    Raises:
+        Problem: It is wrong, with its index.
+    """
+    try:
+        known = await _permitted(incoming, item.name, calls=False)
+        options = item.dispatch_options()
+        options["command_id"], options["headers"] = item.id, item.headers or None
+        prefix = f"commands.{number}.fields."
+        if known.kind is None:
+            raw = _raw(known, item.fields, prefix)
+            return RawEnvelope(raw.entity_type, raw.entity_id, raw.name, raw.payload, raw.version, options)
+        command = _message(known.name, known.kind, to_json(item.fields), prefix)
+    except Problem as problem:
+        problem.members["index"] = number
+        raise
+    return Envelope(command, **options)
+
+
+# To the bus, and back.
+
+
+async def _dispatch(incoming: Incoming, command: Message[Any] | RawEnvelope, asked: _Asked) -> Receipt[Any]:
+    options = asked.options.dispatch_options()
+    options["command_id"], options["headers"] = asked.command_id, asked.headers
+    if isinstance(command, RawEnvelope):
+        return await incoming.bus.dispatch_raw(
+            command.entity_type, command.entity_id, command.name, command.payload, version=command.version, **options
+        )
+    return await incoming.bus.dispatch(command, **options)
+
+
+async def _call(incoming: Incoming, command: Message[Any] | RawEnvelope, wait: float, asked: _Asked) -> Response:
+    """Call a command, and answer with its reply."""
+    options = asked.options
+    if options.delay is not None or options.at is not None or options.expires is not None:
+        raise Problem(400, "invalid_query", "delay, at and expires: a call has none of them, it waits for its reply")
+    seconds = min(wait, incoming.state.options.max_wait)
+    given = CallOptions(
+        timeout=seconds,
+        command_id=asked.command_id,
+        headers=asked.headers,
+        priority=options.priority,
+        attempt_timeout=options.attempt_timeout,
+    )
+    try:
+        if isinstance(command, RawEnvelope):
+            reply = await incoming.bus.call_raw(
+                command.entity_type, command.entity_id, command.name, command.payload, version=command.version, **given
+            )
+        else:
+            typed = await incoming.bus.call(command, **given)
+            reply = unpack(reply_codec_for(type(command).spec().reply).encode(typed))
+    except CommandTimeout as error:
+        problem = problem_of(error)
+        if error.command_id:
+            problem.headers["Location"] = incoming.url("commands", error.command_id)
+        raise problem from None
+    applied = {"Preference-Applied": f"wait={seconds:g}"}
+    return answer({"command_id": asked.command_id, "reply": to_jsonable(reply)}, 200, applied)
+
+
+def _outcome(outcome: BatchOutcome) -> dict[str, Any]:
+    error: CommandBusError | None = outcome.error
+    found = {"command_id": outcome.command_id or None, "status": outcome.status, "other": outcome.other}
+    return found if error is None else {**found, "error": problem_of(error).facts()}
+
+
+# Headers of the request.
+
+
+def _wait_of(incoming: Incoming) -> float | None:
+    """Return how many seconds the client prefers to wait (RFC 7240); None if it does not."""
+    prefer = incoming.header(b"prefer")
+    found = None if prefer is None else _WAIT.search(prefer)
+    if found is None:
+        return None
+    if not int(found[1]):
+        raise Problem(400, "invalid_header", "Prefer: wait is at least one second")
+    return float(found[1])
+
+
+def _key_of(incoming: Incoming) -> str | None:
+    """Return the command id that the client has chosen; it may stand in quotes."""
+    key = incoming.header(b"idempotency-key")
+    if key is None:
+        return None
+    if len(key) >= 2 and key[0] == key[-1] == '"':
+        key = key[1:-1]
+    if not key:
+        raise Problem(400, "invalid_header", "Idempotency-Key: it is empty")
+    return key
+
+
+def _headers_of(incoming: Incoming) -> dict[str, str] | None:
+    """Return the headers that travel with the command: `X-Command-…` and those of a trace."""
+    found: dict[str, str] = {}
+    for name, _ in incoming.scope["headers"]:
+        own = name.startswith(_OWN_HEADER)
+        if own or name in _TRACING:
+            text = incoming.header(name)
+            found[name[len(_OWN_HEADER) :].decode() if own else name.decode()] = text or ""
+    return found or None

@@ -1,0 +1,168 @@
+"""The gateway as a program, `command-bus serve`, on real sockets: slow and cut connections, a server that stops."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from command_bus import CommandBus
+from command_bus.embedded import EmbeddedServer
+from command_bus.gateway import hash_token
+from tests.gateway.bank import TOKENS, open_bank
+from tests.gateway.conftest import fresh
+from tests.program import run_program
+
+pytestmark = [pytest.mark.server, pytest.mark.asyncio(loop_scope="module")]
+ROOT = Path(__file__).parents[2]
+HEAD = (
+    f"POST /commands/Deposit HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKENS['ops']}\r\nContent-Type: application/json\r\n"
+)
+AUTH = {"Authorization": f"Bearer {TOKENS['ops']}"}
+
+
+@asynccontextmanager
+async def served(url: str, namespace: str, folder: Path, *arguments: str) -> AsyncGenerator[str]:
+    """Yield the address of a served gateway, which then ends by Ctrl-C."""
+    file = folder / "tokens.toml"
+    file.write_text(f'[ops]\ntoken = "{hash_token(TOKENS["ops"])}"\nrights = ["*"]\n')
+    command = [sys.executable, "-m", "command_bus", "serve", "--port", "0", "--tokens", str(file), "--url", url, "-n", namespace]
+    with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, cwd=ROOT) as program:
+        try:
+            assert program.stderr is not None
+            found = re.search(r"http://\S+", await asyncio.to_thread(program.stderr.readline))
+            assert found is not None
+            yield found[0]
+        finally:
+            program.send_signal(signal.SIGINT)
+            code = await asyncio.to_thread(program.wait, 10)
+        assert code == 0
+
+
+async def test_it_is_served_and_ends_by_ctrl_c(bus: CommandBus, tmp_path: Path) -> None:
+    async with (
+        served(bus.url, bus.settings.namespace, tmp_path) as url,
+        httpx.AsyncClient(base_url=url, headers=AUTH, trust_env=False) as client,
+    ):
+        answer = await client.post("/commands/Deposit", json={"account_id": fresh(), "amount": 5}, headers={"Prefer": "wait=5"})
+        assert (answer.status_code, answer.json()["reply"], "server" in answer.headers) == (200, 5, False)
+        assert (await client.get("/", headers={"Authorization": "Bearer other"})).status_code == 401
+
+
+async def test_with_an_application_its_classes_check(bus: CommandBus, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        "from command_bus import Command, CommandBus, EntityId, handles\n"
+        "class Paint(Command[str], entity='wall'):\n    wall: EntityId\n    colour: str\n"
+        "@handles(Paint)\nasync def paint(command: Paint) -> str:\n    return command.colour\n"
+        f"bus = CommandBus({bus.url!r}, namespace={bus.settings.namespace!r})\n"
+    )
+    file = tmp_path / "tokens.toml"
+    file.write_text(f'[ops]\ntoken = "{hash_token(TOKENS["ops"])}"\nrights = ["*"]\n')
+    command = [sys.executable, "-m", "command_bus", "serve", "--port", "0", "--tokens", str(file), "--app", "shop"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}) as program:
+        try:
+            assert program.stderr is not None
+            found = re.search(r"http://\S+", await asyncio.to_thread(program.stderr.readline))
+            assert found is not None
+            async with httpx.AsyncClient(base_url=found[0], headers=AUTH, trust_env=False) as client:
+                answer = await client.post("/commands/Paint", json={"wall": "w", "colour": 7})
+                assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "colour")
+        finally:
+            program.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(program.wait, 10)
+
+
+async def test_147_slow_and_cut_connections_hold_up_no_one(bus: CommandBus, tmp_path: Path) -> None:
+    async with served(bus.url, bus.settings.namespace, tmp_path) as url:
+        host, port = url.removeprefix("http://").split(":")
+        slow = [await asyncio.open_connection(host, int(port)) for _ in range(50)]
+        for number, (_, writer) in enumerate(slow):
+            writer.write(f"{HEAD}Content-Length: 1000\r\n\r\n{{".encode())
+            if number % 2:
+                writer.transport.abort()
+        async with httpx.AsyncClient(base_url=url, headers=AUTH, trust_env=False) as client:
+            for _ in range(20):
+                answer = await client.post("/commands/Deposit", json={"account_id": fresh(), "amount": 1}, timeout=5)
+                assert answer.status_code == 202
+        for _, writer in slow:
+            writer.transport.abort()
+        # A client that goes before its reply: the command runs all the same.
+        account, body = fresh(), b""
+        body = json.dumps({"account_id": account, "amount": 3}).encode()
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"{HEAD}Prefer: wait=5\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        await writer.drain()
+        writer.close()
+        async with asyncio.timeout(10), httpx.AsyncClient(base_url=url, headers=AUTH, trust_env=False) as client:
+            while (await client.post("/commands/GetBalance", json={"account_id": account})).json()["reply"] != 3:
+                await asyncio.sleep(0.02)
+
+
+async def test_151_smuggled_headers_are_refused(bus: CommandBus, tmp_path: Path) -> None:
+    async with served(bus.url, bus.settings.namespace, tmp_path) as url:
+        host, port = url.removeprefix("http://").split(":")
+        for lines in (
+            "Idempotency-Key: a\nX-Evil: 1", "Idempotency-Key: a\x00b", "Content-Length: 5\r\nContent-Length: 6",
+            "Transfer-Encoding: chunked\r\nContent-Length: 4", f"X-Command-A: {'x' * 100_000}",
+        ):  # fmt: skip
+            reader, writer = await asyncio.open_connection(host, int(port))
+            body = "5\r\n{}   \r\n0\r\n\r\n"
+            writer.write(f"{HEAD}{lines}\r\n\r\n{body}".encode())
+            answer = await asyncio.wait_for(reader.read(65536), 10)
+            assert answer.split(b" ", 2)[1][:1] == b"4", answer
+            assert b"X-Evil" not in answer
+            writer.transport.abort()
+
+
+async def test_149_a_server_that_stops_is_503_until_it_is_back(tmp_path: Path) -> None:
+    ask: dict[str, Any] = {"json": {"account_id": "a", "amount": 1}}
+    with EmbeddedServer.start() as server:
+        async with (
+            open_bank(server.url, "stopped"),
+            served(server.url, "stopped", tmp_path) as url,
+            httpx.AsyncClient(base_url=url, headers=AUTH, trust_env=False, timeout=30) as client,
+        ):
+            assert (await client.post("/commands/Deposit", **ask)).status_code == 202
+            os.kill(server.pid, signal.SIGSTOP)
+            try:
+                answer = await client.post("/commands/Deposit", **ask)
+                assert (answer.status_code, answer.json()["code"]) == (503, "transport_unavailable")
+                assert int(answer.headers["retry-after"]) >= 1
+            finally:
+                os.kill(server.pid, signal.SIGCONT)
+            assert (await client.post("/commands/Deposit", **ask)).status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        ((), "--tokens"),
+        (("--tokens", "none.toml"), "cannot be read"),
+        (("--tokens", "empty.toml"), "name at least one"),
+        (("--tokens", "good.toml", "--port", "99999"), "--port"),
+    ],
+)
+async def test_142_it_starts_for_nobody_without_tokens(tmp_path: Path, arguments: tuple[str, ...], advice: str) -> None:
+    (tmp_path / "empty.toml").write_text("")
+    done = run_program("serve", *arguments, "--url", "redis://127.0.0.1:1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert advice in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_a_token_is_made_with_its_hash() -> None:
+    made = json.loads(run_program("token", "--json").stdout)
+    assert hash_token(made["token"]) == made["hash"]
+    shown = run_program("token").stdout.split()
+    assert (shown[0], shown[2], hash_token(shown[1])) == ("token", "hash", shown[3])
