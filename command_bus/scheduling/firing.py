@@ -156,6 +156,21 @@ class ScheduleFiring:
             answers |= dict(zip([firing.schedule for firing in sure], await self._store.fire(sure), strict=True))
         return answers
 
+    async def found(self, name: str) -> tuple[ScheduleRecord | None, bytes]:
+        """Return the schedule as it is now, perhaps with a firing under way.
+
+        Raises:
+            NewerState: The record is of a later release.
+            TransportUnavailable: The server cannot be reached.
+        """
+        (raw,) = await self._store.read([name])
+        if raw is None:
+            return None, b""
+        record = ScheduleRecord.unpack(raw)
+        if record is None:
+            raise NewerState(f"the schedule {name!r} was written by a later release: change it with that")
+        return record, raw
+
     async def settled(self, name: str) -> tuple[ScheduleRecord | None, bytes]:
         """End the firing that is under way, if there is one, and return the schedule as it is then: nothing of it fires behind this.
 
@@ -164,13 +179,8 @@ class ScheduleFiring:
             TransportUnavailable: The server cannot be reached, or others change the schedule all the time.
         """
         for _ in range(_TRIES):
-            (raw,) = await self._store.read([name])
-            if raw is None:
-                return None, b""
-            record = ScheduleRecord.unpack(raw)
-            if record is None:
-                raise NewerState(f"the schedule {name!r} was written by a later release: change it with that")
-            if not record.pinned:
+            record, raw = await self.found(name)
+            if record is None or not record.pinned:
                 return record, raw
             now_ms = await self._session.transport.operator.entities.now_ms()
             if name not in await self.complete([record], now_ms):
@@ -178,12 +188,12 @@ class ScheduleFiring:
         raise NewerState(f"the schedule {name!r} changes all the time: try again")
 
     async def _end(self, record: ScheduleRecord, raw: bytes, now_ms: int) -> None:
-        """Take back a firing that is refused, so that no later try of it succeeds; or note that one has."""
+        """Take back a firing that is refused, so that no later try of it succeeds; or note that one has, once replicas know of it."""
         mailbox = await self.templates.mailbox(self.templates.read(record), record.pinned_id)
         barred = await self._store.bar(record.name, mailbox, record.incarnation, record.seq)
         if barred:
             await self.change(unpin(record), raw)
-        else:
+        elif barred is False:
             after = record.finished(now_ms)
             await self.change(after, raw, fired(record, after))
 

@@ -65,8 +65,11 @@ class SchedulePuts:
             TransportUnavailable: The server cannot be reached, or others change the schedule all the time.
         """
         for _ in range(_TRIES):
-            record, raw = await self._firing.settled(draft.name)
             now_ms = await self._session.transport.operator.entities.now_ms()
+            record, raw = await self._firing.found(draft.name)
+            if record is not None and self._updated(record, draft, now_ms) is None:
+                return record, False  # whatever fires meanwhile: each worker that starts puts what it declares
+            record, raw = await self._firing.settled(draft.name)
             after = _created(draft, now_ms) if record is None else self._updated(record, draft, now_ms)
             if after is None and record is not None:
                 return record, False

@@ -89,8 +89,11 @@ class ScheduleStore(Protocol):
         """Put firings into their mailboxes, at their ends. Repeated, each is still accepted once."""
         ...
 
-    async def bar(self, schedule: str, mailbox: str, incarnation: str, seq: int) -> bool:
-        """Let no firing of a schedule up to a number into a mailbox any more; return False if that number was fired already."""
+    async def bar(self, schedule: str, mailbox: str, incarnation: str, seq: int) -> bool | None:
+        """Let no firing of a schedule up to a number into a mailbox any more; return False if that number was fired already.
+
+        Return None if it was, and too few replicas know of it yet: a failover may take it.
+        """
         ...
 
     async def forget(self, schedule: str) -> None:

@@ -6,12 +6,17 @@ import asyncio
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from command_bus import Command, CommandBus, CommandContext, EntityId, HandlerRegistry, every
+from command_bus.scheduling.firing import ScheduleFiring
+from command_bus.scheduling.planning import plan
+from command_bus.scheduling.record import ScheduleRecord
 from command_bus.transport.redis.scheduling.store import RedisSchedules
 from command_bus.transport.schedule_interfaces import FireAnswer, Firing
+from tests.conformance.put_service import until
 from tests.topologies import SentinelServers
 
 pytestmark = [
@@ -75,3 +80,55 @@ async def test_a_firing_that_no_replica_has_is_fired_again_after_a_failover(
     assert answered[-1] in (["+"], ["="])
     assert len(set(ran)) == len(ran) == 2
     assert stats.fired == 1
+
+
+async def test_a_put_beside_a_firing_that_no_replica_has_waits_for_replicas_or_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that starts puts what it declares. It moves no schedule on whose firing a failover may still take."""
+    servers = SentinelServers(tmp_path)
+    try:
+        servers.start()
+        async with CommandBus(
+            servers.url, namespace="ticks", registry=HandlerRegistry(), durability="replicated", wait_replicas=2,
+            wait_timeout=0.5, dispatch_timeout=30.0,
+        ) as bus:  # fmt: skip
+            firing, store = bus.schedules.firing, bus.session.transport.schedules
+            await bus.schedules.put("tick", Tick(ticker="a"), every(86_400))
+            await bus.schedules.trigger("tick")
+            await bus.dispatch(Tick(ticker="b"))
+            primary = servers.primary()
+            victims = [node for node in servers.nodes if node is not primary]
+            for node in victims:
+                node.kill()
+            record, raw = await firing.found("tick")
+            pinned = None if record is None else plan(record, 0)
+            assert pinned is not None
+            assert await firing.change(pinned, raw)
+            assert await firing.complete([pinned], 0) == set()
+            assert await store.bar("tick", await _mailbox(firing, pinned), pinned.incarnation, pinned.seq) is None
+            await bus.schedules.put("tick", Tick(ticker="a"), every(86_400))  # the same: it waits for nobody
+            assert (await firing.found("tick"))[0] == pinned
+            bar, asked = RedisSchedules.bar, list[bool | None]()
+
+            async def noted(self: RedisSchedules, *of: Any) -> bool | None:
+                asked.append(await bar(self, *of))
+                return asked[-1]
+
+            monkeypatch.setattr(RedisSchedules, "bar", noted)
+            put = asyncio.create_task(bus.schedules.put("tick", Tick(ticker="a"), every(43_200)))
+            await until(lambda: len(asked) >= 3)
+            assert (await firing.found("tick"))[0] == pinned, "it is not moved on"
+            for node in victims:
+                node.start()
+            await put
+            assert set(asked[:3]) == {None}
+            record, _ = await firing.found("tick")
+            assert record is not None
+            assert (record.pinned, record.fired, record.spec) == (0, 1, every(43_200))
+    finally:
+        servers.stop()
+
+
+async def _mailbox(firing: ScheduleFiring, record: ScheduleRecord) -> str:
+    return await firing.templates.mailbox(firing.templates.read(record), record.pinned_id)

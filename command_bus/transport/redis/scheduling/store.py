@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from redis.asyncio import Redis
 
+from command_bus.clock import mono
 from command_bus.transport.flows import NORMAL_FLOW
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
@@ -99,13 +100,15 @@ class RedisSchedules(RetryingRequests):
         letters: Any = answer.decode()
         return list(letters) if confirmed else ["?" if letter in _CONFIRMED else letter for letter in letters]
 
-    async def bar(self, schedule: str, mailbox: str, incarnation: str, seq: int) -> bool:
+    async def bar(self, schedule: str, mailbox: str, incarnation: str, seq: int) -> bool | None:
         """See `ScheduleStore`."""
-        shard = self._keys_of(mailbox)
-        args = [await self._incarnations.of(shard), schedule, incarnation, seq]
-        answer = await self._run(shard, SCHEDULE_BAR, [shard.fired, shard.stats], args)
+        shard, server = self._keys_of(mailbox), self._connections.at(self._keys_of(mailbox).prefix)
+        names, args = [shard.fired, shard.stats], [await self._incarnations.of(shard), schedule, incarnation, seq]
+        answer, confirmed = await server.retry_until(
+            lambda: server.run_confirmed(SCHEDULE_BAR, names, args, shard.stats), mono() + self._patience
+        )
         self._incarnations.check(answer)
-        return bool(answer)
+        return True if answer else False if confirmed else None
 
     async def forget(self, schedule: str) -> None:
         """See `ScheduleStore`."""
