@@ -14,7 +14,7 @@ from rich.console import Console
 
 from command_bus import CommandBus, InvalidSettings, every
 from command_bus.dashboard import dashboard, hash_password, passwords
-from command_bus.dashboard.serving import serve_until_stopped
+from command_bus.integrations.serving import serve_until_stopped
 from examples.flights.commands import Arrive, Depart
 
 __all__ = ["PORT", "leave_trouble", "watch_from_tower"]
