@@ -34,9 +34,9 @@ async def watch_from_tower(bus: CommandBus, console: Console) -> None:
         console.print(f"Dashboard: {address}  user: demo  password: {password}  (Ctrl-C ends it)", soft_wrap=True)
 
     try:
-        await serve_until_stopped(app, "127.0.0.1", PORT, tell)
+        await serve_until_stopped(app, "127.0.0.1", PORT, tell, extra="dashboard")
     except InvalidSettings:  # somebody else has the port
-        await serve_until_stopped(app, "127.0.0.1", 0, tell)
+        await serve_until_stopped(app, "127.0.0.1", 0, tell, extra="dashboard")
     await _forget_interrupt()
 
 
