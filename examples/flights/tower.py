@@ -14,7 +14,7 @@ from rich.console import Console
 
 from command_bus import CommandBus, InvalidSettings, every
 from command_bus.dashboard import dashboard, hash_password, passwords
-from command_bus.dashboard.serving import serve_until_stopped
+from command_bus.integrations.serving import serve_until_stopped
 from examples.flights.commands import Arrive, Depart
 
 __all__ = ["PORT", "leave_trouble", "watch_from_tower"]
@@ -34,9 +34,9 @@ async def watch_from_tower(bus: CommandBus, console: Console) -> None:
         console.print(f"Dashboard: {address}  user: demo  password: {password}  (Ctrl-C ends it)", soft_wrap=True)
 
     try:
-        await serve_until_stopped(app, "127.0.0.1", PORT, tell)
+        await serve_until_stopped(app, "127.0.0.1", PORT, tell, extra="dashboard")
     except InvalidSettings:  # somebody else has the port
-        await serve_until_stopped(app, "127.0.0.1", 0, tell)
+        await serve_until_stopped(app, "127.0.0.1", 0, tell, extra="dashboard")
     await _forget_interrupt()
 
 
