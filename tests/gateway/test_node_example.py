@@ -48,6 +48,7 @@ def golden(name: str) -> dict[str, str]:
 
 
 def test_the_golden_vectors(tmp_path: Path) -> None:
+    from command_bus.messages.policies import PerEntity
     from command_bus.transport.mailboxes import mailbox_name
 
     vectors = {
@@ -61,7 +62,7 @@ def test_the_golden_vectors(tmp_path: Path) -> None:
     assert said["again"] == {name: vectors[name] for name in said["again"]}
     assert len(said["again"]) > 25
     assert said["digests"] == [blake2b(text.encode(), digest_size=8).hexdigest() for text in texts]
-    assert said["mailboxes"] == [mailbox_name("account", each, "per_entity") for each in ids]
+    assert said["mailboxes"] == [mailbox_name("account", each, PerEntity()) for each in ids]
     assert (said["dispatch"], said["call"]) == (golden("envelopes")["dispatch"], golden("envelopes")["call"])
 
 
