@@ -16,6 +16,7 @@ from typer.main import get_command
 from command_bus import cli
 from command_bus.cli.app import app
 from command_bus.cli.exit_codes import ExitCode
+from command_bus.gateway.token_hashes import hash_token, new_token
 
 # Arguments that each command needs besides the options of a target.
 WORDS = {
@@ -57,6 +58,7 @@ WORDS = {
     "delayed promote": ("id",),
     "limits put": ("shopify", "--rate", "5"),
     "limits remove": ("shopify",),
+    "serve": ("--tokens", "tokens.toml"),
 }
 
 
@@ -72,7 +74,7 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 COMMANDS = dict(commands())
 OPERATORS = [name for name in COMMANDS if name not in ("worker", "dev")]
-OF_A_SERVER = [name for name in OPERATORS if name not in ("forget", "password")]  # which delete a folder, and make a hash
+OF_A_SERVER = [name for name in OPERATORS if name not in ("forget", "password", "token")]  # a folder is deleted, or a hash made
 
 
 def ended(*words: str) -> int:
@@ -110,6 +112,8 @@ def test_no_server_exits_with_4(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COMMAND_BUS_DISPATCH_TIMEOUT", "0.05")
+    monkeypatch.chdir(tmp_path)
+    Path("tokens.toml").write_text(f'[ops]\ntoken = "{hash_token(new_token())}"\nrights = ["*"]\n')
     place = ("--url", f"unix://{tmp_path}/none.sock", "--namespace", "shop")
     assert ended(*name.split(), *WORDS.get(name, ()), *place) == ExitCode.UNREACHABLE
     assert "none.sock" in capsys.readouterr().err
