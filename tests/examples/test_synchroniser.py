@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.timeout(150)
 def test_everything_agrees_although_workers_are_killed(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ SCHEDULES = (
     Mutant(
         "a change does not end what is under way",
         "scheduling/firing.py",
-        "            if not record.pinned:\n                return record, raw",
+        "            if record is None or not record.pinned:\n                return record, raw",
         "            if True:\n                return record, raw",
         f"{_SCHEDULES}::test_a_change_while_a_tick_is_under_way",
     ),
