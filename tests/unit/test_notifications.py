@@ -70,8 +70,9 @@ async def turns(count: int = 20) -> None:
 async def test_all_of_one_turn_leaves_as_one_notice() -> None:
     notifier = Broken()
     async with in_memory(notifier) as bus:
+        await bus.dispatch(Pack(order="first"))  # agrees on the entity type, for which those behind it would wait
         await asyncio.gather(*(bus.dispatch(Pack(order=f"{number}")) for number in range(50)))
-    assert sum(each.commands for each in notifier.sent) == 50
+    assert sum(each.commands for each in notifier.sent) == 51
     assert len(notifier.sent) < 5, "the first, and those that came while it was under way"
 
 
