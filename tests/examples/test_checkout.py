@@ -17,6 +17,7 @@ from examples.flights.verdict import Check
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.timeout(150)
 def test_everything_agrees_although_workers_are_killed(tmp_path: Path) -> None:
