@@ -252,7 +252,7 @@ async def test_steps_beside_one_another_wait_for_the_threads_that_their_run_take
 
 async def test_a_handler_that_ends_leaves_no_step_behind_that_waits_for_a_thread(sandbox: Sandbox, shop: Shop) -> None:
     """Two wait for the step then: its task, and the end of the run. The worker does nothing else while one asks without an end."""
-    gate, hanging = threading.Event(), list[int]()
+    gate, hanging, left = threading.Event(), list[int](), list[asyncio.Task[None]]()
 
     @sandbox.registry.handles(Plain)
     def hang(command: Plain) -> int:
@@ -261,9 +261,9 @@ async def test_a_handler_that_ends_leaves_no_step_behind_that_waits_for_a_thread
 
     @shop.script
     async def order(context: DurableContext) -> Any:
-        step = asyncio.create_task(context.step("charge", lambda: shop.log.append("charged")))
+        left.append(asyncio.create_task(context.step("charge", lambda: shop.log.append("charged"))))
         await asyncio.sleep(0.05)
-        shop.log.append(step.done())
+        shop.log.append(left[0].done())
         return "sold"
 
     async with sandbox.bus(threads=1) as bus, bus.worker():
@@ -271,6 +271,8 @@ async def test_a_handler_that_ends_leaves_no_step_behind_that_waits_for_a_thread
             await bus.dispatch(Plain(key="a"))
             await until(lambda: hanging)
             assert await bus.call(Flow(order="o-1"), timeout=10) == "sold"
+            await asyncio.wait(left, timeout=0.5)
+            assert left[0].done()
         finally:
             gate.set()
     assert shop.log == [False]

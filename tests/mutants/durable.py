@@ -9,6 +9,7 @@ __all__ = ["DURABLE"]
 _LUA = "transport/redis/lua"
 _BUS, _WAITS, _ENDS, _STEPS = (f"tests/conformance/test_durable{part}.py" for part in ("", "_waits", "_ends", "_steps"))
 _LIMITS = "tests/conformance/test_durable_limits.py"
+_THREADS = "tests/conformance/test_durable_threads.py"
 
 DURABLE = (
     Mutant(
@@ -248,5 +249,36 @@ DURABLE = (
         "    if stored[:DIGEST] != digest:\n",
         "    if stored[:0] != b'':\n",
         f"{_BUS}::test_another_step_under_a_known_name_gets_no_foreign_result",
+    ),
+    Mutant(
+        "what undoes a call is stored before what was named earlier",
+        "durable/run.py",
+        "        if call and self._background:\n            await asyncio.wait(self._background)\n",
+        "",
+        "tests/conformance/test_durable_undo_names.py::test_what_undoes_a_call_is_stored_behind_what_was_named_before",
+    ),
+    Mutant(
+        "a step without a free thread fails",
+        "worker/step_threads.py",
+        "        except NoThreadError:\n            self._hand_back()\n",
+        '        except NoThreadError:\n            raise RuntimeError("no thread") from None\n',
+        f"{_THREADS}::test_a_step_for_which_no_thread_comes_free_goes_to_another_worker",
+    ),
+    Mutant(
+        "a command is handed to another worker while a thread runs one of its steps",
+        "worker/step_threads.py",
+        "        return THREAD_PATIENCE if is_alone else _PATIENCE_BESIDE\n",
+        "        return THREAD_PATIENCE\n",
+        f"{_THREADS}::test_steps_beside_one_another_wait_for_the_threads_that_their_run_takes",
+    ),
+    Mutant(
+        "a step that will never have a thread is waited for",
+        "worker/threads.py",
+        "        job.done.set_result((None, NeverStartedError()))\n"
+        "        if job.handed_over is not None:\n"
+        "            job.handed_over.set_result(None)\n"
+        "        return True\n",
+        "        return True\n",
+        f"{_THREADS}::test_a_handler_that_ends_leaves_no_step_behind_that_waits_for_a_thread",
     ),
 )

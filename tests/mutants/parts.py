@@ -11,6 +11,7 @@ from tests.mutants.history import HISTORY
 from tests.mutants.limits import LIMITS
 from tests.mutants.line import LINE
 from tests.mutants.lone import LONE
+from tests.mutants.outside import OUTSIDE
 from tests.mutants.policies import POLICIES
 from tests.mutants.reserved import RESERVED
 from tests.mutants.schedules import SCHEDULES
@@ -32,6 +33,7 @@ PARTS = (
     *LIMITS,
     *LINE,
     *LONE,
+    *OUTSIDE,
     *POLICIES,
     *RESERVED,
     *SCHEDULES,

@@ -13,6 +13,8 @@ _MOVES = "tests/conformance/test_schedule_moves.py"
 _PAUSES = "tests/conformance/test_timed_pauses.py"
 _PLANNING = "tests/unit/test_schedule_planning.py"
 
+_TOPOLOGIES = "tests/integration/test_schedule_topologies.py"
+
 _OBLITERATE = "tests/conformance/test_obliterate.py"
 
 _EVENTS = "tests/conformance/test_schedule_events.py"
@@ -193,5 +195,27 @@ SCHEDULES = (
         "  if redis.call('HEXISTS', paused, scope) == 1 then return 'held' end\n",
         "",
         f"{_PAUSES}::test_a_borrowed_pause_touches_no_other",
+    ),
+    Mutant(
+        "a schedule moves on from a firing that no replica has",
+        "transport/redis/scheduling/store.py",
+        '        return list(letters) if confirmed else ["?" if letter in _CONFIRMED else letter for letter in letters]\n',
+        "        return list(letters)\n",
+        f"{_TOPOLOGIES}::test_a_firing_that_no_replica_has_is_fired_again_after_a_failover",
+    ),
+    Mutant(
+        "a put moves a schedule on from a firing that no replica has",
+        "transport/redis/scheduling/store.py",
+        "        return True if answer else False if confirmed else None\n",
+        "        return bool(answer)\n",
+        f"{_TOPOLOGIES}::test_a_put_beside_a_firing_that_no_replica_has_waits_for_replicas_or_changes_nothing",
+    ),
+    Mutant(
+        "a put that changes nothing waits for the firing that is under way",
+        "scheduling/puts.py",
+        "            if record is not None and self._updated(record, draft, now_ms) is None:\n"
+        "                return record, False  # whatever fires meanwhile: each worker that starts puts what it declares\n",
+        "",
+        f"{_TOPOLOGIES}::test_a_put_beside_a_firing_that_no_replica_has_waits_for_replicas_or_changes_nothing",
     ),
 )

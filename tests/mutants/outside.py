@@ -1,0 +1,276 @@
+"""Breakages of what faces people and other programs: the gateway, the dashboard, webhooks."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["OUTSIDE"]
+
+_TOKENS, _SENDING, _BAD, _FOLLOWING, _INSPECTING, _OPENAPI = (
+    f"tests/gateway/test_{part}.py" for part in ("tokens", "sending", "bad_requests", "following", "inspecting", "openapi")
+)
+_USERS, _ACTS, _PARTS = (f"tests/dashboard/test_{part}.py" for part in ("users", "acts", "parts"))
+_WEBHOOKS, _UNIT_WEBHOOKS = "tests/conformance/test_webhooks.py", "tests/unit/test_webhooks.py"
+
+OUTSIDE = (
+    # The gateway: who may do what.
+    Mutant(
+        "who may send may also call",
+        "gateway/sending.py",
+        "    if not rights.may(act, name):\n",
+        "    if False:\n",
+        f"{_TOKENS}::test_141_each_token_may_do_what_its_rights_say",
+    ),
+    Mutant(
+        "a right for one command is one for all",
+        "gateway/rights.py",
+        "(act, command) in self._commands)\n",
+        "any(each == act for each, _ in self._commands))\n",
+        f"{_TOKENS}::test_141_nothing_of_a_forbidden_batch_is_sent",
+    ),
+    Mutant(
+        "a token learns of commands that it may not send",
+        "gateway/sending.py",
+        '        allowed = [each for each in await catalogue.all() if rights.may("send", each) or rights.may("call", each)]\n'
+        "        raise Problem(\n",
+        "        allowed = [*await catalogue.all()]\n        raise Problem(\n",
+        f"{_TOKENS}::test_141_a_token_for_one_command_learns_of_no_other",
+    ),
+    Mutant(
+        "operators' reads are open to every token",
+        "gateway/incoming.py",
+        "        if not self.holder.rights.may(act):\n",
+        "        if not self.holder.rights.may(act) and act != 'inspect':\n",
+        f"{_INSPECTING}::test_141_operators_reads_want_their_right",
+    ),
+    Mutant(
+        "streams are open to every token",
+        "gateway/following.py",
+        '    incoming.need("events")\n',
+        "",
+        f"{_FOLLOWING}::test_141_streams_want_their_right",
+    ),
+    Mutant(
+        "a hash of a token is a token",
+        "gateway/tokens.py",
+        '        return self._holders.get(digest_of(authorization[7:].strip(b" ")))\n',
+        '        given = authorization[7:].strip(b" ")\n'
+        '        if given.startswith(b"sha256$"):\n'
+        '            return self._holders.get(_digest_in(given.decode("latin-1")))\n'
+        "        return self._holders.get(digest_of(given))\n",
+        f"{_TOKENS}::test_140_without_a_token_nothing_is_open",
+    ),
+    Mutant(
+        "of two headers the first is believed",
+        "gateway/incoming.py",
+        "    if len(found) > 1:\n",
+        "    if len(found) > 9:\n",
+        f"{_TOKENS}::test_140_two_tokens_are_none",
+    ),
+    Mutant(
+        "a token without a rate left is served",
+        "gateway/app.py",
+        "        if wait > 0:\n",
+        "        if wait > 9:\n",
+        f"{_TOKENS}::test_148_a_rate_is_429_with_retry_after",
+    ),
+    Mutant(
+        "a batch counts as one request",
+        "gateway/sending.py",
+        "        incoming.holder.rate.take(max(0, count - 1))\n",
+        "        pass\n",
+        f"{_TOKENS}::test_148_each_command_of_a_batch_counts",
+    ),
+    # The gateway: what is sent.
+    Mutant(
+        "the key of a request is not the command's id",
+        "gateway/sending.py",
+        '    options["command_id"], options["headers"] = asked.command_id, asked.headers\n',
+        '    options["headers"] = asked.headers\n',
+        f"{_SENDING}::test_the_key_is_the_command_id",
+    ),
+    Mutant(
+        "a wrong command of a batch is left out",
+        "gateway/sending.py",
+        "    items = [await _item(incoming, number, item) for number, item in enumerate(batch.commands)]\n",
+        "    items = []\n"
+        "    for number, item in enumerate(batch.commands):\n"
+        "        try:\n"
+        "            items.append(await _item(incoming, number, item))\n"
+        "        except Problem:\n"
+        "            continue\n",
+        f"{_BAD}::test_144_a_wrong_item_of_a_batch_sends_nothing",
+    ),
+    Mutant(
+        "a batch is sent from its end",
+        "gateway/sending.py",
+        "    result = await incoming.bus.dispatch_batch(items)\n",
+        "    result = await incoming.bus.dispatch_batch(items[::-1])\n",
+        f"{_SENDING}::test_a_batch_keeps_the_order_of_an_entity",
+    ),
+    Mutant(
+        "a misspelt option is ignored",
+        "gateway/incoming.py",
+        '            raise Problem(400, "invalid_query", f"{name[:60]!r} is not known here{did_you_mean(name, known)}", known=known)\n',
+        "            continue\n",
+        f"{_BAD}::test_152_an_address_that_is_none",
+    ),
+    Mutant(
+        "a body without a length is read to its end",
+        "gateway/incoming.py",
+        "            if size > limit:\n",
+        "            if False:\n",
+        f"{_BAD}::test_145_a_body_that_is_too_large",
+    ),
+    Mutant(
+        "a slow body is waited for",
+        "gateway/incoming.py",
+        "            async with asyncio.timeout(self.state.options.body_timeout):\n",
+        "            async with asyncio.timeout(None):\n",
+        f"{_BAD}::test_147_a_slow_body_is_408",
+    ),
+    Mutant(
+        "what a handler raised is told to everybody",
+        "gateway/problems.py",
+        "    if status < 500 or isinstance(error, _TOLD):\n",
+        "    if True:\n",
+        f"{_BAD}::test_155_a_handler_that_fails_shows_nothing_of_itself",
+    ),
+    Mutant(
+        "a wait has no bound",
+        "gateway/sending.py",
+        "    seconds = min(wait, incoming.state.options.max_wait)\n",
+        "    seconds = wait\n",
+        f"{_BAD}::test_151_one_waits_no_longer_than_may_be",
+    ),
+    Mutant(
+        "an OpenAPI document names what its token may not send",
+        "gateway/openapi.py",
+        '        may_send, may_call = rights.may("send", name) and not command.is_query, rights.may("call", name)\n',
+        "        may_send, may_call = not command.is_query, True\n",
+        f"{_OPENAPI}::test_it_has_what_the_token_may_do",
+    ),
+    # The gateway: what is followed.
+    Mutant(
+        "a client that joins hears what it has had",
+        "gateway/following.py",
+        "        if _number(heard.id) > _number(ids[heard.shard]):\n",
+        "        if True:\n",
+        f"{_FOLLOWING}::test_nothing_is_lost_or_doubled_while_one_joins",
+    ),
+    Mutant(
+        "a client that joins hears only what is read from then on",
+        "gateway/following.py",
+        '            ids = after.split(",") if after else ["0-0"] * len(ids)\n'
+        "            async for event in _chained(first, kept):\n"
+        '                ids = event.cursor.split(",")\n'
+        "                yield _event(event, event.cursor)\n",
+        "",
+        f"{_FOLLOWING}::test_one_goes_on_behind_the_last_event",
+    ),
+    Mutant(
+        "a slow client is not told what it missed",
+        "gateway/event_hub.py",
+        "            self.missed += 1\n",
+        "",
+        f"{_FOLLOWING}::test_a_slow_client_is_told_what_it_missed",
+    ),
+    Mutant(
+        "streams are counted for ever",
+        "gateway/following.py",
+        "            state.streams -= 1\n",
+        "            pass\n",
+        f"{_FOLLOWING}::test_events_come_as_they_happen",
+    ),
+    # The dashboard.
+    Mutant(
+        "a form of another site is taken",
+        "dashboard/guard.py",
+        '    if site is not None and site != "same-origin":\n        return False\n',
+        "    if site is not None:\n        return True\n",
+        f"{_ACTS}::test_163_a_form_of_another_site_or_user_or_none_is_refused",
+    ),
+    Mutant(
+        "a form of another user is taken",
+        "dashboard/visit.py",
+        '        return facts is not None and facts.get("name") == self.user.name\n',
+        "        return facts is not None\n",
+        f"{_ACTS}::test_163_a_form_of_another_site_or_user_or_none_is_refused",
+    ),
+    Mutant(
+        "a session does not end",
+        "dashboard/signing.py",
+        '        return facts if facts is not None and facts.get("until", 0) > wall_ms() else None\n',
+        "        return facts\n",
+        f"{_USERS}::test_162_sessions_end_and_are_not_forged",
+    ),
+    Mutant(
+        "a signature of one kind counts as another",
+        "dashboard/signing.py",
+        '        return _text(hmac.digest(self._key, f"{kind}\\0{body}".encode(), "sha256"))\n',
+        '        return _text(hmac.digest(self._key, body.encode(), "sha256"))\n',
+        f"{_USERS}::test_162_sessions_end_and_are_not_forged",
+    ),
+    Mutant(
+        "a changed password leaves sessions open",
+        "dashboard/passwords.py",
+        ' or facts.get("pin") != self._pin(name):\n',
+        ":\n",
+        f"{_USERS}::test_162_sessions_end_and_are_not_forged",
+    ),
+    Mutant(
+        "a try is counted once its password was checked",
+        "dashboard/sign_in.py",
+        "    users.attempts.begin(source)\n"
+        '    name = fields["name"].strip()\n'
+        '    if not await users.is_user(name, fields["password"]):\n',
+        '    name = fields["name"].strip()\n'
+        '    is_right = await users.is_user(name, fields["password"])\n'
+        "    users.attempts.begin(source)\n"
+        "    if not is_right:\n",
+        f"{_USERS}::test_161_many_tries_at_a_time_are_no_way_around",
+    ),
+    Mutant(
+        "masked values stand in errors",
+        "dashboard/masking.py",
+        "            text = text.replace(value, MASK)\n",
+        "            pass\n",
+        f"{_PARTS}::test_masked_values_are_hidden_in_errors",
+    ),
+    Mutant(
+        "a mask becomes the value",
+        "dashboard/masking.py",
+        "                if key in before and self._is_masked(name, key) and value == MASK\n",
+        "                if False\n",
+        f"{_PARTS}::test_an_edited_payload_keeps_what_was_not_changed",
+    ),
+    # Webhooks.
+    Mutant(
+        "a webhook reaches private addresses by a name",
+        "webhooks/addresses.py",
+        "        if allow_private or is_public(address):\n",
+        "        if True:\n",
+        f"{_WEBHOOKS}::test_176_addresses_of_this_machine_and_of_private_networks_are_refused",
+    ),
+    Mutant(
+        "an address within an address is public",
+        "webhooks/addresses.py",
+        "    return all(_is_given_out(each) for each in _unwrapped(parsed))\n",
+        "    return _is_given_out(parsed)\n",
+        f"{_UNIT_WEBHOOKS}::test_176_addresses_that_are_not_public",
+    ),
+    Mutant(
+        "a redirect is followed",
+        "webhooks/posting.py",
+        "            follow_redirects=False,\n",
+        "            follow_redirects=True,\n",
+        f"{_WEBHOOKS}::test_a_redirect_is_not_followed_and_gone_pauses",
+    ),
+    Mutant(
+        "an endless answer is read",
+        "webhooks/posting.py",
+        "        if read > _MOST_READ:\n            return\n",
+        "        pass\n",
+        f"{_WEBHOOKS}::test_an_endless_answer_is_not_read_to_its_end",
+    ),
+)
