@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.selection import quick
+
 pytestmark = pytest.mark.server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,7 +133,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
     project.close()
 
 
-@pytest.mark.parametrize("how", ["end", "die"])
+@pytest.mark.parametrize("how", quick(["end", "die"], ["end"]))
 def test_what_a_script_dispatched_is_there_for_the_worker_that_comes_later(project: Project, how: str) -> None:
     said = project.run("shop.py", how, "o-1", "o-2", code=None)
     assert said.count("accepted") == 2
@@ -190,6 +192,7 @@ def test_forget_deletes_what_is_left_and_nothing_that_is_in_use(project: Project
     assert "no development server" in project.cli("stats", code=2)
 
 
+@pytest.mark.slow
 def test_dead_letters_are_kept_too(project: Project) -> None:
     project.run("shop.py", "break")
     worker = project.worker()

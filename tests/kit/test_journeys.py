@@ -12,6 +12,7 @@ import pytest
 from redis import Redis
 
 from command_bus.embedded import EmbeddedServer
+from tests.selection import quick
 
 ROOT = Path(__file__).resolve().parents[2]
 _INSTALLED = any(point.value == "command_bus.testing.plugin" for point in entry_points(group="pytest11"))
@@ -235,8 +236,8 @@ def assert_untouched(server: EmbeddedServer) -> None:
         assert client.keys("*") == []
 
 
-@pytest.mark.parametrize("options", ["", ', namespace="shop", shards=3'], ids=["defaults", "settings"])
-@pytest.mark.parametrize("named", [True, False], ids=["named", "found"])
+@pytest.mark.parametrize("options", quick(["", ', namespace="shop", shards=3'], [""]), ids=["defaults", "settings"])
+@pytest.mark.parametrize("named", quick([True, False], [False]), ids=["named", "found"])
 def test_a_web_application(tmp_path: Path, server: EmbeddedServer, named: bool, options: str) -> None:
     pytest.importorskip("fastapi")
     pytest.importorskip("httpx")
@@ -248,8 +249,8 @@ def test_a_web_application(tmp_path: Path, server: EmbeddedServer, named: bool, 
     assert_untouched(server)
 
 
-@pytest.mark.parametrize("arguments", ["registry=registry", ""], ids=["registry", "none"])
-@pytest.mark.parametrize("named", [True, False], ids=["named", "found"])
+@pytest.mark.parametrize("arguments", quick(["registry=registry", ""], ["registry=registry"]), ids=["registry", "none"])
+@pytest.mark.parametrize("named", quick([True, False], [False]), ids=["named", "found"])
 def test_a_blocking_bus(tmp_path: Path, server: EmbeddedServer, named: bool, arguments: str) -> None:
     registry_named = "\n@pytest.fixture\ndef command_bus_registry():\n    return registry\n"
     head = _NAMED if named else "" if arguments else registry_named
@@ -258,7 +259,7 @@ def test_a_blocking_bus(tmp_path: Path, server: EmbeddedServer, named: bool, arg
     assert_untouched(server)
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["named", "found"])
+@pytest.mark.parametrize("named", quick([True, False], [False]), ids=["named", "found"])
 def test_a_bus_that_was_open_before_is_refused(tmp_path: Path, server: EmbeddedServer, named: bool) -> None:
     pytest.importorskip("fastapi")
     pytest.importorskip("httpx")
