@@ -20,6 +20,23 @@ from tests.simulation.threads import SimThreads
 __all__ = ["deterministic"]
 
 
+class Unexpected(logging.Handler):
+    """Takes what the periodic parts of a worker log of errors that no server and no network explains, as errors of the run.
+
+    Args:
+        loop: Where they are kept.
+    """
+
+    def __init__(self, loop: SimLoop) -> None:
+        super().__init__(logging.WARNING)
+        self._loop = loop
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one."""
+        if record.exc_info and "trying again" in str(record.msg):
+            self._loop.errors.append({"message": record.getMessage(), "exception": record.exc_info[1]})
+
+
 @contextmanager
 def deterministic(seed: int, loop: SimLoop) -> Iterator[None]:
     """Give the package virtual time and seeded randomness inside the `with` block."""
@@ -31,18 +48,23 @@ def deterministic(seed: int, loop: SimLoop) -> Iterator[None]:
         rebind("HandlerThreads", HandlerThreads, SimThreads),
         rebind("describe_commands", describe_commands, _descriptions),
     ]
-    before, level = randomness.token, logger.level
+    before, level, propagates = randomness.token, logger.level, logger.propagate
+    unexpected = Unexpected(loop)
     source = randomness._source
     randomness.use_tokens_from(tokens.randbytes)
     randomness.JITTER.seed(f"jitter {seed}")
     SimThreads.random.seed(f"threads {seed}")
     SimThreads.are_late = True
     new_command_id.begin()
-    logger.setLevel(logging.CRITICAL + 1)
+    logger.addHandler(unexpected)
+    logger.setLevel(logging.WARNING)
+    logger.propagate = False
     try:
         yield
     finally:
+        logger.removeHandler(unexpected)
         logger.setLevel(level)
+        logger.propagate = propagates
         randomness.use_tokens_from(source)
         randomness.JITTER.seed()
         new_command_id.begin()

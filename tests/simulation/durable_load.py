@@ -21,7 +21,7 @@ from command_bus import (
     TransportUnavailable,
     UnknownCommand,
 )
-from command_bus.errors import CommandOutcomeError
+from command_bus.errors import CommandOutcomeError, CommandTimeout
 from command_bus.messages.durable import Durable, Suspended
 from tests.simulation.history import Journey, JourneyRun, Sent
 from tests.simulation.loop import LANE
@@ -282,7 +282,7 @@ async def _until_told(tell: Callable[[], Awaitable[Any]]) -> None:
             await tell()
         except TransportUnavailable:
             await asyncio.sleep(0.2)
-        except UnknownCommand:
+        except (UnknownCommand, CommandTimeout):
             return
         else:
             return

@@ -7,6 +7,7 @@ functions of the store and their arguments as bytes, found by name in `COMMANDS`
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -150,8 +151,23 @@ def pttl(store: Store, args: Args) -> Any:
 
 @command
 def scan(store: Store, args: Args) -> Any:
-    prefix = args[2].rstrip(b"*") if len(args) > 2 else b""
-    return [b"0", [key for key in store.names() if key.startswith(prefix)]]
+    matches = _matching(args[1:])
+    return [b"0", [key for key in store.names() if matches(key)]]
+
+
+def _matching(options: Args) -> Callable[[bytes], object]:
+    """Return what says whether a name matches the pattern of a scan: that of `MATCH`, else any."""
+    names = [option.upper() for option in options[::2]]
+    pattern = options[2 * names.index(b"MATCH") + 1] if b"MATCH" in names else b"*"
+    parts = re.findall(rb"\\.|\[(?:\\.|[^\]])*\]|.", pattern, re.DOTALL)
+    return re.compile(b"".join(map(_as_regex, parts)), re.DOTALL).fullmatch
+
+
+def _as_regex(part: bytes) -> bytes:
+    """Return a part of a pattern of Redis as a regular expression has it."""
+    if part in (b"*", b"?"):
+        return b".*" if part == b"*" else b"."
+    return part if len(part) > 2 else re.escape(part[-1:])
 
 
 @command
@@ -235,7 +251,8 @@ def hkeys(store: Store, args: Args) -> Any:
 
 @command
 def hscan(store: Store, args: Args) -> Any:
-    return [b"0", hgetall(store, args)]
+    matches = _matching(args[2:])
+    return [b"0", [part for name, value in (store.get(args[0], dict) or {}).items() if matches(name) for part in (name, value)]]
 
 
 @command
