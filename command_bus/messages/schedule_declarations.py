@@ -85,6 +85,11 @@ class DeclaredSchedule:
             )
         if not isinstance(self.spec, Cron | Every):
             raise InvalidSettings(f'spec: cron("0 2 * * *") or every(30), not {self.spec!r}, for the schedule {self.name!r}')
+        if isinstance(self.spec, Every) and self.policy.jitter * 1000 >= self.spec.ms:
+            raise InvalidSettings(
+                f"jitter: less than the {self.spec.ms / 1000:g} s between two ticks, not {self.policy.jitter:g}, "
+                f"for the schedule {self.name!r}: else ticks overtake each other"
+            )
         if isinstance(self.revision, bool) or not isinstance(self.revision, int) or self.revision < 0:
             raise InvalidSettings(f"revision: a whole number, at least 1, not {self.revision!r}")
 

@@ -7,6 +7,7 @@ number that was there before. So each tick fires once, whichever workers try, an
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import takewhile
 
 from command_bus.messages.schedule_specs import latest_ticks
 from command_bus.scheduling.record import ScheduleRecord
@@ -43,11 +44,11 @@ def plan(record: ScheduleRecord, now_ms: int) -> ScheduleRecord | None:
     if record.triggers:
         first, *rest = record.triggers
         return replace(record, pinned=first, manual=True, triggers=tuple(rest), seq=record.seq + 1)
-    if record.paused or record.next is None or record.next > now_ms:
+    if record.paused or record.next is None or record.at(record.next) > now_ms:
         return None
     oldest = now_ms - record.policy.catch_up_ms
     following = record.after(record.next)
-    if record.next >= oldest and (following is None or following > now_ms):
+    if record.at(record.next) >= oldest and (following is None or record.at(following) > now_ms):
         return _pin(record, record.next, 0, following)
     if record.policy.missed == "all":
         return _next_missed(record, now_ms, oldest)
@@ -57,10 +58,10 @@ def plan(record: ScheduleRecord, now_ms: int) -> ScheduleRecord | None:
 def _next_missed(record: ScheduleRecord, now_ms: int, oldest: int) -> ScheduleRecord:
     """Pin the first of the missed ticks that is fired: they are fired one by one."""
     tick = record.next or 0
-    if record.catching_up and tick >= oldest:
+    if record.catching_up and record.at(tick) >= oldest:
         return _pin(record, tick, 0, record.after(tick), catching_up=True)
     ticks = _ticks(record, tick, now_ms, MOST_CAUGHT_UP + 1)
-    fired = [each for each in ticks[-MOST_CAUGHT_UP:] if each >= oldest]
+    fired = [each for each in ticks[-MOST_CAUGHT_UP:] if record.at(each) >= oldest]
     if not fired:
         return _move_on(record, ticks, now_ms)
     left_out = len(ticks) - len(fired)
@@ -70,24 +71,25 @@ def _next_missed(record: ScheduleRecord, now_ms: int, oldest: int) -> ScheduleRe
 def _last_missed(record: ScheduleRecord, now_ms: int, oldest: int) -> ScheduleRecord:
     """Pin the last of the missed ticks, if it is young enough."""
     ticks = _ticks(record, record.next or 0, now_ms, MOST_CAUGHT_UP)
-    if not ticks or ticks[-1] < oldest:
+    if not ticks or record.at(ticks[-1]) < oldest:
         return _move_on(record, ticks, now_ms)
     return _pin(record, ticks[-1], len(ticks) - 1, record.after(ticks[-1]))
 
 
 def _ticks(record: ScheduleRecord, first: int, now_ms: int, most: int) -> list[int]:
-    """Return the last due ticks, from `first` on."""
+    """Return the last due ticks, from `first` on: up to the first that its jitter still holds back."""
     end, ahead = record.policy.end_ms, record.ahead
     until = now_ms if end is None else min(now_ms, end)
     ticks = latest_ticks(record.spec, first - 1, until, record.origin, most)
-    return [each for each in ticks if not ahead or not ahead[0] <= each <= ahead[1]]
+    due = takewhile(lambda tick: record.at(tick) <= now_ms, ticks)
+    return [each for each in due if not ahead or not ahead[0] <= each <= ahead[1]]
 
 
 def _move_on(record: ScheduleRecord, ticks: list[int], now_ms: int) -> ScheduleRecord:
     """Leave out ticks that are too old."""
     return replace(
         record,
-        next=record.after(now_ms),
+        next=record.after(ticks[-1] if ticks else now_ms),
         missed=record.missed + len(ticks),
         chain=0,
         floor=max(record.floor, record.last),

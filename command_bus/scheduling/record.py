@@ -142,17 +142,21 @@ class ScheduleRecord:
             return self.triggers[0]
         if self.paused or self.next is None:
             return None
-        return self.next + spread(self.name, self.next, self.policy.jitter)
+        return self.at(self.next)
 
     @property
     def pinned_due(self) -> int:
         """When the firing that is under way was to come, in ms."""
-        return self.pinned + (0 if self.manual else spread(self.name, self.pinned, self.policy.jitter))
+        return self.pinned if self.manual else self.at(self.pinned)
 
     @property
     def pinned_id(self) -> str:
         """The command id of the firing that is under way."""
         return firing_id(self.name, self.pinned, manual=self.manual)
+
+    def at(self, tick: int) -> int:
+        """Return when the firing of a tick is to come: later than the tick by its share of the jitter, in ms."""
+        return tick + spread(self.name, tick, self.policy.jitter)
 
     def after(self, tick: int) -> int | None:
         """Return the first tick behind a time that the policy allows and that was not fired before its time."""

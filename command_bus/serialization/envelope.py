@@ -202,7 +202,7 @@ def _tail(envelope: WireEnvelope) -> tuple[Any, ...]:
     """Return the elements behind the payload, without trailing defaults."""
     if envelope.options:
         return _whole_tail(envelope)
-    flags, ttl_ms, inbox = envelope.flags, envelope.ttl_ms, envelope.inbox
+    flags, ttl_ms, inbox = envelope.flags & ~OPTIONS, envelope.ttl_ms, envelope.inbox  # it may have had options before
     if envelope.headers:
         return flags, ttl_ms, inbox, envelope.correlation_id, envelope.causation_id, envelope.headers
     if envelope.causation_id is not None:
@@ -218,7 +218,7 @@ def _tail(envelope: WireEnvelope) -> tuple[Any, ...]:
 
 def _whole_tail(envelope: WireEnvelope) -> tuple[Any, ...]:
     """Return the elements behind the payload, with all defaults: options or a signature come behind them."""
-    flags, options = envelope.flags, envelope.options
+    flags, options = envelope.flags & ~OPTIONS, envelope.options
     whole = (flags, envelope.ttl_ms, envelope.inbox, envelope.correlation_id, envelope.causation_id, envelope.headers or None)
     return (flags | OPTIONS, *whole[1:], options) if options else whole
 

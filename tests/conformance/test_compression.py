@@ -145,6 +145,9 @@ async def test_dead_letters_are_shown_replayed_and_edited(sandbox: Sandbox) -> N
         await until(lambda: _other(bus, letter.id))
         letter = await the_letter(plain)
         assert (letter.payload["text"], len(letter.raw) < 1000) == (f"fail again {TEXT}", True)
+        await plain.dead_letters.replay(letter.id, payload=Note(note="a", text="fail: short"))  # it travels as it is then
+        await until(lambda: _other(bus, letter.id))
+        letter = await the_letter(plain)
         await plain.dead_letters.replay(letter.id, payload=Note(note="a", text=f"well {TEXT}"))
         await bus.wait_idle(10)
     assert notes.seen == [f"well {TEXT}"]

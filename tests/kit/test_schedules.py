@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from command_bus import Command, CommandContext, EntityId, HandlerRegistry, cron, every
+from command_bus import Command, CommandContext, EntityId, HandlerRegistry, Unique, cron, every
 from command_bus.testing import TestBus
 from command_bus.testing.simulated.live import LiveServer, Process
 from tests.conformance.conftest import Sandbox
@@ -19,12 +19,21 @@ class Close(Command[None], entity="ledger"):
     ledger: EntityId
 
 
+class Sync(Command[None], entity="shop", unique=Unique(wins="latest")):
+    shop: EntityId
+
+
 registry = HandlerRegistry()
 ran: list[str] = []
 
 
 @registry.handles(Close)
 async def close(command: Close, context: CommandContext) -> None:
+    ran.append(context.command_id)
+
+
+@registry.handles(Sync)
+async def sync(command: Sync, context: CommandContext) -> None:
     ran.append(context.command_id)
 
 
@@ -41,6 +50,20 @@ async def test_minutes_in_virtual_time() -> None:
         await bus.advance(1200)
         assert ran == planned
         assert (await schedules.get("close")).late == 0
+
+
+async def test_a_firing_has_no_unique_key() -> None:
+    """Its schedule's `overlap` says what happens while one waits."""
+    async with TestBus(registry) as bus:
+        await bus.bus.schedules.put("sync", Sync(shop="a"), every(60), overlap="queue")
+        await bus.bus.entity("shop", "a").pause("closed")
+        await bus.advance(200)
+        assert (await bus.bus.stats()).depth == 3
+        await bus.bus.entity("shop", "a").resume()
+        await bus.bus.schedules.pause("sync")
+        await bus.run_until_idle()
+        assert (await bus.bus.stats()).dead_letters == 0
+    assert len(ran) == len(set(ran)) == 3
 
 
 async def test_run_until_idle_does_not_wait_for_ticks_to_come() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from command_bus import InvalidSettings, cron, every
 from command_bus.clock import milliseconds_of
-from command_bus.messages.schedule_declarations import checked_name
-from command_bus.messages.schedule_specs import SchedulePolicy, ScheduleSpec
+from command_bus.messages.schedule_declarations import DeclaredSchedule, checked_name
+from command_bus.messages.schedule_specs import SchedulePolicy, ScheduleSpec, latest_ticks
 from command_bus.scheduling.planning import MOST_CAUGHT_UP, first_tick, plan, present, set_back, unpin
 from command_bus.scheduling.record import ScheduleRecord, firing_id, spread
 
@@ -86,6 +86,41 @@ def test_nothing_older_than_catch_up_fires(missed: Any) -> None:
     assert ticks == []
     assert schedule.missed == 3
     assert schedule.next == NOON + 4 * HOUR
+
+
+@pytest.mark.parametrize("missed", ["one", "all", "skip"])
+@pytest.mark.parametrize(("spec", "jitter"), [(every(86_400), 600), (every(2), 1.9), (cron("* * * * *"), 200)])
+def test_a_tick_that_its_jitter_holds_back_is_not_missed(missed: Any, spec: ScheduleSpec, jitter: float) -> None:
+    """It counts from the moment when it is due; also if the next tick comes before that."""
+    schedule, fired = record(spec, missed=missed, jitter=jitter), list[int]()
+    first = schedule.next
+    for _ in range(50):
+        assert schedule.due is not None
+        assert plan(schedule, schedule.due - 1) is None
+        schedule, ticks = run(schedule, schedule.due + 5)
+        fired += ticks
+    assert fired == sorted(set(fired))
+    passed = latest_ticks(spec, (first or 0) - 1, (schedule.next or 0) - 1, schedule.origin, 1000)
+    assert len(passed) == len(fired) + schedule.missed, "none is lost"
+    assert jitter == 200 or schedule.missed == 0
+
+
+def test_ticks_that_are_too_old_leave_those_that_their_jitter_holds_back() -> None:
+    schedule = record(every(100), missed="skip", catch_up=30, jitter=99)
+    now = NOON + 10 * 100_000 + 40_000
+    before = schedule.next
+    schedule, ticks = run(schedule, now)
+    assert before is not None
+    assert schedule.due is not None
+    assert schedule.due > now
+    passed = range(before, schedule.next or 0, 100_000)
+    assert len(passed) == len(ticks) + schedule.missed
+    assert [tick for tick in passed if now - 30_000 <= schedule.at(tick)] == ticks
+
+
+def test_65_a_jitter_as_long_as_the_period_is_refused() -> None:
+    with pytest.raises(InvalidSettings, match="less than the 30 s between two ticks, not 30"):
+        DeclaredSchedule("poll", None, every(30), SchedulePolicy(jitter=30.0), 1)
 
 
 def test_all_catches_up_with_the_last_thousand() -> None:
