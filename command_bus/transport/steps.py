@@ -217,11 +217,13 @@ class Asked:
         message: Its id in the mailbox.
         envelope: None if the entry has no envelope at all.
         is_paid: Whether it was suspended: it took its tokens when it first started.
+        flow: Its entity's class and tenant, as in the scripts; empty for the normal class without a tenant.
     """
 
     message: str
     envelope: bytes | None
     is_paid: bool = False
+    flow: str = ""
 
 
 Answer = Started | Released | LeaseLost | StepFailed | Asked

@@ -41,10 +41,10 @@ class LimitKeys:
     def keyed(self, asked: Asked) -> str:
         """Return costs and buckets: `cost scope`, with tabs between them.
 
-        Behind them a tab and `~paid` if it was suspended, and a tab and `~activation mailbox` for each caller that waits. A command that
-        cannot be read has none: it is settled as what it is.
+        Behind them a tab and `~paid` if it was suspended, a tab and `~flow=` with its flow if it has one, and a tab and `~activation mailbox`
+        for each caller that waits. A command that cannot be read has no costs and callers: it is settled as what it is.
         """
-        paid = "\t~paid" if asked.is_paid else ""
+        paid = ("\t~paid" if asked.is_paid else "") + (f"\t~flow={asked.flow}" if asked.flow else "")
         try:
             envelope = unpack_envelope(asked.envelope or b"", self._limits)
         except Undecodable:

@@ -369,7 +369,7 @@ class Simulation:
             name = key.partition(b"}:")[2].decode()
             if name == "events" and self.history.told is not None:
                 self.history.told += [_told(fields) for fields in store.data[key].entries.values()]
-            if name == "limits" and all(field[:2] == b"b\n" for field in store.data[key]):
+            if name == "limits" and all(field[:2] in (b"b\n", b"f\n", b"v\n") for field in store.data[key]):
                 continue
             if name == "history" and self.settings.history:
                 ids = store.get(key + b":ids", dict) or {}

@@ -228,9 +228,9 @@ def _leading_number(value: bytes, mark: bytes) -> int:
 
 
 def _queued(members: Iterable[bytes]) -> tuple[str, ...]:
-    """Return the mailboxes in the queues of limits, the longest waiting first."""
+    """Return the mailboxes in the queues of limits, the longest waiting first; classes and shares have times of their own."""
     parts = [member.decode(errors="replace").split("\n", 3) for member in members]
-    whole = sorted((part for part in parts if len(part) == 4), key=lambda part: part[2])
+    whole = sorted((part for part in parts if len(part) == 4), key=lambda part: part[2][1:])  # without the rank
     return tuple(dict.fromkeys(part[3] for part in whole))
 
 

@@ -24,7 +24,7 @@ _FIELDS = 5  # of each that limit_look.lua answers
 
 def limit_keys(keys: ShardKeys) -> list[str]:
     """Return the keys of limits.lua."""
-    return [keys.ready, keys.active, keys.due, keys.paused, keys.rules, keys.limits, keys.places, keys.stats]
+    return [keys.ready, keys.active, keys.due, keys.paused, keys.rules, keys.limits, keys.places, keys.stats, keys.flows]
 
 
 class RedisLimits(RetryingRequests):

@@ -35,6 +35,10 @@ _PAUSE = 5.0
 """Seconds between two pages of a sweep."""
 
 
+_KEPT_US = 3_600_000_000
+"""Microseconds for which the turns of classes and tenants are kept in a queue."""
+
+
 class _Pass(NamedTuple):
     mailbox: str
     kind: str
@@ -140,12 +144,14 @@ class LimitWork:
         return _PAUSE * JITTER.uniform(0.8, 1.2)
 
     async def _clean(self, now_us: int) -> None:
-        """Forget those buckets of a page that are full."""
+        """Forget those buckets of a page that are full, and of classes and tenants what was not served for an hour."""
         server = self._connections.at(self._first.prefix)
-        page: Any = await server.ask(lambda client, at: client.hscan(self._first.limits, at, "b\n*", _PAGE), self._cursor)
+        page: Any = await server.ask(lambda client, at: client.hscan(self._first.limits, at, "[bfv]\n*", _PAGE), self._cursor)
         self._cursor, fields = page
-        if full := [name[2:].decode() for name, value in fields.items() if _is_full(value, now_us)]:
+        if full := [name[2:].decode() for name, value in fields.items() if name[:1] == b"b" and _is_full(value, now_us)]:
             await self._limits("clean", full)
+        if over := [name for name, value in fields.items() if name[:1] != b"b" and _is_over(value, now_us)]:
+            await server.ask(lambda client, names: client.hdel(self._first.limits, *names), over)
 
     async def _passes(self) -> list[_Pass]:
         """Return the passes of the next page of grants, and of the next page of places."""
@@ -219,6 +225,12 @@ def _is_full(value: bytes, now_us: int) -> bool:
     except ValueError:
         return True
     return full_us <= now_us and held_us <= now_us and not reserved
+
+
+def _is_over(value: bytes, now_us: int) -> bool:
+    """Return whether turns were written long ago: what waited then has been served, or waits for something else."""
+    at = value.rpartition(b"|")[2]
+    return not at.isdigit() or int(at) < now_us - _KEPT_US
 
 
 def _verdict(each: _Pass, record: MailboxRecord, lost_before_us: float) -> str:

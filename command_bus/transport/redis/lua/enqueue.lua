@@ -1,6 +1,6 @@
 -- enqueue: accept commands into their mailboxes, in order, and activate the entities that were idle.
 --
--- uses: record, newer, lone, holds, open_line(line_turns, line_served, line), admission, postpone, events
+-- uses: record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), admission, postpone, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

@@ -1,6 +1,6 @@
 -- limit_look: return what limits have spent, and where mailboxes stand in their queues. It changes nothing.
 --
--- uses: limits, limit_passes, limit_queues, limit_wakes
+-- uses: record, line_flow, limits, limit_passes, limit_turns, limit_queues, limit_wakes
 --
 -- KEYS[1]   rules     hash: what limits apply (see shared/limits.lua)
 -- KEYS[2]   limits    hash: buckets, and who waits for a limit or has passed one
@@ -49,11 +49,11 @@ end
 if verb == 'all' then return redis.call('ZLEXCOUNT', places, '[q\n', '(q\11') end
 for arg = 2, #ARGV do
   if verb == 'stand' then
-    local since, _, scope = limits.waiting(ARGV[arg])
+    local key, since, _, scope = limits.waiting(ARGV[arg])
     if scope then
-      local member = 'q\n' .. scope .. '\n' .. since .. '\n' .. ARGV[arg]
+      local member = 'q\n' .. scope .. '\n' .. key .. '\n' .. ARGV[arg]
       local before = redis.call('ZLEXCOUNT', places, '[q\n' .. scope .. '\n', '(' .. member)
-      local ms = string.format('%.0f', math.floor(limits.micros_since(since) / 1000))
+      local ms = string.format('%.0f', math.floor(since / 1000))
       for _, value in ipairs({ARGV[arg], scope, ms, before, until_start(scope)}) do answers[#answers + 1] = value end
     end
   else

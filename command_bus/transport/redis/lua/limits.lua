@@ -1,6 +1,6 @@
 -- limits: decide at the first shard which mailboxes may start, and wake those that wait.
 --
--- uses: memory_limit, record, holds, limits, limit_passes, limit_queues, limit_wakes, incarnation
+-- uses: memory_limit, record, holds, line_flow, limits, limit_passes, limit_turns, limit_queues, limit_wakes, incarnation
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -10,6 +10,7 @@
 -- KEYS[6]   limits    hash: buckets, and who waits for a limit or has passed one
 -- KEYS[7]   places    sorted set: the queues and places of limits
 -- KEYS[8]   stats     hash of counters, with the shard's incarnation
+-- KEYS[9]   flows     hash: weights of tenants, among others (see shared/line.lua); it may not exist
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   verb      ask, over, wake, again, gone, hold, clean
 -- ARGV[3]   shard     its incarnation, as it was read
@@ -32,7 +33,7 @@ if is_of_another_time(KEYS[8], ARGV[3]) then return 'gone' end
 pass_memory_limit(ready, ARGV[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local limits = open_limits(KEYS[5], KEYS[6], KEYS[7], now, true)
+local limits = open_limits(KEYS[5], KEYS[6], KEYS[7], now, true, KEYS[9])
 
 local function ask(mailbox, shard, activation, message, keyed, must_yield)
   local pass = limits.pass_of(mailbox)
@@ -71,11 +72,12 @@ end
 
 local elsewhere, unready = {}, false
 
--- Grant a mailbox that is first in a scope's queue its start. Return false if that scope still refuses it, and the tokens that it needs.
-local function grant(scope, mailbox, member)
-  local since, shard, at, message, keyed = limits.waiting(mailbox)
-  if at ~= scope or member ~= since then
-    redis.call('ZREM', KEYS[7], 'q\n' .. scope .. '\n' .. member .. '\n' .. mailbox)
+-- Grant a mailbox that is next in a scope's queue its start. Return false if that scope still refuses it, and the tokens that it needs; else
+-- true, and whether it starts.
+local function grant(scope, mailbox, key)
+  local kept, since, shard, at, message, keyed = limits.waiting(mailbox)
+  if at ~= scope or key ~= kept then
+    redis.call('ZREM', KEYS[7], 'q\n' .. scope .. '\n' .. key .. '\n' .. mailbox)
     return true
   end
   local refusing, scopes = limits.refusing(mailbox, '', message, keyed, scope)
@@ -92,29 +94,46 @@ local function grant(scope, mailbox, member)
     unready = true
     return true
   end
-  limits.leave_queue(mailbox, scope, since)
+  limits.leave_queue(mailbox, scope, key)
   if woken and #scopes > 0 then limits.grant(mailbox, message, scopes, since, shard, keyed) end
   if shard ~= '0' then elsewhere[#elsewhere + 1], elsewhere[#elsewhere + 2] = mailbox, shard end
-  return true
+  return true, woken
 end
 
 local function wake(scope)
-  local from = '[q\n' .. scope .. '\n'
-  local start = #from
-  local page = redis.call('ZRANGEBYLEX', KEYS[7], from, '(q\n' .. scope .. '\11', 'LIMIT', 0, PAGE)
+  local start = #scope + 4  -- of a member's key, which has 17 digits
+  local first, classes = first_in_queue(KEYS[7], scope, PAGE)
   local needed, refused = 1, nil
-  for _, member in ipairs(page) do
-    local since = string.sub(member, start, start + 15)
-    local precedence = limits.precedence_of(since)
-    if refused and precedence == 1 then break end
+  for _, member in ipairs(first) do
+    local key = string.sub(member, start, start + 16)
+    local precedence = limits.precedence_of(key)
     if precedence ~= refused then  -- who waits for a token under its caller's place holds up its like, and those that need a token
-      local free, cost = grant(scope, string.sub(member, start + 17), since)
+      local free, cost = grant(scope, string.sub(member, start + 18), key)
       if not free then
         needed, refused = refused and needed or cost, precedence
         if precedence ~= 10 then break end
       end
     end
   end
+  local kept = not refused and redis.call('HGET', KEYS[6], 'v\n' .. scope)
+  local turns, at, is_served = turns_in(kept), {1, 1, 1}, false
+  local class = not refused and next_class(classes, at, turns)
+  while class do
+    local member = classes[class][at[class]]
+    local key = string.sub(member, start, start + 16)
+    local free, starts = grant(scope, string.sub(member, start + 18), key)
+    if not free then
+      needed = starts
+      break
+    end
+    at[class] = at[class] + 1
+    if turns and starts then
+      serve(turns, class, classes, at, tonumber(string.sub(key, 2)))
+      is_served = true
+    end
+    class = next_class(classes, at, turns)
+  end
+  if is_served then redis.call('HSET', KEYS[6], 'v\n' .. scope, text_of_turns(turns, now)) end
   limits.queues[scope] = nil
   wake_limit(limits, ready, due, scope, needed, now, true, unready and math.floor(now / 1000) + PAUSE)
 end

@@ -1,6 +1,6 @@
 -- promote: move what has become due: delayed commands enter their mailbox, retries become ready.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, open_line(line_turns, line_served, line), delayed, unique
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, open_line(line_flow, line_turns, line_served, line), delayed, unique
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -90,7 +90,7 @@ local function admit(id, name, box)
     if key then move_stander(unique, key, 'd:' .. id, added) end
     redis.call('HDEL', delayed, id)
     count_down_delayed(delayed_counts, name)
-    if record and queue_up then redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added)) end
+    if record and queue_up then redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added, box)) end
   elseif not string.find(tostring(added.err), ' ID', 1, true) then
     return false
   end

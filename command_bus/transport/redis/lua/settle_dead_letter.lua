@@ -1,6 +1,6 @@
 -- settle_dead_letter: replay or discard one dead letter.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, outcomes, open_line(line_turns, line_served, line), unique, events, rewrite
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, outcomes, open_line(line_flow, line_turns, line_served, line), unique, events, rewrite
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -71,7 +71,7 @@ if verb == 'replay' and not is_parked then
   local lined_up, fault = line_up(active, box, name, record)
   added = fault or redis.pcall('XADD', box, '*', unpack(replayed))
   if type(added) == 'table' then return added end
-  if queue_up and record then redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added)) end
+  if queue_up and record then redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added, box)) end
   if queue_up and not record then parts = queue_up.parts_of(flow, added) end
 end
 redis.call('XDEL', dead, id)

@@ -306,7 +306,7 @@ def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool)
 
 def _asked(lease: Lease, body: list[Any]) -> Asked:
     """Return what has to be asked for before the next command starts. It may have been read ahead; it will be read again."""
-    message, entry, *paid = body[0].decode(), *body[1:]
+    message, entry, paid, flow = (body[0].decode(), *body[1:], None, None)[:4]
     if entry is None:
         envelope = lease.ahead[-1][1] if lease.ahead and lease.ahead[-1][0] == message else None
     elif type(entry) is bytes:
@@ -314,7 +314,7 @@ def _asked(lease: Lease, body: list[Any]) -> Asked:
     else:
         envelope = entry[0] if type(entry[-1]) is list else _envelope_in(entry)
     lease.ahead, lease.attempt_id = None, ""
-    return Asked(message, envelope, bool(paid))
+    return Asked(message, envelope, bool(paid), (flow or b"").decode())
 
 
 def _envelope_in(fields: list[bytes]) -> bytes | None:

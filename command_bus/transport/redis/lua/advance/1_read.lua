@@ -1,6 +1,6 @@
 -- advance: settle the commands that were running and start the next of each entity, for a batch of entities.
 --
--- uses: memory_limit, record, newer, lone, fences, holds, outcomes, open_line(line_turns, line_served, line), events, open_limits(limits, limit_passes, limit_queues, limit_wakes)
+-- uses: memory_limit, record, newer, lone, fences, holds, outcomes, open_line(line_flow, line_turns, line_served, line), events, open_limits(line_flow, limits, limit_passes, limit_turns, limit_queues, limit_wakes)
 --
 -- KEYS[1]   ready     stream of activations; its pending entries are the leases
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -48,7 +48,7 @@
 --         fields of its entry, if it has others; its envelope and a list of the ids and envelopes behind it; nil if it was read ahead
 --         'idle', 'yield', 'wait' or 'stop', and nil     the lease is given up
 --         'ask', and the id and fields of the next one   the lease is kept: limits of the first shard or by a key, or for a called command, have to be
---                                                        asked; 1 behind them if it was suspended
+--                                                        asked; behind them 1 if it was suspended, else '', and its flow, if it was or has one
 --         'gone' and nil                                 the lease is not ours: nothing was changed
 --         'error' and a text                             a key of this entity is of another type
 --

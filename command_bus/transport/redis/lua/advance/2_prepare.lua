@@ -10,7 +10,7 @@ if any_paused then
   if call('EXISTS', KEYS[9]) == 1 then publish, is_watched = publisher(KEYS[9], KEYS[10]) end
   if call('EXISTS', KEYS[12]) == 1 then
     is_home = before == 14
-    limits = open_limits(KEYS[12], is_home and KEYS[13], is_home and KEYS[14], micros, is_home)
+    limits = open_limits(KEYS[12], is_home and KEYS[13], is_home and KEYS[14], micros, is_home, KEYS[key + 1])
     if is_home then limits.read_passes(names) end
   end
   any_paused = call('EXISTS', paused) == 1

@@ -9,7 +9,7 @@ local group, owner = ARGV[1], ARGV[2]
 local call, try, sub, find, format = redis.call, redis.pcall, string.sub, string.find, string.format
 
 -- What limits say before a command starts: functions that are there only if limits are.
-local judge, guard, is_limited, is_paid, would_wait, place_of, is_place_wanted
+local judge, guard, is_limited, is_paid, would_wait, place_of, is_place_wanted, named_flow
 
 if limits then
   -- What limits say of each step's next start: false if it may start, 'ask', or the limit that refuses it; and its scopes.
@@ -46,11 +46,23 @@ if limits then
     return parts ~= '' and find(parts .. '|', '|paid=' .. head[1] .. '|', 1, true)
   end
 
+  local flow_of = nil
+
+  -- Return what an entity waits in, nil if that is the normal class without a tenant.
+  function named_flow(parts, head)
+    if parts == '' or not find(parts, '|c=', 1, true) then return nil end
+    flow_of = flow_of or limits.new_flow_of()
+    local flow = flow_of(parts, head[1])
+    return flow ~= '1' and flow or nil
+  end
+
   -- Return what `judge` says, and carry it out: tokens are deducted, or the entity stands in the queue of the limit that refuses it. What callers
   -- may have places for is asked.
   function guard(step, name, activation, head, parts)
     if grants[step] == head[1] then return nil end
     local reads = is_paid(parts, head) and limits.PAID or ''
+    local flow = named_flow(parts, head)
+    if flow then reads = reads .. '\t~flow=' .. flow end
     local refusing = judge(step, name, activation, reads)
     if refusing == 'ask' or (refusing and may_have_callers(step, name, head)) then return 'ask' end
     if refusing then

@@ -89,7 +89,8 @@ if limits then
     if refused == 'ask' then
       local id = head[3] and head[1] ~= activation and head[1] or ''  -- of a lone one that was in the line
       become(name, (head[3] and 'o|' or 'r|') .. activation .. '||' .. id .. '|' .. attempt .. '|' .. first .. '|' .. parts)
-      bodies[step] = {head[1], body_of('', head[2]), is_paid(parts, head) and '1' or nil}
+      local flow = named_flow(parts, head)
+      bodies[step] = {head[1], body_of('', head[2]), is_paid(parts, head) and '1' or (flow and '') or nil, flow}
       return 'ask'
     end
     if publish then note_event('limited', name, envelope_in(head[2]), attempt, '', owner, refused) end

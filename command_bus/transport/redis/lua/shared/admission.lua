@@ -86,7 +86,7 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
     local added = redis.pcall('XADD', KEYS[first_box + box], '*', 'e', envelope)
     if type(added) == 'table' then return added end
     if queue_up and records[box] then
-      records[box], noted[box] = queue_up.noted(records[box], names[box], flow, added), true
+      records[box], noted[box] = queue_up.noted(records[box], names[box], flow, added, KEYS[first_box + box]), true
     else
       activate(box, activation, queue_up and queue_up.parts_of(flow, added))
     end

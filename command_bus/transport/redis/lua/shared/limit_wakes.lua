@@ -55,12 +55,13 @@ local function keep_limits(limits, state_key, ready, due, now)
   end
 end
 
--- Return `limits`, with passes, queues and `keep`, which writes them, if this is the first shard.
-local function open_limits(rules_key, state_key, places_key, now, is_home)
+-- Return `limits`, with passes, queues and `keep`, which writes them, if this is the first shard. `flows` is for `add_queues`.
+local function open_limits(rules_key, state_key, places_key, now, is_home, flows)
   local limits = limiter(rules_key, state_key, places_key, now, is_home)
+  function limits.new_flow_of() return flow_by_record() end
   if is_home then
     add_passes(limits, state_key, places_key, now)
-    add_queues(limits, state_key, places_key, now)
+    add_queues(limits, state_key, places_key, now, flows)
     function limits.keep(ready, due) keep_limits(limits, state_key, ready, due, now) end
   end
   return limits

@@ -5,19 +5,21 @@
 -- 'keyed:<entity type>' says that a class of this type names limits by a key, which only a worker can read. All shards have the same rules;
 -- what follows is on the first shard, which decides about all mailboxes.
 -- `limits` is a hash: b, newline, scope -> full again at us|tokens reserved|held until us
---                     w, newline, mailbox -> since|shard, the scope that refused it, message, what its worker reads; newline between them
+--                     w, newline, mailbox -> key|since|shard, the scope that refused it, message, what its worker reads; newline between them
+--                     v, newline, scope -> what the classes of its queue have used, their virtual times, us when; | between them
+--                     f, newline, scope, newline, flow -> virtual time of the flow in this queue|us when (see shared/limit_queues.lua)
 --                     p, newline, mailbox -> kind|since|granted at us|shard, activation, message, costs and scopes, callers; newline between them
--- `places` is a sorted set without scores, in the order of its members:  q, newline, scope, newline, since, newline, mailbox: the queue
+-- `places` is a sorted set without scores, in the order of its members:  q, newline, scope, newline, key, newline, mailbox: the queue
 --                                                                        s, newline, scope, newline, mailbox: a place that is taken
 --                                                                        g, newline, mailbox: a pass of the kind g
 --
 -- Tokens are deducted at a start (GCRA: a bucket is a time). A pass of the kind g is a grant: its tokens are reserved and its places taken
 -- until its mailbox starts, or gives its activation up. One of the kind s has the places of a mailbox that runs, for one activation.
 -- What a worker reads of a command is 'cost scope' for each limit by a key, with tabs between them, then a tab and '~paid' if it was suspended
--- (see shared/record.lua), then for each handler that waits for this command a tab, '~activation mailbox'. Whose caller has a place starts
--- without one of its own. If it waits for a token there, its since is a tenth of the time, with a 0 before it, so it stands before all that wait
--- for a place: its caller keeps one until it has run. What was suspended needs no token, so it goes past all that wait for one; if it waits
--- for a place, its since is a quarter of the time: it stands behind those whose callers have places, and before all others.
+-- (see shared/record.lua), a tab and '~flow=' with its flow if that is not the normal class without a tenant (see shared/line.lua), then for each
+-- handler that waits for this command a tab, '~activation mailbox'. Whose caller has a place starts without one of its own. If it waits for a
+-- token there, it stands before all that wait for a place: its caller keeps one until it has run. What was suspended needs no token, so it goes
+-- past all that wait for one; if it waits for a place, it stands behind those whose callers have places, and before all others.
 
 local function limiter(rules_key, state_key, places_key, now, is_home)
   local call, match, find, sub, max, min = redis.call, string.match, string.find, string.sub, math.max, math.min

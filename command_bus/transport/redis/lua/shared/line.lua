@@ -1,4 +1,4 @@
--- line: entities that wait for a worker, in fair order. Uses record, newer, line_turns, line_served.
+-- line: entities that wait for a worker, in fair order. Uses record, newer, line_flow, line_turns, line_served.
 --
 -- Once classes or shares are used, the ready stream holds at most 64 undelivered activations. An entity that has no room there waits in the line:
 -- its record has the state q, no activation, and its place. Each script that adds to or takes from the ready stream fills it up again.
@@ -30,16 +30,7 @@ local function open_line(ready, active, flows, turns, line)
   end
   local set_turn, pay, admit_first = line_turns(ready, active, flows, turns, line, used, virtual, starts, served)
 
-  local function reaches(bound, head)
-    if bound == '' then return false end
-    if sub(bound, 1, 1) == '<' then return not head or is_behind(sub(bound, 2), head) end
-    return not head or bound == head or is_behind(bound, head)
-  end
-  local function flow_of(parts, head)
-    local tenant, high, normal = match(parts or '', '|c=([^,|]*),([^,|]*),([^,|]*)')
-    if not tenant then return '1' end
-    return (reaches(high, head) and '0' or reaches(normal, head) and '1' or '2') .. tenant
-  end
+  local flow_of = flow_by_record()
   local function now()
     time = time or call('TIME')
     return time
@@ -92,8 +83,9 @@ local function open_line(ready, active, flows, turns, line)
     return '|c=' .. sub(flow, 2) .. ',' .. (class == '0' and bound or '') .. ',' .. (class == '1' and bound or '')
   end
 
-  -- Return the record with a command that came behind others. If it is of a higher class than the entity has, that moves forward.
-  function self.noted(record, name, flow, id)
+  -- Return the record with a command that came behind others. If it is of a higher class than the entity has, that moves forward; one that
+  -- waits for a limit asks again, and its limit puts it behind its new like. `box` is its mailbox.
+  function self.noted(record, name, flow, id, box)
     local fields, parts = match(record, '^([^|]*|[^|]*|[^|]*|[^|]*|[^|]*|[^|]*|[^|]*)(.*)$')
     if not fields or is_newer(record) then return record end
     local tenant, high, normal = match(parts, '|c=([^,|]*),([^,|]*),([^,|]*)')
@@ -104,6 +96,12 @@ local function open_line(ready, active, flows, turns, line)
     end
     if theirs ~= '' then tenant = theirs end
     if class == '0' then high = id elseif class == '1' then normal = id end
+    local noted = string.gsub(parts, '|c=[^|]*', '', 1) .. '|c=' .. tenant .. ',' .. high .. ',' .. normal
+    local attempt, first = match(fields, '^l||||([^|]*)|([^|]*)|')
+    if attempt and class < '2' then
+      local head = self.head_of(box)
+      if class < sub(flow_of(parts, head), 1, 1) then return self.join(name, attempt, first, noted, head) end
+    end
     local place = match(fields, '^q|.*|([^|]*)$')
     if place and class < sub(place, 1, 1) then
       write_joined()
@@ -111,7 +109,7 @@ local function open_line(ready, active, flows, turns, line)
       fields = sub(fields, 1, #fields - #place) .. enter(name, class .. tenant, stamp())
       write_joined()
     end
-    return fields .. string.gsub(parts, '|c=[^|]*', '', 1) .. '|c=' .. tenant .. ',' .. high .. ',' .. normal
+    return fields .. noted
   end
 
   -- Charge a start that no activation was made for.
