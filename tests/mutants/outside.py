@@ -182,6 +182,13 @@ OUTSIDE = (
         "            pass\n",
         f"{_FOLLOWING}::test_events_come_as_they_happen",
     ),
+    Mutant(
+        "silent connections are kept",
+        "integrations/serving.py",
+        "        super().connection_made(transport)\n        self._wait()\n",
+        "        super().connection_made(transport)\n",
+        "tests/gateway/test_served.py::test_147_silent_connections_shut_out_no_one_for_long",
+    ),
     # The dashboard.
     Mutant(
         "a form of another site is taken",
