@@ -29,6 +29,7 @@ from command_bus.gateway.inspecting import (
 from command_bus.gateway.openapi import get_openapi
 from command_bus.gateway.options import Options, State
 from command_bus.gateway.problems import Problem, problem_of, retry_later
+from command_bus.gateway.progress_hub import ProgressHub
 from command_bus.gateway.sending import post_batch, post_command
 from command_bus.gateway.single import delete_command, get_command
 from command_bus.gateway.tokens import Holder, Tokens
@@ -140,6 +141,7 @@ def gateway(
     max_batch: int = 1000,
     max_wait: float = 60.0,
     max_streams: int = 2000,
+    max_streams_each: int | None = None,
     hosts: Collection[str] = (),
     opens: bool = False,
 ) -> Gateway:
@@ -155,6 +157,7 @@ def gateway(
         max_batch: Commands of one batch.
         max_wait: Seconds that a request may wait for an outcome; one that prefers to wait longer waits so long.
         max_streams: Streams of events and progress that are open at a time.
+        max_streams_each: Of them, those of one token. None: a quarter.
         hosts: Names under which the gateway is reached; a request for another is refused. Empty: any.
         opens: Whether it opens and closes the bus by itself when it is served.
 
@@ -163,14 +166,16 @@ def gateway(
     """
     if not isinstance(allow, Tokens):
         raise InvalidSettings('allow: who may do what? tokens({"ci": Grant(token, ("send:Deposit", "look"))})')
-    for name, value in {"max_body": max_body, "max_batch": max_batch, "max_streams": max_streams}.items():
+    counts = {"max_body": max_body, "max_batch": max_batch, "max_streams": max_streams}
+    for name, value in (counts if max_streams_each is None else {**counts, "max_streams_each": max_streams_each}).items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InvalidSettings(f"{name} = {value!r}: a whole number, at least 1")
     for name, seconds in {"body_timeout": body_timeout, "max_wait": max_wait}.items():
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not (math.isfinite(seconds) and seconds > 0):
             raise InvalidSettings(f"{name} = {seconds!r}: a positive number of seconds")
-    options = Options(max_body, body_timeout, max_batch, max_wait, max_streams, tuple(hosts))
-    return Gateway(State(bus, allow, options, Catalogue(bus), EventHub(bus)), opens=opens)
+    each = max(1, max_streams // 4) if max_streams_each is None else max_streams_each
+    options = Options(max_body, body_timeout, max_batch, max_wait, max_streams, each, tuple(hosts))
+    return Gateway(State(bus, allow, options, Catalogue(bus), EventHub(bus), ProgressHub(bus)), opens=opens)
 
 
 def _answering(path: tuple[str, ...], method: str) -> Answer:

@@ -133,8 +133,18 @@ async def test_142_tokens_that_are_none(grants: Any, advice: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"allow": None}, {"allow": {}}, {"max_body": 0}, {"max_batch": True}, {"max_wait": -1.0}, {"body_timeout": float("inf")}]
-)  # fmt: skip
+    "options",
+    [
+        {"allow": None},
+        {"allow": {}},
+        {"max_body": 0},
+        {"max_streams": "9"},
+        {"max_streams_each": 0},
+        {"max_batch": True},
+        {"max_wait": -1.0},
+        {"body_timeout": float("inf")},
+    ],
+)
 async def test_142_a_gateway_that_is_open_to_all_or_has_no_limits(bus: Any, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidSettings):
         gateway(bus, **{"allow": allowed(), **options})
