@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError, InvalidSettings
+from command_bus.gateway.answers import HEADERS
 from command_bus.gateway.catalogue import Catalogue
 from command_bus.gateway.event_hub import EventHub
 from command_bus.gateway.following import get_events, get_progress
@@ -52,6 +53,8 @@ ROUTES: Mapping[tuple[str, ...], Mapping[str, Answer]] = {
     ("openapi.json",): {"GET": get_openapi},
 }
 """What is answered, by the segments of the path and the method. What is not here does not exist, for anybody."""
+_PROBE = "/healthz"
+"""The path for probes: it needs no token, and says nothing but that the process answers."""
 _UNAUTHORIZED = {"WWW-Authenticate": 'Bearer realm="command_bus"'}
 _log = logging.getLogger("command_bus.gateway")
 
@@ -77,7 +80,7 @@ class Gateway:
         """Answer a request, or run the life of a served application."""
         if scope["type"] == "http":
             try:
-                response = await self._answer(scope, receive)
+                response = _live() if _is_probe(scope) else await self._answer(scope, receive)
             except Gone:
                 return
             await response(scope, receive, send)
@@ -197,6 +200,15 @@ def _shapes(path: tuple[str, ...]) -> list[tuple[str, ...]]:
     if len(path) == 2:
         return [(path[0], _ANY)]
     return [(path[0], _ANY, path[2]), (path[0], _ANY, _ANY)] if len(path) == 3 else []
+
+
+def _is_probe(scope: Scope) -> bool:
+    """Return whether a request asks whether this process lives: probes have no token, and know its address, not its name."""
+    return scope["method"] in ("GET", "HEAD") and str(scope["path"]) == str(scope.get("root_path", "")) + _PROBE
+
+
+def _live() -> Response:
+    return Response("live\n", headers=HEADERS, media_type="text/plain")
 
 
 def _host(scope: Scope) -> str:
