@@ -37,8 +37,8 @@ async def served(url: str, namespace: str, folder: Path, *arguments: str, limits
     """Yield the address of a served gateway, which then ends by Ctrl-C. `limits` changes those of `serving`."""
     file = folder / "tokens.toml"
     file.write_text(f'[ops]\ntoken = "{hash_token(TOKENS["ops"])}"\nrights = ["*"]\n')
-    program = ["-c", f"from command_bus.integrations import serving; {limits}; from command_bus.cli import main; main()"]
-    command = [sys.executable, *program, "serve", "--port", "0", "--tokens", str(file), "--url", url, "-n", namespace]
+    started = ["-c", f"from command_bus.integrations import serving; {limits}; from command_bus.cli import main; main()"]
+    command = [sys.executable, *started, "serve", "--port", "0", "--tokens", str(file), "--url", url, "-n", namespace]
     with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, cwd=ROOT) as program:
         try:
             assert program.stderr is not None
