@@ -41,7 +41,7 @@ from typing import NoReturn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # of this script alone Python would put its own folder there
 
-from scripts import chromium, debian, java, pythons, redis62  # noqa: E402
+from scripts import chromium, debian, java, pythons, redis62, typescript  # noqa: E402
 from scripts import docs as site  # noqa: E402
 
 VENV = ROOT / os.environ.get("SETUP_VENV", ".venv")
@@ -223,12 +223,13 @@ def test(arguments: list[str]) -> None:
 
 
 def test_all(arguments: list[str]) -> None:
-    """Run all tests, conformance tests on every server, those of pages in a browser."""
-    if chromium.find() is None and debian.can_install():
-        say(f"{chromium.NONE}: installing Debian's, once")
-        chromium.install()
-    if chromium.find() is None:
-        say(f"{chromium.NONE}: the tests in a browser are skipped")
+    """Run all tests, conformance tests on every server, those of pages in a browser, those of the TypeScript client."""
+    for tool, tests in ((chromium, "in a browser"), (typescript, "of the TypeScript client")):
+        if tool.find() is None and debian.can_install():
+            say(f"{tool.NONE}: installing Debian's, once")
+            tool.install()
+        if tool.find() is None:
+            say(f"{tool.NONE}: the tests {tests} are skipped")
     os.environ.setdefault("COMMAND_BUS_TEST_SERVERS", "all")
     run_tests(arguments)
 

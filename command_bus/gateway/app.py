@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError, InvalidSettings
+from command_bus.gateway.answers import HEADERS
 from command_bus.gateway.catalogue import Catalogue
 from command_bus.gateway.event_hub import EventHub
 from command_bus.gateway.following import get_events, get_progress
@@ -29,6 +30,7 @@ from command_bus.gateway.inspecting import (
 from command_bus.gateway.openapi import get_openapi
 from command_bus.gateway.options import Options, State
 from command_bus.gateway.problems import Problem, problem_of, retry_later
+from command_bus.gateway.progress_hub import ProgressHub
 from command_bus.gateway.sending import post_batch, post_command
 from command_bus.gateway.single import delete_command, get_command
 from command_bus.gateway.tokens import Holder, Tokens
@@ -51,6 +53,8 @@ ROUTES: Mapping[tuple[str, ...], Mapping[str, Answer]] = {
     ("openapi.json",): {"GET": get_openapi},
 }
 """What is answered, by the segments of the path and the method. What is not here does not exist, for anybody."""
+_PROBE = "/healthz"
+"""The path for probes: it needs no token, and says nothing but that the process answers."""
 _UNAUTHORIZED = {"WWW-Authenticate": 'Bearer realm="command_bus"'}
 _log = logging.getLogger("command_bus.gateway")
 
@@ -76,7 +80,7 @@ class Gateway:
         """Answer a request, or run the life of a served application."""
         if scope["type"] == "http":
             try:
-                response = await self._answer(scope, receive)
+                response = _live() if _is_probe(scope) else await self._answer(scope, receive)
             except Gone:
                 return
             await response(scope, receive, send)
@@ -140,6 +144,7 @@ def gateway(
     max_batch: int = 1000,
     max_wait: float = 60.0,
     max_streams: int = 2000,
+    max_streams_each: int | None = None,
     hosts: Collection[str] = (),
     opens: bool = False,
 ) -> Gateway:
@@ -155,6 +160,7 @@ def gateway(
         max_batch: Commands of one batch.
         max_wait: Seconds that a request may wait for an outcome; one that prefers to wait longer waits so long.
         max_streams: Streams of events and progress that are open at a time.
+        max_streams_each: Of them, those of one token. None: a quarter.
         hosts: Names under which the gateway is reached; a request for another is refused. Empty: any.
         opens: Whether it opens and closes the bus by itself when it is served.
 
@@ -163,14 +169,16 @@ def gateway(
     """
     if not isinstance(allow, Tokens):
         raise InvalidSettings('allow: who may do what? tokens({"ci": Grant(token, ("send:Deposit", "look"))})')
-    for name, value in {"max_body": max_body, "max_batch": max_batch, "max_streams": max_streams}.items():
+    counts = {"max_body": max_body, "max_batch": max_batch, "max_streams": max_streams}
+    for name, value in (counts if max_streams_each is None else {**counts, "max_streams_each": max_streams_each}).items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InvalidSettings(f"{name} = {value!r}: a whole number, at least 1")
     for name, seconds in {"body_timeout": body_timeout, "max_wait": max_wait}.items():
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not (math.isfinite(seconds) and seconds > 0):
             raise InvalidSettings(f"{name} = {seconds!r}: a positive number of seconds")
-    options = Options(max_body, body_timeout, max_batch, max_wait, max_streams, tuple(hosts))
-    return Gateway(State(bus, allow, options, Catalogue(bus), EventHub(bus)), opens=opens)
+    each = max(1, max_streams // 4) if max_streams_each is None else max_streams_each
+    options = Options(max_body, body_timeout, max_batch, max_wait, max_streams, each, tuple(hosts))
+    return Gateway(State(bus, allow, options, Catalogue(bus), EventHub(bus), ProgressHub(bus)), opens=opens)
 
 
 def _answering(path: tuple[str, ...], method: str) -> Answer:
@@ -192,6 +200,15 @@ def _shapes(path: tuple[str, ...]) -> list[tuple[str, ...]]:
     if len(path) == 2:
         return [(path[0], _ANY)]
     return [(path[0], _ANY, path[2]), (path[0], _ANY, _ANY)] if len(path) == 3 else []
+
+
+def _is_probe(scope: Scope) -> bool:
+    """Return whether a request asks whether this process lives: probes have no token, and know its address, not its name."""
+    return scope["method"] in ("GET", "HEAD") and str(scope["path"]) == str(scope.get("root_path", "")) + _PROBE
+
+
+def _live() -> Response:
+    return Response("live\n", headers=HEADERS, media_type="text/plain")
 
 
 def _host(scope: Scope) -> str:

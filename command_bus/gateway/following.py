@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from typing import Any, TypeVar, cast, get_args
 
 from pydantic import Field
@@ -21,7 +20,6 @@ from command_bus.gateway.problems import Problem, retry_later
 from command_bus.messages.message import check_entity_type
 from command_bus.spelling import did_you_mean
 from command_bus.transport.mailboxes import EVERYTHING, SCHEDULES, scope_label
-from command_bus.transport.tasks import end_tasks
 
 __all__ = ["EventQuery", "get_events", "get_progress"]
 
@@ -69,7 +67,7 @@ async def get_progress(incoming: Incoming) -> Response:
 
 async def _stream(incoming: Incoming, chunks: AsyncGenerator[bytes]) -> Response:
     """Return a stream, once it is known to begin: its first part is the head."""
-    counted = _counted(incoming.state, chunks)
+    counted = _counted(incoming.state, incoming.holder.name, chunks)
     try:
         await anext(counted)
     except BaseException:
@@ -78,21 +76,26 @@ async def _stream(incoming: Incoming, chunks: AsyncGenerator[bytes]) -> Response
     return EventStream(_HEAD, counted)
 
 
-async def _counted(state: State, chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+async def _counted(state: State, holder: str, chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     """Yield the same while it counts as an open stream.
 
     Raises:
-        Problem: Too many are open.
+        Problem: Too many are open, of all or of this token.
     """
     async with aclosing(chunks):
         if state.streams >= state.options.max_streams:
             raise retry_later(503, "too_many_streams", f"{state.streams} streams are open", _FULL)
+        if state.streams_of[holder] >= state.options.max_streams_each:
+            detail = f"this token has {state.streams_of[holder]} streams open"
+            raise retry_later(429, "too_many_streams", detail, _FULL)
         state.streams += 1
+        state.streams_of[holder] += 1
         try:
             async for chunk in chunks:
                 yield chunk
         finally:
             state.streams -= 1
+            state.streams_of[holder] -= 1
 
 
 # Events.
@@ -164,41 +167,15 @@ def _number(entry: str) -> tuple[int, int]:
 async def _progress(incoming: Incoming, command_id: str) -> AsyncGenerator[bytes]:
     await incoming.bus.commands.status(command_id)  # an unknown one is told before the stream begins
     yield _HEAD
-    async with _pausing(incoming.bus.commands.progress(command_id)) as told:
-        while (info := await told()) is not _OVER:
+    async with incoming.state.progress.following(command_id) as follower:
+        while not follower.is_over:
+            info = await follower.next(_QUIET)
             if info is None:
                 yield _STILL_HERE
-            else:
-                yield _message(to_jsonable(info), kind="end" if info.outcome else "")
-                if info.outcome:
-                    return
-
-
-_OVER: Any = object()
-
-
-@asynccontextmanager
-async def _pausing(source: AsyncIterator[Any]) -> AsyncGenerator[Callable[[], Any]]:
-    """Yield a function that returns the next of a source; None after a quiet time, `_OVER` at its end."""
-    pending: set[asyncio.Task[Any]] = set()
-
-    async def following() -> Any:
-        if not pending:
-            pending.add(asyncio.create_task(_next(source), name="command_bus.gateway.progress"))
-        done, _ = await asyncio.wait(pending, timeout=_QUIET)
-        if not done:
-            return None
-        pending.clear()
-        return done.pop().result()
-
-    try:
-        yield following
-    finally:
-        await end_tasks(pending)
-
-
-async def _next(source: AsyncIterator[Any]) -> Any:
-    return await anext(source, _OVER)
+                continue
+            yield _message(to_jsonable(info), kind="end" if info.outcome else "")
+            if info.outcome:
+                return
 
 
 # Both.

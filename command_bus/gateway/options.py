@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from command_bus.bus import CommandBus
 from command_bus.gateway.catalogue import Catalogue
 from command_bus.gateway.event_hub import EventHub
+from command_bus.gateway.progress_hub import ProgressHub
 from command_bus.gateway.tokens import Tokens
 
 __all__ = ["Options", "State"]
@@ -23,6 +25,7 @@ class Options:
         max_batch: Commands of one batch.
         max_wait: Seconds that a request may wait for an outcome.
         max_streams: Streams of events and of progress that are open at a time.
+        max_streams_each: Of them, those of one token.
         hosts: Names under which the gateway is reached; empty: any.
     """
 
@@ -31,6 +34,7 @@ class Options:
     max_batch: int
     max_wait: float
     max_streams: int
+    max_streams_each: int
     hosts: Collection[str]
 
 
@@ -44,7 +48,9 @@ class State:
         options: Limits.
         catalogue: What can be sent.
         hub: Who hears events.
+        progress: Who follows commands.
         streams: How many streams are open.
+        streams_of: How many of them each token has, by its name.
     """
 
     bus: CommandBus
@@ -52,4 +58,6 @@ class State:
     options: Options
     catalogue: Catalogue
     hub: EventHub
+    progress: ProgressHub
     streams: int = 0
+    streams_of: Counter[str] = field(default_factory=Counter)

@@ -210,6 +210,9 @@ async def _item(incoming: Incoming, number: int, item: BatchItem) -> Envelope[An
     """
     try:
         known = await _permitted(incoming, item.name, calls=False)
+        if known.is_query:
+            why = "is a query, which is called: a batch has no replies"
+            raise _wrong(known.name, [(f"commands.{number}.name", why)])
         options = item.dispatch_options()
         options["command_id"], options["headers"] = item.id, item.headers or None
         prefix = f"commands.{number}.fields."

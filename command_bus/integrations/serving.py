@@ -14,8 +14,58 @@ __all__ = ["serve_until_stopped"]
 
 _GRACE = 2
 """Seconds that requests get at the end; open pages and streams listen for ever."""
-_MOST_AT_ONCE = 2000
 _IDLE = 30
+MOST_AT_ONCE = 2000
+"""Connections; with more of them each request is answered with 503."""
+HEAD_TIMEOUT = 10.0
+"""Seconds that a connection may be open before its first request, and in which the head of each request has to arrive."""
+_FILES = 16_384
+"""Files that should be permitted to be open: connections, those of mounted applications, and more."""
+
+
+class _Impatient(asyncio.Protocol):
+    """A protocol of uvicorn that closes a connection on which no request comes.
+
+    uvicorn itself limits only the time between two requests, so that silent connections would use up all there may be.
+    """
+
+    transport: asyncio.Transport
+    cycle: Any
+    _closing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Take a part of a request."""
+        super().data_received(data)
+        if self._is_answering():
+            self._end_wait()
+        elif self._closing is None:
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        self._end_wait()
+        super().connection_lost(exc)
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _wait(self) -> None:
+        self._closing = asyncio.get_running_loop().call_later(HEAD_TIMEOUT, self._close)
+
+    def _end_wait(self) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+
+    def _close(self) -> None:
+        self._closing = None
+        if not self._is_answering():
+            self.transport.close()
 
 
 async def serve_until_stopped(
@@ -37,6 +87,7 @@ async def serve_until_stopped(
     """
     try:
         import uvicorn
+        from uvicorn.protocols.http.auto import AutoHTTPProtocol
     except ImportError as error:  # pragma: no cover - depends on the environment
         raise MissingExtra(f"serving it needs uvicorn: pip install 'command-bus[{extra}]'") from error
 
@@ -45,14 +96,17 @@ async def serve_until_stopped(
         listening = socket.create_server((host, port), family=family, backlog=256)
     except OSError as error:
         raise InvalidSettings(f"{host}, port {port}: {error.strerror or error}") from None
+    _permit_files()
     config = uvicorn.Config(
         app,
+        http=type("Impatient", (_Impatient, AutoHTTPProtocol), {}),
+        ws="none",
         log_level="warning",
         access_log=False,
         server_header=False,
         proxy_headers=bool(proxies),
         forwarded_allow_ips=list(proxies),
-        limit_concurrency=_MOST_AT_ONCE,
+        limit_concurrency=MOST_AT_ONCE,
         timeout_keep_alive=_IDLE,
         timeout_graceful_shutdown=_GRACE,
     )
@@ -61,3 +115,16 @@ async def serve_until_stopped(
         told(f"http://{shown}:{listening.getsockname()[1]}")
         with contextlib.suppress(asyncio.CancelledError):
             await uvicorn.Server(config).serve(sockets=[listening])
+
+
+def _permit_files() -> None:
+    """Raise how many files this process may have open, where its limit is low and may be raised."""
+    try:
+        import resource
+    except ImportError:  # pragma: no cover - not on Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -22,7 +22,7 @@ from command_bus.messages.policies import RetryPolicy
 from command_bus.messages.put_off import GiveUp, Snooze
 from command_bus.observer import OutwardObserver
 from command_bus.transport.mailboxes import SCHEDULES
-from command_bus.webhooks.record import DELIVERIES, WebhookRecord
+from command_bus.webhooks.record import BUSY, DELIVERIES, WebhookRecord
 from command_bus.webhooks.signing import signed_headers
 from command_bus.webhooks.store import WebhookStore
 
@@ -39,7 +39,6 @@ _LONGEST_WAIT: Final = 86_400.0
 _SHORTEST_WAIT: Final = 1.0
 _MOST_PUT_OFF: Final = 1_000
 _GONE: Final = 410
-_BUSY: Final = (429, 503)
 _log = logging.getLogger("command_bus.webhooks")
 
 
@@ -197,7 +196,7 @@ def _result_of(answer: Answer) -> str:
     """Return what became of a request that was answered, as `OutwardObserver.posted` has it."""
     if 200 <= answer.status < 300:
         return "delivered"
-    if answer.status in _BUSY and answer.retry_after is not None:
+    if answer.status in BUSY and answer.retry_after is not None:
         return "put_off"
     if 300 <= answer.status < 400:
         return "redirected"
@@ -213,7 +212,7 @@ def _decided(answer: Answer) -> int:
     """
     if 200 <= answer.status < 300:
         return answer.status
-    if answer.status in _BUSY and answer.retry_after is not None:
+    if answer.status in BUSY and answer.retry_after is not None:
         wait = min(max(answer.retry_after, _SHORTEST_WAIT), _LONGEST_WAIT)
         raise Snooze(wait, most=_MOST_PUT_OFF, reason=f"the receiver answered {answer.status}")
     if 300 <= answer.status < 400:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from command_bus.errors import MissingExtra
 from command_bus.webhooks.addresses import allowed_address
-from command_bus.webhooks.record import WebhookRecord
+from command_bus.webhooks.record import BUSY, WebhookRecord
 
 try:
     import httpx
@@ -35,7 +35,7 @@ class Answer:
 
     Attributes:
         status: Of HTTP.
-        retry_after: Seconds that it asks to wait; None if it asks for nothing.
+        retry_after: Seconds that it asks to wait, with 429 or 503; None if it asks for nothing.
     """
 
     status: int
@@ -89,7 +89,8 @@ class Poster:
                 await _read_some(response)
             finally:
                 await response.aclose()
-        return Answer(response.status_code, _seconds(response.headers.get("retry-after")))
+        status = response.status_code
+        return Answer(status, _seconds(response.headers.get("retry-after")) if status in BUSY else None)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -113,6 +114,6 @@ def _seconds(retry_after: Any) -> float | None:
         return float(retry_after)
     try:
         at = parsedate_to_datetime(retry_after)
-    except ValueError:
+        return max(0.0, ((at if at.tzinfo else at.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds())
+    except (ValueError, OverflowError):  # the latter: an offset of thousands of years
         return None
-    return max(0.0, ((at if at.tzinfo else at.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds())

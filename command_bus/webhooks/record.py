@@ -17,11 +17,13 @@ from command_bus.messages.policies import RetryPolicy
 from command_bus.transport.mailboxes import SCHEDULES
 from command_bus.webhooks.signing import checked_secret
 
-__all__ = ["DELIVERIES", "PumpState", "WebhookInfo", "WebhookRecord", "checked_name", "checked_record"]
+__all__ = ["BUSY", "DELIVERIES", "PumpState", "WebhookInfo", "WebhookRecord", "checked_name", "checked_record"]
 
 DELIVERIES: Final = "webhook"
 """The entity type of deliveries. What happens to them is never told to a webhook: it would never end."""
 
+BUSY: Final = (429, 503)
+"""Answers with which a receiver may ask to wait."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LONGEST_URL: Final = 2_000
 _LONGEST_TIMEOUT: Final = 60.0

@@ -167,6 +167,14 @@ async def test_a_receiver_that_asks_to_wait_is_left_alone_for_so_long(shop: Shop
     assert await _letters(shop, 0)(), "it used up no attempt"
 
 
+async def test_a_wait_that_is_none_undoes_no_delivery(shop: Shop) -> None:
+    await shop.put(retries=())
+    shop.receiver.answer = lambda _: answering(200, "Retry-After: Fri, 31 Dec 2025 23:59:59 +99999999999999999999")
+    async with shop.bus.worker():
+        assert await shop.hooks.test("crm") == 200
+    assert len(shop.receiver.got) == 1
+
+
 async def test_a_receiver_that_is_silent_or_drips_is_given_up_in_time(shop: Shop) -> None:
     await shop.put(timeout=0.3, retries=(0.01,))
     shop.receiver.answer = lambda request: 5.0 if "o-1" in request.body.decode() else answering(200, body=b"x" * 1000)

@@ -116,6 +116,17 @@ async def test_144_a_wrong_item_of_a_batch_sends_nothing(either: Client, bus: Co
     assert (await either.call("GetBalance", account_id=account)).json()["reply"] == 0
 
 
+async def test_144_a_query_in_a_batch_sends_nothing(either: Client, bus: CommandBus) -> None:
+    account = fresh()
+    good = {"name": "Deposit", "fields": {"account_id": account, "amount": 1}}
+    query = {"name": "GetBalance", "fields": {"account_id": account}}
+    answer = await either.ask("POST", "/commands", json={"commands": [good, query]})
+    assert (answer.status_code, answer.json()["code"], answer.json()["index"]) == (422, "invalid_command", 1)
+    assert answer.json()["errors"][0]["field"] == "commands.1.name"
+    await bus.wait_idle(10)
+    assert (await either.call("GetBalance", account_id=account)).json()["reply"] == 0
+
+
 @pytest.mark.parametrize("name", [PATH, "/commands"])
 async def test_145_a_body_that_is_too_large(bus: CommandBus, name: str) -> None:
     client = Client(gateway(bus, allow=allowed(), max_body=1000))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -224,6 +224,26 @@ async def test_progress_of_what_has_ended(app: Gateway, ops: Client) -> None:
         assert (await stream.message())["data"]["outcome"] == "completed"
 
 
+async def test_those_who_follow_a_command_share_one_reader(bus: CommandBus, ops: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, key, hold = gateway(bus, allow=allowed(), max_streams_each=50), fresh("key"), fresh("hold")
+    read: list[str] = []
+    follow = bus.commands.progress
+
+    def counted(command_id: str) -> Any:
+        read.append(command_id)
+        return follow(command_id)
+
+    monkeypatch.setattr(type(bus.commands), "progress", lambda _, command_id: counted(command_id))
+    await ops.ask("POST", "/commands/Held", json={"hold_id": hold}, headers={"Idempotency-Key": key})
+    async with AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(listening(app, f"/commands/{key}/progress")) for _ in range(20)]
+        async with listening(app, f"/commands/{key}/progress"):
+            pass  # one that goes leaves it to the others
+        assert await bus.cancel(key, running=True)
+        assert {(await stream.message())["data"]["outcome"] for stream in streams} == {"cancelled"}
+    assert (read, app.state.progress.commands, app.state.streams) == ([key], 0, 0)
+
+
 @pytest.mark.parametrize(
     ("path", "status", "advice"),
     [
@@ -245,12 +265,38 @@ async def test_154_a_stream_that_cannot_begin_is_a_problem(ops: Client, path: st
 
 async def test_154_too_many_streams_are_503(bus: CommandBus) -> None:
     app = gateway(bus, allow=allowed(), max_streams=2)
-    async with listening(app, "/events"):
+    async with listening(app, "/events", "hearer"):
         async with listening(app, "/events"):
             answer = await Client(app).ask("GET", "/events")
             assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "too_many_streams", "30")
         async with listening(app, "/events") as stream:
             assert stream.status == 200
+
+
+async def test_154_one_token_does_not_take_all_streams(bus: CommandBus) -> None:
+    app = gateway(bus, allow=allowed(), max_streams=8)
+    paths = []
+    for _ in range(3):
+        key = fresh("key")
+        await Client(app).ask("POST", "/commands/Held?delay=600", json={"hold_id": fresh()}, headers={"Idempotency-Key": key})
+        paths.append(f"/commands/{key}/progress")
+    async with listening(app, "/events"):
+        async with listening(app, paths[0]):
+            for path in (paths[1], "/events"):
+                answer = await Client(app).ask("GET", path)
+                assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (
+                    429,
+                    "too_many_streams",
+                    "30",
+                )
+            async with listening(app, paths[1], "looker") as stream:
+                assert stream.status == 200, "another token has its own"
+        async with listening(app, paths[2]) as stream:
+            assert stream.status == 200
+    assert (app.state.streams, app.state.streams_of.total()) == (0, 0)
+    app = gateway(bus, allow=allowed(), max_streams=8, max_streams_each=1)
+    async with listening(app, "/events"):
+        assert (await Client(app).ask("GET", "/events")).status_code == 429
 
 
 @pytest.mark.parametrize(
@@ -263,7 +309,7 @@ async def test_141_streams_want_their_right(app: Gateway, name: str, path: str) 
 
 async def test_a_thousand_clients_hear_the_same(bus: CommandBus) -> None:
     """On real sockets; half of them are cut, and those that stay hear all."""
-    app = gateway(bus, allow=allowed())
+    app = gateway(bus, allow=allowed(), max_streams_each=1000)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=1))
     serving = asyncio.create_task(server.serve())
     try:

@@ -33,11 +33,12 @@ AUTH = {"Authorization": f"Bearer {TOKENS['ops']}"}
 
 
 @asynccontextmanager
-async def served(url: str, namespace: str, folder: Path, *arguments: str) -> AsyncGenerator[str]:
-    """Yield the address of a served gateway, which then ends by Ctrl-C."""
+async def served(url: str, namespace: str, folder: Path, *arguments: str, limits: str = "pass") -> AsyncGenerator[str]:
+    """Yield the address of a served gateway, which then ends by Ctrl-C. `limits` changes those of `serving`."""
     file = folder / "tokens.toml"
     file.write_text(f'[ops]\ntoken = "{hash_token(TOKENS["ops"])}"\nrights = ["*"]\n')
-    command = [sys.executable, "-m", "command_bus", "serve", "--port", "0", "--tokens", str(file), "--url", url, "-n", namespace]
+    started = ["-c", f"from command_bus.integrations import serving; {limits}; from command_bus.cli import main; main()"]
+    command = [sys.executable, *started, "serve", "--port", "0", "--tokens", str(file), "--url", url, "-n", namespace]
     with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, cwd=ROOT) as program:
         try:
             assert program.stderr is not None
@@ -107,6 +108,36 @@ async def test_147_slow_and_cut_connections_hold_up_no_one(bus: CommandBus, tmp_
         async with asyncio.timeout(10), httpx.AsyncClient(base_url=url, headers=AUTH, trust_env=False) as client:
             while (await client.post("/commands/GetBalance", json={"account_id": account})).json()["reply"] != 3:
                 await asyncio.sleep(0.02)
+
+
+async def test_147_silent_connections_shut_out_no_one_for_long(bus: CommandBus, tmp_path: Path) -> None:
+    lowered = "serving.MOST_AT_ONCE, serving.HEAD_TIMEOUT = 20, 1"
+    async with served(bus.url, bus.settings.namespace, tmp_path, limits=lowered) as url:
+        host, port = url.removeprefix("http://").split(":")
+
+        async def asked(client: httpx.AsyncClient) -> int:
+            return (await client.get("/openapi.json", timeout=5)).status_code
+
+        async with httpx.AsyncClient(base_url=url, headers=AUTH, trust_env=False) as kept:
+            assert await asked(kept) == 200
+            silent = [await asyncio.open_connection(host, int(port)) for _ in range(30)]
+            silent[0][1].write(HEAD.encode())  # without its end
+            async with httpx.AsyncClient(base_url=url, headers=AUTH, trust_env=False) as other:
+                assert await asked(other) == 503
+            async with asyncio.timeout(8):
+                assert not any([await reader.read() for reader, _ in silent])
+            async with httpx.AsyncClient(base_url=url, headers=AUTH, trust_env=False) as other:
+                assert await asked(other) == 200
+            assert await asked(kept) == 200, "a connection that has asked is kept"
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"401" in await reader.readline()
+            writer.write(b"GET /openapi.js")  # the head of a second request, and no more of it
+            async with asyncio.timeout(8):
+                await reader.read()
+            silent.append((reader, writer))
+        for _, writer in silent:
+            writer.close()
 
 
 async def test_151_smuggled_headers_are_refused(bus: CommandBus, tmp_path: Path) -> None:

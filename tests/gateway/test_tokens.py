@@ -89,6 +89,23 @@ async def test_140_without_a_token_nothing_is_open(app: Gateway, path: str, auth
     assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
+@pytest.mark.parametrize("base", ["", "/api/bus"])
+async def test_a_probe_needs_no_token_and_no_name(bus: Any, base: str) -> None:
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    app = Starlette(routes=[Mount(base, gateway(bus, allow=allowed(), hosts=["bus.example"]))])
+    client = Client(app, "nobody", base="http://10.0.0.9:8088")
+    probe = await client.ask("GET", f"{base}/healthz")
+    assert (probe.status_code, probe.text, probe.headers["content-type"]) == (200, "live\n", "text/plain; charset=utf-8")
+    assert probe.headers["cache-control"] == "no-store"
+    assert (await client.ask("HEAD", f"{base}/healthz")).status_code == 200
+    for method, path in (("GET", "/healthz/"), ("GET", "/healthz/x"), ("POST", "/healthz"), ("GET", "/commands/healthz")):
+        assert (await client.ask(method, base + path)).status_code == 421
+        named = Client(app, "nobody", base="http://bus.example")
+        assert (await named.ask(method, base + path)).status_code == 401
+
+
 async def test_140_two_tokens_are_none(app: Gateway) -> None:
     header = ("Authorization", f"Bearer {TOKENS['ops']}")
     import httpx
@@ -133,8 +150,18 @@ async def test_142_tokens_that_are_none(grants: Any, advice: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"allow": None}, {"allow": {}}, {"max_body": 0}, {"max_batch": True}, {"max_wait": -1.0}, {"body_timeout": float("inf")}]
-)  # fmt: skip
+    "options",
+    [
+        {"allow": None},
+        {"allow": {}},
+        {"max_body": 0},
+        {"max_streams": "9"},
+        {"max_streams_each": 0},
+        {"max_batch": True},
+        {"max_wait": -1.0},
+        {"body_timeout": float("inf")},
+    ],
+)
 async def test_142_a_gateway_that_is_open_to_all_or_has_no_limits(bus: Any, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidSettings):
         gateway(bus, **{"allow": allowed(), **options})

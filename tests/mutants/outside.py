@@ -182,6 +182,27 @@ OUTSIDE = (
         "            pass\n",
         f"{_FOLLOWING}::test_events_come_as_they_happen",
     ),
+    Mutant(
+        "one token may have all streams",
+        "gateway/following.py",
+        "        if state.streams_of[holder] >= state.options.max_streams_each:\n",
+        "        if False:\n",
+        f"{_FOLLOWING}::test_154_one_token_does_not_take_all_streams",
+    ),
+    Mutant(
+        "each who follows a command reads by itself",
+        "gateway/progress_hub.py",
+        "        if course is None or course.ended:\n",
+        "        if True:\n",
+        f"{_FOLLOWING}::test_those_who_follow_a_command_share_one_reader",
+    ),
+    Mutant(
+        "silent connections are kept",
+        "integrations/serving.py",
+        "        super().connection_made(transport)\n        self._wait()\n",
+        "        super().connection_made(transport)\n",
+        "tests/gateway/test_served.py::test_147_silent_connections_shut_out_no_one_for_long",
+    ),
     # The dashboard.
     Mutant(
         "a form of another site is taken",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -14,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from scripts import chromium, debian, java, redis62, setup
+from scripts import chromium, debian, java, redis62, setup, typescript
 from scripts.setup import BASE, COMMANDS, SPARK, Part
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,7 +102,7 @@ def test_the_build_backend_is_locked() -> None:
         assert_answered(Requirement(text), pins(BASE))
 
 
-@pytest.mark.parametrize("script", ["setup.py", "java.py", "chromium.py", "debian.py", "pythons.py"])
+@pytest.mark.parametrize("script", ["setup.py", "java.py", "chromium.py", "typescript.py", "debian.py", "pythons.py"])
 def test_the_scripts_need_the_standard_library_only(script: str) -> None:
     tree = ast.parse((ROOT / "scripts" / script).read_text(encoding="utf-8"))
     plain = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
@@ -131,7 +132,7 @@ def fresh(tmp_path: Path) -> Path:
     for name in (
         "pyproject.toml",
         "constraints.txt",
-        *(f"scripts/{each}.py" for each in ("setup", "java", "chromium", "debian")),
+        *(f"scripts/{each}.py" for each in ("setup", "java", "chromium", "typescript", "debian")),
     ):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     return tmp_path / "scripts" / "setup.py"
@@ -164,6 +165,7 @@ class Machine:
     home: Path | None = None
     apt_brings: Path | None = None
     browser: Path | None = None
+    compiler: Path | None = None
     pypi_fails = False
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,9 +179,14 @@ class Machine:
         monkeypatch.setattr(redis62, "fetch", lambda _: None)
         monkeypatch.setattr(chromium, "find", lambda: self.browser)
         monkeypatch.setattr(chromium, "install", self.install_browser)
+        monkeypatch.setattr(typescript, "find", lambda: self.compiler)
+        monkeypatch.setattr(typescript, "install", self.install_compiler)
 
     def install_browser(self) -> None:
         self.browser = self.apt_brings
+
+    def install_compiler(self) -> None:
+        self.compiler = self.apt_brings
 
     def set_up(self, *parts: Part) -> None:
         if SPARK in parts and self.pypi_fails:
@@ -245,6 +252,18 @@ def test_all_tests_bring_a_browser_where_they_may(machine: Machine, capsys: pyte
     assert f"setup: {chromium.NONE}: installing Debian's, once\n" in capsys.readouterr().out
 
 
+def test_all_tests_bring_a_compiler_of_typescript_where_they_may(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.apt_brings = Path("/usr/bin/tsc")
+    assert machine.runs("test-all") == ALL
+    assert machine.compiler == machine.apt_brings
+    assert f"setup: {typescript.NONE}: installing Debian's, once\n" in capsys.readouterr().out
+
+
+def test_all_tests_do_without_a_compiler_of_typescript_and_say_so(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert machine.runs("test-all") == ALL
+    assert f"{typescript.NONE}: the tests of the TypeScript client are skipped" in capsys.readouterr().out
+
+
 def test_all_tests_do_without_a_browser_and_say_so(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     assert machine.runs("test-all") == ALL
     assert "the tests in a browser are skipped" in capsys.readouterr().out
@@ -264,3 +283,16 @@ def test_a_browser_is_found_by_either_name(name: str, tmp_path: Path, monkeypatc
     (tmp_path / name).write_text("#!/bin/sh\n")
     (tmp_path / name).chmod(0o755)
     assert chromium.find() == tmp_path / name
+
+
+def test_ci_runs_slow_tests_of_the_browser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `make test` gets from it beats that command's own `-m "not slow"`."""
+    (given,) = re.findall(r'^browser="(.*)"$', (ROOT / ".ci/run").read_text(encoding="utf-8"), re.MULTILINE)
+    ran: list[list[str]] = []
+    monkeypatch.setattr(setup, "run_tests", ran.append)
+    setup.test(shlex.split(given))
+    command = [sys.executable, "-m", "pytest", *ran[0], "-n", "0", "-q", "--collect-only"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    names = set(re.findall(r"test_browser\.py::(\w+)", found))
+    assert {"test_hostile_texts_do_nothing", "test_pages_are_accessible_and_fit"} < names
+    assert "test_the_parked_entity_is_repaired_and_its_line_flows" not in names, "that runs anyway"

@@ -273,7 +273,7 @@ class History:
         return sha256("\n".join(told).encode()).hexdigest()[:16]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_clock"}
+        return {name: value for name, value in vars(self).items() if name not in ("_clock", "limits")}
 
     def timeline(self, entity: str) -> list[str]:
         """Return all records of an entity in order, with the faults of all entities."""

@@ -100,7 +100,19 @@ def test_how_long_a_receiver_asks_to_wait() -> None:
     assert 50 < (_seconds(format_datetime(soon, usegmt=True)) or 0) <= 60
     assert _seconds("120") == 120
     assert _seconds("Wed, 21 Oct 2015 07:28:00 GMT") == 0
-    for nothing in (None, "", "soon", "-1", "1.5", "9" * 400, "\u0661"):
+    far = "Fri, 31 Dec 2025 23:59:59 +99999999999999999999"
+    for nothing in (
+        None,
+        "",
+        "soon",
+        "-1",
+        "1.5",
+        "9" * 400,
+        "\u0661",
+        far,
+        far.replace("+", "-"),
+        "Fri, 31 Dec 9999 23:59:59 +99999",
+    ):
         assert _seconds(nothing) is None
 
 

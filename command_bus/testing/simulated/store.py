@@ -7,9 +7,10 @@ functions of the store and their arguments as bytes, found by name in `COMMANDS`
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from command_bus.testing.simulated.patterns import matching
 
 __all__ = ["COMMANDS", "Args", "ReplyError", "Store", "command", "number"]
 
@@ -151,23 +152,7 @@ def pttl(store: Store, args: Args) -> Any:
 
 @command
 def scan(store: Store, args: Args) -> Any:
-    matches = _matching(args[1:])
-    return [b"0", [key for key in store.names() if matches(key)]]
-
-
-def _matching(options: Args) -> Callable[[bytes], object]:
-    """Return what says whether a name matches the pattern of a scan: that of `MATCH`, else any."""
-    names = [option.upper() for option in options[::2]]
-    pattern = options[2 * names.index(b"MATCH") + 1] if b"MATCH" in names else b"*"
-    parts = re.findall(rb"\\.|\[(?:\\.|[^\]])*\]|.", pattern, re.DOTALL)
-    return re.compile(b"".join(map(_as_regex, parts)), re.DOTALL).fullmatch
-
-
-def _as_regex(part: bytes) -> bytes:
-    """Return a part of a pattern of Redis as a regular expression has it."""
-    if part in (b"*", b"?"):
-        return b".*" if part == b"*" else b"."
-    return part if len(part) > 2 else re.escape(part[-1:])
+    return [b"0", [*filter(matching(args[1:]), store.names())]]
 
 
 @command
@@ -229,8 +214,7 @@ def hsetnx(store: Store, args: Args) -> Any:
 
 @command
 def hget(store: Store, args: Args) -> Any:
-    table = store.get(args[0], dict)
-    return table.get(args[1]) if table else None
+    return (store.get(args[0], dict) or {}).get(args[1])
 
 
 @command
@@ -251,7 +235,7 @@ def hkeys(store: Store, args: Args) -> Any:
 
 @command
 def hscan(store: Store, args: Args) -> Any:
-    matches = _matching(args[2:])
+    matches = matching(args[2:])
     return [b"0", [part for name, value in (store.get(args[0], dict) or {}).items() if matches(name) for part in (name, value)]]
 
 

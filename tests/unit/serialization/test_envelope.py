@@ -172,7 +172,6 @@ def test_options_travel_behind_the_headers(sign: Sign | None, headers: dict[str,
 
 
 @pytest.mark.usefixtures("numbers")
-@pytest.mark.usefixtures("numbers")
 @pytest.mark.parametrize("sign", [None, lambda _: b"signature"], ids=["plain", "signed"])
 def test_what_had_options_is_packed_without_them(sign: Sign | None) -> None:
     """As a firing of a schedule whose class has a unique key, or an edited command that is small now."""
@@ -181,6 +180,7 @@ def test_what_had_options_is_packed_without_them(sign: Sign | None) -> None:
     assert (found.options, found.flags & OPTIONS) == (None, 0)
 
 
+@pytest.mark.usefixtures("numbers")
 def test_an_option_that_is_not_known_makes_it_a_later_version() -> None:
     with pytest.raises(UnsupportedVersion, match="unknown options 'later', of a later release") as caught:
         unpack_envelope(pack_envelope(replace(PLAIN, inbox="inbox", options={"n": 5, "later": 1})))
