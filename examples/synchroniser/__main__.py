@@ -23,8 +23,8 @@ _OUT = Path(__file__).parent / "out"
 
 def _options(words: list[str] | None) -> Options:
     parser = argparse.ArgumentParser(prog="python -m examples.synchroniser", description=__doc__)
-    parser.add_argument("--shops", type=int, default=20, metavar="N", help="shops to import (default: %(default)s)")
-    parser.add_argument("--pages", type=int, default=30, metavar="N", help="pages of each shop (default: %(default)s)")
+    parser.add_argument("--shops", type=int, default=200, metavar="N", help="shops to import (default: %(default)s)")
+    parser.add_argument("--pages", type=int, default=3, metavar="N", help="pages of each shop (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=3, metavar="N", help="worker processes (default: %(default)s)")
     parser.add_argument("--period", type=float, default=1.5, metavar="S", help="seconds between two kills (default: %(default)s)")
     parser.add_argument("--url", help="the server (default: COMMAND_BUS_URL, REDIS_URL, else an embedded one)")

@@ -18,6 +18,10 @@ from examples.synchroniser.partner import Partner
 __all__ = ["Sent", "checks"]
 
 
+_SOON = 1000
+"""Milliseconds in which a refund is paid, though the shops that wait for the partner take several seconds for one turn of each."""
+
+
 @dataclass(slots=True)
 class Sent:
     """The commands that were sent.
@@ -67,15 +71,11 @@ def _partner(partner: Partner) -> list[Check]:
 
 def _refunds(books: Books, partner: Partner, sent: Sent) -> list[Check]:
     done: dict[Any, Any] = dict(books.rows("SELECT order_id, MIN(at) FROM refunded GROUP BY order_id"))
-    ((last_page,),) = books.rows("SELECT MAX(at) FROM synced")
     waits = [done[order] - at for order, at in sent.refunds.items()]
-    import_took = float(str(last_page)) - min(sent.refunds.values())
     return [
         equal("the refunds", "orders refunded", len(done), len(sent.refunds)),
         equal("the refunds", "paid more than once", sum(times != 1 for times in partner.paid.values()), 0),
-        within(
-            "the refunds", "ms until one was paid, in the median", int(median(waits) * 1000), most=int(import_took * 1000 / 4)
-        ),
+        within("the refunds", "ms until one was paid, in the median, beside the imports", int(median(waits) * 1000), most=_SOON),
     ]
 
 

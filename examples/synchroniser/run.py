@@ -42,8 +42,8 @@ class Options:
         out: The folder for the books and logs.
     """
 
-    shops: int = 20
-    pages: int = 30
+    shops: int = 200
+    pages: int = 3
     refunds: int = 60
     products: int = 10
     edits: int = 300

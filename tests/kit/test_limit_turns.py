@@ -132,6 +132,19 @@ async def test_many_tenants_take_turns(run: Run) -> None:
     assert len(counted) == 11
 
 
+async def test_a_tenant_that_comes_later_does_not_catch_up(run: Run) -> None:
+    async with run.bus() as bus:
+        for number in range(200):
+            await bus.dispatch(Import(account=f"b-{number}", owner="big"))
+        await bus.advance(100)
+        begun = len(run.ran)
+        for number in range(60):
+            await bus.dispatch(Import(account=f"s-{number}", owner="small"))
+        await bus.advance(42)
+    counted = Counter(run.ran[begun + 2 : begun + 42])
+    assert 18 <= counted["big"] <= 22
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 async def test_an_urgent_command_moves_its_waiting_entity_forward(run: Run, shards: int) -> None:
     async with run.bus(shards=shards) as bus:

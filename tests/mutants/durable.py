@@ -155,8 +155,8 @@ DURABLE = (
     Mutant(
         "what was suspended stands behind those that wait for a token",
         f"{_LUA}/shared/limit_queues.lua",
-        "(is_lent and 10 or is_paid and 4 or 1))",
-        "(is_lent and 10 or 1))",
+        "is_lent and '0' or is_paid and '1' or flow",
+        "is_lent and '0' or flow",
         f"{_LIMITS}::test_it_waits_for_a_place_before_those_that_have_not_begun",
     ),
     Mutant(
@@ -169,7 +169,7 @@ DURABLE = (
     Mutant(
         "a worker does not learn that a command has its token",
         f"{_LUA}/advance/3a_states.lua",
-        "body_of('', head[2]), is_paid(parts, head) and '1' or nil}",
+        "body_of('', head[2]), is_paid(parts, head) and '1' or (flow and '') or nil, flow}",
         "body_of('', head[2])}",
         f"{_LIMITS}::test_a_worker_that_has_to_ask_asks_for_no_token",
     ),

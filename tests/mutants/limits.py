@@ -11,6 +11,7 @@ _LIMITS, _SCRIPT = f"{_LUA}/shared/limits.lua", f"{_LUA}/limits.lua"
 _STEPS, _BUS = "tests/conformance/test_limit_steps.py", "tests/conformance/test_limits.py"
 _CALLS = "tests/conformance/test_limit_calls.py"
 _SWEEPS = "tests/conformance/test_limit_sweeps.py"
+_TURNS = "tests/kit/test_limit_turns.py"
 _PASSES, _FETCH = f"{_LUA}/shared/limit_passes.lua", f"{_LUA}/fetch.lua"
 _FETCHES = "tests/conformance/test_limit_fetches.py"
 
@@ -261,8 +262,8 @@ LIMITS = (
     Mutant(
         "a called command waits behind those that wait for its caller's place",
         f"{_LUA}/shared/limit_queues.lua",
-        "limits.micros_since(since) / (is_lent and 10 or is_paid and 4 or 1)",
-        "limits.micros_since(since) / (is_paid and 4 or 1)",
+        "local rank = is_lent and '0' or is_paid",
+        "local rank = is_paid",
         f"{_CALLS}::test_a_called_command_takes_its_token_all_the_same",
     ),
     Mutant(
@@ -352,8 +353,50 @@ LIMITS = (
     Mutant(
         "a sweep writes buckets that are not full",
         "transport/redis/limits/waking.py",
-        "if _is_full(value, now_us)]",
-        "if value]",
+        'name[:1] == b"b" and _is_full(value, now_us)]',
+        'name[:1] == b"b"]',
         f"{_SWEEPS}::test_a_sweep_asks_no_script_where_nothing_is_over",
+    ),
+    Mutant(
+        "a queue of a limit knows no classes",
+        f"{_LUA}/shared/limit_queues.lua",
+        "    local flow = string.match(keyed or '', '\\t~flow=([012][^\\t]*)') or kept[2] and '1'\n",
+        "    local flow = kept[2] and '1'\n",
+        f"{_TURNS}::test_an_urgent_entity_goes_before_those_that_wait",
+    ),
+    Mutant(
+        "a worker does not tell the first shard what waits",
+        "worker/limit_keys.py",
+        ' + (f"\\t~flow={asked.flow}" if asked.flow else "")\n',
+        "\n",
+        f"{_TURNS}::test_an_urgent_entity_goes_before_those_that_wait",
+    ),
+    Mutant(
+        "low ones starve in the queue of a limit",
+        f"{_LUA}/shared/limit_turns.lua",
+        "(turns and turns.used[class] < turns.used[chosen])",
+        "false",
+        f"{_TURNS}::test_classes_share_a_rate_by_their_weights",
+    ),
+    Mutant(
+        "weights do not count in the queue of a limit",
+        f"{_LUA}/shared/limit_queues.lua",
+        "number + math.max(1, TURN / weight)",
+        "number + TURN",
+        f"{_TURNS}::test_tenants_share_a_rate_by_their_weights",
+    ),
+    Mutant(
+        "a tenant that comes later catches up in the queue of a limit",
+        f"{_LUA}/shared/limit_turns.lua",
+        "  turns.virtual[class] = math.max(turns.virtual[class], number)\n",
+        "",
+        f"{_TURNS}::test_a_tenant_that_comes_later_does_not_catch_up",
+    ),
+    Mutant(
+        "an urgent command leaves its entity in the queue of a limit where it is",
+        f"{_LUA}/shared/line.lua",
+        "    if attempt and class < '2' then\n",
+        "    if false then\n",
+        f"{_TURNS}::test_an_urgent_command_moves_its_waiting_entity_forward",
     ),
 )

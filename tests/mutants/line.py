@@ -127,16 +127,16 @@ LINE = (
     ),
     Mutant(
         "an entity stays high when its urgent command has run",
-        _SHARED,
+        f"{_LUA}/shared/line_flow.lua",
         "    return not head or bound == head or is_behind(bound, head)\n",
         "    return true\n",
         f"{_TEST}::test_an_urgent_command_lifts_its_entity_until_it_has_run",
     ),
     Mutant(
         "low commands behind normal ones stay normal",
-        _SHARED,
-        "    if sub(bound, 1, 1) == '<' then return not head or is_behind(sub(bound, 2), head) end\n",
-        "    if sub(bound, 1, 1) == '<' then return true end\n",
+        f"{_LUA}/shared/line_flow.lua",
+        "    if string.byte(bound) == 60 then return not head or is_behind(string.sub(bound, 2), head) end\n",
+        "    if string.byte(bound) == 60 then return true end\n",
         f"{_TEST}::test_low_ones_behind_normal_ones_are_low_once_those_have_run",
     ),
     Mutant(
@@ -268,7 +268,7 @@ LINE = (
     Mutant(
         "a firing lifts nothing that waits",
         f"{_LUA}/shared/place.lua",
-        "call('HSET', active, name, queue_up.noted(lined_up, name, flow, added))",
+        "call('HSET', active, name, queue_up.noted(lined_up, name, flow, added, box))",
         "true",
         f"{_OTHERS}::test_a_firing_waits_in_the_line_and_lifts_what_waits_there",
     ),
