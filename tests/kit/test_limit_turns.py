@@ -35,7 +35,7 @@ class Run:
 
         @self.registry.handles(Sync)
         async def sync(command: Sync) -> None:
-            self.ran.append(command.shop)
+            self.ran.append(str(command.shop))
 
         @self.registry.handles(Import)
         async def imported(command: Import) -> None:
@@ -43,7 +43,7 @@ class Run:
 
         @self.registry.handles(Work)
         async def work(command: Work) -> None:
-            self.ran.append(command.job)
+            self.ran.append(str(command.job))
 
     def bus(self, limit: Limit = RATE, **options: Any) -> TestBus:
         settings = BusSettings(url="redis://unused", limits=(limit,), **options)
