@@ -56,6 +56,12 @@ LINE = (
         f"{_TEST}::test_tenants_share_by_weight_and_one_alone_gets_all",
     ),
     Mutant(
+        "weights are not read, for the simulator",
+        _TURNS,
+        "    return math.max(1, math.floor(TURN / weights[tenant] + 0.5))\n",
+        "    return TURN\n",
+    ),
+    Mutant(
         "the weights of many tenants are not read",
         _TURNS,
         "weights[tenants[i]] = tonumber(weight or 1) or 1",

@@ -15,13 +15,14 @@ from tests.simulation.follow_up_rules import follow_ups
 from tests.simulation.history import Execution, History, Sent, of_commands
 from tests.simulation.put_off_rules import given_up, put_off
 from tests.simulation.schedule_rules import firings, removed_schedules
+from tests.simulation.share_rules import shares
 from tests.simulation.time_rules import standstill, starved
 from tests.simulation.unique_rules import after_the_last_trigger
 
 __all__ = ["RULES", "check"]
 
 Broken = Iterator[tuple[str, str]]
-ATTEMPTS = {"work": 3, "shared": 3, "once": 1, "park": 2, "order": 3, "sync": 3, "fold": 50}
+ATTEMPTS = {"work": 3, "shared": 3, "weighed": 3, "once": 1, "park": 2, "order": 3, "sync": 3, "fold": 50}
 TOLERANCE = 2.0
 """Seconds after the end of its lease in which a handler must have been cancelled: the keeper looks every second, and waits for answers."""
 RULES: list[Callable[[History], Broken]] = []
@@ -496,4 +497,16 @@ def drained(history: History) -> Broken:
         yield "", f"left on the server: {name}"
 
 
-RULES += [durable, ends, follow_ups, put_off, given_up, firings, removed_schedules, starved, standstill, after_the_last_trigger]
+RULES += [
+    durable,
+    ends,
+    follow_ups,
+    put_off,
+    given_up,
+    firings,
+    removed_schedules,
+    starved,
+    standstill,
+    after_the_last_trigger,
+    shares,
+]

@@ -23,7 +23,7 @@ class Sent:
     id: str
     entity: str
     kind: str
-    """work, once, park, order, sync, fold"""
+    """work, once, park, order, sync, fold, shared, weighed"""
     how: str
     """dispatch, call, batch, delayed, unique, follow-up"""
     process: str

@@ -9,12 +9,12 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from command_bus import CommandBus, Envelope
+from command_bus import CommandBus, CommandBusError, Envelope
 from command_bus.transport.redis.keys import KeySpace
 from tests.simulation.history import Sent
-from tests.simulation.workload import KINDS, Plan
+from tests.simulation.workload import KINDS, Plan, Weighed
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
@@ -24,6 +24,8 @@ __all__ = ["SCRIPTED_LOADS", "ScriptedLoads", "scripted_load_of"]
 SLACK = 0.5
 """Seconds for requests on their way, and for a shard that was idle to be looked at again."""
 _SHARE = 0.25
+_OF_EACH = 60
+"""Entities of each tenant that shares."""
 
 
 def scripted_load_of(seed: int) -> str:
@@ -79,6 +81,23 @@ class ScriptedLoads:
             await self._ask([self._sent(next(names), Plan(0.02, "return"), kind="sync", within=2 + 2 * SLACK)])
             await asyncio.sleep(self._random.uniform(0.0, 0.2))
 
+    async def shares(self) -> None:
+        """Let two tenants with weights of 3 and 1 wait, each with more entities than there are slots."""
+        await self._retry(lambda: self._bus.fairness.put("big", weight=3))
+        names = [itertools.islice(self._names(tenant, 0), _OF_EACH) for tenant in ("big", "small")]
+        batch = [name for pair in zip(*names, strict=True) for name in pair]
+        await self._ask([self._sent(name, Plan(0.05, "return"), kind="weighed") for name in batch])
+
+    @staticmethod
+    async def _retry(ask: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            try:
+                await ask()
+            except CommandBusError:
+                await asyncio.sleep(0.2)
+            else:
+                return
+
     def _names(self, word: str, shard: int, *, others: bool = False) -> Iterator[str]:
         """Return entities of a shard, or of the others (if there are any)."""
         for number in itertools.count():
@@ -96,12 +115,16 @@ class ScriptedLoads:
         now = self._simulation.loop.time
         for position, sent in enumerate(batch):
             sent.invoked, sent.position, sent.batch = now(), position, self._counter
-        result = await self._bus.dispatch_batch(
-            [Envelope(KINDS[sent.kind](item=sent.entity, tag=sent.id), command_id=sent.id) for sent in batch]
-        )
+        result = await self._bus.dispatch_batch([Envelope(_command(sent), command_id=sent.id) for sent in batch])
         for sent, outcome in zip(batch, result.outcomes, strict=True):
             sent.admissions.append(outcome.status)
             sent.acked = now()
+
+
+def _command(sent: Sent) -> Any:
+    if sent.kind == "weighed":
+        return Weighed(item=sent.entity, tag=sent.id, tenant=sent.entity.rstrip("0123456789"))
+    return KINDS[sent.kind](item=sent.entity, tag=sent.id)
 
 
 SCRIPTED_LOADS: dict[str, Callable[[ScriptedLoads], Awaitable[None]]] = {
@@ -109,4 +132,5 @@ SCRIPTED_LOADS: dict[str, Callable[[ScriptedLoads], Awaitable[None]]] = {
     "orders": ScriptedLoads.orders,
     "ends": ScriptedLoads.ends,
     "threads": ScriptedLoads.threads,
+    "shares": ScriptedLoads.shares,
 }

@@ -329,6 +329,13 @@ def ended_and_not_found(history: History) -> None:
     history.ends[0] = history.ends[0]._replace(is_found=False)
 
 
+def shared_evenly(history: History) -> None:
+    for number in range(40):
+        name = f"scene.{number}"
+        sent(history, name, 1010.0, kind="weighed").entity = f"{'big' if number % 2 else 'small'}{number}"
+        ran(history, name, 1011.0 + number, 1011.5 + number).entity = history.sent[name].entity
+
+
 BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "order": [out_of_order],
     "due": [too_soon],
@@ -362,6 +369,7 @@ BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "firings": [tick_fired_twice, ticks_out_of_order],
     "removed_schedules": [fired_after_its_removal],
     "durable": DURABLE_BREAKAGES,
+    "shares": [shared_evenly],
     "drained": [stuck, left_behind, wrong_depth],
 }
 

@@ -80,6 +80,14 @@ class Shared(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RETRY
     tag: str
 
 
+class Weighed(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RETRY), fair_by="tenant"):
+    """A command of one of two tenants that have weights."""
+
+    item: EntityId
+    tag: str
+    tenant: str
+
+
 KINDS: dict[str, Any] = {
     "shared": Shared, "work": Work, "once": Once, "park": Parking, "order": Order, "sync": Threaded, "fold": Folded
 }  # fmt: skip
@@ -221,6 +229,11 @@ async def folded(command: Folded, context: CommandContext) -> int:
 
 @REGISTRY.handles(Shared)
 async def shared(command: Shared, context: CommandContext) -> int:
+    return await _handle(command, context)
+
+
+@REGISTRY.handles(Weighed)
+async def weighed(command: Weighed, context: CommandContext) -> int:
     return await _handle(command, context)
 
 
