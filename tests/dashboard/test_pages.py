@@ -19,6 +19,8 @@ from command_bus.dashboard import dashboard
 from command_bus.dashboard.app import PAGES
 from command_bus.dashboard.guard import HEADERS
 from command_bus.dashboard.options import trace_link_of
+from command_bus.dashboard.pages import entities, standing
+from command_bus.transport.redis.admin import standing_groups
 from command_bus.transport.redis.connection.pipe import Pipe
 from tests.dashboard.conftest import Browser, inputs, told, users_by_header
 from tests.dashboard.troubled_shop import Deposit, Shop
@@ -327,3 +329,28 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
 async def test_a_page_waits_for_the_server_five_times_at_most(vera: Browser, rounds: Rounds, path: str) -> None:
     await rounds.during(vera.page(path))
     assert 1 <= rounds.rounds <= MOST_ROUNDS, (rounds.rounds, rounds.requests)
+
+
+async def test_what_was_not_looked_at_is_not_said_to_be_nothing(
+    troubled: tuple[CommandBus, Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, _ = troubled
+    for number in range(120):
+        await bus.dispatch(Deposit(account_id=f"delayed-{number}", amount=1), delay=60, command_id=f"behind-{number}")
+    browser = Browser(dashboard(bus, users=users_by_header()), "vera")
+    text = told(await browser.page("/?state=retrying"))
+    assert "parcel:p-88" in text
+    assert "at least" not in text
+    monkeypatch.setattr(standing_groups, "_FIRST", 10)
+    monkeypatch.setattr(standing_groups, "_MOST", 20)
+    monkeypatch.setattr(standing, "_LIMIT", 10)
+    monkeypatch.setattr(entities, "_IN_A_STATE", 10)
+    browser = Browser(dashboard(bus, users=users_by_header()), "vera")
+    text = told(await browser.page("/?state=retrying"))
+    assert "at least ≥ 0 retrying" in text
+    assert "Nothing of what was looked at is retrying. There is more." in text
+    assert "No entity with work was found among those that were looked at." in told(
+        await browser.page("/entities?state=retrying")
+    )
+    for number in range(120):
+        await bus.commands.cancel(f"behind-{number}")
