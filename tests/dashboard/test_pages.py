@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Coroutine
 from contextvars import ContextVar
@@ -23,7 +24,7 @@ from command_bus.dashboard.pages import entities, standing
 from command_bus.transport.redis.admin import standing_groups
 from command_bus.transport.redis.connection.pipe import Pipe
 from tests.dashboard.conftest import Browser, inputs, told, users_by_header
-from tests.dashboard.troubled_shop import Deposit, Shop
+from tests.dashboard.troubled_shop import Charge, Deposit, Shop, until
 
 pytestmark = [pytest.mark.server, pytest.mark.asyncio(loop_scope="module")]
 
@@ -354,3 +355,31 @@ async def test_what_was_not_looked_at_is_not_said_to_be_nothing(
     )
     for number in range(120):
         await bus.commands.cancel(f"behind-{number}")
+
+
+async def test_a_masked_value_of_several_lines_is_masked_where_an_error_has_one(
+    troubled: tuple[CommandBus, Shop], vera: Browser
+) -> None:
+    bus, _ = troubled
+    await bus.dispatch(Charge(order_id="o-lines", cents=1, card="422\n4333 1111"))
+
+    async def is_parked() -> bool:
+        return bool((await bus.dead_letters.page(entity_id="o-lines")).letters)
+
+    await until(is_parked)
+    for path in ("/?state=parked", "/letters?id=o-lines", "/entity?type=order&id=o-lines"):
+        page = await vera.page(path)
+        assert "o-lines" in page
+        assert not re.search("card 422|4333", page), path
+    await bus.dead_letters.purge(entity_id="o-lines")
+
+
+async def test_an_edit_that_moves_a_mask_is_shown_again(troubled: tuple[CommandBus, Shop], otto: Browser) -> None:
+    page = await otto.page("/letters?name=Charge")
+    letter = re.findall(r"/letter\?id=([0-9-]+)", page)[0]
+    form = inputs(await otto.page(f"/act?act=letter.edit&id={letter}"))
+    moved = json.dumps({**json.loads(form["payload"]), "shop": "••••••"})
+    refused = await otto.post("/act", {**form, "why": "test", "payload": moved})
+    assert refused.status_code == 400
+    assert "shop has ••••••, which stands for a masked value, but not in its place" in told(refused.text)
+    assert inputs(refused.text)["payload"] == moved

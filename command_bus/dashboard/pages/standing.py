@@ -38,9 +38,10 @@ def letter_error(visit: Visit, letter: DeadLetter | None) -> str:
     if letter is None:
         return ""
     kind = letter.error_type.rpartition(".")[2]
-    message = letter.error_message.strip().partition("\n")[0]
+    message = letter.error_message
     if visit.state.masking.is_used:  # else its payload need not be read
         message = visit.state.masking.text(letter.name, letter.payload, message)
+    message = message.strip().partition("\n")[0]  # a masked value may have more than a line
     return f"{kind}: {message}" if kind else message or letter.reason
 
 
