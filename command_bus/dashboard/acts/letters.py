@@ -58,7 +58,20 @@ async def _plan_edit(visit: Visit, fields: Fields) -> Plan:
     says = (
         "1 command runs again under its old id with these fields. Its entity stays the same. A worker's schema checks them first."
     )
-    return Plan(_named(letter), says, _back(visit, letter), {"id": letter.id}, (payload,), details="edited", nothing=nothing)
+    return Plan(_named(letter), says, _back(visit, letter), {"id": letter.id}, (payload,), details=_changes(shown, fields["payload"]), nothing=nothing)
+
+
+def _changes(shown: str, given: str) -> str:
+    """Return the names of the fields that an edit changes, for the audit log; never a value."""
+    try:
+        before, after = json.loads(shown or "{}"), json.loads(given or "{}")
+    except (ValueError, RecursionError):
+        return "edited"
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return "edited"
+    texts = [{name: json.dumps(each, sort_keys=True) for name, each in payload.items()} for payload in (before, after)]
+    names = [name for name in {**before, **after} if texts[0].get(name) != texts[1].get(name)]
+    return f"edited: {', '.join(names)}" if names else "nothing was edited"
 
 
 async def _edit(visit: Visit, fields: Fields) -> str:
