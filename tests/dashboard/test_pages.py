@@ -20,7 +20,7 @@ from command_bus.dashboard import dashboard
 from command_bus.dashboard.app import PAGES
 from command_bus.dashboard.guard import HEADERS
 from command_bus.dashboard.options import trace_link_of
-from command_bus.dashboard.pages import entities, standing
+from command_bus.dashboard.pages import entities, schedules, standing
 from command_bus.transport.redis.admin import standing_groups
 from command_bus.transport.redis.connection.pipe import Pipe
 from tests.dashboard.conftest import Browser, inputs, told, users_by_header
@@ -383,3 +383,15 @@ async def test_an_edit_that_moves_a_mask_is_shown_again(troubled: tuple[CommandB
     assert refused.status_code == 400
     assert "shop has ••••••, which stands for a masked value, but not in its place" in told(refused.text)
     assert inputs(refused.text)["payload"] == moved
+
+
+async def test_a_filter_of_schedules_says_what_it_did_not_read(
+    troubled: tuple[CommandBus, Shop], vera: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "No schedule matches." in told(await vera.page("/schedules?q=nothing"))
+    assert "1 match " in told(await vera.page("/schedules?q=nightly"))
+    monkeypatch.setattr(schedules, "_MOST", 1)
+    browser = Browser(dashboard(troubled[0], users=users_by_header()), "vera")
+    text = told(await browser.page("/schedules?q=nothing"))
+    assert "No schedule matches of the first 1 that were read. There are more" in text
+    assert "0 match, of 1 that were read; there are more" in text

@@ -58,7 +58,15 @@ async def _plan_edit(visit: Visit, fields: Fields) -> Plan:
     says = (
         "1 command runs again under its old id with these fields. Its entity stays the same. A worker's schema checks them first."
     )
-    return Plan(_named(letter), says, _back(visit, letter), {"id": letter.id}, (payload,), details=_changes(shown, fields["payload"]), nothing=nothing)
+    return Plan(
+        _named(letter),
+        says,
+        _back(visit, letter),
+        {"id": letter.id},
+        (payload,),
+        details=_changes(shown, fields["payload"]),
+        nothing=nothing,
+    )
 
 
 def _changes(shown: str, given: str) -> str:
@@ -124,7 +132,7 @@ async def _plan_many(visit: Visit, fields: Fields, what: str, *, grave: bool = F
     """Return the dry run: which letters there are now. What is dead-lettered later is left alone."""
     chosen = await chosen_letters(visit, fields)
     number = f"{len(chosen.letters):,}"
-    keeps = {name: fields[name] for name in FILTERS} | {"asked": str(chosen.newest_ms), "from": str(chosen.oldest_ms)}
+    keeps = {name: fields[name] for name in FILTERS} | chosen.bounds()
     filters = ", ".join(f"{name} {fields[name]}" for name in FILTERS if fields[name]) or "no filter"
     return Plan(
         f"{number} dead letters ({filters})",
@@ -135,6 +143,9 @@ async def _plan_many(visit: Visit, fields: Fields, what: str, *, grave: bool = F
         counts=chosen.counts(),
         details=filters,
         nothing=chosen.nothing(),
+        further=""
+        if chosen.cursor is None
+        else visit.url("/act", **{**keeps, "act": fields["act"], "asked": chosen.cursor, "from": ""}),
     )
 
 
