@@ -244,6 +244,27 @@ OUTSIDE = (
         "                if False\n",
         f"{_PARTS}::test_an_edited_payload_keeps_what_was_not_changed",
     ),
+    Mutant(
+        "a mask that was moved is sent",
+        "dashboard/masking.py",
+        "        if held := _mask_in(after, place):\n            raise _not_restored(held)\n        return after\n",
+        "        return after\n",
+        f"{_PARTS}::test_a_mask_that_stands_for_no_value_is_refused",
+    ),
+    Mutant(
+        "letters that were not counted are changed",
+        "dashboard/acts/chosen_letters.py",
+        "if one.place >= first]\n",
+        "if one.place]\n",
+        "tests/dashboard/test_bulk.py::test_only_what_was_counted_is_changed",
+    ),
+    Mutant(
+        "a failure ends the pulse",
+        "dashboard/pulse.py",
+        "        except Exception as error:  # noqa: BLE001 - whatever it is, the next beat may be well\n",
+        "        except ZeroDivisionError as error:\n",
+        "tests/dashboard/test_live.py::test_a_failure_does_not_end_the_pulse",
+    ),
     # Webhooks.
     Mutant(
         "a webhook reaches private addresses by a name",
