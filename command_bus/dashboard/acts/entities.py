@@ -174,7 +174,15 @@ async def _plan_many(visit: Visit, fields: Fields, says: str, *inputs: Input) ->
     whole = f"The bus holds {stats.depth:,} commands of {stats.entities:,} entities"
     typed = fields["type"] or visit.bus.settings.namespace
     text = f"{says} {whole}{', of all types together' if fields['type'] else ''}."
-    return Plan(label, text, visit.url("/"), {"type": fields["type"]}, inputs, typed, details=f"{stats.depth:,} held in all{_length(fields)}")
+    return Plan(
+        label,
+        text,
+        visit.url("/"),
+        {"type": fields["type"]},
+        inputs,
+        typed,
+        details=f"{stats.depth:,} held in all{_length(fields)}",
+    )
 
 
 async def _plan_pause_many(visit: Visit, fields: Fields) -> Plan:
