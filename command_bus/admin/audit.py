@@ -5,6 +5,7 @@ The dashboard writes it; a program of your own may, too. It is kept on the serve
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from command_bus.clock import time_of
@@ -34,7 +35,7 @@ class AuditEntry:
         why: The reason that they gave.
         outcome: What came of it; empty for an entry that announces an act.
         ref: Of an outcome the id of the entry that announced the act, else empty.
-        details: More of it: counts, filters.
+        details: More of it: counts, filters, numbers that were put.
     """
 
     id: str
@@ -64,6 +65,20 @@ class AuditPage:
 
     entries: tuple[AuditEntry, ...]
     cursor: str | None
+
+    def acts(self, ended: Collection[str] = ()) -> tuple[AuditEntry, ...]:
+        """Return each act once: what announced one is left out if its outcome is here, or on a page before.
+
+        Args:
+            ended: Of the pages before, what `unannounced` returned of the last of them.
+        """
+        known = {each.ref for each in self.entries if each.ref}.union(ended)
+        return tuple(each for each in self.entries if each.id not in known)
+
+    def unannounced(self, ended: Collection[str] = ()) -> frozenset[str]:
+        """Return the ids of announcements that come on a later page, and whose outcome is here or on a page before."""
+        known = {each.ref for each in self.entries if each.ref}.union(ended)
+        return frozenset(known.difference(each.id for each in self.entries))
 
 
 class Audit:

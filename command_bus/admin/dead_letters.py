@@ -14,7 +14,7 @@ from command_bus.admin.info import DeadLetter, LetterPage
 from command_bus.admin.letter_pages import newest_letters
 from command_bus.durable.endings import Ending, pack_ending
 from command_bus.durable.names import ENDING, UNDO
-from command_bus.errors import InvalidCommand, InvalidSettings, UnknownDeadLetter
+from command_bus.errors import CommandBusError, InvalidCommand, InvalidSettings, UnknownDeadLetter
 from command_bus.messages.message import Message
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.durable_options import is_durable
@@ -181,13 +181,19 @@ class DeadLetters:
         return await self._store.settle(stored, "replay", left, edited, envelope_flow(now), ending=ending)
 
     async def replay_all(self, **filters: Unpack[LetterFilters]) -> int:
-        """Replay all letters that match now, oldest first; how many. One that fails again is not replayed twice."""
+        """Replay all letters that match now, oldest first; how many. One that fails again is not replayed twice.
+
+        An error in the midst says in its `message` how many were replayed before.
+        """
         replayed = 0
         for letter_id in [letter.id async for letter in self.list(**filters)]:
             try:
                 await self.replay(letter_id)
             except UnknownDeadLetter:  # another operator decided first
                 continue
+            except CommandBusError as error:
+                error.message = f"{letter_id}, after {replayed:,} were replayed: {error.message}"
+                raise
             replayed += 1
         return replayed
 
@@ -201,12 +207,19 @@ class DeadLetters:
             raise _unknown(letter_id)
 
     async def purge(self, **filters: Unpack[LetterFilters]) -> int:
-        """Discard all letters that match; how many. Entities that were parked by them go on."""
+        """Discard all letters that match; how many. Entities that were parked by them go on.
+
+        An error in the midst says in its `message` how many were discarded before.
+        """
         purged = 0
         async for letter in self.list(**filters):
-            stored = await self._store.get(letter.id)
-            if stored is not None and await self._discard(stored):
-                purged += 1
+            try:
+                stored = await self._store.get(letter.id)
+                if stored is not None and await self._discard(stored):
+                    purged += 1
+            except CommandBusError as error:
+                error.message = f"{letter.id}, after {purged:,} were discarded: {error.message}"
+                raise
         return purged
 
     @property

@@ -34,6 +34,15 @@ STANDING_STATES: tuple[StandingState, ...] = get_args(StandingState)
 _GROUPS: Mapping[str, GroupName] = {"no_handler": "waiting", "snoozed": "retrying"}
 _COUNTED: tuple[Literal["parked", "limited", "suspended"], ...] = ("parked", "limited", "suspended")
 _MAY_LACK_HANDLER = ("waiting", "retrying", "draining", "running")
+_FOUND_IN: Mapping[StandingState, tuple[GroupName, ...]] = {
+    "no_handler": ("waiting", "retrying", "running"),
+    "paused": ("paused",),
+    "retrying": ("retrying",),
+    "snoozed": ("retrying",),
+    "running": ("running",),
+    "waiting": ("waiting",),
+}
+"""Where the states are found that the server does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,7 @@ class Standstill:
         stats: Read at the same time.
         now_ms: The server's time.
         complete: Whether these are all.
+        at_least: States of which there may be more than `totals` says: not all was looked at.
     """
 
     entities: tuple[StandingEntity, ...]
@@ -79,6 +89,7 @@ class Standstill:
     stats: Stats
     now_ms: int
     complete: bool
+    at_least: frozenset[StandingState] = frozenset()
 
 
 _Groups = Mapping[GroupName, NamedGroup]
@@ -138,7 +149,8 @@ class Views:
             tuple(holds),
             stats,
             now_ms,
-            complete=sum(each.total or 0 for each in merged.values()) <= len(facts.entities),
+            complete=not any(each.cut for group, each in merged.items() if group in asked),
+            at_least=_cut_states(merged, holds),
         )
 
     async def _stopped(self, asked: Collection[str], limit: int) -> tuple[_Groups, _Facts, dict[str, DeadLetter]]:
@@ -232,7 +244,7 @@ async def _nothing() -> dict[str, LimitWait]:
 def _merged(groups: Sequence[NamedGroup]) -> NamedGroup:
     totals = [each.total for each in groups if each.total is not None]
     names = tuple(dict.fromkeys(name for each in groups for name in each.names))
-    return NamedGroup(names, sum(totals) if totals else None)
+    return NamedGroup(names, sum(totals) if totals else None, any(each.cut for each in groups))
 
 
 def _state(info: EntityInfo, handlers: int | None) -> StandingState:
@@ -273,3 +285,12 @@ def _totals(groups: Mapping[GroupName, NamedGroup], found: Sequence[StandingEnti
     for state in _COUNTED:
         totals[state] = groups[state].total or 0
     return totals
+
+
+def _cut_states(groups: Mapping[GroupName, NamedGroup], holds: Sequence[HoldInfo]) -> frozenset[StandingState]:
+    """Return the states of which there may be more than were found. What waits may be paused with its type, or with the bus."""
+    cut = {group for group, each in groups.items() if each.cut}
+    found: set[StandingState] = {state for state, sources in _FOUND_IN.items() if cut.intersection(sources)}
+    if holds and "waiting" in cut:
+        found.add("paused")
+    return frozenset(found)

@@ -33,6 +33,7 @@ COMMANDS = (
     LazyCommand("schedules", "commands.schedules", "Schedules: list, show, put, pause, remove."),
     LazyCommand("delayed", "commands.delayed", "Delayed commands: list, promote."),
     LazyCommand("history", "commands.history", "How commands ended that have a history: show, search."),
+    LazyCommand("audit", "commands.audit", "What operators did in the dashboard, and why."),
     LazyCommand("dlq", "commands.dlq", "Dead letters: list, replay, discard, purge."),
     LazyCommand("recount", "commands.recount", "Set wrong counters right."),
     LazyCommand("limits", "commands.limits", "Limits of starts: list, put, remove."),

@@ -104,10 +104,11 @@ class Dashboard:
     async def _life(self, _: Starlette) -> AsyncGenerator[None]:
         """Keep the figures of each minute while the dashboard is served."""
         if self._opens:
-            async with self.state.bus, self.state.pulse.listening():
+            async with self.state.bus, self.state.pulse.keeping():
                 yield
         else:
-            yield
+            async with self.state.pulse.keeping():
+                yield
 
     async def _fault(self, request: Request, error: Exception) -> Response:
         return await answer_fault(self.state, request, error)

@@ -8,12 +8,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from command_bus.dashboard.masked_texts import without
+from command_bus.errors import InvalidCommand
+
 __all__ = ["HIDDEN", "MASK", "Masking"]
 
 MASK = "••••••"
 HIDDEN = "(hidden: fields are masked, and without its payload their values cannot be found in it)"
-_SHORTEST = 4
-"""Characters of a masked value that is taken out of other texts, too: a shorter one would be found everywhere."""
 
 
 class Masking:
@@ -39,17 +40,19 @@ class Masking:
         """Return a text (an error, a traceback) without the values of masked fields: nothing of it if these are not known."""
         if self._fields and payload is None:
             return HIDDEN if text else ""
-        for value in sorted(set(self._hidden(name, payload)), key=len, reverse=True):
-            text = text.replace(value, MASK)
-        return text
+        return without(text, self._hidden(name, payload), MASK) if text else ""
 
     def headers(self, headers: Mapping[str, Any]) -> dict[str, Any]:
         """Return headers, or facts of a log, masked by the same names."""
         return {key: MASK if key.casefold() in self._fields else value for key, value in headers.items()}
 
     def edited(self, name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a payload that was edited as JSON: what was not changed keeps its value, also what was masked."""
-        merged: dict[str, Any] = self._restored(name, before, after)
+        """Return a payload that was edited as JSON: what was not changed keeps its value, also what was masked.
+
+        Raises:
+            InvalidCommand: A mask stands where no value of before belongs, or where it is not clear which.
+        """
+        merged: dict[str, Any] = self._restored(name, before, after, "")
         return merged
 
     def _is_masked(self, name: str, field: str) -> bool:
@@ -62,30 +65,67 @@ class Masking:
             return [self._plain(name, each) for each in value]
         return _as_json(value)
 
-    def _restored(self, name: str, before: Any, after: Any) -> Any:
-        if self._plain(name, before) == after:
+    def _restored(self, name: str, before: Any, after: Any, place: str) -> Any:
+        """Return what was shown and given back, with the values of before where they belong."""
+        if _is_same(self._plain(name, before), after):
             return before
         if isinstance(before, Mapping) and isinstance(after, Mapping):
+            keys = {str(key): key for key in before}
             return {
-                key: before[key]
-                if key in before and self._is_masked(name, key) and value == MASK
-                else self._restored(name, before.get(key), value)
-                for key, value in after.items()
+                keys.get(text, text): before[keys[text]]
+                if text in keys and self._is_masked(name, text) and value == MASK
+                else self._restored(name, before.get(keys.get(text, text)), value, f"{place}.{text}" if place else text)
+                for text, value in after.items()
             }
-        if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-            return [self._restored(name, *pair) for pair in zip(before, after, strict=True)]
+        if isinstance(before, list | tuple) and isinstance(after, list):
+            shown = [self._plain(name, each) for each in before]
+            return [self._item(before, shown, each, f"{place}[{index}]") for index, each in enumerate(after)]
+        if held := _mask_in(after, place):
+            raise _not_restored(held)
         return after
 
-    def _hidden(self, name: str, value: Any, *, masked: bool = False) -> Iterator[str]:
-        """Yield the texts of masked values."""
+    def _item(self, before: Sequence[Any], shown: Sequence[Any], given: Any, place: str) -> Any:
+        """Return an item of a list: that which was shown so, if it was one. Its place says nothing: others may have been removed or moved."""
+        same = [index for index, each in enumerate(shown) if _is_same(each, given)]
+        if len(same) == 1:
+            return before[same[0]]
+        if held := _mask_in(given, place):
+            raise _not_restored(held)
+        return before[same[0]] if same else given
+
+    def _hidden(self, name: str, value: Any, *, masked: bool = False) -> Iterator[Any]:
+        """Yield masked values."""
         if isinstance(value, Mapping):
             for key, each in value.items():
                 yield from self._hidden(name, each, masked=masked or self._is_masked(name, str(key)))
         elif isinstance(value, list | tuple):
             for each in value:
                 yield from self._hidden(name, each, masked=masked)
-        elif masked and len(text := str(value)) >= _SHORTEST:
-            yield text
+        elif masked:
+            yield value
+
+
+def _is_same(shown: Any, given: Any) -> bool:
+    """Return whether two values are the same as JSON: in Python `1 == True`, too."""
+    return json.dumps(shown, sort_keys=True) == json.dumps(given, sort_keys=True)
+
+
+def _mask_in(value: Any, place: str) -> str:
+    """Return where a mask stands in a value; empty: nowhere."""
+    if isinstance(value, str):
+        return (place or "the payload") if MASK in value else ""
+    if isinstance(value, Mapping):
+        return next((held for key, each in value.items() if (held := _mask_in(each, f"{place}.{key}"))), "")
+    if isinstance(value, list):
+        return next((held for index, each in enumerate(value) if (held := _mask_in(each, f"{place}[{index}]"))), "")
+    return ""
+
+
+def _not_restored(place: str) -> InvalidCommand:
+    return InvalidCommand(
+        f"{place} has {MASK}, which stands for a masked value, but not in its place: write the value there, or leave the item and the "
+        "field that have it as they were"
+    )
 
 
 def _as_json(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """`Pulse`: the figures of the namespace every two seconds, for all open pages together; and once a minute for the plots.
 
-It beats while a page is open, or for as long as the dashboard is served. Two hundred open pages cost the server what one costs.
+It beats while a page is open, and slowly for as long as the dashboard is served. Two hundred open pages cost the server what one costs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Beat", "Pulse"]
 
 _EVERY = 2.0
 _TREND_EVERY = 20.0
-"""Seconds between two tries to write the figures of a minute: another dashboard may have done it, or be gone."""
+"""Seconds between two tries to write the figures of a minute: another dashboard may have done it, or be gone. Also between beats without a page."""
 _log = logging.getLogger("command_bus.dashboard")
 
 
@@ -71,6 +71,9 @@ class Pulse:
         self._every = every
         self._on_change = on_change
         self._listeners = 0
+        self._keepers = 0
+        self._woken = asyncio.Event()
+        self._is_well = True
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Condition()
         self._trend_due = 0.0
@@ -85,17 +88,36 @@ class Pulse:
     async def listening(self) -> AsyncGenerator[None]:
         """Beat for as long as the block runs."""
         self._listeners += 1
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="command_bus.dashboard.pulse")
+        self._begin()
         try:
             yield
         finally:
             self._listeners -= 1
-            if not self._listeners and self._task is not None:
-                task, self._task = self._task, None
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+            await self._end_unused()
+
+    @asynccontextmanager
+    async def keeping(self) -> AsyncGenerator[None]:
+        """Keep the figures of each minute for as long as the block runs, whether or not a page is open."""
+        self._keepers += 1
+        self._begin()
+        try:
+            yield
+        finally:
+            self._keepers -= 1
+            await self._end_unused()
+
+    def _begin(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="command_bus.dashboard.pulse")
+        elif self._listeners == 1:  # it may beat slowly
+            self._woken.set()
+
+    async def _end_unused(self) -> None:
+        if not self._listeners and not self._keepers and self._task is not None:
+            task, self._task = self._task, None
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
 
     async def beat(self, behind: int, timeout: float) -> Beat | None:
         """Return the last beat once it comes behind a number; None if there was none in time."""
@@ -108,8 +130,10 @@ class Pulse:
 
     async def _run(self) -> None:
         while True:
+            self._woken.clear()
             await self._look()
-            await asyncio.sleep(self._every)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), self._every if self._listeners else _TREND_EVERY)
 
     async def _look(self) -> None:
         stats: Stats | None = None
@@ -119,8 +143,12 @@ class Pulse:
             if mono() >= self._trend_due:
                 self._trend_due = mono() + _TREND_EVERY
                 await self._bus.trends.keep(stats)
+            self._is_well = True
         except (CommandBusError, TimeoutError) as error:
             _log.debug("no figures: %s", error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next beat may be well
+            _log.log(logging.ERROR if self._is_well else logging.DEBUG, "no figures", exc_info=error)
+            self._is_well = False
         before, beat = self.last.facts()["version"], Beat(self.last.number + 1, stats)
         if self._on_change is not None and beat.facts()["version"] != before:
             self._on_change()

@@ -23,10 +23,12 @@ class NamedGroup:
     Attributes:
         names: Some of them, those first that have been so the longest, as far as that is known.
         total: How many there are; None if that is not counted.
+        cut: Whether there may be more than `names`.
     """
 
     names: tuple[str, ...] = ()
     total: int | None = 0
+    cut: bool = False
 
 
 NO_GROUP = NamedGroup()

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from command_bus import CommandBus, InvalidSettings
+from command_bus import Command, CommandBus, EntityId, InvalidSettings, RetryPolicy
 from command_bus.admin import letter_pages
 from command_bus.admin.views import STANDING_STATES
 from command_bus.clock import wall_ms
+from command_bus.transport.redis.admin import standing_groups
 from tests.conformance.conftest import Sandbox
 from tests.conformance.operated_app import Add, Count, Seen, registered
 from tests.conformance.put_service import until
@@ -74,6 +75,54 @@ async def test_a_bounded_part_is_looked_at(sandbox: Sandbox, seen: Seen) -> None
             False,
         )
         assert (await bus.views.standing_still(patience=0.0, limit=50)).complete
+
+
+class Carry(Command[None], entity="box", retry=RetryPolicy(attempts=5, delay=400, max_delay=600, jitter=0)):
+    box: EntityId
+
+
+async def test_what_is_retried_later_is_found_behind_delayed_commands(
+    sandbox: Sandbox, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @sandbox.registry.handles(Carry)
+    async def carry(command: Carry) -> None:
+        raise ConnectionError("the road is closed")
+
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.dispatch(Carry(box="b"))
+        for number in range(150):
+            await bus.dispatch(Count(name=f"later-{number}", number=1), delay=60)
+        await until(lambda: _is(bus, {"box:b": "retrying"}))
+        still = await bus.views.standing_still(limit=100)
+        assert (still.totals["retrying"], still.complete, still.at_least) == (1, True, frozenset())
+        monkeypatch.setattr(standing_groups, "_FIRST", 40)
+        assert await standing(bus, limit=10) == {"box:b": "retrying"}
+        monkeypatch.setattr(standing_groups, "_MOST", 60)
+        cut = await bus.views.standing_still(limit=10)
+        assert (cut.totals["retrying"], cut.complete) == (0, False)
+        assert cut.at_least == {"retrying", "snoozed", "no_handler"}
+        assert (await bus.views.standing_still(states=["parked"], limit=10)).complete
+
+
+@pytest.mark.parametrize("first", [1000, 20])
+async def test_of_many_the_longest_standing_are_found(
+    sandbox: Sandbox, seen: Seen, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    monkeypatch.setattr(standing_groups, "_FIRST", first)
+    many = 600  # a hash of so many is no longer a list on the server
+    async with sandbox.bus(max_total_depth=10_000) as bus, bus.worker(concurrency=50):
+        for number in range(many):
+            await bus.entity("other", f"p{number}").pause("by hand")
+        await bus.dispatch_batch(Add(name=f"n{number}", number=1, fails=True) for number in range(many))
+        await until(lambda: _letters(bus, many), 30)
+        oldest = [each.entity async for each in bus.dead_letters.list(limit=10)]
+        still = await bus.views.standing_still(limit=10)
+        assert sorted(each.entity.name for each in still.entities if each.state == "parked") == sorted(map(str, oldest))
+        held = [each.entity for each in still.entities if each.state == "paused"]
+        assert {each.name for each in held} <= {f"other:p{number}" for number in range(20)}
+        assert (len(held), still.totals["parked"], still.complete, still.at_least) == (10, many, False, {"paused"})
+        monkeypatch.setattr(standing_groups, "_MOST", 100)
+        assert len((await bus.views.standing_still(limit=10)).entities) == 20
 
 
 @pytest.mark.parametrize("shards", [1, 4])

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from command_bus import CommandBus
+from command_bus import AuditEntry, CommandBus
 from command_bus.dashboard import forms
 from command_bus.dashboard.acts.asking import ACTS
+from command_bus.dashboard.pages import audit
 from tests.dashboard.conftest import ROLES, Browser, inputs, told
 from tests.dashboard.troubled_shop import Charge, Deposit, Mail, Shop, until
 
@@ -282,3 +283,58 @@ async def test_what_was_done_is_said_once(otto: Browser) -> None:
         assert "Account:z-6 was neither paused nor drained." in told(once.text)
         again = await client.get(done.headers["location"])
         assert "neither paused nor drained" not in told(again.text)
+
+
+async def _last(bus: CommandBus) -> AuditEntry:
+    return (await bus.audit.page(limit=1)).entries[0]
+
+
+async def test_the_audit_log_has_what_was_put(troubled: Place, ada: Browser) -> None:
+    bus, _ = troubled
+    await ada.do("limit.put", name="logged", rate="50", per="2", concurrency="3")
+    assert (await _last(bus)).details == "50 per 2 s, 3 at a time; new"
+    await ada.do("limit.put", name="logged", rate="", per="", concurrency="4")
+    assert (await _last(bus)).details == "4 at a time; before: 50 per 2 s, 3 at a time"
+    await ada.do("limit.remove", name="logged")
+    await ada.do("share.put", tenant="umbra", weight="2.5")
+    assert (await _last(bus)).details == "weight 2.5"
+    await ada.do("entity.pause", type="account", id="z-9", minutes="60")
+    assert (await _last(bus)).details == "0 held, for an hour"
+    await ada.do("entity.resume", type="account", id="z-9")
+    page = told(await ada.page("/audit"))
+    assert "account:z-9 0 held, for an hour" in page
+    assert "limit logged 4 at a time; before: 50 per 2 s, 3 at a time" in page
+
+
+async def test_the_audit_log_has_the_fields_that_were_edited_and_no_value(troubled: Place, otto: Browser) -> None:
+    bus, _ = troubled
+    await bus.dispatch(Charge(order_id="o-edited", cents=77, card="4999"))
+    await until(lambda: _is_dead(bus, "o-edited"))
+    letter = await letter_of(otto, "id=o-edited")
+    form = inputs(await otto.page(f"/act?act=letter.edit&id={letter}"))
+    payload = {**json.loads(form["payload"]), "cents": 78, "shop": "Porto"}
+    assert (await otto.post("/act", {**form, "why": "test", "payload": json.dumps(payload)})).status_code == 303
+    assert (await _last(bus)).details == "edited: cents, shop"
+
+
+async def _is_dead(bus: CommandBus, order: str) -> bool:
+    return bool((await bus.dead_letters.page(entity_id=order)).letters)
+
+
+async def test_an_act_whose_end_is_on_the_page_before_is_no_open_one(
+    troubled: Place, ada: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, _ = troubled
+    await bus.audit.write("ada", "Pause", "never ended", "test")
+    first = await bus.audit.write("ada", "Purge", "long ended", "test")
+    await ada.do("entity.resume", type="account", id="z-9")
+    await bus.audit.write("ada", "Purge", "long ended", "test", outcome="9 removed", ref=first)
+    monkeypatch.setattr(audit, "_LIMIT", 2)
+    pages, path = list[str](), "/audit"
+    while len(pages) < 4:
+        page = await ada.page(path)
+        pages.append(told(page))
+        path = re.findall(r'rel="next" href="([^"]*)"', page)[0].replace("&amp;", "&")
+    text = " ".join(pages)
+    assert (text.count("long ended"), text.count("9 removed")) == (1, 1)
+    assert "never ended test begun, and its end is not known" in text

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from command_bus import CommandBus
+from command_bus import CommandBus, HandlerRegistry
 from command_bus.dashboard import Dashboard, User, dashboard, host_check
 from command_bus.dashboard.pulse import Pulse
+from command_bus.embedded import EmbeddedServer
 from tests.dashboard.conftest import users_by_header
 from tests.dashboard.troubled_shop import Deposit, Shop, until
 
 pytestmark = [pytest.mark.server, pytest.mark.asyncio(loop_scope="module")]
+ROOT = Path(__file__).parents[2]
 
 
 class Listener:
@@ -132,3 +138,56 @@ async def test_figures_are_kept_once_a_minute(troubled: tuple[CommandBus, Shop])
     assert len(await bus.trends.list()) - kept <= 2
     assert await bus.trends.list()
     assert await pulses[0].beat(10**6, 0.01) is None
+
+
+async def test_a_served_dashboard_keeps_figures_without_a_page(shop_server: EmbeddedServer) -> None:
+    namespace = "kept-figures"
+    command = [sys.executable, "-m", "command_bus", "dashboard", "--port", "0", "--url", shop_server.url, "-n", namespace]
+    async with CommandBus(shop_server.url, namespace=namespace, registry=HandlerRegistry()) as bus:
+        assert await bus.trends.list() == []
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as program:
+            try:
+
+                async def kept() -> bool:
+                    return len(await bus.trends.list()) > 0
+
+                await until(kept)
+            finally:
+                program.send_signal(signal.SIGINT)
+            assert program.wait(10) == 0
+
+
+async def test_a_page_hears_at_once_of_a_pulse_that_only_keeps(troubled: tuple[CommandBus, Shop]) -> None:
+    pulse = Pulse(troubled[0], 0.02)
+    async with pulse.keeping():
+        assert await pulse.beat(0, 5) is not None
+        assert await pulse.beat(1, 0.2) is None, "without a page it beats slowly"
+        async with pulse.listening():
+            assert await pulse.beat(3, 5) is not None
+            assert pulse.listeners == 1
+    assert pulse._task is None
+
+
+async def test_a_failure_does_not_end_the_pulse(
+    troubled: tuple[CommandBus, Shop], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus, _ = troubled
+    stats, asked = CommandBus.stats, 0
+
+    async def fails_at_first(self: CommandBus) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked <= 2:
+            raise KeyError("workers")
+        return await stats(self)
+
+    monkeypatch.setattr(CommandBus, "stats", fails_at_first)
+    pulse = Pulse(bus, 0.02)
+    async with pulse.listening():
+        away = await pulse.beat(0, 5)
+        assert away is not None
+        assert away.facts()["away"]
+        there = await pulse.beat(2, 5)
+        assert there is not None
+        assert not there.facts()["away"]
+    assert [each.message for each in caplog.records if each.name == "command_bus.dashboard"] == ["no figures"]

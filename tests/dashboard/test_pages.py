@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Coroutine
 from contextvars import ContextVar
@@ -19,9 +20,11 @@ from command_bus.dashboard import dashboard
 from command_bus.dashboard.app import PAGES
 from command_bus.dashboard.guard import HEADERS
 from command_bus.dashboard.options import trace_link_of
+from command_bus.dashboard.pages import entities, schedules, standing
+from command_bus.transport.redis.admin import standing_groups
 from command_bus.transport.redis.connection.pipe import Pipe
 from tests.dashboard.conftest import Browser, inputs, told, users_by_header
-from tests.dashboard.troubled_shop import Deposit, Shop
+from tests.dashboard.troubled_shop import Charge, Deposit, Shop, until
 
 pytestmark = [pytest.mark.server, pytest.mark.asyncio(loop_scope="module")]
 
@@ -327,3 +330,68 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
 async def test_a_page_waits_for_the_server_five_times_at_most(vera: Browser, rounds: Rounds, path: str) -> None:
     await rounds.during(vera.page(path))
     assert 1 <= rounds.rounds <= MOST_ROUNDS, (rounds.rounds, rounds.requests)
+
+
+async def test_what_was_not_looked_at_is_not_said_to_be_nothing(
+    troubled: tuple[CommandBus, Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, _ = troubled
+    for number in range(120):
+        await bus.dispatch(Deposit(account_id=f"delayed-{number}", amount=1), delay=60, command_id=f"behind-{number}")
+    browser = Browser(dashboard(bus, users=users_by_header()), "vera")
+    text = told(await browser.page("/?state=retrying"))
+    assert "parcel:p-88" in text
+    assert "at least" not in text
+    monkeypatch.setattr(standing_groups, "_FIRST", 10)
+    monkeypatch.setattr(standing_groups, "_MOST", 20)
+    monkeypatch.setattr(standing, "_LIMIT", 10)
+    monkeypatch.setattr(entities, "_IN_A_STATE", 10)
+    browser = Browser(dashboard(bus, users=users_by_header()), "vera")
+    text = told(await browser.page("/?state=retrying"))
+    assert "at least ≥ 0 retrying" in text
+    assert "Nothing of what was looked at is retrying. There is more." in text
+    assert "No entity with work was found among those that were looked at." in told(
+        await browser.page("/entities?state=retrying")
+    )
+    for number in range(120):
+        await bus.commands.cancel(f"behind-{number}")
+
+
+async def test_a_masked_value_of_several_lines_is_masked_where_an_error_has_one(
+    troubled: tuple[CommandBus, Shop], vera: Browser
+) -> None:
+    bus, _ = troubled
+    await bus.dispatch(Charge(order_id="o-lines", cents=1, card="422\n4333 1111"))
+
+    async def is_parked() -> bool:
+        return bool((await bus.dead_letters.page(entity_id="o-lines")).letters)
+
+    await until(is_parked)
+    for path in ("/?state=parked", "/letters?id=o-lines", "/entity?type=order&id=o-lines"):
+        page = await vera.page(path)
+        assert "o-lines" in page
+        assert not re.search("card 422|4333", page), path
+    await bus.dead_letters.purge(entity_id="o-lines")
+
+
+async def test_an_edit_that_moves_a_mask_is_shown_again(troubled: tuple[CommandBus, Shop], otto: Browser) -> None:
+    page = await otto.page("/letters?name=Charge")
+    letter = re.findall(r"/letter\?id=([0-9-]+)", page)[0]
+    form = inputs(await otto.page(f"/act?act=letter.edit&id={letter}"))
+    moved = json.dumps({**json.loads(form["payload"]), "shop": "••••••"})
+    refused = await otto.post("/act", {**form, "why": "test", "payload": moved})
+    assert refused.status_code == 400
+    assert "shop has ••••••, which stands for a masked value, but not in its place" in told(refused.text)
+    assert inputs(refused.text)["payload"] == moved
+
+
+async def test_a_filter_of_schedules_says_what_it_did_not_read(
+    troubled: tuple[CommandBus, Shop], vera: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "No schedule matches." in told(await vera.page("/schedules?q=nothing"))
+    assert "1 match " in told(await vera.page("/schedules?q=nightly"))
+    monkeypatch.setattr(schedules, "_MOST", 1)
+    browser = Browser(dashboard(troubled[0], users=users_by_header()), "vera")
+    text = told(await browser.page("/schedules?q=nothing"))
+    assert "No schedule matches of the first 1 that were read. There are more" in text
+    assert "0 match, of 1 that were read; there are more" in text

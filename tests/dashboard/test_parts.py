@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
@@ -10,6 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from command_bus import InvalidCommand
 from command_bus.admin.events import Event
 from command_bus.admin.trends import TrendPoint
 from command_bus.dashboard.masking import HIDDEN, MASK, Masking
@@ -49,8 +52,6 @@ def test_masked_values_are_hidden_in_errors() -> None:
 
 
 def test_an_edited_payload_keeps_what_was_not_changed() -> None:
-    import json
-
     masking = Masking(["card"])
     shown = json.loads(masking.shown("Charge", PAYLOAD))
     assert masking.edited("Charge", PAYLOAD, shown) == PAYLOAD
@@ -61,6 +62,72 @@ def test_an_edited_payload_keeps_what_was_not_changed() -> None:
     assert isinstance(edited["at"], datetime)
     shown["card"] = "4222"
     assert masking.edited("Charge", PAYLOAD, shown)["card"] == "4222"
+
+
+LIST = {"rows": [{"id": 1, "card": "4111-1111"}, {"id": 2, "card": "5500-0000"}, 7], "card": "3400-0000"}
+
+
+def test_masked_values_in_lists_go_with_their_items() -> None:
+    masking = Masking(["card"])
+    shown = json.loads(masking.shown("Charge", LIST))
+    first, second, last = shown["rows"]
+    assert masking.edited("Charge", LIST, {**shown, "rows": [second]})["rows"] == LIST["rows"][1:2]
+    swapped = masking.edited("Charge", LIST, {**shown, "rows": [last, second, first]})
+    assert swapped == {**LIST, "rows": LIST["rows"][::-1]}
+    given = {**first, "id": 3, "card": "4222"}
+    assert masking.edited("Charge", LIST, {**shown, "rows": [given, 8]})["rows"] == [given, 8]
+    flag = {"flag": False, "card": "4111-1111"}
+    assert masking.edited("Charge", flag, {"flag": 0, "card": MASK})["flag"] is not False
+
+
+@pytest.mark.parametrize(
+    ("edited", "place"),
+    [
+        ({"rows": [{"id": 3, "card": MASK}]}, "rows[0].card"),
+        ({"rows": [7, {"id": 1, "card": MASK}], "copy": {"card": MASK}}, "copy.card"),
+        ({"note": MASK}, "note"),
+        ({"note": f"card {MASK}"}, "note"),
+        ({"rows": [MASK]}, "rows[0]"),
+        ({"rows": {"card": MASK}}, "rows.card"),
+    ],
+)
+def test_a_mask_that_stands_for_no_value_is_refused(edited: dict[str, object], place: str) -> None:
+    with pytest.raises(InvalidCommand, match=re.escape(f"{place} has {MASK}")):
+        Masking(["card"]).edited("Charge", LIST, edited)
+    alike = {"rows": [{"card": "4111-1111"}, {"card": "5500-0000"}]}
+    with pytest.raises(InvalidCommand, match=re.escape("rows[0].card")):
+        Masking(["card"]).edited("Charge", alike, {"rows": [{"card": MASK}]})
+
+
+def test_keys_that_are_numbers_stay_so() -> None:
+    payload = {"cards": {1: {"card": "4111-1111", "cents": 5}, 2: {"card": "5500-0000", "cents": 6}}}
+    shown = json.loads(Masking(["card"]).shown("Charge", payload))
+    shown["cards"]["2"]["cents"] = 7
+    cards = Masking(["card"]).edited("Charge", payload, shown)["cards"]
+    assert cards == {1: payload["cards"][1], 2: {"card": "5500-0000", "cents": 7}}
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "shown"),
+    [
+        ("a\nb'c\"d", "bad: 'a\\nb\\'c\"d'", f"bad: '{MASK}'"),
+        ("Zürich 7", '{"card": "Z\\u00fcrich 7"}', f'{{"card": "{MASK}"}}'),
+        (b"4111-1111", "no 4111-1111, b'4111-1111', NDExMS0xMTEx", f"no {MASK}, b'{MASK}', {MASK}"),
+        (b"\xff\xfe\xfd\xfc", "b'\\xff\\xfe\\xfd\\xfc' //79/A== fffefdfc", f"b'{MASK}' {MASK} {MASK}"),
+        ("a b&c", "?card=a+b%26c or a%20b%26c", f"?card={MASK} or {MASK}"),
+        ("4111", "basic NDExMQ", f"basic {MASK}"),
+        ("123", "cvc 123 of line 1234, '123'", f"cvc {MASK} of line 1234, '{MASK}'"),
+        (7, "7 of 17", f"{MASK} of 17"),
+        (True, "it is True, and TrueType", f"it is {MASK}, and TrueType"),
+        (None, "None of it", "None of it"),
+        ("", "nothing", "nothing"),
+        ("4111-1111", "does not answer for 4111-1", f"does not answer for {MASK}"),
+        ("4111-1111", "does not answer for 411", "does not answer for 411"),
+        ({"number": "4111-1111", "cvc": "77"}, "4111-1111/77", f"{MASK}/{MASK}"),
+    ],
+)
+def test_masked_values_are_found_in_errors_in_all_their_forms(value: object, text: str, shown: str) -> None:
+    assert Masking(["card"]).text("Charge", {"card": value}, text) == shown
 
 
 @pytest.mark.parametrize(

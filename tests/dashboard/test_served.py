@@ -132,3 +132,23 @@ async def test_a_password_becomes_a_hash() -> None:
     assert is_password("correct horse", done.stdout.strip())
     short = run_program("password", given="short\n")
     assert (short.returncode, "at least 10" in short.stderr) == (2, True)
+
+
+async def test_the_audit_log_is_told_on_the_command_line(troubled: tuple[CommandBus, Shop]) -> None:
+    bus, _ = troubled
+    where = ("--url", bus.url, "-n", bus.settings.namespace)
+    assert "nothing was done yet" in run_program("audit", *where).stdout
+    for number in range(3):
+        begun = await bus.audit.write("ann", "Pause", f"account:a-{number}", "a dispute", details="2 held, for an hour")
+        await bus.audit.write("ann", "Pause", f"account:a-{number}", "a dispute", outcome=f"done \x1b {number}", ref=begun)
+    await bus.audit.write("bob", "Purge", "account:a-9", "a mistake")
+    told = run_program("audit", "--limit", "2", *where)
+    assert told.returncode == 0
+    assert "begun, and its end is not known" in told.stdout
+    assert "done" in told.stdout
+    assert "\x1b" not in told.stdout
+    assert "account:a-0" not in told.stdout
+    assert "the last 2; there are more" in told.stdout
+    every = run_program("audit", *where).stdout
+    assert every.count("ann") == 3
+    assert "there are more" not in every

@@ -42,6 +42,7 @@ LOADS = {
     ("resume", "account"): {"commands.control", "times"},
     ("dlq", "list"): {"commands.dlq", "commands.letter_selection", "times"},
     ("recount",): {"commands.recount"},
+    ("audit",): {"commands.audit"},
     ("events", "list"): {"commands.events"},
     ("doctor",): {
         "commands.diagnosis",

@@ -92,6 +92,8 @@ class Approve(Command[None], entity="approval", durable=True):
 async def send_durable(stage: Trouble) -> None:
     async with stage.bus() as bus:
         await bus.dispatch(Approve(approval="a-1"), delay=3600, command_id="later-4")
+        begun = await bus.audit.write("ann", "Pause", "account:a-17", "a dispute", details="0 held")
+        await bus.audit.write("ann", "Pause", "account:a-17", "a dispute", outcome="account:a-17 is paused", ref=begun)
 
 
 @pytest.fixture(scope="module")

@@ -254,16 +254,37 @@ OUTSIDE = (
     Mutant(
         "masked values stand in errors",
         "dashboard/masking.py",
-        "            text = text.replace(value, MASK)\n",
-        "            pass\n",
+        '        return without(text, self._hidden(name, payload), MASK) if text else ""\n',
+        "        return text\n",
         f"{_PARTS}::test_masked_values_are_hidden_in_errors",
     ),
     Mutant(
         "a mask becomes the value",
         "dashboard/masking.py",
-        "                if key in before and self._is_masked(name, key) and value == MASK\n",
+        "                if text in keys and self._is_masked(name, text) and value == MASK\n",
         "                if False\n",
         f"{_PARTS}::test_an_edited_payload_keeps_what_was_not_changed",
+    ),
+    Mutant(
+        "a mask that was moved is sent",
+        "dashboard/masking.py",
+        "        if held := _mask_in(after, place):\n            raise _not_restored(held)\n        return after\n",
+        "        return after\n",
+        f"{_PARTS}::test_a_mask_that_stands_for_no_value_is_refused",
+    ),
+    Mutant(
+        "letters that were not counted are changed",
+        "dashboard/acts/chosen_letters.py",
+        "if one.place >= first]\n",
+        "if one.place]\n",
+        "tests/dashboard/test_bulk.py::test_only_what_was_counted_is_changed",
+    ),
+    Mutant(
+        "a failure ends the pulse",
+        "dashboard/pulse.py",
+        "        except Exception as error:  # noqa: BLE001 - whatever it is, the next beat may be well\n",
+        "        except ZeroDivisionError as error:\n",
+        "tests/dashboard/test_live.py::test_a_failure_does_not_end_the_pulse",
     ),
     # Webhooks.
     Mutant(

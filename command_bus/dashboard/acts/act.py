@@ -49,6 +49,7 @@ class Plan:
         counts: How much of what, for a table.
         details: For the audit log.
         nothing: Why there is nothing to do; empty: there is.
+        further: The address of the same page for what was not looked at; empty: all was.
     """
 
     target: str
@@ -60,6 +61,7 @@ class Plan:
     counts: tuple[tuple[str, int], ...] = ()
     details: str = ""
     nothing: str = ""
+    further: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,11 @@ def _minutes(fields: Fields) -> float | None:
     return timedelta(minutes=int(text)).total_seconds()
 
 
+def _length(fields: Fields) -> str:
+    """Return for how long a pause was asked, for the audit log; empty if it was not, or for no end."""
+    return f", {dict(_FOR)[fields['minutes']]}" if fields["minutes"] in dict(_FOR) and fields["minutes"] else ""
+
+
 def _back(visit: Visit, fields: Fields) -> str:
     return visit.url("/entity", type=fields["type"], id=fields["id"])
 
@@ -62,7 +67,7 @@ async def _plan(visit: Visit, fields: Fields, says: str, *inputs: Input, typed: 
         _keeps(fields),
         inputs,
         str(depth) if typed and depth else "",
-        details=f"{depth:,} held",
+        details=f"{depth:,} held{_length(fields)}",
     )
 
 
@@ -169,7 +174,15 @@ async def _plan_many(visit: Visit, fields: Fields, says: str, *inputs: Input) ->
     whole = f"The bus holds {stats.depth:,} commands of {stats.entities:,} entities"
     typed = fields["type"] or visit.bus.settings.namespace
     text = f"{says} {whole}{', of all types together' if fields['type'] else ''}."
-    return Plan(label, text, visit.url("/"), {"type": fields["type"]}, inputs, typed, details=f"{stats.depth:,} held in all")
+    return Plan(
+        label,
+        text,
+        visit.url("/"),
+        {"type": fields["type"]},
+        inputs,
+        typed,
+        details=f"{stats.depth:,} held in all{_length(fields)}",
+    )
 
 
 async def _plan_pause_many(visit: Visit, fields: Fields) -> Plan:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.exceptions import HTTPException
 
 from command_bus.admin.info import DeadLetter
 from command_bus.dashboard.acts.act import Act, Input, Plan
+from command_bus.dashboard.acts.chosen_letters import chosen_letters
 from command_bus.dashboard.forms import Fields
-from command_bus.dashboard.pages.letters import FILTERS, filters_of
+from command_bus.dashboard.pages.letters import FILTERS
 from command_bus.dashboard.visit import Visit
 from command_bus.dashboard.words import when
-from command_bus.errors import InvalidCommand, UnknownDeadLetter
+from command_bus.errors import BusClosed, CommandBusError, InvalidCommand, TransportUnavailable, UnknownDeadLetter
 
-__all__ = ["LETTER_ACTS", "MOST_AT_ONCE"]
-
-MOST_AT_ONCE = 1000
-"""Letters that one act in bulk changes at most."""
-_PAGES = 20
-"""Pages that are looked through for them: some eight thousand letters of a shard."""
+__all__ = ["LETTER_ACTS"]
 
 
 async def _letter(visit: Visit, fields: Fields) -> DeadLetter:
@@ -62,7 +58,28 @@ async def _plan_edit(visit: Visit, fields: Fields) -> Plan:
     says = (
         "1 command runs again under its old id with these fields. Its entity stays the same. A worker's schema checks them first."
     )
-    return Plan(_named(letter), says, _back(visit, letter), {"id": letter.id}, (payload,), details="edited", nothing=nothing)
+    return Plan(
+        _named(letter),
+        says,
+        _back(visit, letter),
+        {"id": letter.id},
+        (payload,),
+        details=_changes(shown, fields["payload"]),
+        nothing=nothing,
+    )
+
+
+def _changes(shown: str, given: str) -> str:
+    """Return the names of the fields that an edit changes, for the audit log; never a value."""
+    try:
+        before, after = json.loads(shown or "{}"), json.loads(given or "{}")
+    except (ValueError, RecursionError):
+        return "edited"
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return "edited"
+    texts = [{name: json.dumps(each, sort_keys=True) for name, each in payload.items()} for payload in (before, after)]
+    names = [name for name in {**before, **after} if texts[0].get(name) != texts[1].get(name)]
+    return f"edited: {', '.join(names)}" if names else "nothing was edited"
 
 
 async def _edit(visit: Visit, fields: Fields) -> str:
@@ -113,61 +130,46 @@ async def _discard_all(visit: Visit, fields: Fields) -> str:
 
 async def _plan_many(visit: Visit, fields: Fields, what: str, *, grave: bool = False) -> Plan:
     """Return the dry run: which letters there are now. What is dead-lettered later is left alone."""
-    letters, complete = await _chosen(visit, fields)
-    until = fields["asked"] if fields["asked"].isdecimal() else str(max((_written(each) for each in letters), default=0))
-    kinds = Counter(f"{each.name or 'unreadable'}, {each.reason}" for each in letters)
-    number = f"{len(letters):,}"
-    rest = (
-        ""
-        if complete
-        else f" These are not all that match: at most {MOST_AT_ONCE:,} are changed at a time. Ask again for the rest."
-    )
-    keeps = {name: fields[name] for name in FILTERS} | {"asked": until}
+    chosen = await chosen_letters(visit, fields)
+    number = f"{len(chosen.letters):,}"
+    keeps = {name: fields[name] for name in FILTERS} | chosen.bounds()
     filters = ", ".join(f"{name} {fields[name]}" for name in FILTERS if fields[name]) or "no filter"
     return Plan(
         f"{number} dead letters ({filters})",
-        f"{number} dead letters {what}. Written until {when(int(until))}.{rest}",
+        f"{number} dead letters {what}. Written until {when(chosen.newest_ms)}.{chosen.limits()}",
         visit.url("/letters", **{name: fields[name] for name in FILTERS}),
         keeps,
         typed=number.replace(",", "") if grave else "",
-        counts=tuple(kinds.most_common(20)),
+        counts=chosen.counts(),
         details=filters,
-        nothing="" if letters else "No dead letter matches.",
+        nothing=chosen.nothing(),
+        further=""
+        if chosen.cursor is None
+        else visit.url("/act", **{**keeps, "act": fields["act"], "asked": chosen.cursor, "from": ""}),
     )
 
 
-async def _chosen(visit: Visit, fields: Fields) -> tuple[list[DeadLetter], bool]:
-    """Return the letters that filters choose, oldest first, and whether these are all. `asked` is the newest that was counted before."""
-    until_ms = int(fields["asked"]) if fields["asked"].isdecimal() else None
-    found: list[DeadLetter] = []
-    cursor: str | None = None
-    for _ in range(_PAGES):
-        page = await visit.bus.dead_letters.page(limit=500, cursor=cursor, **filters_of(fields))
-        found += [each for each in page.letters if until_ms is None or _written(each) <= until_ms]
-        cursor = page.cursor
-        if cursor is None or len(found) >= MOST_AT_ONCE:
-            break
-    complete = cursor is None and len(found) <= MOST_AT_ONCE
-    return found[:MOST_AT_ONCE][::-1], complete
-
-
-def _written(letter: DeadLetter) -> int:
-    """Return when a letter was written, by the server's clock: its id says so."""
-    return int(letter.id.split("-")[1])
-
-
-async def _each(visit: Visit, fields: Fields, done: str, act: Any) -> str:
-    """Do something with each of the letters that were counted."""
-    letters, _ = await _chosen(visit, fields)
-    changed = gone = 0
-    for letter in letters:
+async def _each(visit: Visit, fields: Fields, done: str, act: Callable[[str], Awaitable[Any]]) -> str:
+    """Do something with each of the letters that were counted. One that is refused holds up no other; what was done is told in any case."""
+    changed = gone = refused = 0
+    first = stopped = ""
+    for letter in (await chosen_letters(visit, fields)).letters:
         try:
             await act(letter.id)
         except UnknownDeadLetter:  # another operator decided first
             gone += 1
+        except (TransportUnavailable, BusClosed) as error:
+            unclear = " (of one it is not known)" if isinstance(error, TransportUnavailable) and error.outcome_unknown else ""
+            stopped = f", then stopped{unclear}: {error.message}"
+            break
+        except CommandBusError as error:
+            refused, first = refused + 1, first or f"{letter.id}: {error.message}"
         else:
             changed += 1
-    return f"{changed:,} dead letters {done}{f'; {gone:,} were gone already' if gone else ''}"
+    parts = [f"{changed:,} dead letters {done}"]
+    parts += [f"{gone:,} were gone already"] if gone else []
+    parts += [f"{refused:,} were refused, the first, {first}"] if refused else []
+    return "; ".join(parts) + stopped
 
 
 def _fields(schema: Any) -> list[str]:

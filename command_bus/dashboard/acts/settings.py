@@ -30,7 +30,18 @@ async def _plan_limit(visit: Visit, fields: Fields) -> Plan:
         ),
     )
     label = f"limit {fields['name'] or 'that you name'}"
-    return Plan(label, f"1 limit holds for the whole fleet, at once. {waiting}", visit.url("/limits"), inputs=inputs)
+    before = "new" if now is None else f"before: {_limit(_text(now.rate), _text(now.per), _text(now.concurrency))}"
+    details = f"{_limit(fields['rate'], fields['per'] or '1', fields['concurrency'])}; {before}"
+    return Plan(
+        label, f"1 limit holds for the whole fleet, at once. {waiting}", visit.url("/limits"), inputs=inputs, details=details
+    )
+
+
+def _limit(rate: str, per: str, concurrency: str) -> str:
+    """Return what a limit allows, for the audit log."""
+    parts = [f"{rate.strip()} per {per.strip()} s"] if rate.strip() else []
+    parts += [f"{concurrency.strip()} at a time"] if concurrency.strip() else []
+    return ", ".join(parts) or "no number"
 
 
 async def _put_limit(visit: Visit, fields: Fields) -> str:
@@ -61,6 +72,7 @@ async def _plan_weight(visit: Visit, fields: Fields) -> Plan:
         "1 tenant gets another share of the starts, at once.",
         visit.url("/limits"),
         inputs=inputs,
+        details=f"weight {fields['weight'].strip() or 1}",
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from starlette.responses import Response
 
@@ -14,13 +16,13 @@ from command_bus.dashboard.whys import LABELS
 __all__ = ["entities_page"]
 
 _LIMIT = 100
-_LOOKED = 500
-"""Entities in a state that are looked at."""
+_IN_A_STATE = 500
+"""Entities in a state that are shown."""
 
 
 async def entities_page(visit: Visit) -> Response:
     """List entities: `?q=` those whose ids contain a text, `?type=` those of a type, `?state=` those in a state."""
-    types, stats, (found, cursor, looked) = await asyncio.gather(
+    types, stats, found = await asyncio.gather(
         visit.state.reads.get("types", visit.bus.entities.types),
         visit.state.reads.get("stats", visit.bus.stats),
         _found(visit),
@@ -28,9 +30,10 @@ async def entities_page(visit: Visit) -> Response:
     names = [each.name for each in types]
     return visit.page(
         "entities.html",
-        entities=sorted(found, key=lambda each: (-each.depth, each.name)),
-        cursor=cursor,
-        looked=looked,
+        entities=sorted(found.entities, key=lambda each: (-each.depth, each.name)),
+        cursor=found.cursor,
+        looked=found.looked,
+        cut=found.cut,
         types=names,
         stats=stats,
         states=[(state, LABELS[state]) for state in STANDING_STATES],
@@ -38,16 +41,26 @@ async def entities_page(visit: Visit) -> Response:
     )
 
 
-async def _found(visit: Visit) -> tuple[list[EntityInfo], str | None, int]:
-    """Return a page of entities, the cursor of the next one, and how many were looked at."""
+class _Found(NamedTuple):
+    """A page of entities: which, the cursor of the next one, how many were looked at (None: those in a state), whether there may be more."""
+
+    entities: Sequence[EntityInfo]
+    cursor: str | None
+    looked: int | None
+    cut: bool
+
+
+async def _found(visit: Visit) -> _Found:
     wanted = visit.query["state"]
     if wanted in STANDING_STATES:
-        still = await visit.shared(wanted, lambda: visit.bus.views.standing_still(states=[wanted], patience=0.0, limit=_LOOKED))
-        return [each.entity for each in still.entities], None, _LOOKED
+        still = await visit.shared(
+            wanted, lambda: visit.bus.views.standing_still(states=[wanted], patience=0.0, limit=_IN_A_STATE)
+        )
+        return _Found([each.entity for each in still.entities], None, None, not still.complete)
     page = await visit.bus.views.find(
         visit.query["q"], entity_type=visit.query["type"] or None, limit=_LIMIT, cursor=visit.query["cursor"] or None
     )
-    return list(page.entities), page.cursor, page.looked
+    return _Found(page.entities, page.cursor, page.looked, page.cursor is not None)
 
 
 def _exact(text: str, types: list[EntityTypeInfo]) -> list[tuple[str, str]]:

@@ -25,6 +25,7 @@ async def schedules_page(visit: Visit) -> Response:
         "schedules.html",
         schedules=[each for each in schedules if text in f"{each.name} {each.command}".casefold()],
         complete=complete,
+        read=len(schedules),
         chosen=shown[0] if shown is not None else None,
         ticks=shown[1] if shown is not None else (),
     )

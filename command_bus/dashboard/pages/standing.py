@@ -12,6 +12,7 @@ from command_bus.dashboard.whys import LABELS, hold_text, why
 __all__ = ["letter_error", "standing_page"]
 
 _LIMIT = 100
+_ROWS = 200
 
 
 async def standing_page(visit: Visit) -> Response:
@@ -23,7 +24,8 @@ async def standing_page(visit: Visit) -> Response:
     return visit.page(
         "standing.html",
         still=still,
-        rows=[(each, why(each, still.stats, still.now_ms, letter_error(visit, each.letter))) for each in rows[:200]],
+        rows=[(each, why(each, still.stats, still.now_ms, letter_error(visit, each.letter))) for each in rows[:_ROWS]],
+        more=max(len(rows) - _ROWS, 0),
         holds=[(hold, hold_text(hold, still.now_ms)) for hold in still.holds],
         tiles=_tiles(still),
         wanted=states[0] if states else "",
@@ -36,16 +38,21 @@ def letter_error(visit: Visit, letter: DeadLetter | None) -> str:
     if letter is None:
         return ""
     kind = letter.error_type.rpartition(".")[2]
-    message = letter.error_message.strip().partition("\n")[0]
+    message = letter.error_message
     if visit.state.masking.is_used:  # else its payload need not be read
         message = visit.state.masking.text(letter.name, letter.payload, message)
+    message = message.strip().partition("\n")[0]  # a masked value may have more than a line
     return f"{kind}: {message}" if kind else message or letter.reason
 
 
-def _tiles(still: Standstill) -> list[tuple[str, str, int]]:
-    """Return state, label and number of the tiles, without those that are always empty."""
+def _tiles(still: Standstill) -> list[tuple[str, str, int, bool]]:
+    """Return state, label and number of the tiles, and whether there may be more, without those that are always empty."""
     shown = {each.state for each in still.entities}
     always = ("parked", "no_handler", "paused", "retrying", "limited", "suspended", "running", "waiting")
     counted = {state: sum(each.state == state for each in still.entities) for state in STANDING_STATES}
     counted |= {state: still.totals.get(state, 0) for state in ("parked", "limited", "suspended")}
-    return [(state, LABELS[state], counted[state]) for state in STANDING_STATES if state in always or state in shown]
+    return [
+        (state, LABELS[state], counted[state], state in still.at_least)
+        for state in STANDING_STATES
+        if state in always or state in shown
+    ]

@@ -1,0 +1,61 @@
+"""`audit`: what operators did, and why, as the dashboard (or a program of yours) wrote it down."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from command_bus.cli.connection import on_bus
+from command_bus.cli.json_output import to_json
+from command_bus.cli.options import Json, Limit, Target, with_target
+from command_bus.cli.terminal import echo
+
+if TYPE_CHECKING:
+    from command_bus.admin.audit import AuditEntry
+    from command_bus.bus import CommandBus
+
+__all__ = ["audit"]
+
+_PAGE = 500
+
+
+@with_target
+def audit(*, limit: Limit = 50, target: Target, as_json: Json = False) -> None:
+    """Show what operators did in the dashboard, the last first: who, what, why, and what came of it.
+
+    About ten thousand entries are kept. What is done on the command line is not among them.
+
+    \b
+    Exit codes: 0 shown, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+    acts, complete = on_bus(target, lambda bus: _read(bus, limit))
+    if as_json:
+        echo(to_json({"acts": acts, "complete": complete}))
+        return
+    if not acts:
+        echo("nothing was done yet")
+        raise typer.Exit
+    from command_bus.cli.output import format_table
+
+    echo(format_table(["at", "who", "act", "to what", "why", "outcome"], map(_row, acts)))
+    if not complete:
+        echo(f"the last {len(acts):,}; there are more")
+
+
+async def _read(bus: CommandBus, limit: int) -> tuple[list[AuditEntry], bool]:
+    """Return the last acts, each once, and whether these are all."""
+    acts: list[AuditEntry] = []
+    ended: frozenset[str] = frozenset()
+    cursor: str | None = None
+    while True:
+        page = await bus.audit.page(limit=_PAGE, cursor=cursor)
+        acts += page.acts(ended)
+        ended, cursor = page.unannounced(ended), page.cursor
+        if cursor is None or len(acts) > limit:
+            return acts[:limit], len(acts) <= limit
+
+
+def _row(each: AuditEntry) -> tuple[str, str, str, str, str, str]:
+    target = f"{each.target} ({each.details})" if each.details else each.target
+    return each.at, each.who, each.act, target, each.why, each.outcome or "begun, and its end is not known"
