@@ -22,7 +22,7 @@ from command_bus import (
     every,
 )
 from command_bus.scheduling.record import ScheduleRecord
-from command_bus.transport.schedule_interfaces import RecordChange
+from command_bus.transport.schedule_interfaces import REFUSALS, RecordChange
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 from tests.conformance.schedule_parts import MINUTE, Clock, Poll, Stopped, Sweep, fire, ids, raw
@@ -46,6 +46,25 @@ async def test_a_full_or_drained_entity_delays_and_loses_nothing(sandbox: Sandbo
         info = await bus.schedules.get("poll")
         assert (info.fired, info.late) == (1, 1)
         assert await ids(bus) == ["poll@2027-01-15T08:01:00Z"]
+
+
+async def test_a_firing_for_one_entity_too_many_waits(sandbox: Sandbox, clock: Clock) -> None:
+    async with sandbox.bus(max_entities=1) as opened:
+        bus = clock.rule(opened)
+        for name in ("a", "b", "c"):
+            await bus.schedules.put(name, Poll(shop=name), every(60), missed="all")
+        await bus.schedules.put("again", Poll(shop="a"), every(60), missed="all")
+        clock.ms += MINUTE
+        assert await fire(bus, "a", "again", "b", "c") == ["b", "c"]
+        assert ((await bus.stats()).entities, (await bus.stats()).depth) == (1, 2), "one that has work goes on"
+        assert (await bus.schedules.get("b")).state == "firing"
+        clock.ms += 5000
+        await bus.entity("shop", "a").purge()
+        assert await fire(bus, "b", "c") == ["c"]
+        assert await ids(bus, "b") == ["b@2027-01-15T08:01:00Z"], "under its planned time"
+        info = await bus.schedules.get("b")
+        assert (info.fired, info.late) == (1, 1)
+        assert REFUSALS["n"] == "as many entities as may be have work"
 
 
 async def test_a_refused_tick_is_the_next_one_again_if_it_is_paused(sandbox: Sandbox, clock: Clock) -> None:
