@@ -301,6 +301,19 @@ class TestDoctor:
         assert [each.grade for each in found] == ["warning"] * reported
         assert all("dlq purge --until 30d" in each.advice for each in found)
 
+    def test_letters_that_workers_delete_are_not_said_to_stay(self) -> None:
+        many = replace(EMPTY, dead_letters=20_000)
+        day = 86400.0
+        (found,) = check_dead_letters(many, day)
+        assert "dead_letter_ttl" in found.advice
+        assert check_dead_letters(many, day, most=50_000) == []
+        assert check_dead_letters(replace(many, dead_letters=5), 45 * day, ttl=60 * day) == []
+        for told in (check_dead_letters(many, day, ttl=60 * day), check_dead_letters(replace(many, pruned=1), day)):
+            (found,) = told
+            assert "workers delete the oldest" in found.found
+            assert "purge" not in found.advice
+            assert "--state parked" in found.advice
+
     def test_variables_that_are_no_settings(self) -> None:
         found = check_environment(unknown_variables(["COMMAND_BUS_LEESE", "COMMAND_BUS_XYZZY"]))
         assert [(each.grade, each.advice) for each in found] == [("warning", "write COMMAND_BUS_LEASE"), ("ok", "")]
