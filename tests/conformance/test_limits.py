@@ -321,6 +321,18 @@ def test_70_a_class_with_a_wrong_limit_is_refused() -> None:
             shop: EntityId
 
 
+async def test_69_entities_that_share_lanes_have_no_limit_of_their_own(sandbox: Sandbox, ran: Ran) -> None:
+    async with sandbox.bus(entities={"shop": EntityPolicy(mailbox=lanes(2))}) as bus:
+        await bus.dispatch(Sync(shop="a"))
+    async with sandbox.bus() as operator:  # whose settings know no lanes
+        with pytest.raises(InvalidSettings, match="share lanes .* take 'type:shop'"):
+            await operator.limits.put("entity:shop", Rate(1))
+        assert await operator.limits.list() == []
+        assert not await operator.limits.put("entity:shop"), "what an earlier release took may be taken back"
+        assert await operator.limits.put("entity:page", Rate(1))
+        assert await operator.limits.put("type:shop", Rate(1))
+
+
 async def test_71_wrong_requests_are_refused(sandbox: Sandbox, ran: Ran) -> None:
     async with sandbox.bus() as bus:
         for name in ("", "my shop", "type:", "what:shop", "type:a:b"):
