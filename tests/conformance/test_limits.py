@@ -325,7 +325,7 @@ async def test_69_entities_that_share_lanes_have_no_limit_of_their_own(sandbox: 
     async with sandbox.bus(entities={"shop": EntityPolicy(mailbox=lanes(2))}) as bus:
         await bus.dispatch(Sync(shop="a"))
     async with sandbox.bus() as operator:  # whose settings know no lanes
-        with pytest.raises(InvalidSettings, match="share lanes .* take 'type:shop'"):
+        with pytest.raises(InvalidSettings, match=r"share lanes .* take 'type:shop'"):
             await operator.limits.put("entity:shop", Rate(1))
         assert await operator.limits.list() == []
         assert not await operator.limits.put("entity:shop"), "what an earlier release took may be taken back"
