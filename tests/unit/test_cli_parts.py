@@ -28,7 +28,6 @@ from command_bus.cli.codegen.clients import render_module, schema_document
 from command_bus.cli.codegen.type_names import class_name, enum_members, python_type
 from command_bus.cli.commands.diagnosis import (
     Finding,
-    check_dead_letters,
     check_entities,
     check_environment,
     check_mailboxes,
@@ -38,6 +37,7 @@ from command_bus.cli.commands.diagnosis import (
     worst_grade,
 )
 from command_bus.cli.commands.dlq import DeadLetterReason
+from command_bus.cli.commands.retention_check import check_dead_letters
 from command_bus.cli.commands.send import _reply_data
 from command_bus.cli.output import format_duration, pluralize
 from command_bus.cli.process.reload import changed_files, snapshot

@@ -86,11 +86,12 @@ async def _examine(target: Target, longest: float) -> list[Finding]:
 
 
 async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, longest: float) -> list[Finding]:
-    from command_bus.cli.commands.diagnosis import check_dead_letters, check_entities, check_mailboxes, check_work
+    from command_bus.cli.commands.diagnosis import check_entities, check_mailboxes, check_work
     from command_bus.cli.commands.durable_checks import examine_durable
     from command_bus.cli.commands.history_check import examine_history
     from command_bus.cli.commands.limit_diagnosis import check_limits
     from command_bus.cli.commands.priority_check import check_priorities
+    from command_bus.cli.commands.retention_check import check_dead_letters
     from command_bus.cli.commands.schedule_checks import examine_schedules
     from command_bus.cli.commands.unique_check import check_unique
 
