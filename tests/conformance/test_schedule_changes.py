@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,6 +22,7 @@ from command_bus import (
     cron,
     every,
 )
+from command_bus.scheduling.firing import ScheduleFiring
 from command_bus.scheduling.record import ScheduleRecord
 from command_bus.transport.schedule_interfaces import REFUSALS, RecordChange
 from tests.conformance.conftest import Sandbox
@@ -65,6 +67,22 @@ async def test_a_firing_for_one_entity_too_many_waits(sandbox: Sandbox, clock: C
         info = await bus.schedules.get("b")
         assert (info.fired, info.late) == (1, 1)
         assert REFUSALS["n"] == "as many entities as may be have work"
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_each_tick_fires_once_while_the_entity_changes(sandbox: Sandbox, clock: Clock, shards: int) -> None:
+    async with AsyncExitStack() as stack:
+        buses = [clock.rule(await stack.enter_async_context(sandbox.bus(shards=shards))) for _ in range(4)]
+        await buses[0].schedules.put("poll", Poll(shop="s0"), every(60), missed="all")
+        for tick in range(12):
+            clock.ms += MINUTE
+            firing = [ScheduleFiring(bus.session).fire_due(["poll"]) for bus in buses[1:] * 2]
+            put = buses[0].schedules.put("poll", Poll(shop=f"s{(tick + 1) % 5}"), every(60), missed="all")
+            await asyncio.gather(*firing[: tick % 4], put, *firing[tick % 4 :])
+            await fire(buses[1], "poll")
+        found = [each for shop in range(5) for each in await ids(buses[0], f"s{shop}")]
+        assert sorted(found) == [f"poll@2027-01-15T08:{minute:02d}:00Z" for minute in range(1, 13)]
+        assert (await buses[0].schedules.get("poll")).fired == 12
 
 
 async def test_a_refused_tick_is_the_next_one_again_if_it_is_paused(sandbox: Sandbox, clock: Clock) -> None:
