@@ -1,4 +1,4 @@
-"""The check of `doctor` about dead letters that nobody decides about: a pure function from what was read to findings, each with advice."""
+"""The check of `doctor` about old or many dead letters: a pure function from what was read to findings, each with advice."""
 
 from __future__ import annotations
 
