@@ -188,7 +188,8 @@ class BusSettings(BaseSettings):
     max_depth: Count = Field(default=10_000, description="Commands that one entity may hold.")
     max_total_depth: Count = Field(default=1_000_000, description="Commands that the namespace may hold.")
     max_entities: Count | None = Field(
-        default=None, description="Entities that may have work at a time, parked ones included; none: any number."
+        default=None,
+        description="Entities that may have work at a time, parked, paused and suspended ones included; none: any number.",
     )
     max_entity_types: Count = Field(
         default=1000, description="Entity types that the namespace may have; a sender whose type would be one more is refused."

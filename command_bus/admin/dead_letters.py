@@ -122,7 +122,9 @@ class DeadLetters:
         return counts
 
     async def oldest(self) -> datetime | None:
-        """Return when the oldest dead letter was written, or None. Dead letters stay until they are replayed, discarded or purged.
+        """Return when the oldest dead letter was written, or None.
+
+        Dead letters stay until they are replayed, discarded or purged, or until `dead_letter_ttl` or `max_dead_letters` has workers delete them.
 
         Raises:
             TransportUnavailable: The server cannot be reached.

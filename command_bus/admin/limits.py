@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from command_bus.clock import wall_ms
 from command_bus.errors import InvalidSettings, UnknownLimit
 from command_bus.messages.limits import Rate, rule_name, rule_text
+from command_bus.messages.policies import Lanes
 from command_bus.session import Session
 from command_bus.spelling import did_you_mean
 from command_bus.transport.limits import LimitUse, StoredRule
@@ -76,7 +77,7 @@ class Limits:
             concurrency: Entities that run at a time; None: any number.
 
         Raises:
-            InvalidSettings: The name is none, or a value is out of range.
+            InvalidSettings: The name is none, a value is out of range, or the entities of `entity:<entity type>` share lanes.
             TransportUnavailable: The server cannot be reached; with several shards some may have it. Asking again is safe.
         """
         rule = rule_name(name)
@@ -90,7 +91,18 @@ class Limits:
         if rule.startswith("entity:") and concurrency is not None:
             raise InvalidSettings(f"limits.put({name!r}): an entity runs one command at a time anyway")
         text = "" if rate is None and concurrency is None else rule_text(rate, concurrency)
+        if text and rule.startswith("entity:"):
+            await self._check_lanes(rule.removeprefix("entity:"))
         return await self._session.transport.limits.put(rule, text)
+
+    async def _check_lanes(self, entity_type: str) -> None:
+        """Refuse a limit for each entity of a type, by what the namespace recorded for it, if its entities share lanes."""
+        agreements = self._session.transport.agreements
+        await agreements.learn(entity_type)
+        if isinstance(agreements.recorded(entity_type), Lanes):
+            raise InvalidSettings(
+                f"limits.put('entity:{entity_type}'): its entities share lanes and have no limit of their own; take 'type:{entity_type}'"
+            )
 
     async def remove(self, name: str) -> bool:
         """Take back what was put: what code declares holds again. False if nothing was put.

@@ -115,6 +115,7 @@ class DurableRun:
         self.names = Names()
         is_own = fields.get(MESSAGE, started.message.encode()) == started.message.encode()
         self.fields: dict[str, bytes] = dict(fields) if is_own else {}
+        self.is_resumed = MESSAGE in self.fields
         self.root: object = None
         self.suspension: Suspend | GiveBack | None = None  # how this run has ended before its handler
         self.ended_waiting = False  # whether the handler's task was cancelled while it waited

@@ -70,6 +70,8 @@ class CommandContext:
         worker: The name of the worker that runs it.
         bus: The worker's bus. A unit test may give one, such as its `command_bus`.
         loop: The event loop of the bus.
+        resumed: Whether this start goes on with what an earlier one of a durable command has stored: after a wait, a retry, or the loss of its
+            worker.
     """
 
     command_id: str = ""
@@ -86,6 +88,7 @@ class CommandContext:
     worker: str = ""
     bus: HandlerBus | None = field(default=None, repr=False)
     loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False)
+    resumed: bool = False
     _cancel_reason: str | None = field(default=None, init=False, repr=False)
     _outbox: Outbox | None = field(default=None, init=False, repr=False)
     _reports: Reports | None = field(default=None, init=False, repr=False)

@@ -3,7 +3,7 @@
     read the record → decide (planning.py) → pin the tick, by compare-and-set → accept the firing in its entity's shard, once → move on
 
 A worker that dies in between leaves a pinned tick that is due: the one that looks next goes on with it, and the number of the firing makes a
-repeat nothing. A firing that is refused (its entity is full or drained) stays pinned and due, and is tried again a second later.
+repeat nothing. A firing that is refused (its entity is full, say) stays pinned and due, and is tried again a second later.
 """
 
 from __future__ import annotations

@@ -48,6 +48,16 @@ _NAMESPACE: dict[str, tuple[str, Callable[[Stats], float]]] = {
     "limited": ("Entities that wait for a limit.", lambda stats: stats.limited),
     "suspended": ("Durable commands that wait without a worker.", lambda stats: stats.suspended),
     "suspensions": ("Times since the namespace was made that a durable command was suspended.", lambda stats: stats.suspensions),
+    "snoozed": ("Starts since the namespace was made whose handler put its command off.", lambda stats: stats.snoozed),
+    "folded": (
+        "Commands since the namespace was made that were dropped: another held their unique key.",
+        lambda stats: stats.folded,
+    ),
+    "superseded": (
+        "Commands since the namespace was made that another of their unique key replaced.",
+        lambda stats: stats.superseded,
+    ),
+    "pruned": ("Dead letters deleted since the namespace was made, as too old or too many.", lambda stats: stats.pruned),
     "paused": ("Entities, entity types and buses that are paused or drained.", lambda stats: stats.paused),
     "delayed": ("Commands and retries that wait for their time.", lambda stats: stats.delayed),
     "oldest_age_seconds": (

@@ -188,4 +188,6 @@ def _handling(context: CommandContext) -> dict[str, Any]:
     }
     if context.entity is not None:
         found["messaging.destination.partition.id"] = context.entity
+    if context.resumed:
+        found["command_bus.resumed"] = True
     return found

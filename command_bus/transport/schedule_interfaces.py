@@ -8,16 +8,17 @@ from typing import Literal, Protocol
 
 __all__ = ["REFUSALS", "DueSchedules", "FireAnswer", "Firing", "RecordChange", "ScheduleStore"]
 
-FireAnswer = Literal["+", "=", "k", "u", "d", "e", "t", "w", "?"]
+FireAnswer = Literal["+", "=", "k", "u", "d", "e", "t", "n", "w", "?"]
 """What came of a firing: `+` accepted, `=` this number or a later one was fired before, `k` its command id is known, `u` the number cannot be
-compared; and why it was refused: `d` drained, `e` the entity is full, `t` the shard is full, `w` the mailbox takes nothing.
-`?`: too few replicas confirmed it, so a failover may take it: it is fired again under its number."""
+compared; and why it was refused: `d` drained, `e` the entity is full, `t` the shard is full, `n` too many entities have work,
+`w` the mailbox takes nothing. `?`: too few replicas confirmed it, so a failover may take it: it is fired again under its number."""
 
 
 REFUSALS = {
     "d": "its entity is being drained",
     "e": "its entity is full",
     "t": "the bus is full",
+    "n": "as many entities as may be have work",
     "w": "its mailbox takes nothing",
     "?": "too few replicas confirmed it",
 }

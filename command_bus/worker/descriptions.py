@@ -50,6 +50,7 @@ def describe_command(kind: type[Message[Any]], spec: MessageSpec, policy: Handli
             "delay": retry.delay,
             "delays": retry.delays,
             "backoff": "function" if callable(retry.backoff) else retry.backoff,
+            "factor": retry.factor,
             "max_delay": retry.max_delay,
             "on_poison": spec.on_poison,
             "attempt_timeout": policy.attempt_timeout,

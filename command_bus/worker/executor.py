@@ -343,6 +343,7 @@ class Executor:
             accepted_ms=run.accepted_ms,
             worker=self._worker,
             bus=self._bus,
+            resumed=run.durable is not None and run.durable.is_resumed,
             loop=self._loop,
         )
 

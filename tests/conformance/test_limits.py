@@ -183,6 +183,39 @@ async def test_a_named_limit_by_key_and_cost(sandbox: Sandbox, ran: Ran, shards:
     assert max(dear) - min(dear) >= (8 * 4 - 8) / 40 - 0.1
 
 
+class Pull(Command[None], entity="page", retry=RetryPolicy(attempts=1), limits=(Limit("partner", key="partner"),)):
+    page: EntityId
+    partner: str
+
+
+@both
+async def test_delayed_and_replayed_commands_take_of_their_key(sandbox: Sandbox, shards: int) -> None:
+    started: list[str] = []
+
+    @sandbox.registry.handles(Pull)
+    async def pull(command: Pull) -> None:
+        started.append(str(command.page))
+        if started.count("bad") == 1:
+            raise RuntimeError("once")
+
+    partner = Limit("partner", rate=Rate(1, per=3600.0, burst=2))
+    async with sandbox.bus(shards=shards, limits=(partner,)) as bus, bus.worker():
+        await bus.dispatch(Pull(page="bad", partner="acme"))
+        await until(bus.dead_letters.count)
+        [letter] = [each async for each in bus.dead_letters.list()]
+        await bus.dead_letters.replay(letter.id)
+        await until(lambda: started == ["bad", "bad"])
+        await bus.dispatch(Pull(page="late", partner="acme"), delay=0.05)
+        await bus.dispatch(Pull(page="other", partner="zeta"), delay=0.05)
+        await until(lambda: "other" in started)
+        await until(lambda: _waiting(bus, 1))
+        assert started == ["bad", "bad", "other"], "a replay takes a token, and a delayed command finds none"
+        (entity,) = (await bus.entities.list(states={"limited"})).entities
+        assert entity.name == "page:late"
+        assert entity.limit is not None
+        assert entity.limit.limit == "partner[acme]"
+
+
 async def test_a_live_change_holds_for_all_until_it_is_taken_back(sandbox: Sandbox, ran: Ran) -> None:
     slow = Limit(rate=Rate(1, per=3600.0, burst=1), scope="type")
     async with sandbox.bus(entities=shop(slow)) as bus, bus.worker():
@@ -319,6 +352,18 @@ def test_70_a_class_with_a_wrong_limit_is_refused() -> None:
 
         class OwnRate(Command[None], entity="shop", limits=(Limit("x", rate=Rate(1)),)):
             shop: EntityId
+
+
+async def test_69_entities_that_share_lanes_have_no_limit_of_their_own(sandbox: Sandbox, ran: Ran) -> None:
+    async with sandbox.bus(entities={"shop": EntityPolicy(mailbox=lanes(2))}) as bus:
+        await bus.dispatch(Sync(shop="a"))
+    async with sandbox.bus() as operator:  # whose settings know no lanes
+        with pytest.raises(InvalidSettings, match=r"share lanes .* take 'type:shop'"):
+            await operator.limits.put("entity:shop", Rate(1))
+        assert await operator.limits.list() == []
+        assert not await operator.limits.put("entity:shop"), "what an earlier release took may be taken back"
+        assert await operator.limits.put("entity:page", Rate(1))
+        assert await operator.limits.put("type:shop", Rate(1))
 
 
 async def test_71_wrong_requests_are_refused(sandbox: Sandbox, ran: Ran) -> None:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from command_bus import BusSettings, Command, CommandBus, EntityId, EntityPolicy, HandlerRegistry, InvalidSettings, QueueFull
+from command_bus import (
+    BusSettings,
+    Command,
+    CommandBus,
+    DurableContext,
+    EntityId,
+    EntityPolicy,
+    HandlerRegistry,
+    InvalidSettings,
+    QueueFull,
+)
 from command_bus.transport.bulk import Opening, Version
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.submissions import Admission
 from tests.conformance.conftest import Sandbox
+from tests.conformance.durable_shop import Fast, Flow, Shop
 from tests.conformance.list_server import ListServer
 from tests.conformance.list_transport import lists
 from tests.conformance.put_service import until
@@ -71,6 +82,25 @@ async def test_a_settled_entity_makes_room_and_a_parked_one_does_not(sandbox: Sa
         [letter] = [each async for each in bus.dead_letters.list()]
         await bus.dead_letters.discard(letter.id)
         assert (await bus.dispatch(Order(shop="other"))).status == "accepted"
+
+
+@pytest.mark.parametrize("way", ["paused", "suspended"])
+async def test_paused_and_suspended_entities_count(sandbox: Sandbox, way: str) -> None:
+    shop = Shop(sandbox)
+
+    @shop.script
+    async def order(context: DurableContext) -> None:
+        await context.sleep(3600)
+
+    async with sandbox.bus(max_entities=1) as bus, bus.worker():
+        if way == "paused":
+            await bus.entity("order", "o-1").pause()
+        await bus.dispatch(Flow(order="o-1"))
+        if way == "suspended":
+            await shop.suspended()
+        with pytest.raises(QueueFull) as refused:
+            await bus.dispatch(Fast(order="o-2"))
+        assert refused.value.limit == "entities"
 
 
 async def test_what_becomes_due_is_never_refused(sandbox: Sandbox) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ from command_bus import EntityPolicy
 from command_bus.errors import NewerState
 from command_bus.transport.records import Recount
 from command_bus.transport.redis.admin.recounts import RedisRecounts
+from command_bus.transport.redis.worker import counter_check
+from command_bus.transport.redis.worker.counter_check import CounterCheck
+from command_bus.transport.redis.worker.upkeep import Upkeep
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TransportHarness, done, transport_harness
 from tests.conformance.put_service import Put, put_service
@@ -75,8 +79,8 @@ async def test_an_entity_that_was_not_seen_is_asked_for_again(harness: Transport
     await filled(harness)
     names, asked = module._names, list[int]()
 
-    async def late(client: Any, key: str) -> list[bytes]:
-        found = await names(client, key)
+    async def late(client: Any, key: str, most: int) -> list[bytes]:
+        found = await names(client, key, most)
         asked.append(len(found))
         if len(asked) == 1:
             await harness.put("box:new", "n1", "n2")
@@ -131,3 +135,48 @@ async def test_nothing_counts_twice_beside_a_worker(harness: TransportHarness) -
     await harness.put("box:a", "c1")
     await worker.start()
     assert await recounts(harness).recount(correct=True) == Recount(1, 1, 0)
+
+
+def upkeep(harness: TransportHarness) -> Upkeep:
+    counters = CounterCheck(harness.connections, harness.keys, harness.shard)
+    return Upkeep(harness.connections, harness.shard, worker="w1", lease=30.0, counters=counters)
+
+
+async def test_workers_set_wrong_counters_right(
+    harness: TransportHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(counter_check, "_EVERY", 0.0)
+    count = await filled(harness)
+    before = await harness.everything()
+    await upkeep(harness).turn()
+    assert await harness.everything() == before, "what is right is not written"
+    await harness.client.hset(harness.shard.stats, "depth", "99")  # type: ignore[misc]
+    await harness.client.hset(harness.shard.delayed_counts, "box:gone", "4")  # type: ignore[misc]
+    await upkeep(harness).turn()
+    assert await recounts(harness).recount(correct=False) == Recount(count, count, 0)
+    assert "depth was 99, and 8 were counted; of 1 entities the delayed commands" in caplog.text
+
+
+async def test_workers_leave_a_large_shard_to_a_quieter_time(harness: TransportHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counter_check, "_EVERY", 0.0)
+    monkeypatch.setattr(counter_check, "_MOST", 2)
+    await filled(harness)
+    await harness.client.hset(harness.shard.stats, "depth", "99")  # type: ignore[misc]
+    await upkeep(harness).turn()
+    assert (await harness.counters())["depth"] == 99
+
+
+async def test_the_fleet_counts_about_once_an_hour(harness: TransportHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    counters, now = CounterCheck(harness.connections, harness.keys, harness.shard), 0.0
+
+    async def count() -> None:
+        asked.append(now)
+
+    monkeypatch.setattr(counters, "_count", count)
+    while now < 400_000:
+        await counters.turn(now, 4)
+        now += 60.0
+    assert asked[0] < 4 * 3600.0
+    pauses = [later - sooner for sooner, later in itertools.pairwise(asked)]
+    assert 0.8 * 4 * 3600 <= min(pauses) <= max(pauses) <= 1.2 * 4 * 3600 + 60

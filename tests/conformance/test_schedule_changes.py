@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,8 +22,9 @@ from command_bus import (
     cron,
     every,
 )
+from command_bus.scheduling.firing import ScheduleFiring
 from command_bus.scheduling.record import ScheduleRecord
-from command_bus.transport.schedule_interfaces import RecordChange
+from command_bus.transport.schedule_interfaces import REFUSALS, RecordChange
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 from tests.conformance.schedule_parts import MINUTE, Clock, Poll, Stopped, Sweep, fire, ids, raw
@@ -46,6 +48,41 @@ async def test_a_full_or_drained_entity_delays_and_loses_nothing(sandbox: Sandbo
         info = await bus.schedules.get("poll")
         assert (info.fired, info.late) == (1, 1)
         assert await ids(bus) == ["poll@2027-01-15T08:01:00Z"]
+
+
+async def test_a_firing_for_one_entity_too_many_waits(sandbox: Sandbox, clock: Clock) -> None:
+    async with sandbox.bus(max_entities=1) as opened:
+        bus = clock.rule(opened)
+        for name in ("a", "b", "c"):
+            await bus.schedules.put(name, Poll(shop=name), every(60), missed="all")
+        await bus.schedules.put("again", Poll(shop="a"), every(60), missed="all")
+        clock.ms += MINUTE
+        assert await fire(bus, "a", "again", "b", "c") == ["b", "c"]
+        assert ((await bus.stats()).entities, (await bus.stats()).depth) == (1, 2), "one that has work goes on"
+        assert (await bus.schedules.get("b")).state == "firing"
+        clock.ms += 5000
+        await bus.entity("shop", "a").purge()
+        assert await fire(bus, "b", "c") == ["c"]
+        assert await ids(bus, "b") == ["b@2027-01-15T08:01:00Z"], "under its planned time"
+        info = await bus.schedules.get("b")
+        assert (info.fired, info.late) == (1, 1)
+        assert REFUSALS["n"] == "as many entities as may be have work"
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_each_tick_fires_once_while_the_entity_changes(sandbox: Sandbox, clock: Clock, shards: int) -> None:
+    async with AsyncExitStack() as stack:
+        buses = [clock.rule(await stack.enter_async_context(sandbox.bus(shards=shards))) for _ in range(4)]
+        await buses[0].schedules.put("poll", Poll(shop="s0"), every(60), missed="all")
+        for tick in range(12):
+            clock.ms += MINUTE
+            firing = [ScheduleFiring(bus.session).fire_due(["poll"]) for bus in buses[1:] * 2]
+            put = buses[0].schedules.put("poll", Poll(shop=f"s{(tick + 1) % 5}"), every(60), missed="all")
+            await asyncio.gather(*firing[: tick % 4], put, *firing[tick % 4 :])
+            await fire(buses[1], "poll")
+        found = [each for shop in range(5) for each in await ids(buses[0], f"s{shop}")]
+        assert sorted(found) == [f"poll@2027-01-15T08:{minute:02d}:00Z" for minute in range(1, 13)]
+        assert (await buses[0].schedules.get("poll")).fired == 12
 
 
 async def test_a_refused_tick_is_the_next_one_again_if_it_is_paused(sandbox: Sandbox, clock: Clock) -> None:

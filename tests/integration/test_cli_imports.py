@@ -51,6 +51,7 @@ LOADS = {
         "commands.history_check",
         "commands.limit_diagnosis",
         "commands.priority_check",
+        "commands.retention_check",
         "commands.schedule_checks",
         "commands.unique_check",
     },

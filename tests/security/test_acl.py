@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import nullcontext, suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from command_bus.admin.events import BEGINNING
 from command_bus.spark.target import Target, connection_to
 from command_bus.spark.writing.partition import PartitionDispatcher, RowReject
 from command_bus.transport.bulk import Opening, Version
-from command_bus.transport.redis.acl import acl_lines
+from command_bus.transport.redis.acl import Role, acl_lines
 from tests.conformance.harness import side_of
 from tests.conformance.put_service import until
 from tests.security.acl_users import NAMESPACE, Park, Place, Relay, Trip, Work, made, registry
@@ -243,6 +243,28 @@ async def test_a_worker_takes_over_lost_commands(place: Place) -> None:
         await gone.stop(grace=0)
         await lost.close()
         assert (await operator.stats()).completed == 3
+    assert await place.denied() == []
+
+
+@pytest.mark.parametrize("who", ["operator", "worker"])
+async def test_wrong_counters_are_set_right(place: Place, monkeypatch: pytest.MonkeyPatch, who: Role) -> None:
+    monkeypatch.setattr("command_bus.transport.redis.worker.counter_check._EVERY", 0.0)
+    async with place.bus("worker") as working:
+        await working.dispatch(Work(line="a", number=1), delay=3600)
+        await place.admin.hset(f"{{{NAMESPACE}:0}}:stats", "depth", "99")  # type: ignore[misc]
+        await place.admin.hset(f"{{{NAMESPACE}:0}}:later", "line:a", "5")  # type: ignore[misc]
+        if who == "operator":
+            async with place.bus("operator") as operating:
+                await operating.entities.recount()
+        async with AsyncExitStack() as stack:
+            if who == "worker":
+                await stack.enter_async_context(working.worker())
+
+            async def right() -> bool:
+                return bool(await place.admin.hget(f"{{{NAMESPACE}:0}}:stats", "depth") == b"1")  # type: ignore[misc]
+
+            await until(right)
+        assert await place.admin.hget(f"{{{NAMESPACE}:0}}:later", "line:a") == b"1"  # type: ignore[misc]
     assert await place.denied() == []
 
 

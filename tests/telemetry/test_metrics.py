@@ -24,7 +24,9 @@ from command_bus import (
     QueueFull,
     Reject,
     RetryPolicy,
+    Snooze,
     TransportUnavailable,
+    Unique,
 )
 from command_bus.embedded import EmbeddedServer
 from command_bus.messages.context import CommandContext
@@ -285,3 +287,32 @@ async def test_starts_of_tenants_are_shown_of_those_with_the_most(make_bus: Make
         found = shown(metrics)["command_bus_namespace_tenant_starts_per_minute"]
     assert {tenant for _, tenant in found} == {"acme", "other"}
     assert sum(found.values()) in (5, 6), "five if a minute has begun just now"
+
+
+class Index(Command[None], entity="page", unique=Unique("fresh")):
+    page: EntityId
+
+
+class Latest(Command[None], entity="page", unique=Unique("latest", wins="latest")):
+    page: EntityId
+
+
+async def test_what_was_folded_replaced_and_put_off_is_shown(make_bus: Make, registry: HandlerRegistry) -> None:
+    metrics = PrometheusMetrics(registry=CollectorRegistry(), cache=0.0)
+    later = [Snooze(0.01)]
+
+    @registry.handles(Index)
+    async def index(command: Index) -> None:
+        if later:
+            raise later.pop()
+
+    registry.handles(Latest)(lambda command: None)
+    async with make_bus(observer=metrics) as bus:
+        for kind in (Index, Index, Index, Latest, Latest):
+            await bus.dispatch(kind(page="p"))
+        async with bus.worker():
+            await bus.wait_idle(10)
+        await metrics.refresh(bus)
+        found, space = shown(metrics), (bus.settings.namespace,)
+    names = ("folded", "superseded", "snoozed", "pruned")
+    assert [found[f"command_bus_namespace_{name}"] for name in names] == [{space: 2}, {space: 1}, {space: 1}, {space: 0}]

@@ -264,12 +264,14 @@ async def test_each_start_of_a_durable_command_is_a_span_of_its_trace(
 ) -> None:
     """A start that ends in a suspension is no error, and what the handler calls belongs to the start that called it."""
     bus = make_bus(middleware=[Tracing(spans.provider)])
+    resumed: list[bool] = []
 
     @registry.handles(Follow)
     async def follow(command: Follow) -> None: ...
 
     @registry.handles(Trip)
     async def travel(command: Trip, context: DurableContext) -> int:
+        resumed.append(context.resumed)
         await context.call(Follow(other="o-1"))
         return await context.signal("go", returns=int)
 
@@ -286,6 +288,9 @@ async def test_each_start_of_a_durable_command_is_a_span_of_its_trace(
     assert len({span.context.span_id for span in starts}) == len(starts) > 1
     assert [attributes(span).get("command_bus.outcome") for span in starts] == ["suspended"] * (len(starts) - 1) + [None]
     assert {attributes(span)["command_bus.attempt"] for span in starts} == {1}
+    assert [attributes(span).get("command_bus.resumed") for span in starts] == [None] + [True] * (len(starts) - 1)
+    assert resumed == [False] + [True] * (len(starts) - 1)
+    assert "command_bus.resumed" not in attributes(spans.one("process Follow"))
     assert {span.status.status_code for span in starts} == {StatusCode.UNSET}
     followed = spans.one("process Follow")
     assert followed.context.trace_id == send.context.trace_id

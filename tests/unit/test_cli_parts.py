@@ -28,7 +28,6 @@ from command_bus.cli.codegen.clients import render_module, schema_document
 from command_bus.cli.codegen.type_names import class_name, enum_members, python_type
 from command_bus.cli.commands.diagnosis import (
     Finding,
-    check_dead_letters,
     check_entities,
     check_environment,
     check_mailboxes,
@@ -38,6 +37,7 @@ from command_bus.cli.commands.diagnosis import (
     worst_grade,
 )
 from command_bus.cli.commands.dlq import DeadLetterReason
+from command_bus.cli.commands.retention_check import check_dead_letters
 from command_bus.cli.commands.send import _reply_data
 from command_bus.cli.output import format_duration, pluralize
 from command_bus.cli.process.reload import changed_files, snapshot
@@ -300,6 +300,19 @@ class TestDoctor:
         found = check_dead_letters(replace(EMPTY, dead_letters=count), None if days is None else days * 86400)
         assert [each.grade for each in found] == ["warning"] * reported
         assert all("dlq purge --until 30d" in each.advice for each in found)
+
+    def test_letters_that_workers_delete_are_not_said_to_stay(self) -> None:
+        many = replace(EMPTY, dead_letters=20_000)
+        day = 86400.0
+        (found,) = check_dead_letters(many, day)
+        assert "dead_letter_ttl" in found.advice
+        assert check_dead_letters(many, day, most=50_000) == []
+        assert check_dead_letters(replace(many, dead_letters=5), 45 * day, ttl=60 * day) == []
+        for told in (check_dead_letters(many, day, ttl=60 * day), check_dead_letters(replace(many, pruned=1), day)):
+            (found,) = told
+            assert "workers delete the oldest" in found.found
+            assert "purge" not in found.advice
+            assert "--state parked" in found.advice
 
     def test_variables_that_are_no_settings(self) -> None:
         found = check_environment(unknown_variables(["COMMAND_BUS_LEESE", "COMMAND_BUS_XYZZY"]))

@@ -56,19 +56,43 @@ def test_retries_that_hold_a_key_for_long() -> None:
     assert "until='started'" in found.advice
 
 
+def steep(attempt: int, error: BaseException) -> float:
+    return 7200.0
+
+
 @pytest.mark.parametrize(
-    ("policy", "seconds"),
+    ("retry", "seconds"),
     [
-        ({"attempts": 4, "delay": 1, "delays": None, "backoff": 2, "max_delay": 3}, 1 + 2 + 3),
-        ({"attempts": 2, "delay": 5, "delays": None, "backoff": 2, "max_delay": 3}, 3),
-        ({"attempts": 1, "delay": 5, "delays": None, "backoff": 2, "max_delay": 3}, 0),
-        ({"attempts": 3, "delay": 5, "delays": [1, 10], "backoff": 2, "max_delay": 3}, 11),
-        ({"attempts": 4, "delay": 5, "delays": None, "backoff": "function", "max_delay": 3}, 0),
-        ({}, 0),
+        (RetryPolicy(attempts=4, delay=1, max_delay=3), 1 + 2 + 3),
+        (RetryPolicy(attempts=5, delay=1, factor=3, max_delay=60), 1 + 3 + 9 + 27),
+        (RetryPolicy(attempts=4, delay=5, backoff="fixed"), 5 + 5 + 5),
+        (RetryPolicy(attempts=2, delay=5, max_delay=3), 3),
+        (RetryPolicy(attempts=1, delay=5), 0),
+        (RetryPolicy(delays=(1, 10)), 11),
+        (RetryPolicy(attempts=4, backoff=steep), 0),
     ],
 )
-def test_how_long_retries_take(policy: dict[str, Any], seconds: float) -> None:
-    assert longest_retry(policy) == seconds
+def test_how_long_retries_take_as_they_are_announced(retry: RetryPolicy, seconds: float) -> None:
+    class Slow(Command[None], entity="shop", unique=Unique(), retry=retry):
+        shop: EntityId
+
+    (info,) = announced(Slow)
+    assert longest_retry(info.policy) == seconds
+
+
+def test_an_ordinary_policy_that_holds_a_key_for_long() -> None:
+    class Sync(Command[None], entity="shop", unique=Unique(), retry=RetryPolicy(attempts=20, delay=60, max_delay=600)):
+        shop: EntityId
+
+    (found,) = check_unique(announced(Sync))
+    assert found.found.startswith("Sync: one that fails is retried for up to 2 h ")
+
+
+def test_a_policy_that_does_not_say_is_no_long_one() -> None:
+    assert longest_retry({}) == 0
+    assert longest_retry({"attempts": 9, "delay": 9000, "backoff": "exponential", "max_delay": 9000}) == 0, (
+        "of an earlier release"
+    )
 
 
 def test_a_policy_of_another_form_is_passed_over() -> None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CommandLine",
     "Finding",
-    "check_dead_letters",
     "check_entities",
     "check_environment",
     "check_mailboxes",
@@ -41,7 +40,6 @@ _LONG = 60.0  # seconds that a handler has run
 _RECENT = 600.0  # seconds since a worker was lost
 _SMALL_NODE = 1024  # bytes
 _MANY_ENTITIES = 10_000  # they reserve 35 MB more than they need
-_MANY_LETTERS, _OLD_LETTER = 10_000, 30 * 86_400.0  # letters; seconds
 
 
 def command_line(*words: str) -> str:
@@ -176,27 +174,6 @@ def check_work(
     if stats.dead_letters:
         findings.append(Finding("dead letters", "warning", f"{stats.dead_letters:,}", line("dlq", "list")))
     return findings
-
-
-def check_dead_letters(stats: Stats, age: float | None, line: CommandLine = command_line) -> list[Finding]:
-    """Check for old or many dead letters: none is deleted automatically.
-
-    Args:
-        stats: The namespace's figures.
-        age: Seconds since the oldest was written; None if there is none.
-        line: Makes the commands of the advice.
-    """
-    if age is None or (stats.dead_letters < _MANY_LETTERS and age < _OLD_LETTER):
-        return []
-    found = f"{stats.dead_letters:,} dead letters, the oldest from {format_duration(age)} ago: none goes away by itself"
-    return [
-        Finding(
-            "retention",
-            "warning",
-            found,
-            f"replay or discard them, and run `{line('dlq', 'purge', '--until', '30d', '--yes')}` every day",
-        )
-    ]
 
 
 def check_mailboxes(seen: Examination, entities: int) -> list[Finding]:

@@ -86,16 +86,17 @@ async def _examine(target: Target, longest: float) -> list[Finding]:
 
 
 async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, longest: float) -> list[Finding]:
-    from command_bus.cli.commands.diagnosis import check_dead_letters, check_entities, check_mailboxes, check_work
+    from command_bus.cli.commands.diagnosis import check_entities, check_mailboxes, check_work
     from command_bus.cli.commands.durable_checks import examine_durable
     from command_bus.cli.commands.history_check import examine_history
     from command_bus.cli.commands.limit_diagnosis import check_limits
     from command_bus.cli.commands.priority_check import check_priorities
+    from command_bus.cli.commands.retention_check import check_dead_letters
     from command_bus.cli.commands.schedule_checks import examine_schedules
     from command_bus.cli.commands.unique_check import check_unique
 
     workers, stats = await bus.fleet.workers(), await bus.stats()
-    commands = await bus.fleet.commands()
+    commands, bounds = await bus.fleet.commands(), bus.session.settings
     unhandled = [each.name for each in commands if not each.workers]
     oldest = await bus.dead_letters.oldest() if stats.dead_letters else None
     age = None if oldest is None else (datetime.now(UTC) - oldest).total_seconds() + seen.skew
@@ -104,7 +105,7 @@ async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, l
         *check_work(stats, workers, await bus.entities.holds(), unhandled, line),
         *check_priorities(stats),
         *check_unique(commands),
-        *check_dead_letters(stats, age, line),
+        *check_dead_letters(stats, age, line, ttl=bounds.dead_letter_ttl, most=bounds.max_dead_letters),
         *await _examine_counters(bus, line),
         *await examine_schedules(bus, [each.name for each in commands if each.workers], line),
         *check_limits(await bus.limits.list(), await bus.session.transport.limits.keyed(), line),

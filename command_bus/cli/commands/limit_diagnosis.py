@@ -31,7 +31,10 @@ def check_limits(
     known = {each.name for each in limits}
     unknown = sorted({name for names in named.values() for name in names} - known)
     if unknown:
-        advice = f"declare it in BusSettings(limits=…), or {line('limits', 'put', unknown[0], '--rate', '10/s')}"
+        put = line("limits", "put", unknown[0], "--rate", "10/s")
+        advice = (
+            f"declare it in BusSettings(limits=…), or {put}; if no class names it any more, see docs/limits.md, What it costs"
+        )
         findings.append(
             Finding("limits", "warning", f"{some_of(unknown)}: named by a class, and without a word on what it allows", advice)
         )

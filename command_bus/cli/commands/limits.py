@@ -61,6 +61,7 @@ def put_limit(
     burst: Annotated[int | None, typer.Option(min=1, show_default=False, help="Starts at once after a pause.")] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, show_default=False, help="Entities that run at a time.")] = None,
     target: Target,
+    as_json: Json = False,
 ) -> None:
     """Set what a limit allows. It stands above what code declares, until `limits remove`.
 
@@ -72,12 +73,12 @@ def put_limit(
         raise usage_error("give --rate, --concurrency or both; --burst belongs to a rate. `limits remove` takes a limit back")
 
     changed = on_bus(target, lambda bus: bus.limits.put(name, given, concurrency=concurrency))
-    echo(f"{name}: {'set' if changed else 'was so already'}")
+    _say(name, "set" if changed else "was so already", as_json=as_json)
 
 
 @limits.command("remove", short_help="Take back what was put.")
 @with_target
-def remove_limit(name: Name, *, target: Target) -> None:
+def remove_limit(name: Name, *, target: Target, as_json: Json = False) -> None:
     """Take back what `limits put` set. What code declares holds again, or nothing.
 
     \b
@@ -85,7 +86,11 @@ def remove_limit(name: Name, *, target: Target) -> None:
     """  # noqa: D301
     if not on_bus(target, lambda bus: bus.limits.remove(name)):
         raise failure(f"{name}: nothing was put; what code declares is changed there, or put something above it")
-    echo(f"{name}: taken back")
+    _say(name, "taken back", as_json=as_json)
+
+
+def _say(name: str, result: str, *, as_json: bool) -> None:
+    echo(to_json({"name": name, "result": result}) if as_json else f"{name}: {result}")
 
 
 def _rate(text: str, burst: int | None) -> Rate:

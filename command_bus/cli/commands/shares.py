@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_bus.cli.connection import on_bus
+from command_bus.cli.json_output import to_json
 from command_bus.cli.listing import print_listing
 from command_bus.cli.options import Json, Target, command_group, with_target
 from command_bus.cli.terminal import echo, escape, failure
@@ -44,6 +45,7 @@ def put_share(
     weight: Annotated[float, typer.Argument(min=0.001, max=1000, show_default=False, help="1 is that of all others.")],
     *,
     target: Target,
+    as_json: Json = False,
 ) -> None:
     """Give a tenant a weight, for the whole fleet, at once: where two wait, 3 has three starts for each one of 1.
 
@@ -51,12 +53,12 @@ def put_share(
     Exit codes: 0 written, 2 wrong usage, 4 no server.
     """  # noqa: D301
     on_bus(target, lambda bus: bus.fairness.put(tenant, weight=weight))
-    echo(f"{escape(tenant)}: weight {weight:g}")
+    _say(tenant, weight, as_json=as_json)
 
 
 @shares.command("remove", short_help="Take a tenant's weight back.")
 @with_target
-def remove_share(tenant: _Tenant, *, target: Target) -> None:
+def remove_share(tenant: _Tenant, *, target: Target, as_json: Json = False) -> None:
     """Take a tenant's weight back: it is 1 again.
 
     \b
@@ -64,7 +66,11 @@ def remove_share(tenant: _Tenant, *, target: Target) -> None:
     """  # noqa: D301
     if not on_bus(target, lambda bus: bus.fairness.remove(tenant)):
         raise failure(f"{escape(tenant)} has no weight: `shares list` shows them")
-    echo(f"{escape(tenant)}: weight 1")
+    _say(tenant, 1.0, as_json=as_json)
+
+
+def _say(tenant: str, weight: float, *, as_json: bool) -> None:
+    echo(to_json({"tenant": tenant, "weight": weight}) if as_json else f"{escape(tenant)}: weight {weight:g}")
 
 
 def _row(each: ShareInfo) -> tuple[str, str, int, int, int]:

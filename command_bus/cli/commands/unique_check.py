@@ -58,14 +58,15 @@ def _long_retries(keyed: Sequence[tuple[CommandInfo, Mapping[str, Any]]]) -> Ite
 
 def longest_retry(policy: Mapping[str, Any]) -> float:
     """Return for how many seconds the retries of an announced policy wait at most; 0 if it does not say."""
-    attempts, delay, backoff, most = (policy.get(name) for name in ("attempts", "delay", "backoff", "max_delay"))
+    attempts, delays, most = policy.get("attempts"), policy.get("delays"), policy.get("max_delay")
     if not isinstance(attempts, int) or attempts < 2:
         return 0.0
-    delays = policy.get("delays")
     if isinstance(delays, Sequence) and delays and all(isinstance(each, int | float) for each in delays):
         return float(sum(delays[: attempts - 1]))
-    if not all(isinstance(each, int | float) for each in (delay, backoff, most)):
+    factors = {"exponential": policy.get("factor"), "fixed": 1}  # of a function nothing is known
+    delay, factor = policy.get("delay"), factors.get(str(policy.get("backoff")))
+    if not isinstance(delay, int | float) or not isinstance(factor, int | float) or not isinstance(most, int | float):
         return 0.0
-    first, factor, limit = float(delay or 0), float(backoff or 0), float(most or 0)
-    waits = accumulate(repeat(factor, min(attempts, 1000) - 2), lambda wait, by: min(wait * by, limit), initial=min(first, limit))
-    return sum(waits)
+    limit: float = most
+    times = min(attempts, 1000) - 2
+    return float(sum(accumulate(repeat(factor, times), lambda wait, by: min(wait * by, limit), initial=min(delay, limit))))

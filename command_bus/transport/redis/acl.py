@@ -113,12 +113,12 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         *_FIGURES,
         ("client|unblock script|exists", ""),  # to end its own blocked read when it stops; to see that scripts are lost
         ("xgroup|delconsumer xinfo|consumers xreadgroup xpending xclaim xack xdel xtrim xlen xrange", "ready"),
-        ("hdel hexists hscan", "active"),
+        ("hdel hexists hscan hgetall hkeys", "active"),
         ("hget hmget hdel", "lone"),
         ("hget hset hexists", "parked"),
         ("hdel hscan hlen", "unique"),
-        ("hget hdel", "delayed"),
-        ("hdel", "delayed_counts"),
+        ("hget hdel hlen hkeys hstrlen", "delayed"),
+        ("hdel hgetall hset", "delayed_counts"),
         ("get set", "fence"),
         ("zrem", "due"),
         ("exists hget hmget hgetall hset hdel", "rules"),
@@ -137,7 +137,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hmget hset hsetnx hdel hexists hincrby hscan exists del persist pexpire", "sides*"),
         ("hget hset hdel hscan", "suspended"),
         ("hget hgetall hset hdel hincrby", "relays*"),
-        ("hsetnx", "stats"),  # the incarnation that schedules are compared with
+        ("hsetnx hset", "stats"),  # the incarnation that schedules are compared with; wrong counters
         ("hget hdel", "paused"),  # pauses that end by themselves
         ("hmget", "parked delayed_counts"),  # predecessors of firings
         ("hmget", "bulk*"),
@@ -151,7 +151,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("xgroup|create xinfo|groups xpending xack xadd xdel xrange", "ready"),
         ("hget hmget hset hdel hexists hscan exists hgetall hkeys", "active"),
         ("hget hset hdel hlen", "lone"),
-        ("hincrby hget hsetnx", "stats"),
+        ("hincrby hget hset hsetnx", "stats"),
         ("hget hmget hset hdel hscan", "paused"),
         ("hget hmget hdel hexists hscan", "parked"),
         ("hget hdel hscan hlen hkeys hstrlen", "delayed"),
@@ -202,7 +202,6 @@ def _every_key() -> str:
 
 _GRANTS["owner"] = (
     *_GRANTS["operator"],
-    ("hset", "stats"),  # it closes the incarnation
     ("scan", ""),  # it names the keys of other namespaces, too
     ("unlink", _every_key()),
 )

@@ -56,8 +56,8 @@ class RedisTransport:
         self.shards = keys.count
         self.shard_of = keys.shard_of
         self.agreements = namespace
-        bounds = {"max_total_depth": settings.max_total_depth, "max_entities": settings.max_entities}
-        limits: dict[str, Any] = {**bounds, "retention": Retention.of(settings)}
+        bounds: dict[str, Any] = {"max_total_depth": settings.max_total_depth, "max_entities": settings.max_entities}
+        limits = {**bounds, "retention": Retention.of(settings)}
         self._stream = StreamProducer(connections, keys, max_pending=settings.max_pending, **limits)
         self.producer: Producer = self._stream  # an observer may stand before it
         self.replies = RpcHandler(connections, keys, has_blmpop=facts.has_blmpop)
@@ -73,7 +73,7 @@ class RedisTransport:
         self.channels = RedisChannels(connections, keys)
         self.notes = RedisNotes(connections, keys, patience=patience)
         self.limits = RedisLimits(connections, keys, patience=patience)
-        self.schedules = RedisSchedules(connections, keys, patience=patience, max_total_depth=settings.max_total_depth)
+        self.schedules = RedisSchedules(connections, keys, patience=patience, **bounds)
 
     @classmethod
     async def open(cls, server: ClientFactory | str, settings: BusSettings) -> Self:

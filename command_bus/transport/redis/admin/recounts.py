@@ -26,7 +26,7 @@ class RedisRecounts(RetryingRequests):
 
     async def recount(self, *, correct: bool) -> Recount:
         """See `Recounts`."""
-        found = [await self._recount(keys, correct=correct) for keys in self._keys.shards]
+        found = [await self.recount_shard(keys, correct=correct) for keys in self._keys.shards]
         return Recount(
             sum(each.stored for each in found),
             sum(each.counted for each in found),
@@ -34,13 +34,25 @@ class RedisRecounts(RetryingRequests):
             all(each.complete for each in found),
         )
 
-    async def _recount(self, keys: ShardKeys, *, correct: bool) -> Recount:
+    async def recount_shard(self, keys: ShardKeys, *, correct: bool, most: int | None = None) -> Recount:
+        """Compare the counters of one shard.
+
+        Args:
+            keys: Of the shard.
+            correct: Whether to set them right, too.
+            most: Mailboxes with work, and delayed commands, above which it is not counted; None: as many as one step takes.
+
+        Raises:
+            NewerState: It has states that only a later release knows.
+            TransportUnavailable: The server cannot be reached, or entities come and go too quickly.
+        """
+        most = _MOST if most is None else most
         outs = [f"{keys.outs}{shard}" for shard, other in enumerate(self._keys.shards) if other is not keys]
         for _ in range(_TRIES):
-            names: Any = await self._ask(keys, _names, keys.active)
+            names: Any = await self._ask(keys, _names, keys.active, most)
             keys_of: list[Any] = [keys.ready, keys.active, keys.stats, keys.delayed, keys.delayed_counts]
             keys_of += [*outs, *(keys.mailboxes.encode() + name for name in names)]
-            args = [GROUP, len(keys.mailboxes), _MOST, _BYTES, int(correct), len(outs)]
+            args = [GROUP, len(keys.mailboxes), most, _BYTES, int(correct), len(outs)]
             answer = await self._run(keys, RECOUNT, keys_of, args)
             if answer[0] == b"many":
                 return Recount(0, 0, 0, complete=False)
@@ -52,9 +64,9 @@ class RedisRecounts(RetryingRequests):
         raise TransportUnavailable(f"{keys.prefix}: entities came and went too quickly to be counted; try again")
 
 
-async def _names(client: Redis, key: str) -> list[bytes]:
+async def _names(client: Redis, key: str, most: int) -> list[bytes]:
     """Return the mailboxes with work, as many as one step counts."""
-    if await client.hlen(key) > _MOST:
+    if await client.hlen(key) > most:
         return []
     found: Any = await client.hkeys(key)
     return list(found)

@@ -16,20 +16,22 @@
 -- KEYS[11]  turns    sorted set of flows, by their virtual time
 -- KEYS[12]  line     sorted set of the places of entities that wait
 -- KEYS[13…] for each firing its mailbox, and the mark of its command id
--- ARGV[1]   limit    of commands in this shard
+-- ARGV[1]   limit    of commands in this shard; perhaps a colon and the limit of mailboxes with work
 -- ARGV[2]   shard    its incarnation, as it was read
 -- ARGV[3…]  for each firing: schedule, incarnation, number, '1' if it counts although there is nothing to compare it with, mailbox name,
 --           commands that the mailbox may hold, digest, envelope, '1' if it is late, flow (see
 --           shared/line.lua)
 --
 -- returns a character per firing: + accepted, = this number or a later one was before, k the command id is known, u there is nothing to
---         compare the number with; refused: d drained, e mailbox full, t shard full, w the mailbox takes nothing. 'gone' if the shard is of
+--         compare the number with; refused: d drained, e mailbox full, t shard full, n too many mailboxes have work, w the mailbox takes nothing. 'gone' if the shard is of
 --         another incarnation
 --
 -- What is refused was not touched; where schedules are watched, it is told once for each number. The first write may fail at the memory limit, with nothing done; after it nothing fails.
 
 local ready, active, stats, later, paused, lone, fired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[8], KEYS[9]
 local call, pcall = redis.call, redis.pcall
+local most, most_boxes = string.match(ARGV[1], '^(%d+):?(%d*)$')
+most, most_boxes = tonumber(most), tonumber(most_boxes)  -- the second is nil where their number is not limited
 if is_of_another_time(stats, ARGV[2]) then return 'gone' end
 local publish, is_watched
 if call('EXISTS', KEYS[6]) == 1 then publish, is_watched = publisher(KEYS[6], KEYS[7]) end
@@ -50,7 +52,8 @@ local function refusal(name, box, room, record)
   if drained then return 'd' end
   local depth = length + (is_lone(record) and 1 or 0) + (tonumber(call('HGET', later, name)) or 0)
   if depth >= room then return 'e' end
-  return (tonumber(call('HGET', stats, 'depth')) or 0) >= tonumber(ARGV[1]) and 't' or nil
+  if (tonumber(call('HGET', stats, 'depth')) or 0) >= most then return 't' end
+  return most_boxes and not record and call('HLEN', active) >= most_boxes and 'n' or nil
 end
 
 -- Tell that a firing is refused, unless that was told before; return the answer.

@@ -40,11 +40,20 @@ class RedisSchedules(RetryingRequests):
         keys: The shards.
         patience: As for `RetryingRequests`.
         max_total_depth: Commands that the namespace may hold.
+        max_entities: Entities that may have work at a time; None: any number.
     """
 
-    def __init__(self, connections: Connections, keys: KeySpace, *, patience: float, max_total_depth: int) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        keys: KeySpace,
+        *,
+        patience: float,
+        max_total_depth: int,
+        max_entities: int | None = None,
+    ) -> None:
         super().__init__(connections, keys, patience=patience)
-        self._most = -(-max_total_depth // keys.count)
+        self._limits = keys.limits(max_total_depth, max_entities)
         self._incarnations = Incarnations(connections, keys, patience=patience)
 
     async def read(self, names: Sequence[str]) -> list[bytes | None]:
@@ -89,7 +98,7 @@ class RedisSchedules(RetryingRequests):
             shard.fired,
             *shard.fair,
         ]
-        args: list[Any] = [self._most, await self._incarnations.of(shard)]
+        args: list[Any] = [self._limits, await self._incarnations.of(shard)]
         for each in part:
             names += (shard.mailbox(each.mailbox), shard.mark(each.command_id))
             args += (each.schedule, each.incarnation, each.seq, "1" if each.armed else "")

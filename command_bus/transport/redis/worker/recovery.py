@@ -30,6 +30,7 @@ from command_bus.transport.redis.mailbox_entries import read_entry
 from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
 from command_bus.transport.redis.ready_stream import delete_entries, mailbox_of
 from command_bus.transport.redis.scripts import CLAIM
+from command_bus.transport.redis.worker.counter_check import CounterCheck
 from command_bus.transport.redis.worker.due_jobs import PauseJob, ScheduleJob, ScheduleSweep
 from command_bus.transport.redis.worker.due_work import DueJob, DueWork
 from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held, LeaseWatch
@@ -116,7 +117,15 @@ class PendingRecovery:
             [ScheduleSweep(connections, keys, shard, schedules) for shard in keys.shards] if schedules is not None else []
         )
         self.upkeep = [
-            Upkeep(place, shard, worker=worker, lease=lease, letters=letters, limited=_limited(limits, index))
+            Upkeep(
+                place,
+                shard,
+                worker=worker,
+                lease=lease,
+                letters=letters,
+                limited=_limited(limits, index),
+                counters=CounterCheck(connections, keys, shard),
+            )
             for index, (shard, place) in enumerate(places)
         ]
         self.suspended = [SuspendedWork(connections, keys, shard) for shard in keys.shards]

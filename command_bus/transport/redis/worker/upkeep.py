@@ -1,4 +1,4 @@
-"""`Upkeep`: repairs mailboxes that lost their activation, and removes what is over: lost workers, unique keys, old dead letters.
+"""`Upkeep`: repairs mailboxes that lost their activation and counters, and removes what is over: lost workers, unique keys, old dead letters.
 
 A mailbox may lose its activation (its entry in the ready stream) with data that the server lost or an operator deleted, or if the
 process that resumed it died before it was done. No worker would ever run it. So workers check all mailboxes with work, a page at a time. The fleet
@@ -21,6 +21,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.ready_stream import repair_page
 from command_bus.transport.redis.scripts import REMOVE_WORKER
+from command_bus.transport.redis.worker.counter_check import CounterCheck
 from command_bus.transport.redis.worker.letter_pruning import LetterLimits, LetterPruning
 from command_bus.transport.redis.worker.periodic import run_periodically
 from command_bus.transport.redis.worker.unique_sweep import sweep_page
@@ -50,6 +51,7 @@ class Upkeep:
         lease: Seconds that a lease lives.
         letters: How long and how many dead letters are kept.
         limited: Told which mailboxes of a page wait for limits; None if other workers look after them.
+        counters: Compares the shard's counters, now and then; None if other workers do.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Upkeep:
         lease: float,
         letters: LetterLimits | None = None,
         limited: Callable[[Sequence[str]], Awaitable[None]] | None = None,
+        counters: CounterCheck | None = None,
     ) -> None:
         self._connections = connections
         self._keys = keys
@@ -73,6 +76,7 @@ class Upkeep:
         self._prune_at = 0.0
         self._workers = 1
         self._limited = limited
+        self._counters = counters
         self._longest = _LONGEST_PAUSE
 
     async def run(self) -> None:
@@ -88,6 +92,8 @@ class Upkeep:
         if now >= self._prune_at:
             pause = _BETWEEN_PAGES if await self._pruning.page() else _LONGEST_PAUSE
             self._prune_at = now + pause * JITTER.uniform(0.8, 1.2)
+        if self._counters is not None:
+            await self._counters.turn(now, self._workers)
         part = min(await self._repair(), await self._sweep())
         pause = min(self._longest, max(_SHORTEST_PAUSE, _ROUND * self._workers * part)) * JITTER.uniform(0.8, 1.2)
         return max(_SHORTEST_PAUSE, min(pause, self._prune_at - mono()))
