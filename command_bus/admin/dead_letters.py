@@ -236,7 +236,7 @@ class DeadLetters:
             left = self._retention.settlement(envelope, outcome, "discarded", letter=_record(stored))
         if left.side and stored.parked and await self._has_to_undo(stored, envelope):
             return await self._replay(stored, envelope, ending=pack_ending(Ending("cancelled", reply_in(left.mark) or b"")))
-        return await self._store.settle(stored, "discard", replace(left, mark_ms=max(1, self._retention.dedup)))
+        return await self._store.settle(stored, "discard", replace(left, mark_ms=max(1, self._retention.dedup, left.mark_ms)))
 
     async def _has_to_undo(self, stored: StoredDeadLetter, envelope: WireEnvelope) -> bool:
         """Return whether a parked durable command has something to undo first. One that has begun to, and failed, is given up."""

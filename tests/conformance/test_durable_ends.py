@@ -21,7 +21,7 @@ from command_bus import (
 )
 from command_bus.durable.undo import Undo
 from tests.conformance.conftest import Sandbox
-from tests.conformance.durable_shop import Fast, Flow, ParkedFlow, Refund, Reserve, Shop
+from tests.conformance.durable_shop import Charge, Fast, Flow, ParkedFlow, Refund, Reserve, Shop
 from tests.conformance.put_service import until
 
 Undone = list[tuple[str, str]]
@@ -243,6 +243,37 @@ async def test_the_caller_learns_that_an_operator_took_its_call_out(sandbox: San
             assert await bus.cancel(child.command_id)
         told = await receipt.result(timeout=5)
     assert told == ("its entity was purged" if how == "purge" else "cancelled before it started")
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+@pytest.mark.parametrize("waits", ["suspended", "resident"])
+@pytest.mark.parametrize("how", ["discard", "purge"])
+async def test_the_caller_learns_that_its_parked_call_was_discarded(
+    sandbox: Sandbox, shop: Shop, how: str, waits: str, shards: int
+) -> None:
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        call = context.call(Charge(account="c-1", fails=True))
+        try:
+            await (call if waits == "suspended" else asyncio.gather(call))
+        except CommandCancelled as error:
+            return error.message
+
+    async with sandbox.bus(shards=shards, dedup_window=60) as bus, bus.worker():
+        receipt = await bus.dispatch(Flow(order="o-1"), keep_result=True)
+        letter = await until(lambda: parked(bus))
+        if waits == "suspended":
+            await shop.suspended()
+        if how == "discard":
+            await bus.dead_letters.discard(letter.id)
+        else:
+            assert await bus.dead_letters.purge() == 1
+        assert await receipt.result(timeout=8) == "discarded by an operator"
+        await bus.wait_idle(10)
+        (mark,) = [key for key in await sandbox.keys() if key.endswith(f"k:{letter.command_id}")]
+        client = sandbox.client(int(mark.partition("}")[0].rpartition(":")[2]))
+        assert await client.pttl(mark) > 0.9 * 3600 * 1000, "who looks for an outcome that was lost finds it for an hour"
+        await client.aclose()
 
 
 async def waiting(bus: CommandBus) -> Any:

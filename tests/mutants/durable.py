@@ -183,9 +183,23 @@ DURABLE = (
     Mutant(
         "the caller of a command that is taken out learns nothing",
         f"{_LUA}/remove.lua",
-        "for _, each in ipairs(told) do tell_caller(unpack(each)) end\n",
+        "for _, each in ipairs(told) do tell_caller(keys, unpack(each)) end\n",
         "",
         f"{_ENDS}::test_the_caller_learns_that_an_operator_took_its_call_out",
+    ),
+    Mutant(
+        "the caller of a parked command that is discarded learns nothing",
+        f"{_LUA}/settle_dead_letter.lua",
+        "  if verb == 'discard' and ARGV[13] ~= '' then",
+        "  if verb == 'none' and ARGV[13] ~= '' then",
+        f"{_ENDS}::test_the_caller_learns_that_its_parked_call_was_discarded",
+    ),
+    Mutant(
+        "the outcome of a discarded call is not remembered",
+        "admin/dead_letters.py",
+        "max(1, self._retention.dedup, left.mark_ms)",
+        "max(1, self._retention.dedup)",
+        f"{_ENDS}::test_the_caller_learns_that_its_parked_call_was_discarded",
     ),
     Mutant(
         "compensations run in their order",

@@ -1,7 +1,7 @@
 -- remove: remove waiting commands from one mailbox (cancel, purge). A command that runs is left alone, and a durable one that
 -- has begun: what it did is undone when it ends.
 --
--- uses: memory_limit, record, newer, lone, holds, snooze, entry_text, outcomes, delayed, open_line(line_turns, line_served, line), unique, events, place, postpone, arrive, deliver, agenda, send_out
+-- uses: memory_limit, record, newer, lone, holds, snooze, entry_text, outcomes, delayed, open_line(line_turns, line_served, line), unique, events, place, postpone, arrive, deliver, agenda, send_out, tell_caller
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -98,17 +98,6 @@ local function take_out(id, side, mark)
   return true
 end
 
--- Tell the durable command that called it.
-local function tell_caller(other_box, side, text, outcome, extra)
-  local target, _, caller = parse_follow_up(text)
-  if target == '' then
-    return deliver_outcome({ready = ready, active = active, paused = KEYS[17], due = due, suspended = KEYS[18]}, other_box, side, caller, outcome, extra)
-  end
-  local time = redis.call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  send_out(other_box, due, ready, target, now, {text = text, wait = 0, envelope = outcome, extra = extra})
-end
-
 local removed, told = 0, {}
 local queue_up = redis.call('EXISTS', KEYS[14]) == 1 and open_line(ready, active, KEYS[14], KEYS[15], KEYS[16])
 local key = 18
@@ -140,7 +129,8 @@ if record and redis.call('XLEN', box) == 0 and not holds then
 elseif state == 'free' then
   redis.call('HSET', active, name, queue(ready, name, '0', '0', parts, lined and lined.head_of(box)))
 end
-for _, each in ipairs(told) do tell_caller(unpack(each)) end
+local keys = {ready = ready, active = active, paused = KEYS[17], due = due, suspended = KEYS[18]}
+for _, each in ipairs(told) do tell_caller(keys, unpack(each)) end
 if queue_up then queue_up.finish() end
 if removed > 0 then redis.pcall('HINCRBY', stats, 'depth', -removed) end
 return removed
