@@ -216,6 +216,20 @@ DURABLE = (
         f"{_ENDS}::test_a_call_that_did_nothing_is_not_undone",
     ),
     Mutant(
+        "a call that had begun and was cancelled counts as one that did nothing",
+        "durable/compensation.py",
+        "        return outcome.code != BEGUN\n",
+        "        return True\n",
+        f"{_ENDS}::test_a_call_that_had_begun_is_undone_whoever_ends_it",
+    ),
+    Mutant(
+        "what is taken out in the pause before a retry did not start",
+        f"{_LUA}/remove.lua",
+        "  local begun = had_begun(ARGV[arg])\n",
+        "  local begun = false\n",
+        f"{_ENDS}::test_a_call_that_had_begun_is_undone_whoever_ends_it",
+    ),
+    Mutant(
         "a compensation that is tried again is the same command",
         "durable/waits.py",
         "        if self._attempt > 1:",

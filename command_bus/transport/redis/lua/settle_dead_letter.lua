@@ -22,8 +22,9 @@
 -- KEYS[18]  side      record of a durable command (see shared/arrive.lua); the mark again if it is none
 -- KEYS[19]  due       sorted set of what becomes due, by ms
 -- KEYS[20]  suspended hash: mailbox name -> the durable command that waits (see shared/arrive.lua)
--- KEYS[21…22] of the durable command that called it the mailbox and the side record, or twice the stream of those for another shard (twice
---           the mark if none did)
+-- KEYS[21]  caller    of a command that is discarded while parked: the mailbox of the durable command that called it, or the stream of those for
+--           another shard (the mark if none did)
+-- KEYS[22]  theirs    the side record of that, or that stream again (the mark if none did)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   verb      replay, discard
 -- ARGV[3]   letter    id of the entry in `dead`
@@ -36,9 +37,9 @@
 -- ARGV[10]  stander   what `unique` has of a command that is replayed, from the flags on
 -- ARGV[11]  flow      of the command (see shared/line.lua); 1 if it has no class of its own
 -- ARGV[12]  ending    of a durable command that is replayed to undo what it did: what it ends with; else empty
--- ARGV[13]  caller    of a command that is discarded while parked: the text (see shared/deliver.lua) of the durable one that called it; empty if
---           none did
--- ARGV[14…15] the outcome for that, and the names of the child and the call
+-- ARGV[13]  text      for that (see shared/deliver.lua); empty if none did
+-- ARGV[14]  answer    the outcome for that
+-- ARGV[15]  extra     the names of the child and the call
 --
 -- returns 'replayed', 'discarded', 'gone' if there is no such letter, or 'newer' if it parks a mailbox in a state that only a later release
 --         knows, or 'large' if it parks one that is too large to be written again: nothing was changed
