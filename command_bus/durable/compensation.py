@@ -10,7 +10,7 @@ from command_bus.durable.names import ENDING, UNDO, outcome_field
 from command_bus.durable.run import DurableRun
 from command_bus.durable.undo import Undo
 from command_bus.durable.waits import Ended, UndoCall, child_of
-from command_bus.errors import CommandOutcomeError
+from command_bus.errors import CommandOutcomeError, InvalidCommand
 from command_bus.messages.durable import Durable
 from command_bus.serialization.reply import BEGUN, Cancelled, Expired, Forged, Invalid, Rejected, Unhandled, unpack_reply
 from command_bus.transport.durable import NO_ROOM, Note
@@ -78,6 +78,8 @@ async def _undo(run: DurableRun, undo: Undo) -> None:
         attempt += 1
     try:
         await Durable(UndoCall(run, undo, attempt))
-    except CommandOutcomeError as error:
+    except (CommandOutcomeError, InvalidCommand) as error:
+        if outcome_field(undo.call_of(attempt)) not in run.fields:
+            raise  # it was not sent: this worker cannot read it, or may not sign it again
         await run.store(Note(f"{_FAILED}{undo.call_of(attempt)}", b"1"))
         raise CompensationFailed(f"{outcome_field(undo.call_of(attempt))}: {error.message}") from error

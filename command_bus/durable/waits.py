@@ -165,10 +165,10 @@ class UndoCall(Waited):
     async def begin(self) -> None:
         """See `Waited`."""
         field, sent = f"c:{self._call}", self._undo.follow_up
-        if self._attempt > 1:  # what was called before has ended, and is remembered as that
-            sent = self.run.tools.children.again(sent, self._call, self.run.seed)
         if field in self.run.fields:
             return
+        if self._attempt > 1:  # what was called before has ended, and is remembered as that
+            sent = await self.run.tools.children.again(sent, self._call, self.run.seed)
         reply = self.run.tools.children.expect(sent.command_id)
         reply.then(lambda record: self.run.arrive(self.field, record))
         self.run.replies.append(reply)

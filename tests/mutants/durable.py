@@ -230,6 +230,13 @@ DURABLE = (
         f"{_ENDS}::test_a_call_that_had_begun_is_undone_whoever_ends_it",
     ),
     Mutant(
+        "what undoes is signed again whoever put it there",
+        "sending/children.py",
+        "        if fault := await self._fault(sent, envelope):\n",
+        "        if fault := None:\n",
+        "tests/security/test_durable_signatures.py::test_what_nobody_signed_is_not_signed",
+    ),
+    Mutant(
         "a compensation that is tried again is the same command",
         "durable/waits.py",
         "        if self._attempt > 1:",
