@@ -27,6 +27,7 @@ TIMED_OUT = b""
 class Waited:
     """An operation that waits for a field, or for a time."""
 
+    name: str = ""  # what it is known by in all runs
     field: str = ""
     until_ms: int | None = None
     lingers: float = 0.0
@@ -74,7 +75,7 @@ class Call(Waited):
         self._reply = reply
         self._timeout = timeout
         self._undo = undo
-        self._call = run.names.call(out.name, out.entity_type, out.entity_id)
+        self._call = self.name = run.names.call(out.name, out.entity_type, out.entity_id)
         self._undo_place = 0 if undo is None or f"c:{self._call}" in run.fields else run.undo_places.next()
         self._is_told = False
         self.field = outcome_field(self._call)
@@ -208,13 +209,13 @@ class Sleep(Waited):
     def __init__(self, run: DurableRun, seconds: float) -> None:
         super().__init__(run)
         self._seconds = checked_seconds("the time to sleep", seconds, zero=True)
-        self._name = run.names.numbered("sleep")
+        self.name = run.names.numbered("sleep")
         self.lingers = min(self._seconds, LINGER)
 
     async def begin(self) -> None:
         """See `Waited`."""
         if self.until_ms is None:
-            self.until_ms = await self.fixed_time(self._name, self._seconds)
+            self.until_ms = await self.fixed_time(self.name, self._seconds)
 
     async def result(self) -> None:
         """See `Waited`."""
@@ -230,7 +231,7 @@ class Signal(Waited):
         super().__init__(run)
         self._shown = f"signal {name!r}"
         self._name = checked
-        self._wait = run.names.numbered(f"signal:{checked}")
+        self._wait = self.name = run.names.numbered(f"signal:{checked}")
         self._timeout = None if timeout is None else checked_seconds("timeout", timeout, zero=True)
         self._returns = returns
         self._missed = outcome_field(self._wait)

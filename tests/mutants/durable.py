@@ -265,6 +265,13 @@ DURABLE = (
         ),
     ),
     Mutant(
+        "the first of several is known by its place",
+        "durable/combined.py",
+        "else over.name.encode()\n",
+        "else str(waits.index(over)).encode()\n",
+        "tests/conformance/test_durable_mismatch.py::test_new_code_finds_what_was_first_or_parks",
+    ),
+    Mutant(
         "inside of a block of asyncio it is suspended",
         "durable/blocks.py",
         '_LIMITING = frozenset({"asyncio", ',
