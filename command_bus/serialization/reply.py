@@ -258,6 +258,8 @@ def outcome_code(outcome: Outcome) -> str:
             return "completed"
         case Rejected():
             return "rejected"
+        case Cancelled(_, code) if code == BEGUN:
+            return "cancelled"
         case _:
             return _error_of(outcome, "").code
 

@@ -123,6 +123,7 @@ class StoredSuspension:
         until_ms: When it is started in any case; None: never.
         awaited: The fields that it waits for; each with what was called, or None if it is no call.
         compensates: Whether it undoes what it did.
+        cancel: The wish that it ends; None if there is none.
     """
 
     mailbox: str
@@ -131,6 +132,7 @@ class StoredSuspension:
     until_ms: int | None
     awaited: tuple[tuple[str, bytes | None], ...]
     compensates: bool = False
+    cancel: bytes | None = None
 
 
 class Suspensions(Protocol):

@@ -122,7 +122,7 @@ class ListSuspensions:
         side = self._server.sides.get(command_id, {})
         until = None if box.due == float("inf") else wall_ms() + int((box.due - time.monotonic()) * 1000)
         awaited = tuple((field, side.get(f"c:{field.removeprefix('o:')}")) for field in sorted(box.awaited))
-        return StoredSuspension(name, command_id, abs(box.first), until, awaited, "k" in side)
+        return StoredSuspension(name, command_id, abs(box.first), until, awaited, "k" in side, side.get("cancel"))
 
 
 class ListWishes:
