@@ -9,7 +9,8 @@ from __future__ import annotations
 from command_bus.durable.names import ENDING, UNDO, outcome_field
 from command_bus.durable.run import DurableRun
 from command_bus.durable.undo import Undo
-from command_bus.durable.waits import Ended, UndoCall, child_of
+from command_bus.durable.values import child_of
+from command_bus.durable.waits import Ended, UndoCall
 from command_bus.errors import CommandOutcomeError, InvalidCommand
 from command_bus.messages.durable import Durable
 from command_bus.serialization.reply import BEGUN, Cancelled, Expired, Forged, Invalid, Rejected, Unhandled, unpack_reply

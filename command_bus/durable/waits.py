@@ -9,14 +9,14 @@ from command_bus.clock import checked_seconds
 from command_bus.durable.names import ROOM, outcome_field, signal_field, undo_field
 from command_bus.durable.run import DurableRun, cancelled
 from command_bus.durable.undo import Undo
-from command_bus.durable.values import DIGEST, compare, decoded_signal
+from command_bus.durable.values import child_of, compare, decoded_signal
 from command_bus.errors import BadStep, CallCycle, CommandBusError, CommandCancelled
 from command_bus.messages.durable import Durable
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.sending.children import digest_of_call
 from command_bus.transport.durable import NO_ROOM, SMALL_OUTCOME, Note
 
-__all__ = ["TIMED_OUT", "Call", "Ended", "Signal", "Sleep", "UndoCall", "Waited", "child_of"]
+__all__ = ["TIMED_OUT", "Call", "Ended", "Signal", "Sleep", "UndoCall", "Waited"]
 
 LINGER = 0.05
 """Seconds for which a worker waits for the reply to a call before it suspends the command."""
@@ -270,9 +270,3 @@ class Signal(Waited):
             raise run.errors.note(TimeoutError(f"the {self._shown} has not come in time"))
         name, tools = self.field.partition("#")[0], run.tools
         return decoded_signal(self._shown, self._returns, partial(tools.unseal, name, value), tools.limits)
-
-
-def child_of(known: bytes) -> tuple[str, str]:
-    """Return the id and the mailbox of a command that was called."""
-    child, _, mailbox = known[DIGEST:].decode(errors="replace").partition("|")
-    return child, mailbox

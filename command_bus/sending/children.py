@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, TypeVar, Unpack
 
-from command_bus.errors import BadSignature, CallCycle, CommandCancelled, InvalidCommand
+from command_bus.errors import BadSignature, CallCycle, CommandBusError, CommandCancelled, InvalidCommand
 from command_bus.messages.message import Message
 from command_bus.messages.options import FollowUpOptions
 from command_bus.messages.outgoing import OutgoingMessage
@@ -19,7 +20,7 @@ from command_bus.serialization.durable_options import RETURN
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, digest, unpack_envelope
 from command_bus.serialization.limits import reading_limits
 from command_bus.session import Session
-from command_bus.transport.durable import CIRCLE
+from command_bus.transport.durable import CIRCLE, CalledCommand
 from command_bus.transport.mailboxes import free_mailbox, mailbox_label, stands_in
 from command_bus.transport.marks import waiting_mark
 from command_bus.transport.sender_interfaces import Reply
@@ -139,7 +140,7 @@ class Children:
     async def _fault(self, sent: FollowUp, envelope: WireEnvelope) -> str | None:
         """Return what is wrong with the signature of a command that was kept, or with its mailbox; None if nothing is.
 
-        Whoever can write to the server could have put it there; packed again, it would have a signature of ours.
+        Who can write to the server could have put it there; packed again, it would have a signature of ours.
         """
         protection = self._session.protection
         signatures = None if protection is None else protection.signatures
@@ -168,6 +169,11 @@ class Children:
     async def remove(self, mailbox: str, command_id: str) -> bool:
         """Take a command that was called out of its line; return False if it has begun, or is not there."""
         return await WaitingCommands(self._session).cancel_in(mailbox, command_id, fresh=True)
+
+    async def look_up(self, called: CalledCommand) -> None:
+        """Bring the caller the outcome of a call that has ended, if that was lost on its way. It stays lost for now while a server is away."""
+        with suppress(CommandBusError):
+            await self._session.transport.wishes.look_up(self._mailbox, self._caller, called)
 
     def awaited(self, work: Awaitable[T]) -> Awaitable[T]:
         """Return what waits for this: where a test has virtual time, that passes meanwhile."""

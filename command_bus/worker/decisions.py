@@ -354,9 +354,8 @@ class Decisions:
 
     def _given_up(self, started: Started, envelope: WireEnvelope, reason: str, text: str) -> Step:
         outcome = Unhandled(text, begun=started.had_begun)
-        if reason == "no_handler":  # it was read, and verified
-            left = self._retention.settlement(envelope, outcome, "dead_lettered", started)
-        else:
+        left = self._retention.settlement(envelope, outcome, "dead_lettered", started)
+        if reason != "no_handler":  # it was not read, or not verified
             left = self._left_of_unread(started, envelope, outcome)
         return DeadLetterStep(left, self._letter(started, envelope, reason, "NoHandler", text), started.entry)
 

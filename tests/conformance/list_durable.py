@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 
-from command_bus.transport.durable import Note, SignalToBring, Stored, StoredSuspension, Told
+from command_bus.transport.durable import CalledCommand, Note, SignalToBring, Stored, StoredSuspension, Told
 from command_bus.transport.steps import Answer, ChildOutcome, Lease, Released, Started, Suspend
 from tests.conformance.list_server import Box, ListLine, ListServer, wall_ms
 
@@ -130,6 +130,9 @@ class ListWishes:
 
     def __init__(self, server: ListServer) -> None:
         self._server = server
+
+    async def look_up(self, mailbox: str, command_id: str, called: CalledCommand) -> bool:
+        return False  # it loses none
 
     async def signal(self, mailbox: str, command_id: str, signal: SignalToBring) -> Told:
         if not self._waits(command_id):

@@ -8,6 +8,7 @@ __all__ = ["DURABLE"]
 
 _LUA = "transport/redis/lua"
 _BUS, _WAITS, _ENDS, _STEPS = (f"tests/conformance/test_durable{part}.py" for part in ("", "_waits", "_ends", "_steps"))
+_BEGUN = "tests/conformance/test_durable_begun_calls.py"
 _LIMITS = "tests/conformance/test_durable_limits.py"
 _THREADS = "tests/conformance/test_durable_threads.py"
 
@@ -192,14 +193,14 @@ DURABLE = (
         f"{_LUA}/settle_dead_letter.lua",
         "  if verb == 'discard' and ARGV[13] ~= '' then",
         "  if verb == 'none' and ARGV[13] ~= '' then",
-        f"{_ENDS}::test_the_caller_learns_that_its_parked_call_was_discarded",
+        f"{_BEGUN}::test_the_caller_learns_that_its_parked_call_was_discarded",
     ),
     Mutant(
         "the outcome of a discarded call is not remembered",
         "admin/dead_letters.py",
         "max(1, self._retention.dedup, left.mark_ms)",
         "max(1, self._retention.dedup)",
-        f"{_ENDS}::test_the_caller_learns_that_its_parked_call_was_discarded",
+        f"{_BEGUN}::test_the_caller_learns_that_its_parked_call_was_discarded",
     ),
     Mutant(
         "compensations run in their order",
@@ -220,14 +221,14 @@ DURABLE = (
         "durable/compensation.py",
         "        return outcome.code != BEGUN\n",
         "        return True\n",
-        f"{_ENDS}::test_a_call_that_had_begun_is_undone_whoever_ends_it",
+        f"{_BEGUN}::test_a_call_that_had_begun_is_undone_whoever_ends_it",
     ),
     Mutant(
         "what is taken out in the pause before a retry did not start",
         f"{_LUA}/remove.lua",
         "  local begun = had_begun(ARGV[arg])\n",
         "  local begun = false\n",
-        f"{_ENDS}::test_a_call_that_had_begun_is_undone_whoever_ends_it",
+        f"{_BEGUN}::test_a_call_that_had_begun_is_undone_whoever_ends_it",
     ),
     Mutant(
         "what undoes is signed again whoever put it there",
@@ -263,6 +264,13 @@ DURABLE = (
                 "            stored = ended\n",
             ),
         ),
+    ),
+    Mutant(
+        "a run that stays does not look for outcomes that were lost",
+        "durable/run.py",
+        "                await self._look_up(pending, mono() - began)\n",
+        "",
+        "tests/conformance/test_durable_circles.py::test_an_outcome_that_was_lost_is_found_by_a_run_that_stays",
     ),
     Mutant(
         "the first of several is known by its place",

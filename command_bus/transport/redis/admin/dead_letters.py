@@ -13,10 +13,10 @@ from command_bus.transport.flows import NORMAL_FLOW
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.records import Resolution, StoredDeadLetter
 from command_bus.transport.redis.connection.retrying import RetryingRequests
-from command_bus.transport.redis.keys import GROUP, ShardKeys
+from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.mailbox_record import refuse_newer
 from command_bus.transport.redis.scripts import SETTLE_DEAD_LETTER
-from command_bus.transport.redis.worker.step_arguments import encode_follow_up
+from command_bus.transport.redis.worker.step_arguments import caller_arguments
 from command_bus.transport.steps import Settlement
 from command_bus.transport.unique_keys import stored_key
 
@@ -90,7 +90,7 @@ class RedisDeadLetters(RetryingRequests):
         ]
         args = [GROUP, verb, entry, letter.mailbox, left.mark_ms, left.mark, left.outcome, edited]
         args += [stored_key(letter.mailbox, left.unique), left.stander, flow or NORMAL_FLOW, ending]
-        args += self._caller(keys, left, names)
+        args += caller_arguments(self._keys, keys, left, names)
         answer = await self._run_once(keys, SETTLE_DEAD_LETTER, names, args)
         refuse_newer(answer, letter.mailbox)
         if answer == b"large":
@@ -99,15 +99,6 @@ class RedisDeadLetters(RetryingRequests):
                 "is, or discard it and dispatch a corrected command, which then runs behind the others"
             )
         return bool(answer != b"gone")
-
-    def _caller(self, keys: ShardKeys, left: Settlement, names: list[str]) -> tuple[str | bytes, ...]:
-        """Return the arguments for the durable command that called it, if one did, and append its keys."""
-        if left.waiting is None:
-            names += (keys.mark(left.command_id),) * 2
-            return "", "", ""
-        told: list[Any] = []
-        encode_follow_up(self._keys, keys, left.waiting, names, told)
-        return told[0], told[2], told[3]
 
     async def newest(self, shard: int, before_ms: int | None = None) -> str | None:
         """Return the id of a shard's newest dead letter, of those written before `before_ms` if given; None if there is none."""
