@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple
 from command_bus.admin.entities import entity_info
 from command_bus.admin.entity_looks import look_at
 from command_bus.admin.info import EntityInfo, HoldInfo, LimitWaitInfo
-from command_bus.admin.suspensions import SuspensionInfo
+from command_bus.admin.suspensions import SuspensionInfo, wish_text
 from command_bus.admin.trace_ids import trace_id_of
-from command_bus.durable.names import ENDING
+from command_bus.durable.names import CANCEL, ENDING
 from command_bus.errors import UnknownCommand, UnsuitableServer
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
@@ -63,6 +63,7 @@ class CommandStatus:
         limit: What it waits for, if it is limited.
         hold: Why it is paused, or None.
         suspension: What it waits for, if it is suspended.
+        cancelling: Of a durable command that has begun, and was asked to end: why. It waits for what it called and has started. Else empty.
         letter_id: Of the dead letter that parks it, or None.
         outcome: Once it is settled: `completed`, `rejected`, or the `code` of the error that its caller got, such as `failed`, `interrupted`,
             `cancelled`, `expired`; empty if that is not kept, and before.
@@ -84,6 +85,7 @@ class CommandStatus:
     letter_id: str | None = None
     outcome: str = ""
     trace_id: str = ""
+    cancelling: str = ""
 
 
 class _Named(NamedTuple):
@@ -100,6 +102,7 @@ class _Head(NamedTuple):
     stored: StoredEntity
     info: EntityInfo
     is_ending: bool
+    cancelling: str
 
 
 class StatusReader:
@@ -178,10 +181,10 @@ class StatusReader:
     async def _head(self, mailbox: str) -> _Head:
         """Read what is known of a mailbox's head, in case it is this command."""
         transport = self._session.transport
-        (stored, retry_ms, wait, suspended), now, (ends,) = await asyncio.gather(
+        (stored, retry_ms, wait, suspended), now, (ends, wish) = await asyncio.gather(
             look_at(self._session, mailbox),
             transport.operator.entities.now_ms(),
-            transport.operator.suspensions.fields(mailbox, self._id, [ENDING]),
+            transport.operator.suspensions.fields(mailbox, self._id, [ENDING, CANCEL]),
         )
         info = entity_info(
             stored,
@@ -192,7 +195,7 @@ class StatusReader:
             wait=wait,
             suspended=suspended,
         )
-        return _Head(stored, info, is_ending=ends is not None)
+        return _Head(stored, info, is_ending=ends is not None, cancelling=wish_text(wish))
 
     def _at_the_head(self, head: _Head, named: _Named) -> CommandStatus:
         """Return the status of the command that is next in its mailbox, or runs."""
@@ -212,6 +215,7 @@ class StatusReader:
             suspension=info.suspension,
             letter_id=info.letter_id,
             trace_id=named.trace_id,
+            cancelling=head.cancelling,
         )
 
     def _named(self, data: bytes, mailbox: str) -> _Named:

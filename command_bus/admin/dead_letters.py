@@ -22,7 +22,7 @@ from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_e
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.protection import Protection
-from command_bus.serialization.reply import Cancelled
+from command_bus.serialization.reply import Cancelled, cancelled_midway
 from command_bus.session import Session
 from command_bus.transport.admin_interfaces import DeadLetterStore
 from command_bus.transport.flows import envelope_flow
@@ -34,7 +34,12 @@ from command_bus.transport.unique_keys import stander_of, unique_key
 
 __all__ = ["DeadLetters", "LetterFilters"]
 
+_DISCARDED = "discarded by an operator"
 _LAST_MS = 253_402_300_799_000  # the end of the year 9999: any program that writes to a stream can choose its ids
+
+
+_NOT_RUN = frozenset({"no_handler", "undecodable", "invalid", "unsupported_version", "bad_signature", "expired", "unknown"})
+"""Reasons for which a command was given up before its handler was called, unless an earlier start of it had called one."""
 
 
 class LetterFilters(TypedDict, total=False):
@@ -245,13 +250,17 @@ class DeadLetters:
 
     async def _discard(self, stored: StoredDeadLetter) -> bool:
         envelope = self._envelope(stored)
-        outcome = Cancelled("discarded by an operator")
+        record = _record(stored)
+        outcome = Cancelled(_DISCARDED)
+        if _may_have_run(record):
+            undoes_itself = is_durable(envelope.options) and record.reason != "compensation_failed"
+            outcome = cancelled_midway(_DISCARDED, durable=undoes_itself)
         left = NO_SETTLEMENT
         if not _nobody_vouches(stored):
-            left = self._retention.settlement(envelope, outcome, "discarded", letter=_record(stored))
+            left = self._retention.settlement(envelope, outcome, "discarded", letter=record)
         if left.side and stored.parked and await self._has_to_undo(stored, envelope):
             return await self._replay(stored, envelope, ending=pack_ending(Ending("cancelled", reply_in(left.mark) or b"")))
-        return await self._store.settle(stored, "discard", replace(left, mark_ms=max(1, self._retention.dedup)))
+        return await self._store.settle(stored, "discard", replace(left, mark_ms=max(1, self._retention.dedup, left.mark_ms)))
 
     async def _has_to_undo(self, stored: StoredDeadLetter, envelope: WireEnvelope) -> bool:
         """Return whether a parked durable command has something to undo first. One that has begun to, and failed, is given up."""
@@ -361,6 +370,11 @@ def _matches(letter: DeadLetter, filters: LetterFilters) -> bool:
     since, until = filters.get("since"), filters.get("until")
     failed = letter.failed_ms / 1000
     return (since is None or failed >= since.timestamp()) and (until is None or failed < until.timestamp())
+
+
+def _may_have_run(record: DeadLetterRecord) -> bool:
+    """Return whether a handler of the command was called."""
+    return record.attempts > 1 or record.reason not in _NOT_RUN
 
 
 def _nobody_vouches(stored: StoredDeadLetter) -> bool:

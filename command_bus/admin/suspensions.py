@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
 
+from command_bus.serialization.text import printable
 from command_bus.transport.durable import StoredSuspension
 from command_bus.transport.mailboxes import mailbox_label
 
-__all__ = ["AwaitedInfo", "SuspensionInfo", "suspension_info"]
+__all__ = ["AwaitedInfo", "SuspensionInfo", "suspension_info", "wish_text"]
 
 _DIGEST = 8
 _NAMED = 3
@@ -46,6 +47,7 @@ class SuspensionInfo:
         until_ms: When it is started in any case, by the server's clock; None: never.
         waits_for: The calls and signals that it waits for; empty if it only sleeps.
         compensating: Whether it undoes what it did, and ends then.
+        cancelling: Why it was asked to end: it waits for what it called and has started. Empty if it was not.
     """
 
     command_id: str
@@ -53,18 +55,28 @@ class SuspensionInfo:
     until_ms: int | None
     waits_for: tuple[AwaitedInfo, ...]
     compensating: bool = False
+    cancelling: str = ""
 
     def __str__(self) -> str:
         named = " and ".join(map(str, self.waits_for[:_NAMED]))
         more = len(self.waits_for) - _NAMED
         what = f"waits for {named}{f' and {more:,} more' if more > 0 else ''}" if named else "sleeps"
-        return f"{what}, to undo what it did" if self.compensating else what
+        if self.compensating:
+            return f"{what}, to undo what it did"
+        return f"{what}, and ends then: {self.cancelling}" if self.cancelling else what
 
 
 def suspension_info(stored: StoredSuspension) -> SuspensionInfo:
     """Return the public form of a suspension."""
     waits = sorted((_awaited(field, call) for field, call in stored.awaited), key=str)
-    return SuspensionInfo(stored.command_id, stored.since_ms, stored.until_ms, tuple(waits), stored.compensates)
+    return SuspensionInfo(
+        stored.command_id, stored.since_ms, stored.until_ms, tuple(waits), stored.compensates, wish_text(stored.cancel)
+    )
+
+
+def wish_text(wish: bytes | None) -> str:
+    """Return why a command was asked to end; empty if it was not."""
+    return "" if wish is None else printable(wish.decode(errors="replace")) or "it was cancelled"
 
 
 def _awaited(field: str, call: bytes | None) -> AwaitedInfo:

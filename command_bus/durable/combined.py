@@ -8,7 +8,7 @@ from typing import Any
 from command_bus.durable.run import DurableRun
 from command_bus.durable.step import Step
 from command_bus.durable.waits import TIMED_OUT, Waited
-from command_bus.errors import BadStep
+from command_bus.errors import BadStep, StepMismatch
 from command_bus.messages.durable import Durable
 from command_bus.transport.durable import Note
 
@@ -65,16 +65,31 @@ class FirstOf:
         if stored is None:
             if not any(map(run.is_over, waits)):
                 await run.wait(durable, waits, wanted=1)
-            over = next((i for i, each in enumerate(waits) if run.is_over(each)), None)
-            ended = TIMED_OUT if over is None else str(over).encode()
+            over = next((each for each in waits if run.is_over(each)), None)
+            ended = TIMED_OUT if over is None else over.name.encode()
             stored = (await run.store(Note(self._name, ended)))[0] or ended
-        winner = None if stored == TIMED_OUT else self._parts[int(stored)]
+        winner = None if stored == TIMED_OUT else self._named(stored.decode(errors="replace"))
         for part, wait in zip(self._parts, waits, strict=True):
             if part is not winner:
                 wait.leave()
         if winner is None:
             raise run.errors.note(TimeoutError("nothing has ended in time"))
         return winner
+
+    def _named(self, name: str) -> Durable[Any]:
+        """Return the part that has won, by its name, so that it may have another place in new code. Earlier releases stored its place.
+
+        Raises:
+            StepMismatch: It is not among the parts.
+        """
+        names = [each.name for each in self._operations]
+        place = int(name) if name.isdecimal() else names.index(name) if name in names else len(names)
+        if place >= len(names):
+            raise StepMismatch(
+                f"{self._name[2:]!r} is stored, and came to {name}, which is not among what the handler waits for now. Let it wait for that as "
+                "well, for commands that have begun"
+            )
+        return self._parts[place]
 
 
 def _part(part: object, method: str, *kinds: type[Any]) -> Any:

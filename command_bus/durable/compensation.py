@@ -9,18 +9,17 @@ from __future__ import annotations
 from command_bus.durable.names import ENDING, UNDO, outcome_field
 from command_bus.durable.run import DurableRun
 from command_bus.durable.undo import Undo
-from command_bus.durable.waits import Ended, UndoCall, child_of
-from command_bus.errors import CommandOutcomeError
+from command_bus.durable.values import child_of
+from command_bus.durable.waits import Ended, UndoCall
+from command_bus.errors import CommandOutcomeError, InvalidCommand
 from command_bus.messages.durable import Durable
-from command_bus.serialization.reply import Cancelled, Expired, Forged, Invalid, Rejected, Unhandled, unpack_reply
+from command_bus.serialization.reply import BEGUN, Cancelled, Expired, Forged, Invalid, Rejected, Unhandled, unpack_reply
 from command_bus.transport.durable import NO_ROOM, Note
 
 __all__ = ["CompensationFailed", "compensate", "has_to_compensate", "is_compensating", "note_ending"]
 
 _FAILED = "pf:"
 _REMOVED = b"-"
-_NOTHING = (Cancelled, Expired, Forged, Invalid, Rejected, Unhandled)
-"""Outcomes of commands that did nothing, or have undone it."""
 
 
 class CompensationFailed(Exception):
@@ -61,8 +60,15 @@ async def _did_nothing(run: DurableRun, call: str) -> bool:
         child, mailbox = child_of(run.fields[f"c:{call}"])
         if await run.tools.children.remove(mailbox, child):
             await run.store(Note(field, _REMOVED))
-    ended = await Durable(Ended(run, call))
-    return ended == _REMOVED or (ended not in (b"", NO_ROOM) and isinstance(unpack_reply(ended, run.tools.limits)[1], _NOTHING))
+    ended: bytes = await Durable(Ended(run, call))
+    if ended in (_REMOVED, b"", NO_ROOM):
+        return ended == _REMOVED
+    outcome = unpack_reply(ended, run.tools.limits)[1]
+    if isinstance(outcome, Cancelled):
+        return outcome.code != BEGUN
+    if isinstance(outcome, Forged | Invalid | Unhandled):
+        return not outcome.begun
+    return isinstance(outcome, Expired | Rejected)
 
 
 async def _undo(run: DurableRun, undo: Undo) -> None:
@@ -73,6 +79,8 @@ async def _undo(run: DurableRun, undo: Undo) -> None:
         attempt += 1
     try:
         await Durable(UndoCall(run, undo, attempt))
-    except CommandOutcomeError as error:
+    except (CommandOutcomeError, InvalidCommand) as error:
+        if outcome_field(undo.call_of(attempt)) not in run.fields:
+            raise  # it was not sent: this worker cannot read it, or may not sign it again
         await run.store(Note(f"{_FAILED}{undo.call_of(attempt)}", b"1"))
         raise CompensationFailed(f"{outcome_field(undo.call_of(attempt))}: {error.message}") from error

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from command_bus.clock import mono
 from command_bus.durable.blocks import awaits_directly
-from command_bus.durable.names import CANCEL, ENDING, EPOCH, MESSAGE, Names
+from command_bus.durable.names import CANCEL, ENDING, EPOCH, MESSAGE, Names, call_field
+from command_bus.durable.run_tools import Performing, RunTools, Wait
 from command_bus.durable.signals import Signals, StoredErrors
 from command_bus.durable.undo import UndoPlaces, pack_undo
+from command_bus.durable.values import child_of
 from command_bus.errors import BadStep, CommandCancelled
 from command_bus.messages.context import while_lent
 from command_bus.messages.durable import Durable, Suspended
 from command_bus.messages.outgoing import OutgoingMessage
-from command_bus.sending.children import Children
-from command_bus.serialization.limits import Limits
-from command_bus.transport.durable import Note, SideRecords
+from command_bus.transport.durable import CalledCommand, Note
 from command_bus.transport.sender_interfaces import Reply
 from command_bus.transport.steps import WORKER_LOST, GiveBack, Lease, Started, Suspend
 
-__all__ = ["DurableRun", "RunLost", "RunTools", "Threads", "Wait", "cancelled"]
+__all__ = ["DurableRun", "RunLost", "cancelled"]
 
 MOST_FIELDS = 10_000
 """Most fields of a side record besides signals, which have a limit of their own: senders must not use up what the handler may store."""
@@ -34,54 +33,10 @@ _SOON = 0.001
 """Seconds that are not waited for."""
 _FIRST_LOOK, _LAST_LOOK = 0.1, 1.0
 """Seconds between two looks at a side record, by a run that waits and cannot be suspended."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunTools:
-    """The tools of a run.
-
-    Attributes:
-        records: Stores.
-        children: Makes calls.
-        limits: Of values.
-        seal: Encrypts what is stored under a name.
-        unseal: Decrypts it.
-        threads: Where functions of steps run that are no coroutines.
-    """
-
-    records: SideRecords
-    children: Children
-    limits: Limits
-    seal: Callable[[str, bytes], bytes]
-    unseal: Callable[[str, bytes], bytes]
-    threads: Threads
-
-
-class Threads(Protocol):
-    """The threads of one run."""
-
-    async def call(self, function: Callable[[], Any]) -> tuple[Any, bool]:
-        """Call a function in a thread; return its result, and whether this was cancelled meanwhile: then the caller stores the result, and ends."""
-        ...
-
-    async def rest(self) -> None:
-        """Wait for the threads whose functions the handler did not wait for. What ends the wait raises: the command may not be settled then."""
-        ...
-
-
-class Wait(Protocol):
-    """One thing that is waited for."""
-
-    field: str
-    """The field that has what it comes to; empty if only time ends it."""
-    until_ms: int | None
-    """The server's time when the wait is over."""
-    lingers: float
-    """Seconds for which the worker waits itself before the command is suspended."""
-
-    async def give_up(self) -> bool:
-        """Give it up because the command is to end; return False if its outcome has to be waited for. One that was given up has none for this run."""
-        ...
+_LOST_AFTER = 60.0
+"""Seconds for which such a run waits before it looks up what its calls came to, and between two of these looks."""
+_LOOKED_UP = 500
+"""Most calls that it looks up at once: all of ten thousand within twenty minutes, before a mark is over."""
 
 
 class RunLost(Exception):
@@ -135,6 +90,7 @@ class DurableRun:
         self._size = sum(len(value) for name, value in self.fields.items() if not _is_of_signals(name))
         self._waiting: dict[asyncio.Future[None], Sequence[Wait]] = {}
         self._looked, self._looks_soon = mono(), False
+        self._looked_up, self._last_call = mono(), ""
         self.performing = Performing(self._wake)
         self.working = Performing(lambda: None)  # the functions of steps
         self._counts_anew = started.attempt > 1
@@ -314,6 +270,7 @@ class DurableRun:
                 patience = min(patience, max((end - self.now_ms) / 1000, 0.001))
             await self._change(patience, pending)
             if stays and mono() >= looks_at:
+                await self._look_up(pending, mono() - began)
                 await self._look(pending, pause)
                 pause = min(2 * pause, _LAST_LOOK)
                 looks_at = mono() + pause
@@ -379,6 +336,21 @@ class DurableRun:
         for name, value in (await self.tools.records.fields(self.lease, self.command_id, sorted(awaited))).items():
             self.arrive(name, value)
 
+    async def _look_up(self, pending: Sequence[Wait], waited: float) -> None:
+        """Look up calls that this run has waited for for long: where a failover loses the delivery of an outcome, only their marks have it.
+
+        One operation does for all beside it; of many calls it takes the next ones each time.
+        """
+        if min(waited, mono() - self._looked_up) < _LOST_AFTER:
+            return
+        self._looked_up = mono()
+        awaited = {each.field for waits in (pending, *self._waiting.values()) for each in waits}.difference(self.fields)
+        calls = sorted(field[2:] for field in awaited if field.startswith("o:") and call_field(field[2:]) in self.fields)
+        calls = [each for each in calls if each > self._last_call] + [each for each in calls if each <= self._last_call]
+        for call in calls[:_LOOKED_UP]:
+            self._last_call = call
+            await self.tools.children.look_up(CalledCommand(call, *child_of(self.fields[call_field(call)])))
+
     async def running(self, work: Awaitable[Any]) -> Any:
         """Run the handler, or what compensates for it; all that it stores is stored then."""
         self.root = work
@@ -401,25 +373,6 @@ class DurableRun:
 
 def _is_of_signals(field: str) -> bool:
     return field.startswith("g")
-
-
-class Performing:
-    """The operations that a handler awaits now: `with run.performing:`. While one is in flight beside another, the command stays with its worker.
-
-    Args:
-        ended: Called when one has ended.
-    """
-
-    def __init__(self, ended: Callable[[], None]) -> None:
-        self.count = 0
-        self._ended = ended
-
-    def __enter__(self) -> None:
-        self.count += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.count -= 1
-        self._ended()
 
 
 def cancelled(run: DurableRun) -> CommandCancelled:

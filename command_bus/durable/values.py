@@ -15,7 +15,7 @@ from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import reply_codec_for
 from command_bus.serialization.msgpack import pack
 
-__all__ = ["DIGEST", "compare", "decoded_result", "decoded_signal", "digest_of", "encoded_result", "result_type"]
+__all__ = ["DIGEST", "child_of", "compare", "decoded_result", "decoded_signal", "digest_of", "encoded_result", "result_type"]
 
 DIGEST = 8
 """Bytes of a digest."""
@@ -135,3 +135,9 @@ def decoded_signal(signal: str, kind: Any, data: Callable[[], bytes], limits: Li
 
 def _plain(error: BadResult) -> str:
     return error.message.replace("the reply", "it", 1)
+
+
+def child_of(known: bytes) -> tuple[str, str]:
+    """Return the id and the mailbox of a command that was called."""
+    child, _, mailbox = known[DIGEST:].decode(errors="replace").partition("|")
+    return child, mailbox

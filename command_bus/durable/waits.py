@@ -9,14 +9,14 @@ from command_bus.clock import checked_seconds
 from command_bus.durable.names import ROOM, outcome_field, signal_field, undo_field
 from command_bus.durable.run import DurableRun, cancelled
 from command_bus.durable.undo import Undo
-from command_bus.durable.values import DIGEST, compare, decoded_signal
+from command_bus.durable.values import child_of, compare, decoded_signal
 from command_bus.errors import BadStep, CallCycle, CommandBusError, CommandCancelled
 from command_bus.messages.durable import Durable
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.sending.children import digest_of_call
 from command_bus.transport.durable import NO_ROOM, SMALL_OUTCOME, Note
 
-__all__ = ["TIMED_OUT", "Call", "Ended", "Signal", "Sleep", "UndoCall", "Waited", "child_of"]
+__all__ = ["TIMED_OUT", "Call", "Ended", "Signal", "Sleep", "UndoCall", "Waited"]
 
 LINGER = 0.05
 """Seconds for which a worker waits for the reply to a call before it suspends the command."""
@@ -27,6 +27,7 @@ TIMED_OUT = b""
 class Waited:
     """An operation that waits for a field, or for a time."""
 
+    name: str = ""  # what it is known by in all runs
     field: str = ""
     until_ms: int | None = None
     lingers: float = 0.0
@@ -74,7 +75,7 @@ class Call(Waited):
         self._reply = reply
         self._timeout = timeout
         self._undo = undo
-        self._call = run.names.call(out.name, out.entity_type, out.entity_id)
+        self._call = self.name = run.names.call(out.name, out.entity_type, out.entity_id)
         self._undo_place = 0 if undo is None or f"c:{self._call}" in run.fields else run.undo_places.next()
         self._is_told = False
         self.field = outcome_field(self._call)
@@ -165,10 +166,10 @@ class UndoCall(Waited):
     async def begin(self) -> None:
         """See `Waited`."""
         field, sent = f"c:{self._call}", self._undo.follow_up
-        if self._attempt > 1:  # what was called before has ended, and is remembered as that
-            sent = self.run.tools.children.again(sent, self._call, self.run.seed)
         if field in self.run.fields:
             return
+        if self._attempt > 1:  # what was called before has ended, and is remembered as that
+            sent = await self.run.tools.children.again(sent, self._call, self.run.seed)
         reply = self.run.tools.children.expect(sent.command_id)
         reply.then(lambda record: self.run.arrive(self.field, record))
         self.run.replies.append(reply)
@@ -208,13 +209,13 @@ class Sleep(Waited):
     def __init__(self, run: DurableRun, seconds: float) -> None:
         super().__init__(run)
         self._seconds = checked_seconds("the time to sleep", seconds, zero=True)
-        self._name = run.names.numbered("sleep")
+        self.name = run.names.numbered("sleep")
         self.lingers = min(self._seconds, LINGER)
 
     async def begin(self) -> None:
         """See `Waited`."""
         if self.until_ms is None:
-            self.until_ms = await self.fixed_time(self._name, self._seconds)
+            self.until_ms = await self.fixed_time(self.name, self._seconds)
 
     async def result(self) -> None:
         """See `Waited`."""
@@ -230,7 +231,7 @@ class Signal(Waited):
         super().__init__(run)
         self._shown = f"signal {name!r}"
         self._name = checked
-        self._wait = run.names.numbered(f"signal:{checked}")
+        self._wait = self.name = run.names.numbered(f"signal:{checked}")
         self._timeout = None if timeout is None else checked_seconds("timeout", timeout, zero=True)
         self._returns = returns
         self._missed = outcome_field(self._wait)
@@ -269,9 +270,3 @@ class Signal(Waited):
             raise run.errors.note(TimeoutError(f"the {self._shown} has not come in time"))
         name, tools = self.field.partition("#")[0], run.tools
         return decoded_signal(self._shown, self._returns, partial(tools.unseal, name, value), tools.limits)
-
-
-def child_of(known: bytes) -> tuple[str, str]:
-    """Return the id and the mailbox of a command that was called."""
-    child, _, mailbox = known[DIGEST:].decode(errors="replace").partition("|")
-    return child, mailbox

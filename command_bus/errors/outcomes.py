@@ -96,7 +96,8 @@ class CommandExpired(CommandOutcomeError):
 class CommandCancelled(CommandOutcomeError):
     """The command was cancelled, purged or discarded before it ran to an end.
 
-    Or, with the code `superseded`, a later one with its unique key took its place.
+    With the code `begun` it had started, and may have run partly or fully; a durable command has undone what it did, and keeps the code
+    `cancelled`. Or, with the code `superseded`, a later one with its unique key took its place.
     """
 
     code = "cancelled"

@@ -244,7 +244,7 @@ class DurableContext(CommandContext):
         Args:
             command: The command. It is sent once, however often the handler runs.
             undo: A command that is sent if this handler fails for good later: see `compensate`. It is stored in the step that sends the call.
-                Nothing is undone of a call that was rejected or never ran.
+                Nothing is undone of a call that was rejected or never ran, or of a durable one that was cancelled: it undoes what it did itself.
             **options: As for `CommandBus.call`, without `command_id` and `on_progress`. After `timeout` seconds the call raises `TimeoutError`;
                 the command may still run.
 

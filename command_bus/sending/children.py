@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, TypeVar, Unpack
 
-from command_bus.errors import CallCycle, CommandCancelled, InvalidCommand
+from command_bus.errors import BadSignature, CallCycle, CommandBusError, CommandCancelled, InvalidCommand
 from command_bus.messages.message import Message
 from command_bus.messages.options import FollowUpOptions
 from command_bus.messages.outgoing import OutgoingMessage
@@ -16,10 +17,11 @@ from command_bus.sending.follow_ups import prepared
 from command_bus.sending.results import ResultReader
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.durable_options import RETURN
-from command_bus.serialization.envelope import ENCRYPTED, digest, unpack_envelope
+from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, digest, unpack_envelope
 from command_bus.serialization.limits import reading_limits
 from command_bus.session import Session
-from command_bus.transport.durable import CIRCLE
+from command_bus.transport.durable import CIRCLE, CalledCommand
+from command_bus.transport.mailboxes import free_mailbox, mailbox_label, stands_in
 from command_bus.transport.marks import waiting_mark
 from command_bus.transport.sender_interfaces import Reply
 from command_bus.transport.steps import FollowUp
@@ -109,24 +111,53 @@ class Children:
             digest_of_call(out),
         )
 
-    def again(self, sent: FollowUp, call: str, seed: str) -> FollowUp:
+    async def again(self, sent: FollowUp, call: str, seed: str) -> FollowUp:
         """Return a command that was kept, as a call of another name: with an id of its own.
 
         Raises:
+            BadSignature: It is not what a key holder had put there, so it is not signed again.
             CommandBusError: It cannot be read or packed by this worker.
         """
         envelope = unpack_envelope(sent.envelope, reading_limits(self._session.settings))
-        protection = self._session.protection
+        if fault := await self._fault(sent, envelope):
+            raise BadSignature(
+                f"{envelope.name} on {mailbox_label(sent.mailbox)} is not sent: {fault}", command_id=sent.command_id
+            )
+        protection, command_id = self._session.protection, self._id_of(call, seed)
+        has_entity = envelope.entity_type is not None and envelope.entity_id is not None
         changed = replace(
             envelope,
-            command_id=self._id_of(call, seed),
+            command_id=command_id,
             payload=envelope.payload if protection is None else protection.payload(envelope),
             flags=envelope.flags & ~ENCRYPTED,
             inbox=self._session.transport.replies.process,
             options={**(envelope.options or {}), RETURN: [self._mailbox, self._caller, call]},
             signature=None,
         )
-        return replace(sent, command_id=changed.command_id, envelope=self._builder.pack(changed))
+        mailbox = sent.mailbox if has_entity else free_mailbox(command_id)
+        return replace(sent, command_id=command_id, mailbox=mailbox, envelope=self._builder.pack(changed))
+
+    async def _fault(self, sent: FollowUp, envelope: WireEnvelope) -> str | None:
+        """Return what is wrong with the signature of a command that was kept, or with its mailbox; None if nothing is.
+
+        Who can write to the server could have put it there; packed again, it would have a signature of ours.
+        """
+        protection = self._session.protection
+        signatures = None if protection is None else protection.signatures
+        if signatures is None:
+            return None if envelope.signature is None else "it is signed, and this worker has no signing_keys"
+        fault = signatures.fault(sent.envelope, envelope.signature)
+        if fault is not None or envelope.signature is None:
+            return fault
+        policy, entity_type = None, envelope.entity_type
+        if entity_type is not None:
+            agreements = self._session.transport.agreements
+            if agreements.recorded(entity_type) is None:
+                await agreements.learn(entity_type)
+            policy = agreements.recorded(entity_type) or self._session.settings.entity(entity_type).mailbox
+        if stands_in(sent.mailbox, entity_type, envelope.entity_id, envelope.command_id, policy):
+            return None
+        return "it was signed for another entity than that in whose line it is to stand"
 
     def _id_of(self, call: str, seed: str) -> str:
         return "~" + blake2b(f"{self._caller}\0{seed}\0{call}".encode(), digest_size=16).hexdigest()
@@ -138,6 +169,11 @@ class Children:
     async def remove(self, mailbox: str, command_id: str) -> bool:
         """Take a command that was called out of its line; return False if it has begun, or is not there."""
         return await WaitingCommands(self._session).cancel_in(mailbox, command_id, fresh=True)
+
+    async def look_up(self, called: CalledCommand) -> None:
+        """Bring the caller the outcome of a call that has ended, if that was lost on its way. It stays lost for now while a server is away."""
+        with suppress(CommandBusError):
+            await self._session.transport.wishes.look_up(self._mailbox, self._caller, called)
 
     def awaited(self, work: Awaitable[T]) -> Awaitable[T]:
         """Return what waits for this: where a test has virtual time, that passes meanwhile."""

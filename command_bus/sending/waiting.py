@@ -7,18 +7,21 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from command_bus.errors import NewerState
+from command_bus.serialization.durable_options import is_durable
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
-from command_bus.serialization.reply import Cancelled
+from command_bus.serialization.reply import Cancelled, cancelled_midway
 from command_bus.session import Session
 from command_bus.transport.admin_interfaces import Mailboxes
 from command_bus.transport.marks import mailbox_in
 from command_bus.transport.records import Waiting
 from command_bus.transport.retention import Retention
+from command_bus.transport.steps import Removal
 
 __all__ = ["WaitingCommands", "grouped"]
 
 _log = logging.getLogger("command_bus")
+_PURGED = "its entity was purged"
 _TOGETHER = 64
 """Commands that are read at once, of several mailboxes: as many as the first page of one has."""
 
@@ -82,10 +85,14 @@ class WaitingCommands:
         return False
 
     async def _cancel(self, mailbox: str, command: Waiting, *, fresh: bool) -> bool:
-        left = self._retention.settlement(
-            self._envelope(command), Cancelled("cancelled before it started"), message=command.message
-        )
-        return await self._mailboxes.remove(mailbox, [(command, left)], fresh=fresh) > 0
+        removal = self._removal(command, self._envelope(command), "cancelled before it started", "cancelled")
+        return await self._mailboxes.remove(mailbox, [removal], fresh=fresh) > 0
+
+    def _removal(self, command: Waiting, envelope: WireEnvelope, text: str, begun_text: str = "") -> Removal:
+        """Return the removal of a command, with a text for who asks how it ended, and one for the case that it had started."""
+        begun = cancelled_midway(begun_text or text, durable=is_durable(envelope.options))
+        ends = (self._retention.settlement(envelope, outcome, message=command.message) for outcome in (Cancelled(text), begun))
+        return Removal(command, *ends)
 
     async def purge(self, mailbox: str, entity_type: str, entity_id: str) -> int:
         """Remove all of an entity that waits, page by page; how many. Others of its lane are left alone."""
@@ -93,7 +100,7 @@ class WaitingCommands:
         async for page in self._mailboxes.waiting(mailbox):
             read = [(command, self._envelope(command)) for command in page]
             batch = [
-                (command, self._retention.settlement(envelope, Cancelled("its entity was purged"), message=command.message))
+                self._removal(command, envelope, _PURGED)
                 for command, envelope in read
                 if (envelope.entity_type, envelope.entity_id) in ((entity_type, entity_id), (None, None))
             ]
@@ -133,13 +140,7 @@ class WaitingCommands:
         return removed
 
     async def _remove(self, mailbox: str, commands: Iterable[Waiting]) -> int:
-        batch = [
-            (
-                command,
-                self._retention.settlement(self._envelope(command), Cancelled("its entity was purged"), message=command.message),
-            )
-            for command in commands
-        ]
+        batch = [self._removal(command, self._envelope(command), _PURGED) for command in commands]
         try:
             return await self._mailboxes.remove(mailbox, batch) if batch else 0
         except NewerState as error:  # the others can still be purged

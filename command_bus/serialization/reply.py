@@ -33,6 +33,7 @@ from command_bus.serialization.native import Packer, unpackb
 from command_bus.serialization.text import capped
 
 __all__ = [
+    "BEGUN",
     "MAX_TEXT",
     "REPLY_VERSION",
     "BadReply",
@@ -46,6 +47,7 @@ __all__ = [
     "Outcome",
     "Rejected",
     "Unhandled",
+    "cancelled_midway",
     "outcome_code",
     "pack_reply",
     "raise_or_value",
@@ -56,6 +58,8 @@ __all__ = [
 REPLY_VERSION = 1
 MAX_TEXT = 8 * 1024
 """Bytes of one text in a reply; longer ones are cut."""
+BEGUN = "begun"
+"""The code of a cancelled command that had started: it may have done something."""
 
 R = TypeVar("R")
 
@@ -103,16 +107,18 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class Unhandled:
-    """No worker knows it."""
+    """No worker knows it. Of one that had `begun` an earlier start may have done something."""
 
     message: str
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """It cannot be read, or its model refuses it."""
+    """It cannot be read, or its model refuses it. Of one that had `begun` an earlier start may have done something."""
 
     message: str
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +130,7 @@ class BadReply:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """It was taken out of line before it ran to an end; `superseded`, if another one took its place."""
+    """It was taken out of line before it ran to an end; `superseded`, if another one took its place; `begun`, if it may have done something."""
 
     message: str
     code: str = "cancelled"
@@ -132,9 +138,10 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Forged:
-    """Its signature is missing or wrong."""
+    """Its signature is missing or wrong. Of one that had `begun` an earlier start may have done something."""
 
     message: str
+    begun: bool = False
 
 
 Outcome: TypeAlias = Completed | Rejected | Failed | Interrupted | Expired | Unhandled | Invalid | BadReply | Cancelled | Forged
@@ -156,7 +163,14 @@ _ERRORS: dict[type[Any], type[CommandOutcomeError]] = {
     BadReply: BadResult,
     Forged: BadSignature,
 }
+_MAY_HAVE_BEGUN: dict[int, type[Unhandled | Invalid | Forged]] = {5: Unhandled, 6: Invalid, 9: Forged}
 _KINDS = {kind: number for number, kind in _WITH_MESSAGE.items()}
+
+
+def cancelled_midway(reason: str, *, durable: bool) -> Cancelled:
+    """Return the outcome of a command that had started, and was cancelled. A durable one has undone what it did."""
+    text = f"{reason}; it had started, and may have run partly or fully"
+    return Cancelled(text) if durable else Cancelled(text, BEGUN)
 
 
 def pack_reply(command_id: str, outcome: Outcome) -> bytes:
@@ -171,6 +185,8 @@ def pack_reply(command_id: str, outcome: Outcome) -> bytes:
             body = (_FAILED, capped(outcome.error_type, MAX_TEXT), capped(outcome.error_message, MAX_TEXT), outcome.attempts)
         case Cancelled() if outcome.code != "cancelled":
             body = (_CANCELLED, capped(outcome.message, MAX_TEXT), capped(outcome.code, MAX_TEXT))
+        case Unhandled() | Invalid() | Forged() if outcome.begun:
+            body = (_KINDS[type(outcome)], capped(outcome.message, MAX_TEXT), 1)
         case _:
             body = (_KINDS[type(outcome)], capped(outcome.message, MAX_TEXT))
     data: bytes = Packer(buf_size=512).pack((REPLY_VERSION, command_id, *body))
@@ -242,6 +258,8 @@ def outcome_code(outcome: Outcome) -> str:
             return "completed"
         case Rejected():
             return "rejected"
+        case Cancelled(_, code) if code == BEGUN:
+            return "cancelled"
         case _:
             return _error_of(outcome, "").code
 
@@ -290,6 +308,8 @@ def _outcome(kind: int, body: list[Any], limits: Limits) -> Outcome | None:
             return Failed(error_type, text, attempts)
         case 8, [str(message), str(code), *_]:
             return Cancelled(message, code)
+        case 5 | 6 | 9, [str(message), 1, *_]:
+            return _MAY_HAVE_BEGUN[kind](message, begun=True)
         case _, [str(message), *_] if kind in _WITH_MESSAGE:
             return _WITH_MESSAGE[kind](message)
         case _:

@@ -22,7 +22,7 @@ from command_bus.transport.records import (
     TypeRecord,
     Waiting,
 )
-from command_bus.transport.steps import Settlement
+from command_bus.transport.steps import Removal, Settlement
 from command_bus.transport.unique_keys import StoredKey
 from command_bus.transport.view_interfaces import Journals, Views
 
@@ -141,7 +141,7 @@ class Mailboxes(Protocol):
         """Give a delayed command another time, or (None) one so long from now; return False if it is not delayed any more."""
         ...
 
-    async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Settlement]], *, fresh: bool = False) -> int:
+    async def remove(self, mailbox: str, commands: Iterable[Removal], *, fresh: bool = False) -> int:
         """Take waiting commands out of a mailbox, answer their callers, and return how many were still there.
 
         With `fresh` commands that were started before, and wait to be started again, are left.

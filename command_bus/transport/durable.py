@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from command_bus.transport.steps import FollowUp, Lease
 
@@ -18,6 +18,7 @@ __all__ = [
     "MOST_SIGNAL_BYTES",
     "NO_ROOM",
     "SMALL_OUTCOME",
+    "CalledCommand",
     "Note",
     "SideRecords",
     "SignalToBring",
@@ -108,6 +109,20 @@ class SignalToBring:
     is_parked: bool = False
 
 
+class CalledCommand(NamedTuple):
+    """A command that a durable one called, whose outcome is awaited.
+
+    Attributes:
+        call: Name of the call in the side record of the caller.
+        command_id: Of the command that was called.
+        mailbox: Of that.
+    """
+
+    call: str
+    command_id: str
+    mailbox: str
+
+
 Told = Literal["taken", "repeated", "gone", "full"]
 """`repeated` if it came before; `gone` if the command does not wait in its mailbox any more; `full` if it takes no further signal."""
 
@@ -123,6 +138,7 @@ class StoredSuspension:
         until_ms: When it is started in any case; None: never.
         awaited: The fields that it waits for; each with what was called, or None if it is no call.
         compensates: Whether it undoes what it did.
+        cancel: The wish that it ends; None if there is none.
     """
 
     mailbox: str
@@ -131,6 +147,7 @@ class StoredSuspension:
     until_ms: int | None
     awaited: tuple[tuple[str, bytes | None], ...]
     compensates: bool = False
+    cancel: bytes | None = None
 
 
 class Suspensions(Protocol):
@@ -166,4 +183,12 @@ class Wishes(Protocol):
 
     async def read(self, mailbox: str, command_id: str) -> Mapping[str, bytes]:
         """Return a side record; it is empty if there is none."""
+        ...
+
+    async def look_up(self, mailbox: str, command_id: str, called: CalledCommand) -> bool:
+        """Bring a command the outcome of a call that has ended, if that was lost on its way; return whether it was.
+
+        Raises:
+            CommandBusError: The server cannot be asked.
+        """
         ...

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from command_bus.transport.attempts import began_ms
 from command_bus.transport.entry_text import pack_entry
+from command_bus.transport.records import Waiting
 
 __all__ = [
     "NO_SETTLEMENT",
@@ -30,6 +31,7 @@ __all__ = [
     "PutOff",
     "Refused",
     "Released",
+    "Removal",
     "Retry",
     "Settlement",
     "Snoozes",
@@ -189,6 +191,11 @@ class Started:
         """Whether its deadline no longer counts: an operator replayed it where it was parked, or its handler put it off."""
         return self.first < 0
 
+    @property
+    def had_begun(self) -> bool:
+        """Whether it was started before, so that an earlier run may have done something."""
+        return self.attempt > 1 or self.replayed
+
 
 @dataclass(slots=True, frozen=True)
 class Released:
@@ -326,6 +333,20 @@ class Settlement:
 
 NO_SETTLEMENT = Settlement("", b"", 0)
 """The settlement of a command whose id cannot be repeated or asked for."""
+
+
+class Removal(NamedTuple):
+    """A waiting command that is taken out of its mailbox.
+
+    Attributes:
+        command: Which.
+        left: What it leaves behind.
+        begun: What it leaves if it was started before, and waits to be started again: the same with another text and code.
+    """
+
+    command: Waiting
+    left: Settlement
+    begun: Settlement
 
 
 @dataclass(slots=True)

@@ -41,6 +41,7 @@ from command_bus.serialization.reply import (
     Outcome,
     Rejected,
     Unhandled,
+    cancelled_midway,
     unpack_reply,
 )
 from command_bus.serialization.text import printable
@@ -185,11 +186,11 @@ class Decisions:
         if why.cause is not Cause.CANCELLED:
             return self.interrupted(run.started, why.text)
         run.follow_ups = ()
-        return self.cancelled(run, f"{why.text}; it had started, and may have run partly or fully")
+        return self.cancelled(run, cancelled_midway(why.text, durable=run.durable is not None))
 
-    def cancelled(self, run: Runnable, reason: str) -> Step:
+    def cancelled(self, run: Runnable, outcome: Cancelled) -> Step:
         """Settle a command that was to end while it ran."""
-        left = self._retention.settlement(run.envelope, Cancelled(reason), "cancelled", run.started)
+        left = self._retention.settlement(run.envelope, outcome, "cancelled", run.started)
         return Done(_sending(run, left), status="cancelled")
 
     def ending(self, run: Runnable, ending: Ending) -> Step:
@@ -331,7 +332,7 @@ class Decisions:
 
     def _forged(self, started: Started, envelope: WireEnvelope, fault: str) -> Step:
         text = f"bad signature: {fault}"
-        left = self._retention.reply_only(envelope, Forged(text))
+        left = self._retention.reply_only(envelope, Forged(text, begun=started.had_begun))
         return DeadLetterStep(left, self._letter(started, envelope, "bad_signature", "BadSignature", text), started.entry)
 
     def _expired(self, started: Started, envelope: WireEnvelope) -> Step:
@@ -352,16 +353,15 @@ class Decisions:
         return Offer(0, envelope.name, envelope.command_id, text, end) if may_be_known else end()
 
     def _given_up(self, started: Started, envelope: WireEnvelope, reason: str, text: str) -> Step:
-        outcome = Unhandled(text)
-        if reason == "no_handler":  # it was read, and verified
-            left = self._retention.settlement(envelope, outcome, "dead_lettered", started)
-        else:
+        outcome = Unhandled(text, begun=started.had_begun)
+        left = self._retention.settlement(envelope, outcome, "dead_lettered", started)
+        if reason != "no_handler":  # it was not read, or not verified
             left = self._left_of_unread(started, envelope, outcome)
         return DeadLetterStep(left, self._letter(started, envelope, reason, "NoHandler", text), started.entry)
 
     def _invalid(self, started: Started, envelope: WireEnvelope, spec: MessageSpec, error: InvalidCommand) -> Step:
         record = self._letter(started, envelope, "invalid", "InvalidCommand", error.message)
-        return self._poisoned(spec, started, envelope, Invalid(error.message), record)
+        return self._poisoned(spec, started, envelope, Invalid(error.message, begun=started.had_begun), record)
 
     # What is poisoned.
 

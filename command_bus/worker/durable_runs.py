@@ -9,7 +9,8 @@ from typing import Any
 from command_bus.durable.compensation import CompensationFailed, compensate, has_to_compensate, is_compensating, note_ending
 from command_bus.durable.endings import Ending, pack_ending, unpack_ending
 from command_bus.durable.names import ENDING
-from command_bus.durable.run import DurableRun, RunLost, RunTools, Threads
+from command_bus.durable.run import DurableRun, RunLost
+from command_bus.durable.run_tools import RunTools, Threads
 from command_bus.errors import CommandBusError
 from command_bus.messages.durable import Suspended
 from command_bus.sending.children import Children

@@ -24,6 +24,7 @@ from command_bus.messages.put_off import Snooze
 from command_bus.middleware import Handling
 from command_bus.serialization.callers_option import NO_CALLERS
 from command_bus.serialization.chain_option import chain_in
+from command_bus.serialization.reply import Cancelled
 from command_bus.serialization.text import printable
 from command_bus.transport.mailboxes import mailbox_label, type_of
 from command_bus.transport.sender_interfaces import Policies
@@ -199,9 +200,8 @@ class Executor:
             return self._decisions.rejected(run, error)
         wish = None if run.durable is None else run.durable.wish
         if wish is not None:  # whatever it fails with, it is not tried again
-            return self._decisions.cancelled(
-                run, text_of(error) if isinstance(error, CommandCancelled) else wish.decode(errors="replace")
-            )
+            text = text_of(error) if isinstance(error, CommandCancelled) else wish.decode(errors="replace")
+            return self._decisions.cancelled(run, Cancelled(text))
         if isinstance(error, Snooze):
             return self._decisions.snoozed(run, error)
         self._log_failure(lease, run, error)

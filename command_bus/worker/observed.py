@@ -16,6 +16,7 @@ from command_bus.observer import Observer
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.limits import Undecodable
+from command_bus.serialization.reply import Cancelled
 from command_bus.transport.steps import WORKER_LOST, DeadLetterStep, Done, GiveBack, Park, PutOff, Retry, Started, Step, Suspend
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.offers import Offer
@@ -77,9 +78,9 @@ class ObservedDecisions(Decisions):
         """See `Decisions`."""
         return self._reported(run, "suspended", super().suspended(run, suspension))
 
-    def cancelled(self, run: Runnable, reason: str) -> Step:
+    def cancelled(self, run: Runnable, outcome: Cancelled) -> Step:
         """See `Decisions`."""
-        return self._reported(run, "cancelled", super().cancelled(run, reason))
+        return self._reported(run, "cancelled", super().cancelled(run, outcome))
 
     def interrupted(self, started: Started, why: str = WORKER_LOST.text) -> Step:
         """See `Decisions`."""

@@ -11,6 +11,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.clock import mono
+from command_bus.transport import records
 from command_bus.transport.redis.admin.dead_letters import RedisDeadLetters
 from command_bus.transport.redis.admin.entities import RedisEntities
 from command_bus.transport.redis.admin.holds import RedisHolds
@@ -34,6 +35,7 @@ from command_bus.transport.steps import (
     GiveBack,
     Lease,
     Park,
+    Removal,
     Retry,
     Settlement,
     Started,
@@ -43,10 +45,15 @@ from command_bus.transport.steps import (
 from command_bus.transport.submissions import NO_DIGEST, Submission
 from command_bus.worker.worker import Worker
 
-__all__ = ["TAKE", "ManualWorker", "Record", "TransportHarness", "bury", "done", "left", "park", "transport_harness"]
+__all__ = ["TAKE", "ManualWorker", "Record", "TransportHarness", "bury", "done", "left", "park", "removal", "transport_harness"]
 
 TAKE = Take()
 _FOREVER = mono() + 1e6
+
+
+def removal(command: records.Waiting, settlement: Settlement) -> Removal:
+    """Return the removal of a command, which leaves the same whether it had started or not."""
+    return Removal(command, settlement, settlement)
 
 
 def left(command_id: str, *, inbox: str = "", mark_ms: int = 60_000) -> Settlement:

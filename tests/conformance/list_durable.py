@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 
-from command_bus.transport.durable import Note, SignalToBring, Stored, StoredSuspension, Told
+from command_bus.transport.durable import CalledCommand, Note, SignalToBring, Stored, StoredSuspension, Told
 from command_bus.transport.steps import Answer, ChildOutcome, Lease, Released, Started, Suspend
 from tests.conformance.list_server import Box, ListLine, ListServer, wall_ms
 
@@ -122,7 +122,7 @@ class ListSuspensions:
         side = self._server.sides.get(command_id, {})
         until = None if box.due == float("inf") else wall_ms() + int((box.due - time.monotonic()) * 1000)
         awaited = tuple((field, side.get(f"c:{field.removeprefix('o:')}")) for field in sorted(box.awaited))
-        return StoredSuspension(name, command_id, abs(box.first), until, awaited, "k" in side)
+        return StoredSuspension(name, command_id, abs(box.first), until, awaited, "k" in side, side.get("cancel"))
 
 
 class ListWishes:
@@ -130,6 +130,9 @@ class ListWishes:
 
     def __init__(self, server: ListServer) -> None:
         self._server = server
+
+    async def look_up(self, mailbox: str, command_id: str, called: CalledCommand) -> bool:
+        return False  # it loses none
 
     async def signal(self, mailbox: str, command_id: str, signal: SignalToBring) -> Told:
         if not self._waits(command_id):

@@ -27,6 +27,7 @@ from command_bus.transport.records import (
     Waiting,
 )
 from command_bus.transport.steps import (
+    Removal,
     Settlement,
 )
 from command_bus.transport.unique_keys import StoredKey
@@ -200,10 +201,11 @@ class ListMailboxes:
     async def held_keys(self, shard: int, scope: str, after: str, limit: int, scan: int) -> tuple[list[StoredKey], bool]:
         return [], True
 
-    async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Settlement]], *, fresh: bool = False) -> int:
-        return sum(self._remove(mailbox, command, left, fresh=fresh) for command, left in commands)
+    async def remove(self, mailbox: str, commands: Iterable[Removal], *, fresh: bool = False) -> int:
+        return sum(self._remove(mailbox, each, fresh=fresh) for each in commands)
 
-    def _remove(self, mailbox: str, command: Waiting, left: Settlement, *, fresh: bool) -> bool:
+    def _remove(self, mailbox: str, removal: Removal, *, fresh: bool) -> bool:
+        command, left, begun = removal
         server, box = self._server, self._server.boxes.get(mailbox)
         if command.delayed:
             found = server.delayed.pop(command.id, None) is not None
@@ -216,6 +218,8 @@ class ListMailboxes:
             found = box is not None and entry is not None and not runs and not (box.letter and entry is box.entries[0])
             if found and box is not None and entry is not None:
                 if entry is box.entries[0]:
+                    if box.state != "held" and (box.attempt or box.first < 0):
+                        left = begun
                     box.attempt = box.first = 0
                 box.entries.remove(entry)
                 if not box.entries and box.state != "held":

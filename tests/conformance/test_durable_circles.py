@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from command_bus import CallCycle, Command, CommandContext, CommandFailed, CommandInterrupted, DurableContext, EntityId
+from command_bus.durable import run
 from command_bus.transport.redis.durable import suspended_work
 from tests.conformance.conftest import Sandbox
 from tests.conformance.durable_shop import Flow, Reserve, Shop
@@ -219,6 +220,38 @@ async def test_an_outcome_that_was_lost_is_found(
             with pytest.raises(CommandFailed, match="CommandCancelled"):
                 await bus.result("o-1", Flow, timeout=20)
     assert called == []
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_an_outcome_that_was_lost_is_found_by_a_run_that_stays(
+    sandbox: Sandbox, shop: Shop, shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a failover may leave it: the mark of the called command has the outcome, and what waits for it in tasks of its own does not."""
+    monkeypatch.setattr(run, "_LOST_AFTER", 0.5)
+
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        shop.log.append("run")
+        return await asyncio.gather(context.call(Reserve(sku="s-1")), context.call(Reserve(sku="s-2", pieces=2)))
+
+    async with sandbox.bus(shards=shards) as bus:
+        await bus.entities.of("stock").pause("stocktaking")
+        async with bus.worker(grace=0.1):  # whose inbox would get the reply
+            await bus.dispatch(Flow(order="o-1"), command_id="o-1")
+            await until(lambda: _depth(bus, "s-2"))
+        key = next(key for key in await sandbox.keys() if "}:x:o-1" in key)
+        client = sandbox.client(int(key.partition("}")[0].rpartition(":")[2]))
+        async with bus.worker():
+            await until(lambda: shop.count("run") >= 2)
+            await asyncio.sleep(0.3)
+            calls = {name: value for name, value in (await client.hgetall(key)).items() if name.startswith(b"c:")}
+            await client.hdel(key, *calls)
+            await bus.entities.of("stock").resume()
+            await until(lambda: _are_settled(bus, 2))
+            await asyncio.sleep(0.3)
+            await client.hset(key, mapping=calls)
+            assert await bus.result("o-1", Flow, timeout=10) == [1, 2]
+        await client.aclose()
 
 
 async def test_a_call_that_is_nowhere_is_told_to_be_lost(sandbox: Sandbox, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,6 +195,12 @@ async def test_a_suspended_command_is_cancelled(sandbox: Sandbox, shop: Shop, wa
         if waits == "call":
             await asyncio.sleep(0.3)
             assert refunds(shop) == []
+            status = await bus.commands.status(receipt.command_id)
+            assert (status.state, status.cancelling) == ("suspended", "wrong day")
+            entity = (await bus.entity("order", "o-1").show()).entity
+            assert entity.suspension is not None
+            assert entity.suspension.cancelling == "wrong day"
+            assert str(entity.suspension).endswith(", and ends then: wrong day")
             shop.gates["s-9"].set()
         with pytest.raises(CommandCancelled, match="wrong day"):
             await receipt.result(timeout=10)

@@ -10,6 +10,7 @@ import pytest
 from command_bus import CommandFailed, DurableContext, RetryPolicy
 from tests.conformance.conftest import Sandbox
 from tests.conformance.durable_shop import Flow, Refund, Reserve, Shop
+from tests.conformance.put_service import until
 
 
 @pytest.fixture
@@ -84,3 +85,55 @@ async def test_what_a_suspended_run_has_not_come_to_does_not_warn(sandbox: Sandb
             await shop.suspended()
             await bus.commands.signal("o-1", name, name)
         assert await bus.result("o-1", Flow, timeout=20) == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("then", "stored"),
+    [("the same", "by name"), ("swapped", "by name"), ("removed", "by name"), ("the same", "by place"), ("removed", "by place")],
+)
+async def test_new_code_finds_what_was_first_or_parks(sandbox: Sandbox, shop: Shop, then: str, stored: str) -> None:
+    """A release before this one stored the place of what had won."""
+    deployed: list[str] = []
+
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        parts = [context.signal("paid")]
+        if deployed != ["removed"]:
+            parts.insert(0 if deployed == ["swapped"] else 1, context.call(Reserve(sku="s-1")))
+        won = await context.first(*parts)
+        await context.signal("go")
+        return await won
+
+    async with sandbox.bus() as bus:
+        async with bus.worker():
+            await bus.dispatch(Flow(order="o-1"), command_id="o-1")
+            await shop.suspended()
+            await until(lambda: shop.count(("reserve", "s-1")))
+            await until(lambda: field_of_first(sandbox))
+            await shop.suspended()
+        key, field = await field_of_first(sandbox)
+        if stored == "by place":
+            await write(sandbox, key, field, b"1")
+        deployed.append(then)
+        await bus.commands.signal("o-1", "go")
+        async with bus.worker():
+            if then == "removed":
+                with pytest.raises(CommandFailed, match="not among what the handler waits for now"):
+                    await bus.result("o-1", Flow, timeout=20)
+                assert (await anext(bus.dead_letters.list())).parked
+            else:
+                assert await bus.result("o-1", Flow, timeout=20) == 1
+
+
+async def field_of_first(sandbox: Sandbox) -> Any:
+    key = next(key for key in await sandbox.keys() if "}:x:o-1" in key)
+    client = sandbox.client()
+    found = [name for name in await client.hkeys(key) if name.startswith(b"f:")]
+    await client.aclose()
+    return (key, found[0]) if found else None
+
+
+async def write(sandbox: Sandbox, key: str, field: bytes, value: bytes) -> None:
+    client = sandbox.client()
+    await client.hset(key, field, value)
+    await client.aclose()

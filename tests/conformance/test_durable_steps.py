@@ -22,7 +22,7 @@ from command_bus.transport.steps import (
     Step,
     Suspend,
 )
-from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, left
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, left, removal
 
 BOX, OTHER = "box:a", "box:b"
 OUTCOME = "o:call#1"
@@ -328,7 +328,7 @@ async def test_an_operator_sees_and_leaves_what_is_alone_and_suspended(harness: 
     await worker.do(lease, suspended("g:s#1"))
     pages = [page async for page in harness.mailboxes.lined_up(BOX)]
     assert [command.envelope for page in pages for command in page] == [b"c1"]
-    assert await harness.mailboxes.remove(BOX, [(command, left("c1")) for page in pages for command in page]) == 0
+    assert await harness.mailboxes.remove(BOX, [removal(command, left("c1")) for page in pages for command in page]) == 0
     await signal(harness)
     _, again = await worker.start()
     assert again.envelope == b"c1"

@@ -11,7 +11,7 @@ from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.scripts import REACTIVATE, REMOVE_WORKER
 from command_bus.transport.steps import LeaseLost, Released, Retry, Started
 from command_bus.transport.submissions import Admission
-from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, removal
 
 BOX = "box:a"
 
@@ -42,7 +42,7 @@ async def test_scripts_are_loaded_again_when_the_server_forgot_them(harness: Tra
     assert await harness.dead_letters.settle(letter, "replay", left("c1"))
     waiting = [page async for page in harness.mailboxes.waiting(BOX)][0]  # noqa: RUF015 - there is no async next()
     await forget()
-    assert await harness.mailboxes.remove(BOX, [(waiting[1], left("c3"))]) == 1
+    assert await harness.mailboxes.remove(BOX, [removal(waiting[1], left("c3"))]) == 1
     await forget()
     assert isinstance(await worker.do(lease, done("c2")), Started)
     assert await worker.do(lease, done("c1")) == Released("idle")

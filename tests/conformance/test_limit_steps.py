@@ -12,7 +12,7 @@ from command_bus.messages.limits import Rate
 from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.worker.known_limits import KnownLimits
-from command_bus.transport.steps import Asked, GiveBack, LeaseLost, Refused, Released, Retry, Started, Step, Take
+from command_bus.transport.steps import Asked, GiveBack, LeaseLost, Refused, Released, Removal, Retry, Started, Step, Take
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park
 from tests.conformance.limit_bench import LimitBench
 
@@ -120,7 +120,7 @@ async def test_purging_who_waits_leaves_no_debt(bench: LimitBench, harness: Tran
     mailboxes: RedisMailboxes = harness.mailboxes
     for name in names[1:]:
         async for page in mailboxes.lined_up(name):
-            await mailboxes.remove(name, [(command, left("x")) for command in page])
+            await mailboxes.remove(name, [Removal(command, left("x"), left("x")) for command in page])
         assert await harness.nothing_of(name)
     await harness.put(A, "a1")
     (lease,) = await worker.read()

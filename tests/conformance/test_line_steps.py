@@ -14,7 +14,7 @@ from command_bus.transport.redis.scripts import FILL_LINE
 from command_bus.transport.redis.worker.line_use import LineUse
 from command_bus.transport.steps import GiveBack, LeaseLost, Released, Retry, Started
 from command_bus.transport.submissions import NO_DIGEST, Submission
-from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, left, park
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, left, park, removal
 
 OPEN = 64
 HIGH, NORMAL, LOW = flow_of("high"), flow_of("normal"), flow_of("low")
@@ -433,7 +433,7 @@ async def test_places_of_what_is_gone_are_passed_over(harness: TransportHarness,
     await put(harness, "box:b", LOW, "b1")
     waiting = [command async for page in harness.mailboxes.lined_up("box:a") for command in page]
     assert [command.id for command in waiting]
-    assert await harness.mailboxes.remove("box:a", [(waiting[0], left("a1"))]) == 1
+    assert await harness.mailboxes.remove("box:a", [removal(waiting[0], left("a1"))]) == 1
     assert await harness.nothing_of("box:a")
     await put(harness, "box:a", LOW, "a2")
     assert sorted(await in_line(harness)) == ["box:a", "box:a", "box:b"], "the former place is still there"
@@ -452,7 +452,7 @@ async def test_the_head_of_an_entity_in_line_can_be_removed(harness: TransportHa
     await fill(harness, LOW, OPEN)
     await put(harness, "box:a", LOW, "a1", "a2")
     waiting = [command async for page in harness.mailboxes.lined_up("box:a") for command in page]
-    assert await harness.mailboxes.remove("box:a", [(waiting[0], left("a1"))]) == 1
+    assert await harness.mailboxes.remove("box:a", [removal(waiting[0], left("a1"))]) == 1
     record = await harness.record("box:a")
     assert record is not None
     assert record.state == "q"

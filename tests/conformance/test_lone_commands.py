@@ -15,7 +15,7 @@ from command_bus.transport.redis.sending.locator import RedisLocator
 from command_bus.transport.retention import Retention
 from command_bus.transport.steps import Done, GiveBack, LeaseLost, Released, Retry, Started, StepFailed
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
-from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park, removal
 from tests.conformance.put_service import until
 
 BOX = "box:a"
@@ -325,7 +325,7 @@ async def test_operators_see_it(harness: TransportHarness, worker: ManualWorker,
 async def test_it_can_be_taken_out(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1")
     (command,) = [each async for page in harness.mailboxes.lined_up(BOX) for each in page]
-    assert await harness.mailboxes.remove(BOX, [(command, left("c1"))]) == 1
+    assert await harness.mailboxes.remove(BOX, [removal(command, left("c1"))]) == 1
     assert await harness.nothing_of(BOX)
     assert await harness.counters() == {"depth": 0, "accepted": 1}
 
@@ -334,7 +334,7 @@ async def test_what_runs_cannot_be_taken_out(harness: TransportHarness, worker: 
     await harness.put(BOX, "c1")
     (command,) = [each async for page in harness.mailboxes.lined_up(BOX) for each in page]
     lease, _ = await worker.start()
-    assert await harness.mailboxes.remove(BOX, [(command, left("c1"))]) == 0
+    assert await harness.mailboxes.remove(BOX, [removal(command, left("c1"))]) == 0
     assert await worker.do(lease, done("c1")) == Released("idle")
     assert await harness.nothing_of(BOX)
 
@@ -403,7 +403,9 @@ async def test_where_the_hash_becomes_something_else_it_can_be_taken_out(harness
     await harness.put(BOX, "c2")
     commands = [each async for page in harness.mailboxes.lined_up(BOX) for each in page]
     await harness.client.set(harness.shard.lone, "text")
-    assert await harness.mailboxes.remove(BOX, [(each, left(f"c{number}")) for number, each in enumerate(commands, 1)]) == 2
+    assert (
+        await harness.mailboxes.remove(BOX, [removal(each, left(f"c{number}")) for number, each in enumerate(commands, 1)]) == 2
+    )
     assert (await harness.counters())["depth"] == 0
     assert await harness.record(BOX) is None
 

@@ -17,7 +17,7 @@ from command_bus.transport.redis.mailbox_record import parse_record
 from command_bus.transport.redis.ready_stream import repair_page
 from command_bus.transport.redis.scripts import CLAIM, REACTIVATE
 from command_bus.transport.retention import Retention
-from command_bus.transport.steps import GiveBack, LeaseLost, Retry
+from command_bus.transport.steps import GiveBack, LeaseLost, Removal, Retry
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park
 from tests.conformance.put_service import until
@@ -125,11 +125,11 @@ async def test_none_of_its_commands_is_taken_out(harness: TransportHarness, stat
     async with untouched(harness):
         for command in (*waiting, Waiting("d1", b"d1", delayed=True)):
             with pytest.raises(NewerState):
-                await harness.mailboxes.remove(BOX, [(command, left(command.id))])
+                await harness.mailboxes.remove(BOX, [Removal(command, left(command.id), left(command.id))])
     await harness.client.delete(harness.shard.mailbox(BOX))
     async with untouched(harness):  # also without a head
         with pytest.raises(NewerState):
-            await harness.mailboxes.remove(BOX, [(waiting[0], left("c1"))])
+            await harness.mailboxes.remove(BOX, [Removal(waiting[0], left("c1"), left("c1"))])
 
 
 @pytest.mark.parametrize("verb", ["replay", "discard"])

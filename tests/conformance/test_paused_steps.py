@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from command_bus.transport.steps import GiveBack, LeaseLost, Released, Retry, Step
-from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, left, park
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, left, park, removal
 from tests.conformance.step_tables import SETTLING, each
 
 BOX = "box:a"
@@ -165,7 +165,7 @@ async def test_a_purge_leaves_the_running_command_alone_and_nothing_else(
     removed = 0
     async for page in harness.mailboxes.waiting(BOX):
         removed += await harness.mailboxes.remove(
-            BOX, [(command, left(command.envelope.decode(), inbox="p")) for command in page]
+            BOX, [removal(command, left(command.envelope.decode(), inbox="p")) for command in page]
         )
     assert removed == (2 if state == "held" else 3)
     if state == "held":
@@ -188,6 +188,6 @@ async def test_removing_the_head_frees_its_followers(harness: TransportHarness, 
     lease, _ = await worker.start()
     await worker.do(lease, Retry(60_000) if state == "waiting" else park("c1"))
     page = [page async for page in harness.mailboxes.waiting(BOX)][0]  # noqa: RUF015 - there is no async next()
-    assert await harness.mailboxes.remove(BOX, [(page[0], left("c1"))]) == 1
+    assert await harness.mailboxes.remove(BOX, [removal(page[0], left("c1"))]) == 1
     _, started = await worker.start()
     assert (started.envelope, started.attempt) == (b"c2", 1)

@@ -12,7 +12,7 @@ from command_bus.transport.records import Waiting
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.scripts import REACTIVATE
 from command_bus.transport.steps import DeadLetterStep, GiveBack, Park, Released, Retry, Started
-from tests.conformance.harness import TAKE, ManualWorker, Record, TransportHarness, bury, done, left, park
+from tests.conformance.harness import TAKE, ManualWorker, Record, TransportHarness, bury, done, left, park, removal
 
 BOX = "box:a"
 PARTS = ("most=3", "note=a b;c", "none=")
@@ -110,7 +110,7 @@ async def test_parts_stay_where_an_entity_is_parked(harness: TransportHarness, w
 async def test_parts_stay_when_commands_are_taken_out(harness: TransportHarness, worker: ManualWorker) -> None:
     async def take_out(name: str) -> None:
         found = [each async for page in harness.mailboxes.lined_up(BOX) for each in page if each.envelope == name.encode()]
-        assert await harness.mailboxes.remove(BOX, [(found[0], left(name))]) == 1
+        assert await harness.mailboxes.remove(BOX, [removal(found[0], left(name))]) == 1
 
     lease, _ = await started(harness, worker)
     await take_out("c2")

@@ -8,6 +8,7 @@ __all__ = ["DURABLE"]
 
 _LUA = "transport/redis/lua"
 _BUS, _WAITS, _ENDS, _STEPS = (f"tests/conformance/test_durable{part}.py" for part in ("", "_waits", "_ends", "_steps"))
+_BEGUN = "tests/conformance/test_durable_begun_calls.py"
 _LIMITS = "tests/conformance/test_durable_limits.py"
 _THREADS = "tests/conformance/test_durable_threads.py"
 
@@ -183,9 +184,23 @@ DURABLE = (
     Mutant(
         "the caller of a command that is taken out learns nothing",
         f"{_LUA}/remove.lua",
-        "for _, each in ipairs(told) do tell_caller(unpack(each)) end\n",
+        "for _, each in ipairs(told) do tell_caller(keys, unpack(each)) end\n",
         "",
         f"{_ENDS}::test_the_caller_learns_that_an_operator_took_its_call_out",
+    ),
+    Mutant(
+        "the caller of a parked command that is discarded learns nothing",
+        f"{_LUA}/settle_dead_letter.lua",
+        "  if verb == 'discard' and ARGV[13] ~= '' then",
+        "  if verb == 'none' and ARGV[13] ~= '' then",
+        f"{_BEGUN}::test_the_caller_learns_that_its_parked_call_was_discarded",
+    ),
+    Mutant(
+        "the outcome of a discarded call is not remembered",
+        "admin/dead_letters.py",
+        "max(1, self._retention.dedup, left.mark_ms)",
+        "max(1, self._retention.dedup)",
+        f"{_BEGUN}::test_the_caller_learns_that_its_parked_call_was_discarded",
     ),
     Mutant(
         "compensations run in their order",
@@ -200,6 +215,27 @@ DURABLE = (
         "    if undo.call and await _did_nothing(run, undo.call):\n        return\n",
         "",
         f"{_ENDS}::test_a_call_that_did_nothing_is_not_undone",
+    ),
+    Mutant(
+        "a call that had begun and was cancelled counts as one that did nothing",
+        "durable/compensation.py",
+        "        return outcome.code != BEGUN\n",
+        "        return True\n",
+        f"{_BEGUN}::test_a_call_that_had_begun_is_undone_whoever_ends_it",
+    ),
+    Mutant(
+        "what is taken out in the pause before a retry did not start",
+        f"{_LUA}/remove.lua",
+        "  local begun = had_begun(ARGV[arg])\n",
+        "  local begun = false\n",
+        f"{_BEGUN}::test_a_call_that_had_begun_is_undone_whoever_ends_it",
+    ),
+    Mutant(
+        "what undoes is signed again whoever put it there",
+        "sending/children.py",
+        "        if fault := await self._fault(sent, envelope):\n",
+        "        if fault := None:\n",
+        "tests/security/test_durable_signatures.py::test_what_nobody_signed_is_not_signed",
     ),
     Mutant(
         "a compensation that is tried again is the same command",
@@ -228,6 +264,20 @@ DURABLE = (
                 "            stored = ended\n",
             ),
         ),
+    ),
+    Mutant(
+        "a run that stays does not look for outcomes that were lost",
+        "durable/run.py",
+        "                await self._look_up(pending, mono() - began)\n",
+        "",
+        "tests/conformance/test_durable_circles.py::test_an_outcome_that_was_lost_is_found_by_a_run_that_stays",
+    ),
+    Mutant(
+        "the first of several is known by its place",
+        "durable/combined.py",
+        "else over.name.encode()\n",
+        "else str(waits.index(over)).encode()\n",
+        "tests/conformance/test_durable_mismatch.py::test_new_code_finds_what_was_first_or_parks",
     ),
     Mutant(
         "inside of a block of asyncio it is suspended",

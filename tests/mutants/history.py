@@ -69,7 +69,7 @@ HISTORY = (
     Mutant(
         "a discarded letter forgets its attempts",
         "admin/dead_letters.py",
-        ', "discarded", letter=_record(stored))',
+        ', "discarded", letter=record)',
         ', "discarded")',
         f"{_TESTS}::test_a_letter_leaves_one_end",
     ),

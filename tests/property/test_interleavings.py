@@ -39,7 +39,7 @@ from command_bus.transport.steps import (
     Take,
 )
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
-from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park, removal
 from tests.property.ledger import DEEP, Ledger, Line, max_depth
 from tests.property.lossy_connections import FATES, LossyConnections
 from tests.selection import quick
@@ -292,7 +292,9 @@ class Interleavings(RuleBasedStateMachine):
             if some:
                 commands = commands[which : which + 1]
             chosen.extend(command.envelope.decode() for command in commands)
-            return await self.harness.mailboxes.remove(box, [(command, left(command.envelope.decode())) for command in commands])
+            return await self.harness.mailboxes.remove(
+                box, [removal(command, left(command.envelope.decode())) for command in commands]
+            )
 
         chosen: list[str] = []
         count = self.run(removed())

@@ -21,7 +21,7 @@ from command_bus.messages.limits import Rate
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.steps import Answer, GiveBack, Lease, LeaseLost, Retry, Started, Step
-from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, left
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, left, removal
 from tests.conformance.limit_bench import LimitBench
 from tests.selection import quick
 
@@ -141,7 +141,7 @@ class Run:
         box = self.random.choice(BOXES)
         pages = [page async for page in self.harness.mailboxes.waiting(box)]
         commands = [command for page in pages for command in page]
-        self.gone += await self.harness.mailboxes.remove(box, [(command, left("x")) for command in commands])
+        self.gone += await self.harness.mailboxes.remove(box, [removal(command, left("x")) for command in commands])
 
     async def wake(self) -> None:
         await self.bench.wake()

@@ -24,7 +24,7 @@ from command_bus.transport.redis.worker.unique_sweep import sweep_page
 from command_bus.transport.steps import DeadLetterStep, Done, GiveBack, Lease, Retry, Settlement, Started, Step
 from command_bus.transport.submissions import NO_DIGEST, Submission
 from command_bus.transport.unique_keys import UniqueSubmission, stander_of, unique_key
-from tests.conformance.harness import TAKE, TransportHarness
+from tests.conformance.harness import TAKE, TransportHarness, removal
 from tests.property.lossy_connections import FATES, LossyConnections
 from tests.selection import quick
 
@@ -229,7 +229,7 @@ class Run:
             command = command_of(each.envelope)
             key = self.model.keys[command]
             left = Settlement("", b"", 0, unique=f"a:{key}" if key else "")
-            if await self.harness.mailboxes.remove(BOX, [(each, left)]):
+            if await self.harness.mailboxes.remove(BOX, [removal(each, left)]):
                 assert not (self.model.running and self.model.line[0] == command)
                 self.model.remove(command)
                 self.gone.add(command)

@@ -60,6 +60,7 @@ class Relay(Command[int], entity="sender"):
 
 class Trip(Command[int], entity="trip", durable=True):
     trip: EntityId
+    parks: bool = False
 
 
 class Park(Command[None], entity="line", retry=RetryPolicy(attempts=1), on_poison="park"):
@@ -84,6 +85,8 @@ def registry() -> HandlerRegistry:
     @handlers.handles(Trip)
     async def travel(command: Trip, context: DurableContext) -> int:
         context.compensate(Work(line="undone", number=0))
+        if command.parks:
+            await context.call(Park(line=str(command.trip)))
         booked = await context.call(Work(line=str(command.trip), number=1))
         sent = await context.step("send", _sent)
         await context.sleep(0.1)

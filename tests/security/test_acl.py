@@ -86,6 +86,29 @@ async def test_each_role_does_its_work_on_the_oldest_server(oldest: Path, start:
         assert await place.denied() == []
 
 
+async def test_an_operator_tells_callers_on_other_shards(place: Place) -> None:
+    """What is taken out of line, or discarded, was called by a durable command."""
+    async with (
+        place.bus("producer", shards=3) as producer,
+        place.bus("operator", shards=3) as operator,
+        place.bus("worker", shards=3, lease=2.0) as workers,
+        workers.worker(),
+    ):
+        await operator.entities.of("line").pause("to look at it")
+        receipts = [await producer.dispatch(Trip(trip=f"t-{number}"), keep_result=True) for number in range(6)]
+        for number in range(6):
+            await until(operator.entity("line", f"t-{number}").purge)
+        await operator.entities.of("line").resume()
+        receipts += [await producer.dispatch(Trip(trip=f"p-{number}", parks=True), keep_result=True) for number in range(6)]
+        for _ in range(6):
+            await operator.dead_letters.discard((await until(lambda: parked_of(operator)))[0].id)
+        for receipt in receipts:
+            with pytest.raises(CommandFailed, match="CommandCancelled"):
+                await receipt.result(timeout=10)
+        await operator.wait_idle(10)
+    assert await place.denied() == []
+
+
 async def letters_of(bus: CommandBus) -> list[Any]:
     return [letter async for letter in bus.dead_letters.list()]
 

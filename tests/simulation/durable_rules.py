@@ -89,7 +89,7 @@ def _undone_as_done(journey: Journey, key: str, runs: list[Execution], *, is_und
             yield f"{key} was to be undone, and was not"
         return
     is_late = any(value == "late" and seen in (key, key.rpartition(".")[0]) for run in journey.runs for seen, value in run.saw)
-    if runs and runs[-1].how in ("returned", "failed") and not is_undone:
+    if runs and runs[-1].how != "rejected" and not is_undone:  # also one that was begun, and then ended by somebody
         yield f"{key} was done ({runs[-1].how}), and not undone"
     if is_undone and not is_late and (not runs or runs[-1].how == "rejected"):
         yield f"{key} was not done, and undone"

@@ -97,6 +97,7 @@ def _status_lines(status: CommandStatus) -> Iterator[tuple[str, Any]]:
         yield "place", "behind the first thousand" if status.position is None else status.position
     yield "attempt", status.attempt or None
     yield "worker", status.worker
+    yield "cancelling", status.cancelling or None
     if status.suspension is not None:
         yield from suspension_lines(status.suspension)
     else:

@@ -156,7 +156,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hmget hdel hexists hscan", "parked"),
         ("hget hdel hscan hlen hkeys hstrlen", "delayed"),
         ("hget hmget hset hdel hexists hincrby hscan hgetall", "delayed_counts"),
-        ("xlen", "outs*"),  # commands that go to another shard count, too
+        ("xadd xlen", "outs*"),  # commands that go to another shard count, too; outcomes of what it takes out go there
         ("hget hset hsetnx hdel hscan", "unique"),
         ("hget hset hdel pexpire", "interrupts"),
         ("exists hget hmget hgetall hset hdel", "flows"),

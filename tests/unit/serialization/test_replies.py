@@ -32,6 +32,7 @@ from command_bus.serialization.reply import (
     Completed,
     Expired,
     Failed,
+    Forged,
     Interrupted,
     Invalid,
     Outcome,
@@ -49,12 +50,15 @@ def raw(value: Any) -> bytes:
 
 
 WITH_MESSAGE: list[Any] = [Interrupted, Expired, Unhandled, Invalid, BadReply, Cancelled]
+MAY_HAVE_BEGUN: list[Any] = [Unhandled, Invalid, Forged]
 texts = st.text(max_size=100)
 outcomes = st.one_of(
     st.builds(Completed, st.binary(max_size=200)),
     st.builds(Rejected, texts, texts, st.dictionaries(texts, st.integers(0, 9) | texts | st.dates(), max_size=3)),
     st.builds(Failed, texts, texts, st.integers(0, 1000)),
     *(st.builds(kind, texts) for kind in WITH_MESSAGE),
+    *(st.builds(kind, texts, st.booleans()) for kind in MAY_HAVE_BEGUN),
+    st.builds(Cancelled, texts, st.sampled_from(["cancelled", "begun"])),
 )
 
 

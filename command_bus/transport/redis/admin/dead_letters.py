@@ -16,6 +16,7 @@ from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.mailbox_record import refuse_newer
 from command_bus.transport.redis.scripts import SETTLE_DEAD_LETTER
+from command_bus.transport.redis.worker.step_arguments import caller_arguments
 from command_bus.transport.steps import Settlement
 from command_bus.transport.unique_keys import stored_key
 
@@ -84,9 +85,12 @@ class RedisDeadLetters(RetryingRequests):
             keys.unique,
             *keys.fair,
             keys.side(left.command_id) if left.side else mark,
+            keys.due,
+            keys.suspended,
         ]
         args = [GROUP, verb, entry, letter.mailbox, left.mark_ms, left.mark, left.outcome, edited]
         args += [stored_key(letter.mailbox, left.unique), left.stander, flow or NORMAL_FLOW, ending]
+        args += caller_arguments(self._keys, keys, left, names)
         answer = await self._run_once(keys, SETTLE_DEAD_LETTER, names, args)
         refuse_newer(answer, letter.mailbox)
         if answer == b"large":

@@ -20,8 +20,8 @@ from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
 from command_bus.transport.redis.mailbox_record import refuse_newer
 from command_bus.transport.redis.scripts import MAILBOX_HEADS, REMOVE, RESCHEDULE
-from command_bus.transport.redis.worker.step_arguments import encode_follow_up
-from command_bus.transport.steps import Settlement
+from command_bus.transport.redis.worker.step_arguments import caller_arguments
+from command_bus.transport.steps import Removal
 from command_bus.transport.unique_keys import StoredKey, mailbox_of_key, stored_key
 
 __all__ = ["RedisMailboxes"]
@@ -105,7 +105,7 @@ class RedisMailboxes(RetryingRequests):
             if not cursor:
                 return
 
-    async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Settlement]], *, fresh: bool = False) -> int:
+    async def remove(self, mailbox: str, commands: Iterable[Removal], *, fresh: bool = False) -> int:
         """Take waiting commands out of line, answering their callers; how many there still were. With `fresh` only those never started."""
         keys = self._keys_of(mailbox)
         names = [
@@ -127,7 +127,7 @@ class RedisMailboxes(RetryingRequests):
             keys.suspended,
         ]
         args: list[Any] = [GROUP, mailbox, self._reply_ttl_ms, int(fresh)]
-        for command, left in commands:
+        for command, left, begun in commands:
             mark = keys.mark(left.command_id)
             names += (
                 mark,
@@ -137,13 +137,8 @@ class RedisMailboxes(RetryingRequests):
             )
             args += (f"d:{command.id}" if command.delayed else command.id, left.mark_ms, left.mark, left.reply, left.outcome)
             args.append(stored_key(mailbox, left.unique))
-            told: list[Any] = ["", 0, "", ""]
-            if left.waiting is None:
-                names += (mark, mark)
-            else:
-                told.clear()
-                encode_follow_up(self._keys, keys, left.waiting, names, told)
-            args += (told[0], told[2], told[3])
+            args += caller_arguments(self._keys, keys, left, names)
+            args += (begun.mark, begun.reply, begun.outcome, b"" if begun.waiting is None else begun.waiting.reply)
         answer = await self._run_once(keys, REMOVE, names, args)
         refuse_newer(answer, mailbox)
         return int(answer)

@@ -16,6 +16,8 @@ __all__ = ["RedisSuspensions"]
 
 _PAGE = 1000
 _AT_ONCE = 50
+_CANCEL = "cancel"
+"""The field of the wish that a command ends."""
 _FOR_EVER = -1
 """The time to live of what has none."""
 
@@ -37,10 +39,10 @@ class RedisSuspensions(RetryingRequests):
         if not since.isdecimal():
             return None
         fields = await self._awaited(keys, command_id)
-        fence, calls, ends = await self._ask(keys, _details, keys.side(command_id), fields)
+        fence, calls, ends, cancel = await self._ask(keys, _details, keys.side(command_id), fields)
         left = tuple((name, call) for (name, of), call in zip(fields, calls, strict=True) if of == fence)
         at = None if until is None else int(until)
-        return StoredSuspension(mailbox, command_id, int(since), at, left, compensates=ends is not None)
+        return StoredSuspension(mailbox, command_id, int(since), at, left, compensates=ends is not None, cancel=cancel)
 
     async def fields(self, mailbox: str, command_id: str, names: Sequence[str]) -> list[bytes | None]:
         """See `Suspensions`."""
@@ -101,8 +103,8 @@ def _page(client: Redis, key: str, cursor: int) -> Any:
 
 
 async def _details(client: Redis, key: str, fields: Sequence[tuple[str, bytes]]) -> Any:
-    """Return the fence of the run that awaits, what the calls are that it awaits, and how the command ends if it is compensated."""
+    """Return the fence of the run that awaits, what the calls are that it awaits, and how it ends, and the wish that it does."""
     calls = [f"c:{name.removeprefix('o:')}" for name, _ in fields]
-    values: list[bytes | None] = await client.hmget(key, ["w", "k", *calls])  # type: ignore[assignment]
-    waits, ends, *found = values
-    return (waits or b"").partition(b"|")[0], found, ends
+    values: list[bytes | None] = await client.hmget(key, ["w", "k", _CANCEL, *calls])  # type: ignore[assignment]
+    waits, ends, cancel, *found = values
+    return (waits or b"").partition(b"|")[0], found, ends, cancel

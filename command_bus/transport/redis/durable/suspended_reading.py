@@ -5,24 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+from command_bus.transport.durable import CalledCommand
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.durable.side_records import read_fields
 from command_bus.transport.redis.keys import KeySpace
 
-__all__ = ["Child", "Suspended", "SuspendedReading"]
+__all__ = ["Suspended", "SuspendedReading"]
 
 _PAGE = 1_000
 _DIGEST = 8
-
-
-class Child(NamedTuple):
-    """A call whose outcome is awaited."""
-
-    call: str
-    command_id: str
-    mailbox: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +25,7 @@ class Suspended:
     mailbox: str
     command_id: str
     since_ms: int
-    awaited: tuple[Child, ...]
+    awaited: tuple[CalledCommand, ...]
     only_calls: bool
     """Whether it waits for all of these calls, and for nothing else."""
 
@@ -101,7 +94,7 @@ class SuspendedReading:
         return await read_fields(self._connections.at(prefix), key, names)
 
 
-def _child(call: str, known: bytes) -> Child:
+def _child(call: str, known: bytes) -> CalledCommand:
     """Return a call by what is stored of it."""
     child, _, mailbox = known[_DIGEST:].decode(errors="replace").partition("|")
-    return Child(call, child, mailbox)
+    return CalledCommand(call, child, mailbox)

@@ -18,13 +18,13 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from command_bus.randomness import JITTER
-from command_bus.serialization.reply import Cancelled, Interrupted, pack_reply
-from command_bus.transport.durable import CIRCLE
+from command_bus.serialization.reply import Cancelled, pack_reply
+from command_bus.transport.durable import CIRCLE, CalledCommand
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.marks import mailbox_in, reply_in
+from command_bus.transport.marks import mailbox_in
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.durable.suspended_reading import Child, Suspended, SuspendedReading
-from command_bus.transport.redis.durable.wishes import Telling, tell
+from command_bus.transport.redis.durable.lost_outcomes import LostOutcomes
+from command_bus.transport.redis.durable.suspended_reading import Suspended, SuspendedReading
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.worker.periodic import run_periodically
 
@@ -52,7 +52,7 @@ class _Edge(NamedTuple):
     """A command that waits, and the call that it waits for, whose entity another one holds."""
 
     waits: Suspended
-    child: Child
+    child: CalledCommand
 
 
 _Circle = tuple[tuple[str, str, int, str], ...]
@@ -73,6 +73,7 @@ class SuspendedWork:
         self._space = space
         self._keys = keys
         self._reading = SuspendedReading(connections, space)
+        self._lost = LostOutcomes(connections, space)
         self._cursor = 0
         self._seen: dict[_Circle, str] = {}
         self._found: dict[_Circle, str] = {}
@@ -120,30 +121,8 @@ class SuspendedWork:
             return
         if waited_ms >= _LOST_AFTER_MS:
             for child in suspended.awaited:
-                await self._look_up(suspended, child)
+                await self._lost.look_up(suspended.mailbox, suspended.command_id, child)
         await self._follow(suspended)
-
-    async def _look_up(self, suspended: Suspended, child: Child) -> None:
-        """Deliver the outcome of a call that has ended; tell the command if the call is nowhere."""
-        mark = await self._mark(child)
-        if mailbox_in(mark) is not None or (mark is None and await self._is_under_way(suspended, child)):
-            return
-        record = reply_in(mark) or pack_reply(
-            child.command_id, Interrupted("it was lost: neither its mailbox nor what remembers it is there; it may have run")
-        )
-        if await self._tell(suspended, child, record):
-            _log.warning(
-                "%s waited for the end of %s, whose outcome was lost on its way: it is delivered now",
-                mailbox_label(suspended.mailbox),
-                child.command_id,
-            )
-
-    async def _is_under_way(self, suspended: Suspended, child: Child) -> bool:
-        """Return whether a call may still be relayed to its shard."""
-        source, target = self._of(suspended.mailbox), self._space.shard_of(child.mailbox)
-        if self._space.shards[target] is source:
-            return False
-        return bool(await self._connections.at(source.prefix).ask(lambda client: client.exists(f"{source.outs}{target}")))
 
     async def _follow(self, first: Suspended) -> None:
         """Follow what a command waits for, from entity to entity; end a circle that was seen in the last turn."""
@@ -177,25 +156,15 @@ class SuspendedWork:
         labels = [mailbox_label(edge.waits.mailbox) for edge in (*circle[start:], *circle[:start], last)]
         message = f"these wait for each other: {' → '.join(labels)}"
         _log.warning("%s: the call of %s is ended", message, labels[0])
-        await self._tell(last.waits, last.child, pack_reply(last.child.command_id, Cancelled(message, CIRCLE)))
+        record = pack_reply(last.child.command_id, Cancelled(message, CIRCLE))
+        await self._lost.tell(last.waits.mailbox, last.waits.command_id, last.child, record)
 
-    async def _all_wait(self, children: Collection[Child]) -> bool:
+    async def _all_wait(self, children: Collection[CalledCommand]) -> bool:
         """Return whether none of these has ended."""
         for child in children:
-            if mailbox_in(await self._mark(child)) is None:
+            if mailbox_in(await self._lost.mark(child)) is None:
                 return False
         return True
-
-    async def _mark(self, child: Child) -> Any:
-        keys = self._of(child.mailbox)
-        return await self._connections.at(keys.prefix).ask(lambda client: client.get(keys.mark(child.command_id)))
-
-    async def _tell(self, suspended: Suspended, child: Child, record: bytes) -> bool:
-        keys = self._of(suspended.mailbox)
-        at = self._connections.at(keys.prefix)
-        outcome = Telling("outcome", record, child.call, child.command_id)
-        told = await tell(at, keys, suspended.mailbox, suspended.command_id, outcome)
-        return told == "taken"
 
     def _of(self, mailbox: str) -> ShardKeys:
         return self._space.shards[self._space.shard_of(mailbox)]

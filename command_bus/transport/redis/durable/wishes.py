@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
 
 from command_bus.clock import mono
 from command_bus.errors import TransportUnavailable, Unconfirmed
-from command_bus.transport.durable import MOST_SIGNAL_BYTES, MOST_SIGNALS, SignalToBring, Told
+from command_bus.transport.durable import CalledCommand, SignalToBring, Told
 from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.durable.lost_outcomes import LostOutcomes
 from command_bus.transport.redis.durable.side_records import read_side_record
-from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.scripts import TELL
+from command_bus.transport.redis.durable.telling import Telling, told_and_confirmed
+from command_bus.transport.redis.keys import KeySpace
 
-__all__ = ["RedisWishes", "Telling", "tell"]
+__all__ = ["RedisWishes"]
 
 _MESSAGE, _PLAIN = "m", "d"
-_KEPT_MS = 30 * 24 * 3600 * 1000
-"""Milliseconds for which a signal is kept for a command that has not started: 30 days."""
-_ANSWERS: dict[bytes, Told] = {b"taken": "taken", b"repeated": "repeated", b"gone": "gone", b"full": "full"}
 
 
 class RedisWishes:
@@ -34,6 +31,7 @@ class RedisWishes:
         self._connections = connections
         self._keys = keys
         self._patience = patience
+        self._lost = LostOutcomes(connections, keys)
 
     async def signal(self, mailbox: str, command_id: str, signal: SignalToBring) -> Told:
         """See `Wishes`."""
@@ -61,6 +59,10 @@ class RedisWishes:
             lambda: read_side_record(connections, keys.side(command_id)), mono() + self._patience
         )
 
+    async def look_up(self, mailbox: str, command_id: str, called: CalledCommand) -> bool:
+        """See `Wishes`."""
+        return await self._lost.look_up(mailbox, command_id, called)
+
     async def _tell(self, mailbox: str, command_id: str, telling: Telling) -> Told:
         keys = self._keys.shards[self._keys.shard_of(mailbox)]
         connections = self._connections.at(keys.prefix)
@@ -72,7 +74,7 @@ class RedisWishes:
 
         async def ask() -> Told:
             """Ask until replicas have it; the first answer holds: asked again, it was taken before, and its command may have ended."""
-            told, confirmed = await _told(connections, keys, mailbox, command_id, telling)
+            told, confirmed = await told_and_confirmed(connections, keys, mailbox, command_id, telling)
             first.append(told)
             if not confirmed and told not in ("gone", "full"):
                 raise unconfirmed
@@ -84,32 +86,3 @@ class RedisWishes:
             if first:
                 raise unconfirmed from None
             raise
-
-
-class Telling(NamedTuple):
-    """Something for a durable command: the arguments of `lua/tell.lua`."""
-
-    kind: Literal["signal", "cancel", "outcome"]
-    value: bytes
-    what: str = ""
-    once: str = ""
-    parked: str = ""
-
-
-async def tell(connections: Connections, keys: ShardKeys, mailbox: str, command_id: str, telling: Telling) -> Told:
-    """Bring something to a durable command, whether replicas have it or not.
-
-    Raises:
-        CommandBusError: The server cannot be asked.
-    """
-    return (await _told(connections, keys, mailbox, command_id, telling))[0]
-
-
-async def _told(connections: Connections, keys: ShardKeys, mailbox: str, command_id: str, telling: Telling) -> tuple[Told, bool]:
-    """Bring something to a durable command; return also whether the replicas that must have it do."""
-    names = [keys.ready, keys.active, keys.paused, keys.due, keys.suspended, *keys.fair]
-    names += [keys.mailbox(mailbox), keys.mark(command_id), keys.side(command_id)]
-    args = [GROUP, mailbox, telling.kind, telling.what, telling.once, telling.value, _KEPT_MS]
-    args += [MOST_SIGNALS, MOST_SIGNAL_BYTES, telling.parked]
-    answer, confirmed = await connections.run_confirmed(TELL, names, args, keys.stats)
-    return _ANSWERS[answer], confirmed

@@ -1,7 +1,7 @@
 -- remove: remove waiting commands from one mailbox (cancel, purge). A command that runs is left alone, and a durable one that
 -- has begun: what it did is undone when it ends.
 --
--- uses: memory_limit, record, newer, lone, holds, snooze, entry_text, outcomes, delayed, open_line(line_flow, line_turns, line_served, line), unique, events, place, postpone, arrive, deliver, agenda, send_out
+-- uses: memory_limit, record, newer, lone, holds, snooze, entry_text, outcomes, delayed, open_line(line_flow, line_turns, line_served, line), unique, events, place, postpone, arrive, deliver, agenda, send_out, tell_caller
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -31,7 +31,7 @@
 -- ARGV[4]   fresh     '1': what was started before is left, too
 -- ARGV[5…]  for each command: message id, or d:<command id> if delayed; mark ttl in ms, mark, reply, outcome, its unique key (empty if it
 --           has none); for the durable command that called it the text (see shared/deliver.lua; empty if none did), the outcome, and the names
---           of the child and the call
+--           of the child and the call; then mark, reply, outcome and that for the caller of a command that was started before
 --
 -- returns how many were removed; 'newer' if the mailbox is in a state that only a later release knows: nothing was changed
 
@@ -45,7 +45,7 @@ if is_newer(record) then return 'newer' end
 local fault = nil
 record, fault = line_up(active, box, name, record)
 if fault then return fault end
-local state, activation, _, running, _, first, turn, parts = parse_record(record or '')
+local state, activation, _, running, attempt, first, turn, parts = parse_record(record or '')
 local letter = redis.call('HGET', parked, name)
 local holds = state == 'h' or state == 'H'
 local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
@@ -65,6 +65,12 @@ end
 -- Return whether a command is durable and has stored something: it ends by itself, for what it did may have to be undone.
 local function has_begun(id, side, mark)
   return side ~= mark and redis.call('HGET', side, 'm') == id
+end
+
+-- Return whether a command was started before and waits to be started again, so that it may have done something. One that was given back
+-- unrun does not count as an attempt.
+local function had_begun(id)
+  return not holds and id == head_id and attempt and (attempt ~= '0' or string.sub(first, 1, 1) == '-')
 end
 
 local function take_out(id, side, mark)
@@ -98,34 +104,27 @@ local function take_out(id, side, mark)
   return true
 end
 
--- Tell the durable command that called it.
-local function tell_caller(other_box, side, text, outcome, extra)
-  local target, _, caller = parse_follow_up(text)
-  if target == '' then
-    return deliver_outcome({ready = ready, active = active, paused = KEYS[17], due = due, suspended = KEYS[18]}, other_box, side, caller, outcome, extra)
-  end
-  local time = redis.call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  send_out(other_box, due, ready, target, now, {text = text, wait = 0, envelope = outcome, extra = extra})
-end
-
 local removed, told = 0, {}
+local EACH = 13  -- arguments of a command
 local queue_up = redis.call('EXISTS', KEYS[14]) == 1 and open_line(ready, active, KEYS[14], KEYS[15], KEYS[16])
 local key = 18
-for arg = 5, #ARGV, 9 do
+for arg = 5, #ARGV, EACH do
   local envelope = envelope_of(ARGV[arg])
+  local begun = had_begun(ARGV[arg])
   if take_out(ARGV[arg], KEYS[key + 5], KEYS[key + 1]) then
     removed = removed + 1
     if KEYS[key + 5] ~= KEYS[key + 1] then redis.call('DEL', KEYS[key + 5]) end
     publish('cancelled', name, envelope, '', '', '', '')
-    if ARGV[arg + 2] ~= '' then redis.call('SET', KEYS[key + 1], ARGV[arg + 2], 'PX', ARGV[arg + 1]) end
-    if ARGV[arg + 3] ~= '' then
-      redis.pcall('LPUSH', KEYS[key + 2], ARGV[arg + 3])  -- after the first write nothing fails
+    local mark, reply = ARGV[arg + (begun and 9 or 2)], ARGV[arg + (begun and 10 or 3)]
+    local outcome, answer = ARGV[arg + (begun and 11 or 4)], ARGV[arg + (begun and 12 or 7)]
+    if mark ~= '' then redis.call('SET', KEYS[key + 1], mark, 'PX', ARGV[arg + 1]) end
+    if reply ~= '' then
+      redis.pcall('LPUSH', KEYS[key + 2], reply)  -- after the first write nothing fails
       redis.pcall('PEXPIRE', KEYS[key + 2], reply_ttl)
     end
-    if ARGV[arg + 4] ~= '' then keep_outcome(KEYS[key + 3], KEYS[key + 4], ARGV[arg + 4]) end
+    if outcome ~= '' then keep_outcome(KEYS[key + 3], KEYS[key + 4], outcome) end
     release_key(KEYS[13], ARGV[arg + 5], ARGV[arg])
-    if ARGV[arg + 6] ~= '' then told[#told + 1] = {KEYS[key + 6], KEYS[key + 7], ARGV[arg + 6], ARGV[arg + 7], ARGV[arg + 8]} end
+    if ARGV[arg + 6] ~= '' then told[#told + 1] = {KEYS[key + 6], KEYS[key + 7], ARGV[arg + 6], answer, ARGV[arg + 8]} end
   end
   key = key + 7
 end
@@ -140,7 +139,8 @@ if record and redis.call('XLEN', box) == 0 and not holds then
 elseif state == 'free' then
   redis.call('HSET', active, name, queue(ready, name, '0', '0', parts, lined and lined.head_of(box)))
 end
-for _, each in ipairs(told) do tell_caller(unpack(each)) end
+local keys = {ready = ready, active = active, paused = KEYS[17], due = due, suspended = KEYS[18]}
+for _, each in ipairs(told) do tell_caller(keys, unpack(each)) end
 if queue_up then queue_up.finish() end
 if removed > 0 then redis.pcall('HINCRBY', stats, 'depth', -removed) end
 return removed

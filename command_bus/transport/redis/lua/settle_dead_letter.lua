@@ -1,6 +1,6 @@
 -- settle_dead_letter: replay or discard one dead letter.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, outcomes, open_line(line_flow, line_turns, line_served, line), unique, events, rewrite
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, outcomes, open_line(line_flow, line_turns, line_served, line), unique, events, rewrite, place, postpone, arrive, deliver, agenda, send_out, tell_caller
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -20,6 +20,11 @@
 -- KEYS[16]  turns     sorted set of flows, by their virtual time
 -- KEYS[17]  line      sorted set of the places of entities that wait
 -- KEYS[18]  side      record of a durable command (see shared/arrive.lua); the mark again if it is none
+-- KEYS[19]  due       sorted set of what becomes due, by ms
+-- KEYS[20]  suspended hash: mailbox name -> the durable command that waits (see shared/arrive.lua)
+-- KEYS[21]  caller    of a command that is discarded while parked: the mailbox of the durable command that called it, or the stream of those for
+--           another shard (the mark if none did)
+-- KEYS[22]  theirs    the side record of that, or that stream again (the mark if none did)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   verb      replay, discard
 -- ARGV[3]   letter    id of the entry in `dead`
@@ -32,6 +37,9 @@
 -- ARGV[10]  stander   what `unique` has of a command that is replayed, from the flags on
 -- ARGV[11]  flow      of the command (see shared/line.lua); 1 if it has no class of its own
 -- ARGV[12]  ending    of a durable command that is replayed to undo what it did: what it ends with; else empty
+-- ARGV[13]  text      for that (see shared/deliver.lua); empty if none did
+-- ARGV[14]  answer    the outcome for that
+-- ARGV[15]  extra     the names of the child and the call
 --
 -- returns 'replayed', 'discarded', 'gone' if there is no such letter, or 'newer' if it parks a mailbox in a state that only a later release
 --         knows, or 'large' if it parks one that is too large to be written again: nothing was changed
@@ -58,6 +66,8 @@ local queue_up = redis.call('EXISTS', KEYS[15]) == 1 and open_line(ready, active
 local function wake(first)
   local held = holds_of(paused, name)
   redis.call('HSET', active, name, held and pack_record('s', '', '0', first, parts) or queue(ready, name, '0', first, parts, lined and lined.head_of(box)))
+end
+local function finish()
   if queue_up then queue_up.finish() end
 end
 
@@ -103,6 +113,10 @@ if is_parked then
     local time = redis.call('TIME')
     wake('-' .. string.format('%.0f', time[1] * 1000))  -- below zero: replayed, its deadline no longer counts
   end
+  if verb == 'discard' and ARGV[13] ~= '' then  -- any other letter is of a command whose caller was told when it ended
+    tell_caller({ready = ready, active = active, paused = paused, due = KEYS[19], suspended = KEYS[20]}, KEYS[21], KEYS[22], ARGV[13], ARGV[14], ARGV[15])
+  end
+  finish()
   return verb == 'replay' and 'replayed' or 'discarded'
 end
 if verb == 'discard' then
@@ -121,5 +135,8 @@ end
 if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6]) end
 if ARGV[9] ~= '' then redis.pcall('HSETNX', KEYS[14], ARGV[9], added .. '|||' .. ARGV[10]) end
 redis.pcall('HINCRBY', stats, 'depth', 1)
-if not record then wake('0') end
+if not record then
+  wake('0')
+  finish()
+end
 return 'replayed'

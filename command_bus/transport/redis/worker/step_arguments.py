@@ -25,7 +25,7 @@ from command_bus.transport.steps import (
 )
 from command_bus.transport.unique_keys import stored_key
 
-__all__ = ["encode_follow_up", "encode_step", "follow_up_keys"]
+__all__ = ["caller_arguments", "encode_follow_up", "encode_step", "follow_up_keys"]
 
 _VERBS = {"completed": "d", "rejected": "n", "expired": "x", "cancelled": "c"}
 _FOLLOWS = {"stay": "s", "yield": "y", "leave": "l"}
@@ -154,6 +154,16 @@ def encode_follow_up(space: KeySpace, keys: ShardKeys, sent: FollowUp | ChildOut
         args += (_text(target, sent.flow or NORMAL_FLOW, sent), sent.delay_ms, sent.envelope, sent.mark)
     elif type(sent) is ChildOutcome:
         args += (_text(target, OUTCOME_FLOW, sent), 0, sent.reply, f"{sent.child}|{sent.call}")
+
+
+def caller_arguments(space: KeySpace, keys: ShardKeys, left: Settlement, names: list[str]) -> tuple[str | bytes, ...]:
+    """Return three arguments for the durable command that called one, if one did: text, outcome, extra; append its two keys to the names."""
+    if left.waiting is None:
+        names += (keys.mark(left.command_id),) * 2
+        return "", "", ""
+    told: list[Any] = []
+    encode_follow_up(space, keys, left.waiting, names, told)
+    return told[0], told[2], told[3]
 
 
 def follow_up_keys(keys: ShardKeys, sent: FollowUp | ChildOutcome) -> tuple[str, str]:

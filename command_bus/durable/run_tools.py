@@ -1,0 +1,80 @@
+"""`RunTools`, `Threads` and `Wait`: what one run of a durable handler works with, and what it waits for; `Performing` counts its operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from command_bus.sending.children import Children
+from command_bus.serialization.limits import Limits
+from command_bus.transport.durable import SideRecords
+
+__all__ = ["Performing", "RunTools", "Threads", "Wait"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """The tools of a run.
+
+    Attributes:
+        records: Stores.
+        children: Makes calls.
+        limits: Of values.
+        seal: Encrypts what is stored under a name.
+        unseal: Decrypts it.
+        threads: Where functions of steps run that are no coroutines.
+    """
+
+    records: SideRecords
+    children: Children
+    limits: Limits
+    seal: Callable[[str, bytes], bytes]
+    unseal: Callable[[str, bytes], bytes]
+    threads: Threads
+
+
+class Threads(Protocol):
+    """The threads of one run."""
+
+    async def call(self, function: Callable[[], Any]) -> tuple[Any, bool]:
+        """Call a function in a thread; return its result, and whether this was cancelled meanwhile: then the caller stores the result, and ends."""
+        ...
+
+    async def rest(self) -> None:
+        """Wait for the threads whose functions the handler did not wait for. What ends the wait raises: the command may not be settled then."""
+        ...
+
+
+class Wait(Protocol):
+    """One thing that is waited for."""
+
+    field: str
+    """The field that has what it comes to; empty if only time ends it."""
+    until_ms: int | None
+    """The server's time when the wait is over."""
+    lingers: float
+    """Seconds for which the worker waits itself before the command is suspended."""
+
+    async def give_up(self) -> bool:
+        """Give it up because the command is to end; return False if its outcome has to be waited for. One that was given up has none for this run."""
+        ...
+
+
+class Performing:
+    """The operations that a handler awaits now: `with run.performing:`. While one is in flight beside another, the command stays with its worker.
+
+    Args:
+        ended: Called when one has ended.
+    """
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self.count = 0
+        self._ended = ended
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.count -= 1
+        self._ended()

@@ -1,0 +1,78 @@
+"""`LostOutcomes`: delivers the outcome of a call that was lost on its way. What the call came to is in its mark."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from command_bus.serialization.reply import Interrupted, pack_reply
+from command_bus.transport.durable import CalledCommand
+from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.marks import mailbox_in, reply_in
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.durable.telling import Telling, tell
+from command_bus.transport.redis.keys import KeySpace, ShardKeys
+
+__all__ = ["LostOutcomes"]
+
+_log = logging.getLogger("command_bus.worker")
+
+
+class LostOutcomes:
+    """Looks up calls that are waited for.
+
+    Args:
+        connections: Of this process.
+        space: All shards.
+    """
+
+    def __init__(self, connections: Connections, space: KeySpace) -> None:
+        self._connections = connections
+        self._space = space
+
+    async def look_up(self, mailbox: str, command_id: str, called: CalledCommand) -> bool:
+        """Deliver the outcome of a call that has ended; tell the command if the call is nowhere. Return whether it was told anything.
+
+        Args:
+            mailbox: Of the command that waits.
+            command_id: Of that.
+            called: What it waits for.
+
+        Raises:
+            CommandBusError: The server cannot be asked.
+        """
+        mark = await self.mark(called)
+        if mailbox_in(mark) is not None or (mark is None and await self._is_under_way(mailbox, called)):
+            return False
+        record = reply_in(mark) or pack_reply(
+            called.command_id, Interrupted("it was lost: neither its mailbox nor what remembers it is there; it may have run")
+        )
+        if not await self.tell(mailbox, command_id, called, record):
+            return False
+        _log.warning(
+            "%s waited for the end of %s, whose outcome was lost on its way: it is delivered now",
+            mailbox_label(mailbox),
+            called.command_id,
+        )
+        return True
+
+    async def mark(self, called: CalledCommand) -> Any:
+        """Return the mark of a call."""
+        keys = self._of(called.mailbox)
+        return await self._connections.at(keys.prefix).ask(lambda client: client.get(keys.mark(called.command_id)))
+
+    async def tell(self, mailbox: str, command_id: str, called: CalledCommand, record: bytes) -> bool:
+        """Bring a command the outcome of a call; return False if it had it, or is gone."""
+        keys = self._of(mailbox)
+        outcome = Telling("outcome", record, called.call, called.command_id)
+        return await tell(self._connections.at(keys.prefix), keys, mailbox, command_id, outcome) == "taken"
+
+    async def _is_under_way(self, mailbox: str, called: CalledCommand) -> bool:
+        """Return whether a call may still be relayed to its shard."""
+        source, target = self._of(mailbox), self._space.shard_of(called.mailbox)
+        if self._space.shards[target] is source:
+            return False
+        return bool(await self._connections.at(source.prefix).ask(lambda client: client.exists(f"{source.outs}{target}")))
+
+    def _of(self, mailbox: str) -> ShardKeys:
+        return self._space.shards[self._space.shard_of(mailbox)]
