@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from tests.simulation.durable_rules import durable
 from tests.simulation.end_rules import ends
+from tests.simulation.event_rules import told
 from tests.simulation.follow_up_rules import follow_ups
 from tests.simulation.history import Execution, History, Sent, of_commands
 from tests.simulation.put_off_rules import given_up, put_off
@@ -453,4 +454,5 @@ RULES += [
     standstill,
     after_the_last_trigger,
     shares,
+    told,
 ]
