@@ -282,8 +282,8 @@ DURABLE = (
     Mutant(
         "inside of a block of asyncio it is suspended",
         "durable/blocks.py",
-        '_LIMITING = frozenset({"asyncio", ',
-        "_LIMITING = frozenset({",
+        "    if not isinstance(coroutine, CoroutineType) or _has_open_block(coroutine):\n",
+        "    if not isinstance(coroutine, CoroutineType):\n",
         f"{_WAITS}::test_a_signal_reaches_what_stays",
     ),
     Mutant(

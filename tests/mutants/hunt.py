@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.mutants.mutant import SIMULATION, Mutant
 
-__all__ = ["Verdict", "broken_copy", "broken_texts", "hunt"]
+__all__ = ["ROOT", "Verdict", "broken_copy", "broken_texts", "hunt"]
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -68,7 +68,7 @@ LIMITS = (
         _LIMITS,
         "< min(cost, rule.burst) then return false end",
         "< cost then return false end",
-        f"{_STEPS}::test_68_a_cost_above_the_burst_waits_for_a_full_bucket",
+        f"{_STEPS}::test_72_a_cost_above_the_burst_waits_for_a_full_bucket",
     ),
     Mutant(
         "places do not return",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.mutants.breakages import MUTANTS
-from tests.mutants.hunt import broken_texts, hunt
+from tests.mutants.hunt import ROOT, broken_texts, hunt
 from tests.selection import quick
 
 CHOSEN = (
@@ -48,6 +48,15 @@ def test_every_mutant_finds_the_text_that_it_replaces() -> None:
             broken_texts(mutant)
         except LookupError as error:
             lost.append(str(error))
+    assert not lost
+
+
+def test_every_test_that_is_to_see_a_mutant_exists() -> None:
+    lost = []
+    for mutant in MUTANTS:
+        path, _, test = mutant.seen_by.partition("::")
+        if test and f"def {test.rpartition('::')[2].partition('[')[0]}(" not in (ROOT / path).read_text(encoding="utf-8"):
+            lost.append(f"{mutant.name}: {mutant.seen_by}")
     assert not lost
 
 
