@@ -57,7 +57,7 @@ class RedisTransport:
         self.shard_of = keys.shard_of
         self.agreements = namespace
         bounds: dict[str, Any] = {"max_total_depth": settings.max_total_depth, "max_entities": settings.max_entities}
-        limits = {**bounds, "retention": Retention.of(settings)}
+        limits: dict[str, Any] = {**bounds, "retention": Retention.of(settings)}
         self._stream = StreamProducer(connections, keys, max_pending=settings.max_pending, **limits)
         self.producer: Producer = self._stream  # an observer may stand before it
         self.replies = RpcHandler(connections, keys, has_blmpop=facts.has_blmpop)

@@ -306,7 +306,8 @@ def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool)
 
 def _asked(lease: Lease, body: list[Any]) -> Asked:
     """Return what has to be asked for before the next command starts. It may have been read ahead; it will be read again."""
-    message, entry, paid, flow = (body[0].decode(), *body[1:], None, None)[:4]
+    message: str = body[0].decode()
+    entry, paid, flow = (*body[1:], None, None)[:3]
     if entry is None:
         envelope = lease.ahead[-1][1] if lease.ahead and lease.ahead[-1][0] == message else None
     elif type(entry) is bytes:
