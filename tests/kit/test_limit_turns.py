@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from command_bus import BusSettings, Command, CommandBus, EntityId, HandlerRegistry, Limit, Rate
+from command_bus import BusSettings, Command, CommandBus, EntityId, HandlerRegistry, Limit, Rate, RetryPolicy
 from command_bus.messages.policies import Priority
 from command_bus.testing import TestBus
 
@@ -27,6 +27,10 @@ class Work(Command[None], entity="job"):
     job: EntityId
 
 
+class Urgent(Command[None], entity="shop", priority="high", retry=RetryPolicy(attempts=1)):
+    shop: EntityId
+
+
 class Run:
     """A bus, and the entities whose commands ran, in order."""
 
@@ -36,6 +40,12 @@ class Run:
         @self.registry.handles(Sync)
         async def sync(command: Sync) -> None:
             self.ran.append(str(command.shop))
+
+        @self.registry.handles(Urgent)
+        async def urgent(command: Urgent) -> None:
+            if not self.ran:
+                raise ValueError("not yet")
+            self.ran.append(f"urgent {command.shop}")
 
         @self.registry.handles(Import)
         async def imported(command: Import) -> None:
@@ -155,6 +165,20 @@ async def test_an_urgent_command_moves_its_waiting_entity_forward(run: Run, shar
         await bus.dispatch(Sync(shop="s-90"), priority="high")
         await bus.advance(4)
         assert run.ran[before : before + 4].count("s-90") == 2, "the low one before it, and it"
+
+
+async def test_an_urgent_letter_that_is_replayed_does_so_too(run: Run) -> None:
+    async with run.bus() as bus:
+        await bus.dispatch(Urgent(shop="s-90"))
+        await bus.advance(1)
+        for number in range(100):
+            await bus.dispatch(Sync(shop=f"s-{number}"), priority="low")
+        await bus.advance(5)
+        before = len(run.ran)
+        (letter,) = [each async for each in bus.bus.dead_letters.list()]
+        await bus.bus.dead_letters.replay(letter.id)
+        await bus.advance(3)
+    assert {"s-90", "urgent s-90"} <= {*run.ran[before : before + 4]}
 
 
 async def test_without_classes_it_is_first_come_first_served(run: Run) -> None:

@@ -135,8 +135,6 @@ end
 if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6]) end
 if ARGV[9] ~= '' then redis.pcall('HSETNX', KEYS[14], ARGV[9], added .. '|||' .. ARGV[10]) end
 redis.pcall('HINCRBY', stats, 'depth', 1)
-if not record then
-  wake('0')
-  finish()
-end
+if not record then wake('0') end
+finish()
 return 'replayed'
