@@ -29,6 +29,9 @@ _CALLS = "call, 50 in flight"
 _WAKE_UP = "wake-up of an idle worker"
 _STEP = "durable, a step, 1,000 entities"
 _FIVE = "durable, five steps, 1 in flight"
+_FIVES = "durable, five steps, 50 in flight"
+_NO_STEP = "durable, no step, 1,000 entities"
+_DURABLE_CALL = "durable, a durable call, 1,000 entities"
 _WAITS = "durable, commands that wait"
 _PAGES = "dashboard, pages"
 _OVER_HTTP = "gateway, dispatches over 50 connections"
@@ -54,6 +57,11 @@ def _times(factor: float, value: Figured) -> Figured:
 
 def _more(by: float, value: Figured) -> Figured:
     return lambda run: by + value(run)
+
+
+def _two_and_a_step(run: Run) -> float:
+    """Return what two plain commands and a step cost the server; `_STEP` has the step alone."""
+    return 2 * run(_NO_STEP, "server_us") + run(_STEP, "server_us")
 
 
 def _best(case: str, *, python: bool = False) -> Figured:
@@ -140,6 +148,11 @@ _AHEAD: tuple[Target, ...] = (
         _FIVE,
         Condition("p50 ≤ 2 ms", _of(_FIVE, "p50_ms"), _just(2), at_most=True),
         beside=Peers(_FIVE, _FIVE, "p50_ms"),
+    ),
+    _all_of(_FIVES, _multiple(_FIVES, 10, "Restate", _of(f"restate, {_FIVES}")), beside=Peers(_FIVES, _FIVES)),
+    _all_of(
+        _DURABLE_CALL,
+        Condition("server ≤ two commands and a step", _of(_DURABLE_CALL, "server_us"), _two_and_a_step, at_most=True),
     ),
     _all_of(_WAITS, _bytes(_WAITS, 1000)),
     _all_of(

@@ -132,7 +132,7 @@ def test_the_command_line_chooses_sizes() -> None:
 
 
 def test_the_command_line_chooses_what_the_targets_compare() -> None:
-    given = arguments(["--targets", "--peers", "bullmq,huey"])
+    given = arguments(["--targets", "--peers", "bullmq,huey,restate"])
     names = {case.name for case in plan(given)}
     assert (given.runs, given.scale) == (3, 1.0)
     assert {"drain, 1,000 entities", "dispatch, one by one", "growth, entities 1,000", "growth, entities 1,000,000"} <= names
@@ -143,6 +143,7 @@ def test_the_command_line_chooses_what_the_targets_compare() -> None:
     assert {case.name for case in plan(arguments(["--targets", "call", "--no-peers"]))} == {
         "call, 1 in flight",
         "call, 50 in flight",
+        "durable, a durable call, 1,000 entities",
         "gateway, call, 1 in flight",
     }
 
