@@ -23,7 +23,7 @@ from command_bus import (
     UnknownCommand,
 )
 from command_bus.durable import run
-from command_bus.transport.redis.durable import wishes
+from command_bus.transport.redis.durable import telling
 from tests.conformance.conftest import Sandbox
 
 Body = Callable[[DurableContext], Awaitable[Any]]
@@ -150,8 +150,8 @@ async def test_127_a_call_of_the_own_entity(sandbox: Sandbox) -> None:
 
 
 async def test_128_signals_beyond_the_most_are_refused_and_harm_nobody(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wishes, "MOST_SIGNALS", 5)
-    monkeypatch.setattr(wishes, "MOST_SIGNAL_BYTES", 2_000)
+    monkeypatch.setattr(telling, "MOST_SIGNALS", 5)
+    monkeypatch.setattr(telling, "MOST_SIGNAL_BYTES", 2_000)
     monkeypatch.setattr(run, "MOST_FIELDS", 6)
     undone: list[str] = []
 

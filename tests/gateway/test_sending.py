@@ -167,7 +167,7 @@ async def test_a_command_waits_and_is_cancelled(either: Client, bus: CommandBus)
     ended = await either.ask("DELETE", f"/commands/{keys[0]}?running=true")
     assert ended.json()["cancelled"] is True
     settled = (await either.ask("GET", f"/commands/{keys[0]}")).json()
-    assert (settled["outcome"], settled["error"]["code"]) == ("cancelled", "cancelled")
+    assert (settled["outcome"], settled["error"]["code"]) == ("cancelled", "begun")
     entries = (await bus.audit.page(limit=6)).entries
     assert [(each.who, each.target, each.outcome) for each in reversed(entries)] == [
         ("token ops", keys[1], ""), ("token ops", keys[1], "cancelled"),

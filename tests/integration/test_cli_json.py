@@ -20,7 +20,7 @@ pytest.importorskip("typer")
 
 from typer.main import get_command
 
-from command_bus import Command, EntityId
+from command_bus import Command, EntityId, Rate
 from command_bus.cli.app import app
 from tests.docs.trouble import Trouble
 
@@ -96,6 +96,8 @@ class Approve(Command[None], entity="approval", durable=True):
 async def send_durable(stage: Trouble) -> None:
     async with stage.bus() as bus:
         await bus.dispatch(Approve(approval="a-1"), delay=3600, command_id="later-4")
+        await bus.limits.put("type:order", Rate(50))
+        await bus.fairness.put("acme", weight=2)
         begun = await bus.audit.write("ann", "Pause", "account:a-17", "a dispute", details="0 held")
         await bus.audit.write("ann", "Pause", "account:a-17", "a dispute", outcome="account:a-17 is paused", ref=begun)
 

@@ -68,15 +68,14 @@ REFUSED: dict[Role, tuple[tuple[str, ...], ...]] = {
     "worker": (
         ("XRANGE", "{shop:0}:dead", "-", "+"), ("XDEL", "{shop:0}:dead", "1-1"), ("HSET", "{shop:0}:meta", "shards", "2"),
         ("HGETALL", "{shop:0}:meta"), ("SET", "{shop:0}:m:line:a", "x"), ("XTRIM", "{shop:0}:dead", "MAXLEN", "0"),
-        ("HSET", "{shop:0}:paused", "*", "p|0|"), ("HSET", "{shop:0}:stats", "depth", "0"),
-        ("HSET", "{shop:0}:b:d", "done", "9"), ("HSET", "{shop:0}:watched", "line", "9"),
+        ("HSET", "{shop:0}:paused", "*", "p|0|"), ("HSET", "{shop:0}:b:d", "done", "9"), ("HSET", "{shop:0}:watched", "line", "9"),
     ),
     "operator": (
         ("XTRIM", "{shop:0}:m:line:a", "MAXLEN", "0"), ("XTRIM", "{shop:0}:ready", "MAXLEN", "0"),
         ("XREADGROUP", "GROUP", "workers", "me", "STREAMS", "{shop:0}:ready", ">"), ("XCLAIM", "{shop:0}:ready", "workers", "me", "0", "1-1"),
         ("SET", "{shop:0}:fence", "0"), ("BRPOP", "{shop:0}:in:p", "1"), ("HSET", "{shop:0}:workers", "w", "x"),
         ("HSET", "{shop:0}:commands", "Work", "x"), ("HSETNX", "{shop:0}:commands", "Work", "x"),
-        ("HSET", "{shop:0}:parked", "line:a", "x"), ("HSET", "{shop:0}:stats", "depth", "0"),
+        ("HSET", "{shop:0}:parked", "line:a", "x"),
     ),
 }  # fmt: skip
 # An owner closes the counters' hash before it deletes it.
