@@ -211,13 +211,13 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
         found = {name: _renamed(each, names) for name, each in value.items()}
         mapping = value.get("mapping")
         if "propertyName" in value and isinstance(mapping, Mapping):  # of a discriminator
-            found["mapping"] = {name: _target(each, names) for name, each in mapping.items()}
+            found["mapping"] |= {name: _target(each, names) for name, each in mapping.items() if isinstance(each, str)}
         return found
     return [_renamed(each, names) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _target(reference: Any, names: Mapping[str, str]) -> Any:
-    name = str(reference).rpartition("/")[2]
+def _target(reference: str, names: Mapping[str, str]) -> str:
+    name = reference.rpartition("/")[2]
     return f"#/components/schemas/{names[name]}" if name in names else reference
 
 

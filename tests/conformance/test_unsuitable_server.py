@@ -131,6 +131,7 @@ async def test_35_a_server_that_may_evict_queues_is_refused(start: Starter, poli
         assert (await bus.dispatch(Put(box="a", value=1))).status == "accepted"
 
 
+@pytest.mark.slow
 async def test_34_a_replica_that_was_the_primary_a_moment_ago_is_no_fault_of_the_url(
     start: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,6 +137,6 @@ def allowed() -> Tokens:
 async def open_bank(url: str, namespace: str) -> AsyncGenerator[tuple[CommandBus, Bank]]:
     """Yield the bus of a bank whose worker runs."""
     bank = Bank()
-    async with CommandBus(url, namespace=namespace, registry=bank.registry) as bus, bus.worker(concurrency=50):
+    async with CommandBus(url, namespace=namespace, registry=bank.registry, grace=1.0) as bus, bus.worker(concurrency=50):
         yield bus, bank
         bank.held.set()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from command_bus.embedded import EmbeddedServer
@@ -27,6 +27,7 @@ PARTS = st.recursive(
 
 
 @given(PARTS)
+@example({"mapping": {"$ref": {"$ref": "#/$defs/A"}}, "propertyName": None})
 @settings(max_examples=100)
 def test_any_announced_schema_makes_a_document(part: Any) -> None:
     schema = sound_schema({"type": "object", "properties": {"x": part}, "$defs": {"A": part}})

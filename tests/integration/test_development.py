@@ -175,6 +175,7 @@ def test_two_programs_meet_and_the_end_of_the_first_loses_nothing(project: Proje
     assert end(second) == 0
 
 
+@pytest.mark.slow
 def test_forget_deletes_what_is_left_and_nothing_that_is_in_use(project: Project) -> None:
     project.run("shop.py", "end", "o-1")
     worker = project.worker()

@@ -130,6 +130,7 @@ async def test_durable_orders_survive_a_failover_in_a_cluster(cluster: ClusterSe
     await Orders(cluster.url, "durable-cluster", 6, replicas=1).survive(killed)
 
 
+@pytest.mark.slow
 async def test_a_step_or_signal_that_no_replica_has_is_not_acknowledged(tmp_path: Path) -> None:
     """Replicas are away; then the primary fails, and a replica that knows nothing of it takes over."""
     registry, began, go_on = HandlerRegistry(), asyncio.Event(), asyncio.Event()

@@ -179,6 +179,7 @@ def test_a_hung_thread_gets_context_cancelled_and_is_left(shop: Shop, bus: SyncC
     assert "account:a is abandoned, its handler goes on" in shop.log
 
 
+@pytest.mark.slow
 def test_where_nothing_answers(shop: Shop, bus: SyncCommandBus) -> None:
     """A blocked event loop says where, by another thread; a process that was stopped says nothing."""
     worker = shop.start()

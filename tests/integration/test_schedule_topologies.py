@@ -30,6 +30,7 @@ class Tick(Command[None], entity="ticker"):
     ticker: EntityId
 
 
+@pytest.mark.slow
 async def test_a_firing_that_no_replica_has_is_fired_again_after_a_failover(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,6 +154,7 @@ async def test_a_frozen_node_delays_only_its_own_shards(cluster: ClusterServers)
         cluster.settled()
 
 
+@pytest.mark.slow
 async def test_a_cluster_s_primary_freezes_in_mid_run(cluster: ClusterServers) -> None:
     def frozen() -> None:
         victim = cluster.freeze_primary("{frozen:0}:ready")
