@@ -339,7 +339,8 @@ class Simulation:
             ready = store.get(shard.ready.encode(), Stream)
             if ready is not None and (ready.entries or any(group.pending for group in ready.groups.values())):
                 states += "p"
-            states += "d" * len([m for m in store.get(shard.due.encode(), ZSet) or () if m[:2] == b"d:"])
+            # what goes to another shard is due at once, but not where the clock has gone back since
+            states += "d" * len([m for m in store.get(shard.due.encode(), ZSet) or () if m[:2] in (b"d:", b"o:")])
         return states + ("" if self.history.limits is None else self.history.limits.left(store))
 
     async def _free(self, bus: CommandBus, random: Random) -> None:
