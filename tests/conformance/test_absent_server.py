@@ -198,6 +198,7 @@ async def test_a_call_delayed_by_an_outage_expires_with_its_caller(
         until_ms = wall_ms() + 20_000
         call = asyncio.create_task(bus.call(Put(box="a", value=0), timeout=20))
         await until(lambda: bus.session.redis.connections.reconnects > 5)
+        await asyncio.sleep(3)  # longer than the way to the server takes on a busy machine
         away_ms = wall_ms() + 20_000 - until_ms
         server.restart()
         keys = bus.session.redis.keys

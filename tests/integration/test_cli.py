@@ -229,6 +229,7 @@ class TestSignals:
         process.send_signal(signal.SIGTERM)
         assert process.wait(5) == 143
 
+    @pytest.mark.slow
     async def test_a_thread_that_does_not_end_is_left_behind(self, shop: Shop, bus: CommandBus) -> None:
         process = shop.start_worker("--grace", "0.1")
         await send(bus, "Thread", "a", 40.0)
@@ -276,6 +277,7 @@ class TestProcesses:
         process.terminate()
         assert process.wait(20) == 0
 
+    @pytest.mark.slow
     async def test_the_exit_code_tells_that_one_was_cut_short(self, shop: Shop, bus: CommandBus) -> None:
         process = shop.start_worker("--grace", "0.1", processes=2)
         await send(bus, "Work", "a", 30.0)
@@ -283,6 +285,7 @@ class TestProcesses:
         process.terminate()
         assert process.wait(20) == 3
 
+    @pytest.mark.slow
     async def test_a_second_signal_ends_all_at_once(self, shop: Shop, bus: CommandBus) -> None:
         process = shop.start_worker("--concurrency", "1", processes=2)
         for line in ("a", "b"):
@@ -295,6 +298,7 @@ class TestProcesses:
         assert process.wait(5) == 130
         assert eventually(lambda: not any(alive(int(event[4])) for event in shop.events()), within=5)
 
+    @pytest.mark.slow
     async def test_none_outlives_a_supervisor_that_is_killed(self, shop: Shop, bus: CommandBus) -> None:
         process = shop.start_worker("--concurrency", "1", processes=2)
         for line in ("a", "b"):
@@ -311,6 +315,7 @@ class TestProcesses:
         assert "before it began" in said
         assert "Traceback" not in said
 
+    @pytest.mark.slow
     async def test_the_development_server_belongs_to_the_supervisor(self, shop: Shop) -> None:
         (shop.folder / ".git").mkdir()
         with tempfile.TemporaryDirectory(dir="/tmp") as runtime:
@@ -404,6 +409,7 @@ class TestRefusals:
         assert "--namespace theirs is not the namespace of fixed, which is mine" in shop.refused("fixed", "--namespace", "theirs")
         assert "hidden" not in shop.text()
 
+    @pytest.mark.slow
     def test_a_server_that_is_not_there(self, shop: Shop) -> None:
         shop.write("nowhere", "import app\nbus = app.CommandBus('redis://u:hidden@localhost:1')\n")
         said = shop.refused("nowhere")

@@ -24,7 +24,7 @@ from command_bus import Command, EntityId, Rate
 from command_bus.cli.app import app
 from tests.docs.trouble import Trouble
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.xdist_group("cli_json")]  # one stage for all
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 _ROW = re.compile(r"^\| (`?)([a-zA-Z -]+)\1 \| (.+) \|$", re.MULTILINE)

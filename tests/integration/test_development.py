@@ -163,6 +163,7 @@ def test_a_restart_of_the_machine_takes_only_the_socket(project: Project, tmp_pa
     assert end(worker) == 0
 
 
+@pytest.mark.slow
 def test_two_programs_meet_and_the_end_of_the_first_loses_nothing(project: Project) -> None:
     worker = project.worker()
     assert "accepted" in project.run("shop.py", "end", "o-1")

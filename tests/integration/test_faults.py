@@ -105,6 +105,7 @@ async def _assert_downstream(fleet: Fleet, lines: int, total: int) -> None:
     await client.aclose()
 
 
+@pytest.mark.slow
 async def test_at_most_once_never_starts_twice(fleet: Fleet) -> None:
     rng = random.Random(3)
     total = 2400
@@ -132,6 +133,7 @@ async def test_at_most_once_never_starts_twice(fleet: Fleet) -> None:
     assert letters, "no command was interrupted: the faults did not hit"
 
 
+@pytest.mark.slow
 async def test_a_handler_that_blocks_the_loop_keeps_its_lease(fleet: Fleet) -> None:
     fleet.lease = 3.0
     async with CommandBus(fleet.url, namespace=fleet.namespace, lease=3.0) as bus:

@@ -153,6 +153,7 @@ async def test_time_outs_and_limits_are_those_of_the_bus(registry: HandlerRegist
         assert [sent.accepted for sent in bus.sent][:4] == [True, True, True, False]
 
 
+@pytest.mark.slow
 async def test_two_buses_in_one_test_leap_together(registry: HandlerRegistry) -> None:
     @registry.handles(Count)
     async def count(command: Count) -> int:

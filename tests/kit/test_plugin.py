@@ -83,6 +83,7 @@ def test_every_way_of_running_async_tests(tmp_path: Path, options: tuple[str, ..
     assert "3 passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_marks_of_a_user_s_own_stay_as_they_are(tmp_path: Path) -> None:
     source = """
 import asyncio, pytest

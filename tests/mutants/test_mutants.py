@@ -34,7 +34,7 @@ CHOSEN = (
 )
 
 
-@pytest.mark.parametrize("name", quick(CHOSEN, CHOSEN[:1]))
+@pytest.mark.parametrize("name", quick(CHOSEN, ()))
 def test_a_broken_bus_is_found_out(name: str) -> None:
     (mutant,) = [mutant for mutant in MUTANTS if mutant.name == name]
     verdict = hunt(mutant, 150)
