@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(300)]  # beside other tests, nothing starts in time
 
 ROOT = Path(__file__).parents[2]
 
