@@ -42,7 +42,7 @@ _FOUND_IN: Mapping[StandingState, tuple[GroupName, ...]] = {
     "running": ("running",),
     "waiting": ("waiting",),
 }
-"""Where the states are found that the server does not count."""
+"""The groups in which the states are found that the server does not count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class Follower:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes."""
+        """True once nothing more comes."""
         return self._course.ended and self._course.error is None and self._seen == self._course.number
 
     async def next(self, quiet: float) -> ProgressInfo | None:
@@ -102,7 +102,7 @@ class ProgressHub:
 
     @property
     def commands(self) -> int:
-        """How many commands are followed."""
+        """The number of commands that are followed."""
         return len(self._courses)
 
     @asynccontextmanager

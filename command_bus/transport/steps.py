@@ -193,7 +193,7 @@ class Started:
 
     @property
     def had_begun(self) -> bool:
-        """Whether it was started before, so that an earlier run may have done something."""
+        """True if it was started before, so that an earlier run may have done something."""
         return self.attempt > 1 or self.replayed
 
 

@@ -150,7 +150,7 @@ async def _plan_many(visit: Visit, fields: Fields, what: str, *, grave: bool = F
 
 
 async def _each(visit: Visit, fields: Fields, done: str, act: Callable[[str], Awaitable[Any]]) -> str:
-    """Do something with each of the letters that were counted. One that is refused holds up no other; what was done is told in any case."""
+    """Do something with each of the letters that were counted. One that is refused holds up no other; the answer says what was done in any case."""
     changed = gone = refused = 0
     first = stopped = ""
     for letter in (await chosen_letters(visit, fields)).letters:
