@@ -134,7 +134,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hmget hset hdel hscan hlen", "schedules"),
         ("hget hset hdel", "fired"),
         ("xadd xdel xlen xrange del", "outs*"),
-        ("hget hmget hset hsetnx hdel hexists hincrby hscan exists del persist pexpire", "sides*"),
+        ("hget hmget hgetall hlen hset hsetnx hdel hexists hincrby hscan exists del persist pexpire", "sides*"),
         ("hget hset hdel hscan", "suspended"),
         ("hget hgetall hset hdel hincrby", "relays*"),
         ("hsetnx hset", "stats"),  # the incarnation that schedules are compared with; wrong counters

@@ -32,6 +32,7 @@ __all__ = [
     "PRUNE_LETTERS",
     "REACTIVATE",
     "READ_MAILBOXES",
+    "READ_RECORDS",
     "RECORD_STEPS",
     "RECOUNT",
     "RELAY",
@@ -147,6 +148,7 @@ BULK_COMMIT = _load("bulk_commit")
 OUTCOME_OFFSET = _load("outcome_offset")
 MAILBOX_HEADS = _load("mailbox_heads")
 READ_MAILBOXES = _load("read_mailboxes")
+READ_RECORDS = _load("read_records")
 RESCHEDULE = _load("reschedule")
 SCHEDULE_CHANGE = _load("schedule_change")
 SCHEDULE_FIRE = _load("schedule_fire")
@@ -188,6 +190,7 @@ SCRIPTS = (
     OUTCOME_OFFSET,
     MAILBOX_HEADS,
     READ_MAILBOXES,
+    READ_RECORDS,
     RESCHEDULE,
     SCHEDULE_CHANGE,
     SCHEDULE_FIRE,

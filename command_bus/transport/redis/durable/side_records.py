@@ -19,6 +19,7 @@ from command_bus.transport.durable import Note, Stored
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
+from command_bus.transport.redis.durable.record_reads import CANNOT_READ, RecordReads
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import RECORD_STEPS, Script
 from command_bus.transport.redis.worker.step_arguments import encode_follow_up
@@ -67,10 +68,12 @@ class RedisSideRecords:
         self._connections = connections
         self._keys = keys
         self._shards = [_Shard(connections.at(shard.prefix), keys, shard) for shard in keys.shards]
+        self._reads = [RecordReads(connections.at(shard.prefix), shard) for shard in keys.shards]
 
     async def read(self, lease: Lease, command_id: str) -> Mapping[str, bytes]:
         """See `SideRecords`. While the server is away this waits, as a settlement would."""
-        return await self._until_read(lease, command_id, read_side_record)
+        record = await self._reads[lease.shard].read(self._keys.shards[lease.shard].side(command_id))
+        return await self._until_read(lease, command_id, read_side_record) if record is None else record
 
     async def fields(self, lease: Lease, command_id: str, names: Sequence[str]) -> Mapping[str, bytes]:
         """See `SideRecords`. While the server is away this waits, too."""
@@ -86,7 +89,7 @@ class RedisSideRecords:
     ) -> dict[str, bytes]:
         keys = self._keys.shards[lease.shard]
         connections = self._connections.at(keys.prefix)
-        backoff = LoggedBackoff(connections.outage, "cannot read what a durable command has stored", _log)
+        backoff = LoggedBackoff(connections.outage, CANNOT_READ, _log)
         while True:
             try:
                 record = await read(connections, keys.side(command_id))
@@ -107,7 +110,7 @@ class RedisSideRecords:
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 await all_of(*(shard.rest() for shard in self._shards))
-        await all_of(*(shard.end() for shard in self._shards))
+        await all_of(*(line.end() for line in (*self._shards, *self._reads)))
 
 
 async def read_side_record(connections: Connections, key: str) -> dict[str, bytes]:

@@ -28,14 +28,17 @@
 --
 -- Once the first field is written nothing fails.
 
-local ready, active, lone, paused, due = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local ready, active, lone, due = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 pass_memory_limit(ready, ARGV[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local publish = redis.call('EXISTS', KEYS[9]) == 1 and publisher(KEYS[9], KEYS[10])
-local queue_up = redis.call('EXISTS', KEYS[11]) == 1 and open_line(ready, active, KEYS[11], KEYS[12], KEYS[13])
-local keys = {ready = ready, active = active, lone = lone, paused = paused, due = due, delayed = KEYS[6], later = KEYS[7]}
-keys.suspended = KEYS[14]
+local keys = {ready = ready, active = active, lone = lone, due = due, delayed = KEYS[6], later = KEYS[7], suspended = KEYS[14], now = now}
+local publish, queue_up = nil, nil
+if redis.call('EXISTS', KEYS[4], KEYS[9], KEYS[11]) > 0 then
+  if redis.call('EXISTS', KEYS[4]) == 1 then keys.paused = KEYS[4] end
+  publish = redis.call('EXISTS', KEYS[9]) == 1 and publisher(KEYS[9], KEYS[10])
+  queue_up = redis.call('EXISTS', KEYS[11]) == 1 and open_line(ready, active, KEYS[11], KEYS[12], KEYS[13])
+end
 local key, arg, sent = 14, 1, 0
 local A_DAY, LOGGED = 86400000, 100
 
@@ -72,11 +75,18 @@ local function append(side, field, value)
   return true
 end
 
--- Write a field; return false if it is there already, and stays.
-local function write(kind, side, field, value)
-  if kind == 'l' then return append(side, field, value) end
-  if kind == 'p' then return redis.call('HSET', side, field, value) >= 0 end
-  return redis.call('HSETNX', side, field, value) == 1
+-- Return what the fields of a held command's side record have, false where there is nothing, and what is to be written with them. A record of
+-- another command with this id is deleted; what was brought before the first start stays.
+local function read_side(side, message, names)
+  local found = redis.call('HMGET', side, 'm', 'gq', 'cancel', unpack(names))
+  if found[1] == message then return found, {side} end
+  if found[1] then
+    redis.call('DEL', side)
+    found = {}
+  elseif found[2] or found[3] then
+    redis.call('PERSIST', side)
+  end
+  return found, {side, 'm', message}
 end
 
 -- Take the items from KEYS and ARGV, and store the fields of those whose command runs under the lease that they name.
@@ -85,32 +95,38 @@ while ARGV[arg + 1] do
   local name, activation, running, again, count = ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3], ARGV[arg + 4], tonumber(ARGV[arg + 5])
   arg, key, item = arg + 5, key + 1, item + 1
   local side, record = KEYS[key], redis.call('HGET', active, name)
-  local message = string.match(running, '|(.*)$')
   local is_held = record and string.find(record, '^[hHO]|')
     and string.find(record, '|' .. activation .. '|' .. running .. '|', 2, true) == 2
-  local found = {}
-  if is_held then
-    local is_of = redis.call('HGET', side, 'm')
-    if is_of ~= message then
-      if is_of then redis.call('DEL', side) else redis.call('PERSIST', side) end
-      redis.call('HSET', side, 'm', message)
-    end
-    if again == '1' then count_again(name, record) end
-    if again == 'd' then
-      redis.call('HSET', side, 'd', '1')
-      redis.call('PEXPIRE', side, A_DAY)
-    end
-  end
+  local first_arg, names = arg, {}
   for i = 1, count do
-    local kind, field, value = ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3]
-    arg = arg + 3
+    names[i], arg = ARGV[arg + 2], arg + (ARGV[arg + 1] == 'c' and 7 or 3)
+  end
+  local found, written, there, children = {}, nil, nil, {}
+  if is_held then there, written = read_side(side, string.match(running, '|(.*)$'), names) end
+  arg = first_arg
+  for i = 1, count do
+    local kind, value = ARGV[arg + 1], ARGV[arg + 3]
+    local is_new = is_held and (kind == 'l' or kind == 'p' or not there[i + 3])
     if kind == 't' then value = string.format('%.0f', now + value) end
-    local is_new = is_held and write(kind, side, field, value)
-    found[i] = is_held and ((not is_new and redis.call('HGET', side, field)) or (kind == 't' and value)) or false
-    if kind == 'c' then
-      key, arg = key + 2, arg + 4
-      if is_new then send(KEYS[key - 1], KEYS[key], ARGV[arg - 3], tonumber(ARGV[arg - 2]), ARGV[arg - 1], ARGV[arg]) end
+    found[i] = is_held and ((not is_new and there[i + 3]) or (kind == 't' and value)) or false
+    if is_new and kind == 'l' then
+      append(side, names[i], value)
+    elseif is_new then
+      written[#written + 1], written[#written + 2] = names[i], value
     end
+    if kind == 'c' then
+      key = key + 2
+      if is_new then children[#children + 1] = {KEYS[key - 1], KEYS[key], ARGV[arg + 4], tonumber(ARGV[arg + 5]), ARGV[arg + 6], ARGV[arg + 7]} end
+      arg = arg + 4
+    end
+    arg = arg + 3
+  end
+  if is_held then
+    if again == 'd' then written[#written + 1], written[#written + 2] = 'd', '1' end
+    if #written > 1 then redis.call('HSET', unpack(written)) end
+    if again == 'd' then redis.call('PEXPIRE', side, A_DAY) end
+    if again == '1' then count_again(name, record) end
+    for _, child in ipairs(children) do send(unpack(child)) end
   end
   answers[item] = is_held and found or false
 end

@@ -44,7 +44,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local publish = redis.call('EXISTS', KEYS[10]) == 1 and publisher(KEYS[10], KEYS[11])
 local queue_up = redis.call('EXISTS', KEYS[12]) == 1 and open_line(ready, active, KEYS[12], KEYS[13], KEYS[14])
 local keys = {ready = ready, active = active, lone = lone, paused = paused, due = due, delayed = delayed, later = later}
-keys.suspended = KEYS[15]
+keys.suspended, keys.now = KEYS[15], now
 
 local taken, over = {}, {}
 local fields = redis.call('HGETALL', relayed)

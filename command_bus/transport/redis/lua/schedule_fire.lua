@@ -29,6 +29,7 @@
 -- What is refused was not touched; where schedules are watched, it is told once for each number. The first write may fail at the memory limit, with nothing done; after it nothing fails.
 
 local ready, active, stats, later, paused, lone, fired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[8], KEYS[9]
+local keys = {ready = ready, active = active, lone = lone, paused = paused}
 local call, pcall = redis.call, redis.pcall
 local most, most_boxes = string.match(ARGV[1], '^(%d+):?(%d*)$')
 most, most_boxes = tonumber(most), tonumber(most_boxes)  -- the second is nil where their number is not limited
@@ -82,7 +83,7 @@ local function fire(arg, box, mark)
     queue_up = open_line(ready, active, KEYS[10], KEYS[11], KEYS[12])
   end
   if known then return 'k' end
-  if place(ready, active, lone, paused, name, box, envelope, ARGV[arg + 9], queue_up) then
+  if place(keys, name, box, envelope, ARGV[arg + 9], queue_up) then
     if before then call('HSET', fired, schedule, before) else call('HDEL', fired, schedule) end
     return refuse('w', schedule, stamp, envelope)
   end

@@ -45,9 +45,9 @@ if kind == 'cancel' then
   if redis.call('HSETNX', side, 'cancel', value) == 0 then answer = 'repeated' end
   resume(keys, name, box, redis.call('HGET', side, 'm'), true)
 elseif kind == 'outcome' then
-  local known = redis.call('HGET', side, 'c:' .. what) or ''
-  if string.find(known, once .. '|', 9, true) ~= 9 then return 'gone' end
-  if not arrive(keys, side, 'o:' .. what, value, name, box) then answer = 'repeated' end
+  local arrived = arrive_outcome(keys, side, what, once, value, name, box)
+  if arrived == nil then return 'gone' end
+  if not arrived then answer = 'repeated' end
 elseif redis.call('HEXISTS', side, 'gi:' .. once) == 1 then
   answer = 'repeated'
 elseif tonumber(redis.call('HGET', side, 'gq') or 0) >= tonumber(ARGV[8])
@@ -58,7 +58,7 @@ else
   redis.call('HINCRBY', side, 'gq', 1)
   redis.call('HINCRBY', side, 'gb', #value)
   local number = redis.call('HINCRBY', side, 'gn:' .. what, 1)
-  arrive(keys, side, 'g:' .. what .. '#' .. string.format('%.0f', number), value, name, box)
+  arrive_signal(keys, side, 'g:' .. what .. '#' .. string.format('%.0f', number), value, name, box)
 end
 if redis.call('HEXISTS', side, 'm') == 0 then redis.call('PEXPIRE', side, ARGV[7]) end
 if queue_up then queue_up.finish() end

@@ -4,7 +4,7 @@
 -- uses: place, postpone, arrive, deliver, agenda, send_out
 
 local function send_all()
-  local keys = {ready = ready, active = active, lone = lone, paused = paused, due = due}
+  local keys = {ready = ready, active = active, lone = lone, paused = any_paused and paused or nil, due = due, now = now}
   local commands, here = 0, 0
   for _, each in ipairs(sending) do
     local target, flow, name = parse_follow_up(each.text)

@@ -23,15 +23,19 @@
 -- Only the holder of the lease writes s, c, t, u, k; the replay of a dead letter m and e. What arrives is written by the script that brings it.
 
 -- Let a suspended command start again, if it is this one, and with `also_tried` one that waits for a retry. Its deadline no longer counts.
--- `keys` has the names of the keys ready, active, paused, due and suspended.
+-- `keys` has the names of the keys ready, active, paused, due and suspended; `paused` is nil where nothing is paused. It may have `now` in ms.
 local function resume(keys, name, box, message, also_tried)
   local before = redis.call('HGET', keys.active, name) or ''
   local state, _, _, suspended, attempt, _, _, parts = parse_record(before)
   local waits = also_tried and state == 'w' and message and string.find(parts .. '|', '|started=' .. message .. '|', 1, true)
   local is_alone = state == 'U'
   if not waits and ((state ~= 'u' and not is_alone) or suspended ~= message) then return false end
-  local time = redis.call('TIME')
-  local first = '-' .. string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+  local now = keys.now
+  if not now then
+    local time = redis.call('TIME')
+    now = time[1] * 1000 + math.floor(time[2] / 1000)
+  end
+  local first = '-' .. string.format('%.0f', now)
   redis.call('ZREM', keys.due, 'r:' .. name)
   redis.call('HDEL', keys.suspended, name)
   if not waits then parts = parts .. '|paid=' .. suspended end
@@ -49,23 +53,38 @@ local SMALL, NO_ROOM = 4096, '!'  -- transport/durable.py has both
 local function kept_of(side, field, value)
   if #value <= SMALL or string.sub(field, 1, 2) ~= 'o:' or string.sub(field, 1, 4) == 'o:u:' then return value end
   local room = tonumber(redis.call('HGET', side, 'b'))
-  if not room or redis.call('HEXISTS', side, field) == 1 then return value end
+  if not room then return value end
   if room < #value then return NO_ROOM end
   redis.call('HSET', side, 'b', string.format('%.0f', room - #value))
   return value
 end
 
--- Write a field that may be awaited, and let the command start again if it was the last that is. Return false if it was there already.
-local function arrive(keys, side, field, value, name, box)
-  if redis.call('HSETNX', side, field, kept_of(side, field, value)) == 0 then return false end
-  local found = redis.call('HMGET', side, 'a:' .. field, 'w', 'm')
-  local fence, awaited, left = found[1], string.match(found[1] and found[2] or '', '^(%d+)|(%d+)$')
-  if not fence or fence ~= awaited then return true end
+-- Write a field that is not there yet; if its command waits for it, and for nothing else, let that start again. `waits` has the values of
+-- 'a:<field>', w and m.
+local function write_awaited(keys, side, field, value, name, box, waits)
+  redis.call('HSET', side, field, kept_of(side, field, value))
+  local fence, awaited, left = waits[1], string.match(waits[1] and waits[2] or '', '^(%d+)|(%d+)$')
+  if not fence or fence ~= awaited then return end
   redis.call('HDEL', side, 'a:' .. field)
   if tonumber(left) > 1 then
     redis.call('HSET', side, 'w', string.format('%s|%d', awaited, left - 1))
   else
-    resume(keys, name, box, found[3])
+    resume(keys, name, box, waits[3])
   end
+end
+
+-- Write a signal, which has a number of its own, so that it is not there yet.
+local function arrive_signal(keys, side, field, value, name, box)
+  write_awaited(keys, side, field, value, name, box, redis.call('HMGET', side, 'a:' .. field, 'w', 'm'))
+end
+
+-- Write what came of a call. Return false if it was there already; nil if the command does not know that it called this child. Called behind the
+-- first write, so it does not fail: a key of another type knows nothing.
+local function arrive_outcome(keys, side, call, child, value, name, box)
+  local field = 'o:' .. call
+  local found = redis.pcall('HMGET', side, 'a:' .. field, 'w', 'm', field, 'c:' .. call)
+  if found.err or not found[5] or string.find(found[5], child .. '|', 9, true) ~= 9 then return nil end
+  if found[4] then return false end
+  write_awaited(keys, side, field, value, name, box, found)
   return true
 end

@@ -12,18 +12,17 @@ end
 
 -- Let an outcome reach its command, if that still knows the child: `extra` is the child's id and the name of the call.
 local function deliver_outcome(keys, box, side, name, outcome, extra)
-  local child, field = string.match(extra, '^([^|]*)|(.*)$')
-  local known = child and redis.pcall('HGET', side, 'c:' .. field)
-  if type(known) == 'string' and string.find(known, child .. '|', 9, true) == 9 then arrive(keys, side, 'o:' .. field, outcome, name, box) end
+  local child, call = string.match(extra, '^([^|]*)|(.*)$')
+  if child then arrive_outcome(keys, side, call, child, outcome, name, box) end
 end
 
 -- Put it into its mailbox, or let it wait for so many ms. Called behind the first write, so it does not fail. `keys` has the names of the keys
--- ready, active, lone, paused, due, delayed and later; `queue_up` is the line, nil where none is in use. A command with a mark has that as
--- `extra`, and the mark's key as `other`; an outcome has the side record's.
+-- ready, active, lone, paused (nil where nothing is paused), due, delayed, later and suspended, and `now` in ms; `queue_up` is the line, nil where
+-- none is in use. A command with a mark has that as `extra`, and the mark's key as `other`. An outcome has the side record's.
 local function deliver(keys, box, other, text, wait, envelope, extra, queue_up)
   local _, flow, name, id = parse_follow_up(text)
   if flow == OUTCOME then return deliver_outcome(keys, box, other, name, envelope, extra) end
   if extra ~= '' then redis.pcall('SET', other, extra) end
-  if wait == 0 and place(keys.ready, keys.active, keys.lone, keys.paused, name, box, envelope, flow, queue_up) then wait = 1000 end
+  if wait == 0 and place(keys, name, box, envelope, flow, queue_up) then wait = 1000 end
   if wait > 0 then keep_delayed(keys.ready, keys.due, keys.delayed, keys.later, name, id, wait, with_flow(envelope, flow)) end
 end
