@@ -8,6 +8,7 @@ __all__ = ["DURABLE"]
 
 _LUA = "transport/redis/lua"
 _BUS, _WAITS, _ENDS, _STEPS = (f"tests/conformance/test_durable{part}.py" for part in ("", "_waits", "_ends", "_steps"))
+_RECORDS = "tests/conformance/test_durable_records.py"
 _BEGUN = "tests/conformance/test_durable_begun_calls.py"
 _LIMITS = "tests/conformance/test_durable_limits.py"
 _THREADS = "tests/conformance/test_durable_threads.py"
@@ -16,15 +17,16 @@ DURABLE = (
     Mutant(
         "a step is stored without the lease",
         f"{_LUA}/record_steps.lua",
-        "    local is_new = is_held and write(kind, side, field, value)\n",
-        "    local is_new = write(kind, side, field, value)\n",
+        "  local is_held = record and string.find(record, '^[hHO]|')\n"
+        "    and string.find(record, '|' .. activation .. '|' .. running .. '|', 2, true) == 2\n",
+        "  local is_held = true\n",
         f"{_STEPS}::test_who_has_lost_the_lease_stores_nothing",
     ),
     Mutant(
         "a called command is sent whenever its call is stored",
         f"{_LUA}/record_steps.lua",
-        "      if is_new then send(",
-        "      if is_held then send(",
+        "      if is_new then children[",
+        "      if is_held then children[",
         f"{_STEPS}::test_a_field_is_stored_once_and_its_command_sent_once",
     ),
     Mutant(
@@ -37,9 +39,37 @@ DURABLE = (
     Mutant(
         "a side record of a former command is used",
         f"{_LUA}/record_steps.lua",
-        "      if is_of then redis.call('DEL', side) else redis.call('PERSIST', side) end\n",
-        "      redis.call('PERSIST', side)\n",
+        "    redis.call('DEL', side)\n    found = {}\n",
+        "",
         f"{_STEPS}::test_a_record_of_another_command_with_its_id_is_not_used",
+    ),
+    Mutant(
+        "what came early is over after a month, whatever its command has stored",
+        f"{_LUA}/record_steps.lua",
+        "  elseif found[2] or found[3] then\n",
+        "  elseif found[4] then\n",
+        f"{_RECORDS}::test_what_came_early_stays_once_its_command_stores_something",
+    ),
+    Mutant(
+        "an outcome that comes again takes the place of the first",
+        f"{_LUA}/shared/arrive.lua",
+        "  if found[4] then return false end\n",
+        "",
+        f"{_RECORDS}::test_the_first_outcome_stays",
+    ),
+    Mutant(
+        "a large side record is taken for an empty one",
+        "transport/redis/durable/record_reads.py",
+        "None if found is None else _record(found)",
+        "_record(found or [])",
+        f"{_RECORDS}::test_a_large_record_is_read_a_page_at_a_time",
+    ),
+    Mutant(
+        "a key of another type fails what is read beside it",
+        f"{_LUA}/read_records.lua",
+        "redis.pcall('HLEN', KEYS[i])",
+        "redis.call('HLEN', KEYS[i])",
+        f"{_RECORDS}::test_a_key_of_another_type_harms_no_record_beside_it",
     ),
     Mutant(
         "a signal that comes early is dropped",
@@ -57,9 +87,9 @@ DURABLE = (
     ),
     Mutant(
         "an outcome reaches whoever is named",
-        f"{_LUA}/shared/deliver.lua",
-        "  if type(known) == 'string' and string.find(known, child .. '|', 9, true) == 9 then arrive(",
-        "  if type(known) ~= 'table' then arrive(",
+        f"{_LUA}/shared/arrive.lua",
+        "  if found.err or not found[5] or string.find(found[5], child .. '|', 9, true) ~= 9 then return nil end\n",
+        "  if found.err then return nil end\n",
         f"{_STEPS}::test_an_outcome_reaches_nobody_else",
     ),
     Mutant(

@@ -41,8 +41,9 @@ FOLLOWING = (
     Mutant(
         "a report is stored without the lease",
         "transport/redis/lua/record_steps.lua",
-        "local is_new = is_held and write(",
-        "local is_new = write(",
+        "  local is_held = record and string.find(record, '^[hHO]|')\n"
+        "    and string.find(record, '|' .. activation .. '|' .. running .. '|', 2, true) == 2\n",
+        "  local is_held = true\n",
         f"{_PROGRESS}::test_a_handler_whose_lease_was_taken_over_writes_nothing",
     ),
     Mutant(
