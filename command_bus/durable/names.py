@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from hashlib import sha256
 
 from command_bus.errors import BadStep
@@ -71,7 +71,7 @@ class Names:
     """Numbers what one run of a handler does under the same name."""
 
     def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
+        self._counts: defaultdict[str, int] = defaultdict(int)
 
     def numbered(self, name: str) -> str:
         """Return a name with the number of its use in this run, from 1."""

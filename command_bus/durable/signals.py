@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from typing import TypeVar
 
 from command_bus.errors import BadStep
@@ -16,7 +16,7 @@ class Signals:
     """The signals that a run has taken, by name."""
 
     def __init__(self) -> None:
-        self._taken: Counter[str] = Counter()
+        self._taken: defaultdict[str, int] = defaultdict(int)
         self.waiting: set[str] = set()
 
     def take(self, name: str) -> int:

@@ -110,7 +110,7 @@ class RedisSideRecords:
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 await all_of(*(shard.rest() for shard in self._shards))
-        await all_of(*(line.end() for line in (*self._shards, *self._reads)))
+        await all_of(*(shard.end() for shard in self._shards), *(reads.end() for reads in self._reads))
 
 
 async def read_side_record(connections: Connections, key: str) -> dict[str, bytes]:
