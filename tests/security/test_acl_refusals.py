@@ -17,7 +17,7 @@ from command_bus import (
 )
 from command_bus.transport.redis.acl import Role, acl_lines
 from tests.conformance.put_service import until
-from tests.security.acl_users import NAMESPACE, ROLES, Place, Work, made
+from tests.security.acl_users import NAMESPACE, ROLES, Place, Trip, Work, made
 from tests.security.conftest import Starter
 
 
@@ -235,6 +235,19 @@ async def test_a_worker_that_may_not_trim_a_mailbox_ends_no_lease(binary: Path, 
         assert ran.count(1) == 1, "it was settled before"
         assert list(dict.fromkeys(ran)) == [1, 2, 3]
         assert ran.count(3) == 1
+
+
+async def test_a_worker_of_older_rights_reads_what_is_stored_one_by_one(binary: Path, start: Starter) -> None:
+    """Of an ACL that was written before workers read side records together."""
+    async with made(start(tcp=True, binary=binary), selectors=True) as place:
+        (whole,) = acl_lines("worker", NAMESPACE, password=place.password)
+        older = whole.replace("~{shop:*}:x:* +hget +hmget +hgetall +hlen", "~{shop:*}:x:* +hget +hmget")
+        assert older != whole
+        await place.admin.execute_command(*older.split(" "))
+        async with place.bus("worker") as workers, workers.worker():
+            await workers.dispatch(Trip(trip="a"), command_id="a")
+            assert await workers.commands.signal("a", "go", 7)
+            assert await workers.result("a", Trip, timeout=30) == 9
 
 
 async def refused_to_trim(place: Place) -> bool:
