@@ -30,9 +30,4 @@ def install() -> Path | None:
 
 
 if __name__ == "__main__":
-    program = find()
-    if program is None and "--install" in sys.argv[1:] and debian.can_install():
-        program = install()
-    if program is None:
-        sys.exit(NONE)
-    print(program)
+    debian.main(find, install, NONE)

@@ -28,3 +28,13 @@ def install_first(packages: Sequence[str], find: Callable[[], Path | None]) -> P
         for line in done.stderr.strip().splitlines()[-1:]:
             print(f"{' '.join(step[-1:])}: {line}", file=sys.stderr)
     return None
+
+
+def main(find: Callable[[], Path | None], install: Callable[[], Path | None], none: str) -> None:
+    """Print where a program is; with `--install`, install it first if it is not there. End with `none` if there still is none."""
+    found = find()
+    if found is None and "--install" in sys.argv[1:] and can_install():
+        found = install()
+    if found is None:
+        sys.exit(none)
+    print(found)

@@ -63,9 +63,4 @@ def install() -> Path | None:
 
 
 if __name__ == "__main__":
-    java = find()
-    if java is None and "--install" in sys.argv[1:] and debian.can_install():
-        java = install()
-    if java is None:
-        sys.exit(NONE)
-    print(java)
+    debian.main(find, install, NONE)
