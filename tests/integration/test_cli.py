@@ -452,6 +452,12 @@ class TestLogsAndBurst:
         assert (record["level"], record["message"], record["shelf"]) == ("warning", "working for 0 s", 7)
         assert (record["command"], record["command_id"], record["entity"]) == ("Work", receipt.command_id, "line:a")
 
+    async def test_the_garbage_collector_passes_over_what_is_loaded(self, shop: Shop, bus: CommandBus) -> None:
+        shop.write("frozen", APP.replace("return os.getpid()", "return __import__('gc').get_freeze_count()"))
+        receipt = await bus.dispatch(Work(line="a"), keep_result=True)
+        assert shop.start("worker", "frozen", "--burst").wait(30) == 0, shop.text()
+        assert await bus.result(receipt.command_id, timeout=5) > 10_000
+
     async def test_a_burst_ends_when_nothing_is_left(self, shop: Shop, bus: CommandBus) -> None:
         for line in "abc":
             await send(bus, "Work", line, 0.1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -104,8 +105,18 @@ async def _started(bus: CommandBus, options: WorkerOptions, channel: Channel | N
     await stack.enter_async_context(bus)
     if options.production:
         _refuse_unsafe(bus)
+    _keep_what_is_loaded()
     await worker.start()
     return worker
+
+
+def _keep_what_is_loaded() -> None:
+    """Take what exists now out of the garbage collector: it lasts as long as the process.
+
+    To look through it takes some 35 ms, in which no handler goes on.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _refuse_unsafe(bus: CommandBus) -> None:
