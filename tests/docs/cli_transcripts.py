@@ -24,7 +24,7 @@ _LETTER = re.compile(r"\b\d+-\d{13}-\d+\b")
 _VARYING = (
     (re.compile(r"\b[0-9a-f]{16}-[0-9a-f]+\b"), "ID"),
     (re.compile(r"\b[0-9a-f]{12}\b"), "WORKER"),
-    (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\dZ?"), "TIME"),
+    (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\dZ?( (Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b)?"), "TIME"),
     (re.compile(r"[+-]?\d[\d.,]*( (s|min|h|d|ms)\b( \d+ min)?)?"), "N"),
 )
 
