@@ -19,7 +19,7 @@ from command_bus.transport.redis.scripts import READ_RECORDS, Script
 __all__ = ["CANNOT_READ", "RecordReads"]
 
 CANNOT_READ = "cannot read what a durable command has stored"
-"""What the log says while the server is away."""
+"""The text of the log while the server is away."""
 _MOST_RECORDS = 128
 _MOST_FIELDS = 256
 """Most fields of a record that is returned whole: the server does nothing else meanwhile."""
