@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 
 from command_bus.errors import CommandBusError, Unconfirmed
 from command_bus.transport.durable import Note, Stored
+from command_bus.transport.flows import NORMAL_FLOW
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
 from command_bus.transport.redis.durable.record_reads import CANNOT_READ, RecordReads
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import RECORD_STEPS, Script
-from command_bus.transport.redis.worker.step_arguments import encode_follow_up
-from command_bus.transport.steps import Lease
+from command_bus.transport.redis.worker.step_arguments import follow_up_text
+from command_bus.transport.steps import FollowUp, Lease
 from command_bus.transport.tasks import all_of
 
 __all__ = ["RedisSideRecords", "read_fields", "read_side_record"]
@@ -151,7 +152,7 @@ class _Shard(StopAndWait[_Item, _Batch]):
         self._space = space
         self._keys = keys
         self._head = [keys.ready, keys.active, keys.lone, keys.paused, keys.due, keys.delayed, keys.delayed_counts]
-        self._head += [keys.stats, keys.watched, keys.events, *keys.fair, keys.suspended]
+        self._head += [keys.stats, keys.watched, keys.events, *keys.fair]
 
     def submit(self, lease: Lease, command_id: str, notes: Sequence[Note], manner: str) -> asyncio.Future[list[Stored] | None]:
         answer: asyncio.Future[list[Stored] | None] = self._future()
@@ -171,16 +172,32 @@ class _Shard(StopAndWait[_Item, _Batch]):
         return batch
 
     def _batch(self, items: list[_Item]) -> _Batch:
-        names: list[str] = [*self._head]
-        args: list[Any] = [GROUP]
+        args: list[Any] = [GROUP, len(self._keys.mailboxes), 0, len(items)]
+        args += [item.lease.mailbox for item in items]
+        children: list[FollowUp] = []
         for item in items:
-            names.append(self._keys.side(item.command_id))
-            args += (item.lease.mailbox, item.lease.activation, item.attempt_id, item.manner, len(item.notes))
-            for note in item.notes:
-                args += (_kind(note), note.name, note.value)
-                if note.child is not None:
-                    encode_follow_up(self._space, self._keys, note.child, names, args)
-        return _Batch(names, args, items)
+            notes, attempt = item.notes, item.attempt_id
+            args += (f"|{item.lease.activation}|{attempt}|", attempt.partition("|")[2], item.manner, "".join(map(_kind, notes)))
+            args += [note.name for note in notes]
+            args += [note.value for note in notes]
+            children += [note.child for note in notes if note.child is not None]
+        boxes: dict[str, int] = {}
+        others = [self._encode(child, boxes, args) for child in children]
+        args[2] = len(boxes)
+        sides = [self._keys.side(item.command_id) for item in items]
+        return _Batch([*self._head, *boxes, *sides, *others], args, items)
+
+    def _encode(self, child: FollowUp, boxes: dict[str, int], args: list[Any]) -> str:
+        """Append the arguments of a command that is sent, note its mailbox and return its other key: see the head of `lua/record_steps.lua`."""
+        shard = self._space.shard_of(child.mailbox)
+        flow = child.flow or NORMAL_FLOW
+        way = "" if flow == NORMAL_FLOW and not child.delay_ms else f"{flow}|{child.delay_ms}"
+        if self._space.shards[shard] is not self._keys:
+            args += (follow_up_text(str(shard), flow, child), way, child.command_id, child.envelope, child.mark)
+            return f"{self._keys.outs}{shard}"
+        box = boxes.setdefault(self._keys.mailbox(child.mailbox), len(boxes) + 1)
+        args += (box, way, child.command_id, child.envelope, child.mark)
+        return self._keys.mark(child.command_id)
 
     def _items(self, batch: _Batch) -> list[_Item]:
         return batch.items

@@ -1,6 +1,6 @@
 -- record_steps: store what durable commands that run have come to, and send the commands that they call.
 --
--- uses: memory_limit, record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), place, postpone, arrive, deliver, agenda, send_out, events
+-- uses: memory_limit, record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), admission, postpone, agenda, send_out, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -15,13 +15,17 @@
 -- KEYS[11]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
 -- KEYS[12]  turns     sorted set of flows, by their virtual time
 -- KEYS[13]  line      sorted set of the places of entities that wait
--- KEYS[14]  suspended  hash: mailbox name -> the command that waits (see shared/arrive.lua)
--- KEYS[15…] for each item its side record (see shared/arrive.lua); and for each command that it sends the mailbox and the mark, or twice the
+-- KEYS[14…] the mailboxes that commands are sent to; the side record of each item (see shared/arrive.lua); for each command its mark, or the
 --           stream of those for another shard
 -- ARGV[1]   group     of consumers
--- ARGV[2…]  for each item: its mailbox, activation, 'fence|message' of its start, '1' if the count of its attempts begins again, 'd' if its record lives for a day, how
---           many fields, and for each its kind, name and value. The kinds: f a value; p a value that takes the place of the last; l an entry of
---           the log, its name is 'fence|number'; t a time, the value is ms from now; c a command, behind the value stand its text (see shared/deliver.lua), delay in ms, envelope and mark
+-- ARGV[2]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
+-- ARGV[3]   boxes     how many mailboxes commands are sent to
+-- ARGV[4]   items     how many
+-- ARGV[5…]  the mailbox of each item; then for each item: '|activation|fence|message|' of its start; the message; '1' if the count of its attempts
+--           begins again, 'd' if its record lives for a day, else '0'; a letter for each field, the names of the fields, and their values; then for each
+--           command: the number of its mailbox, or its text if it is for another shard (see shared/deliver.lua); its flow and delay in ms with a bar
+--           between them (empty: the normal class, at once); its id, envelope and mark. The letters: f a value; c a value that goes with the next
+--           command; p a value that takes the place of the last; t a time, the value is ms from now; l an entry of the log, its name is 'fence|number'
 --
 -- returns for each item nil if its lease is lost: nothing was changed; else for each field false if it is stored now, the ms of a time, or what
 --         was there already: that stays, and no command is sent for it
@@ -29,111 +33,137 @@
 -- Once the first field is written nothing fails.
 
 local ready, active, lone, due = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
+local call, byte, sub, find, match, format = redis.call, string.byte, string.sub, string.find, string.match, string.format
+local HELD, HELD_AND_CHANGED, LONE_HELD = byte('h'), byte('H'), byte('O')
+local A_DAY, LOGGED, FIRST_BOX = 86400000, 100, 13
 pass_memory_limit(ready, ARGV[1])
-local time = redis.call('TIME')
+local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local keys = {ready = ready, active = active, lone = lone, due = due, delayed = KEYS[6], later = KEYS[7], suspended = KEYS[14], now = now}
-local publish, queue_up = nil, nil
-if redis.call('EXISTS', KEYS[4], KEYS[9], KEYS[11]) > 0 then
-  if redis.call('EXISTS', KEYS[4]) == 1 then keys.paused = KEYS[4] end
-  publish = redis.call('EXISTS', KEYS[9]) == 1 and publisher(KEYS[9], KEYS[10])
-  queue_up = redis.call('EXISTS', KEYS[11]) == 1 and open_line(ready, active, KEYS[11], KEYS[12], KEYS[13])
-end
-local key, arg, sent = 14, 1, 0
-local A_DAY, LOGGED = 86400000, 100
-
--- Send a command: to its mailbox, or on its way to another shard.
-local function send(box, mark, text, wait, envelope, extra)
-  local target, flow, name = parse_follow_up(text)
-  sent = sent + 1
-  if target ~= '' then
-    send_out(box, due, ready, target, now, {text = text, wait = wait, envelope = envelope, extra = extra})
-    return
-  end
-  if flow ~= '1' and not queue_up then  -- the first class or tenant: a line is in use
-    redis.call('HSET', KEYS[11], 'c0', '0')
-    queue_up = open_line(ready, active, KEYS[11], KEYS[12], KEYS[13])
-  end
-  deliver(keys, box, mark, text, wait, envelope, extra, queue_up)
-  if publish then publish('accepted', name, envelope, '', '', '', '') end
-end
+local boxes, items = tonumber(ARGV[3]), tonumber(ARGV[4])
+local first_side = FIRST_BOX + boxes
+local arg, command, sent = 4 + items, 0, {}  -- `sent` has the numbers of the commands that are sent
 
 -- Begin the count of a command's attempts again: the record's attempt is the fifth field.
 local function count_again(name, record)
-  local head, tail = string.match(record, '^([^|]*|[^|]*|[^|]*|[^|]*|)%d+(|.*)$')
-  if head then redis.call('HSET', active, name, head .. '1' .. tail) end
+  local head, tail = match(record, '^([^|]*|[^|]*|[^|]*|[^|]*|)%d+(|.*)$')
+  if head then call('HSET', active, name, head .. '1' .. tail) end
 end
 
 -- Append an entry to the log of a command: it keeps the last ones. One that is repeated, by its fence and number, is there already.
 local function append(side, field, value)
-  local fence, number = string.match(field, '^(%d+)|(%d+)$')
-  local last_fence, last = string.match(redis.call('HGET', side, 'lq') or '', '^(%d+)|(%d+)$')
-  if fence == last_fence and tonumber(number) <= tonumber(last) then return true end
-  local at = redis.call('HINCRBY', side, 'ln', 1)
-  redis.call('HSET', side, 'lq', field, string.format('l:%.0f', at), value)
-  redis.call('HDEL', side, string.format('l:%.0f', at - LOGGED))
-  return true
+  local fence, number = match(field, '^(%d+)|(%d+)$')
+  local last_fence, last = match(call('HGET', side, 'lq') or '', '^(%d+)|(%d+)$')
+  if fence == last_fence and tonumber(number) <= tonumber(last) then return end
+  local at = call('HINCRBY', side, 'ln', 1)
+  call('HSET', side, 'lq', field, format('l:%.0f', at), value)
+  call('HDEL', side, format('l:%.0f', at - LOGGED))
 end
 
--- Return what the fields of a held command's side record have, false where there is nothing, and what is to be written with them. A record of
--- another command with this id is deleted; what was brought before the first start stays.
-local function read_side(side, message, names)
-  local found = redis.call('HMGET', side, 'm', 'gq', 'cancel', unpack(names))
+-- Return what a held command's side record has of the fields m, gq and cancel and of those whose names ARGV has, false where there is nothing;
+-- and what is to be written with them. A record of another command with this id is deleted; what was brought before the first start stays.
+local function read_side(side, message, from, to)
+  local found = call('HMGET', side, 'm', 'gq', 'cancel', unpack(ARGV, from, to))
   if found[1] == message then return found, {side} end
   if found[1] then
-    redis.call('DEL', side)
+    call('DEL', side)
     found = {}
   elseif found[2] or found[3] then
-    redis.call('PERSIST', side)
+    call('PERSIST', side)
   end
   return found, {side, 'm', message}
 end
 
--- Take the items from KEYS and ARGV, and store the fields of those whose command runs under the lease that they name.
-local answers, item = {}, 0
-while ARGV[arg + 1] do
-  local name, activation, running, again, count = ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3], ARGV[arg + 4], tonumber(ARGV[arg + 5])
-  arg, key, item = arg + 5, key + 1, item + 1
-  local side, record = KEYS[key], redis.call('HGET', active, name)
-  local is_held = record and string.find(record, '^[hHO]|')
-    and string.find(record, '|' .. activation .. '|' .. running .. '|', 2, true) == 2
-  local first_arg, names = arg, {}
-  for i = 1, count do
-    names[i], arg = ARGV[arg + 2], arg + (ARGV[arg + 1] == 'c' and 7 or 3)
-  end
-  local found, written, there, children = {}, nil, nil, {}
-  if is_held then there, written = read_side(side, string.match(running, '|(.*)$'), names) end
-  arg = first_arg
-  for i = 1, count do
-    local kind, value = ARGV[arg + 1], ARGV[arg + 3]
-    local is_new = is_held and (kind == 'l' or kind == 'p' or not there[i + 3])
-    if kind == 't' then value = string.format('%.0f', now + value) end
-    found[i] = is_held and ((not is_new and there[i + 3]) or (kind == 't' and value)) or false
-    if is_new and kind == 'l' then
-      append(side, names[i], value)
-    elseif is_new then
-      written[#written + 1], written[#written + 2] = names[i], value
+-- Store the fields of a held command, whose names and values stand in ARGV behind `names` and `values`; return the answer.
+local function store(side, message, manner, kinds, names, values)
+  local there, written = read_side(side, message, names + 1, values)
+  local found = {}
+  for i = 1, #kinds do
+    local kind, name, value = sub(kinds, i, i), ARGV[names + i], ARGV[values + i]
+    local known = kind ~= 'p' and kind ~= 'l' and there[i + 3]
+    if kind == 't' then value = format('%.0f', now + value) end
+    found[i] = known or (kind == 't' and value) or false
+    if kind == 'l' then
+      append(side, name, value)
+    elseif not known then
+      written[#written + 1], written[#written + 2] = name, value
     end
     if kind == 'c' then
-      key = key + 2
-      if is_new then children[#children + 1] = {KEYS[key - 1], KEYS[key], ARGV[arg + 4], tonumber(ARGV[arg + 5]), ARGV[arg + 6], ARGV[arg + 7]} end
-      arg = arg + 4
+      command = command + 1
+      if not known then sent[#sent + 1] = command end
     end
-    arg = arg + 3
   end
-  if is_held then
-    if again == 'd' then written[#written + 1], written[#written + 2] = 'd', '1' end
-    if #written > 1 then redis.call('HSET', unpack(written)) end
-    if again == 'd' then redis.call('PEXPIRE', side, A_DAY) end
-    if again == '1' then count_again(name, record) end
-    for _, child in ipairs(children) do send(unpack(child)) end
-  end
-  answers[item] = is_held and found or false
+  if manner == 'd' then written[#written + 1], written[#written + 2] = 'd', '1' end
+  if #written > 1 then call('HSET', unpack(written)) end
+  if manner == 'd' then call('PEXPIRE', side, A_DAY) end
+  return found
 end
 
-if queue_up then queue_up.finish() end
-if sent > 0 then
-  redis.pcall('HINCRBY', KEYS[8], 'depth', sent)
-  redis.pcall('HINCRBY', KEYS[8], 'accepted', sent)
+-- Store the fields of the items whose commands run under the leases that they name.
+local answers = {}
+for item, record in ipairs(call('HMGET', active, unpack(ARGV, 5, arg))) do
+  local ours, message, manner, kinds = ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3], ARGV[arg + 4]
+  local names, values, state = arg + 4, arg + 4 + #kinds, record and byte(record)
+  if (state == HELD or state == HELD_AND_CHANGED or state == LONE_HELD) and find(record, ours, 2, true) == 2 then
+    answers[item] = store(KEYS[first_side + item], message, manner, kinds, names, values)
+    if manner == '1' then count_again(ARGV[4 + item], record) end
+  else
+    answers[item] = false
+    command = command + select(2, string.gsub(kinds, 'c', ''))
+  end
+  arg = values + #kinds
 end
+
+-- Return the flow and the delay of a command.
+local function way_of(way)
+  if way == '' then return '1', 0 end
+  local flow, delay = match(way, '^([^|]*)|(%d+)$')
+  return flow, tonumber(delay)
+end
+
+-- Send the commands whose calls are stored now: to their mailboxes, or on their way to another shard.
+local function send_all()
+  local COMMAND = 5  -- arguments of each
+  local any, publish, uses_line = call('EXISTS', KEYS[4], KEYS[9], KEYS[11]) > 0, nil, false
+  if any then
+    if call('EXISTS', KEYS[9]) == 1 then publish = publisher(KEYS[9], KEYS[10]) end
+    uses_line = call('EXISTS', KEYS[11]) == 1
+  end
+  local names, many, held = {}, {}, {}
+  for box = 1, boxes do
+    names[box] = sub(KEYS[FIRST_BOX + box], ARGV[2] + 1)
+    held[box] = any and holds_of(KEYS[4], names[box]) or nil
+  end
+  for _, number in ipairs(sent) do
+    local at = arg + COMMAND * (number - 1)
+    local box, flow, delay = tonumber(ARGV[at + 1]), way_of(ARGV[at + 2])
+    if box and delay == 0 then many[box] = (many[box] or 0) + 1 end
+    if box and flow ~= '1' and not uses_line then  -- the first class or tenant: a line is in use
+      call('HSET', KEYS[11], 'c0', '0')
+      uses_line = true
+    end
+  end
+  local records = boxes > 0 and call('HMGET', active, unpack(names)) or {}
+  local queue_up = uses_line and open_line(ready, active, KEYS[11], KEYS[12], KEYS[13]) or nil
+  local put, _, finish = mailbox_writer(ready, active, lone, FIRST_BOX, names, records, held, many, queue_up)
+
+  for _, number in ipairs(sent) do
+    local at, other = arg + COMMAND * (number - 1), KEYS[first_side + items + number]
+    local box, id, envelope, mark = tonumber(ARGV[at + 1]), ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
+    local flow, delay = way_of(ARGV[at + 2])
+    if box then
+      if mark ~= '' then redis.pcall('SET', other, mark) end
+      if delay == 0 and put(box, envelope, flow) then delay = 1000 end  -- its mailbox takes nothing: it is tried again
+      if delay > 0 then keep_delayed(ready, due, KEYS[6], KEYS[7], names[box], id, delay, with_flow(envelope, flow)) end
+      if publish then publish('accepted', names[box], envelope, '', '', '', '') end
+    else
+      local text = ARGV[at + 1]
+      send_out(other, due, ready, match(text, '^%d+'), now, {text = text, wait = delay, envelope = envelope, extra = mark})
+    end
+  end
+  finish()
+  redis.pcall('HINCRBY', KEYS[8], 'depth', #sent)
+  redis.pcall('HINCRBY', KEYS[8], 'accepted', #sent)
+end
+
+if #sent > 0 then send_all() end
 return answers

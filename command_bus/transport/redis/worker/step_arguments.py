@@ -25,7 +25,7 @@ from command_bus.transport.steps import (
 )
 from command_bus.transport.unique_keys import stored_key
 
-__all__ = ["caller_arguments", "encode_follow_up", "encode_step", "follow_up_keys"]
+__all__ = ["caller_arguments", "encode_follow_up", "encode_step", "follow_up_keys", "follow_up_text"]
 
 _VERBS = {"completed": "d", "rejected": "n", "expired": "x", "cancelled": "c"}
 _FOLLOWS = {"stay": "s", "yield": "y", "leave": "l"}
@@ -151,9 +151,9 @@ def encode_follow_up(space: KeySpace, keys: ShardKeys, sent: FollowUp | ChildOut
     target = "" if space.shards[shard] is keys else str(shard)
     names += (f"{keys.outs}{shard}",) * 2 if target else follow_up_keys(keys, sent)
     if type(sent) is FollowUp:
-        args += (_text(target, sent.flow or NORMAL_FLOW, sent), sent.delay_ms, sent.envelope, sent.mark)
+        args += (follow_up_text(target, sent.flow or NORMAL_FLOW, sent), sent.delay_ms, sent.envelope, sent.mark)
     elif type(sent) is ChildOutcome:
-        args += (_text(target, OUTCOME_FLOW, sent), 0, sent.reply, f"{sent.child}|{sent.call}")
+        args += (follow_up_text(target, OUTCOME_FLOW, sent), 0, sent.reply, f"{sent.child}|{sent.call}")
 
 
 def caller_arguments(space: KeySpace, keys: ShardKeys, left: Settlement, names: list[str]) -> tuple[str | bytes, ...]:
@@ -172,5 +172,6 @@ def follow_up_keys(keys: ShardKeys, sent: FollowUp | ChildOutcome) -> tuple[str,
     return keys.mailbox(sent.mailbox), other
 
 
-def _text(target: str, flow: str, sent: FollowUp | ChildOutcome) -> str:
+def follow_up_text(target: str, flow: str, sent: FollowUp | ChildOutcome) -> str:
+    """Return the text of a follow-up: see `lua/shared/deliver.lua`."""
     return f"{target}|{flow}|{sent.mailbox}|{sent.command_id}"
