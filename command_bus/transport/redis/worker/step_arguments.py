@@ -80,7 +80,7 @@ def _encode_pause(
             args += ("gl", lease.activation, lease.holder, lease.attempt_id, int(counts))
         case Suspend(command_id, awaited, wanted, until_ms, knows_wish):
             keys = space.shards[lease.shard]
-            names += (keys.side(command_id), keys.suspended)
+            names.append(keys.side(command_id))
             until = "" if until_ms is None else until_ms
             args += (
                 "ulx",
@@ -126,13 +126,21 @@ def _leave(
         names.append(keys.side(left.command_id))
         args.append("k" if left.side == "kept" else "")
         flags += "x"
-    if left.follow_ups or left.waiting is not None:
-        follow_ups: list[FollowUp | ChildOutcome] = [*left.follow_ups, *([] if left.waiting is None else [left.waiting])]
-        names += (keys.delayed, keys.delayed_counts, keys.suspended)
+    follow_ups: list[FollowUp | ChildOutcome] = [*left.follow_ups]
+    if (told := left.waiting) is not None:
+        sent.append(told)
+        if space.shards[space.shard_of(told.mailbox)] is keys:
+            names += (keys.mailbox(told.mailbox), keys.side(told.command_id))
+            args += (told.call, told.child, told.reply)
+            flags += "r"
+        else:
+            follow_ups.append(told)
+    if follow_ups:
+        names += (keys.delayed, keys.delayed_counts)
         args.append(len(follow_ups))
         for each in follow_ups:
             encode_follow_up(space, keys, each, names, args)
-        sent += follow_ups
+        sent += left.follow_ups
         flags += "f"
     return flags
 

@@ -14,32 +14,32 @@
 -- KEYS[10]  events    stream of what happened to commands of watched types
 -- KEYS[11]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
 -- KEYS[12]  rules     hash: what limits apply (see shared/limits.lua)
--- KEYS[13…] the hash `limits` and the sorted set `places` if the prefix is below zero: the worker knows of limits, and this is the first shard;
+-- KEYS[13]  suspended hash: mailbox name -> the command that waits (see shared/arrive.lua)
+-- KEYS[14…] the hash `limits` and the sorted set `places` if the prefix is below zero: the worker knows of limits, and this is the first shard;
 --           then the mailbox of each step; then, in the order of the steps, the keys that their operations name: m and e a mark, i an inbox,
 --           o the record and the stream of outcomes of a dispatch or of the history, u the hash of unique keys (see shared/unique.lua), x a side record (see
---           shared/arrive.lua), f the hashes `delayed`, `later` and `suspended` and for each follow-up its mailbox and its mark, if it has one, or the
---           mailbox and the side record that an outcome is for, or twice the stream of those for another shard;
---           and by its verb u: the hash `suspended` (see there);
+--           shared/arrive.lua), r the mailbox and the side record of the command that called this one, f the hashes `delayed` and `later` and for
+--           each follow-up its mailbox and its mark, if it has one, or twice the stream of those for another shard;
 --           then flows, turns and line, if the worker knows that the line is in use (see shared/line.lua)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     consumer name of the worker that asks
 -- ARGV[3]   reply ttl in ms, of an inbox
--- ARGV[4]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name; below zero: see KEYS[13]
+-- ARGV[4]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name; below zero: see KEYS[14]
 -- ARGV[5]   steps     how many
 -- ARGV[6]   ahead     how many commands of a mailbox are read at a time: the one that is started, and those behind it
 -- ARGV[7…]  for each step: operation, activation, holder, running ('fence|message', or empty if none of its commands was started; then
 --           '>next' if the worker has read the next command ahead; of a take '+|message' if limits let this message start); then, if the
---           operation has m: mark ttl in ms, mark; e: ttl; i: reply; o: outcome; u: unique key; x: 'k' if it is kept; f: how many follow-ups, and for
---           each its text (see shared/deliver.lua), delay in ms, envelope and mark, or child and call of an outcome; and by its verb b, p:
---           record, raw envelope; w: delay in ms, '1' if the attempt counts, 's' if its handler put it off; g: '1' if the attempt counts;
+--           operation has m: mark ttl in ms, mark; e: ttl; i: reply; o: outcome; u: unique key; x: 'k' if it is kept; r: call, child and outcome; f: how
+--           many follow-ups, and for each its text (see shared/deliver.lua), delay in ms, envelope and mark, or child and call of an outcome for
+--           another shard; and by its verb b, p: record, raw envelope; w: delay in ms, '1' if the attempt counts, 's' if its handler put it off; g: '1' if the attempt counts;
 --           u: ms when it ends, empty if it has no end, '1' if the worker knows that the command is to be cancelled, how many fields must be
 --           there, how many are awaited, its command id, and those fields
 --
 -- An operation is a few letters. The first is the verb: t take, d done, n done but denied, x done but expired, c done but cancelled, b write a dead letter,
 -- p park, w wait for a retry or a snooze, g give back, l wait for the limit that refused it, u suspend. The second says what follows: s stay
 -- (start the next), y yield (only if no other mailbox waits), l leave (start none). The others say what is left: a mark (m), a reply (i), an
--- outcome (o), a unique key that is released if the command holds it (u), follow-ups (f), a side record, which is deleted unless it is
--- kept with a dead letter (x), or the end of a wait (e): if the mark says that a command waits in this mailbox, the mark gets a time to live;
+-- outcome (o), a unique key that is released if the command holds it (u), the outcome of a call for the durable command that waits for it in
+-- this shard (r), follow-ups (f), a side record, which is deleted unless it is kept with a dead letter (x), or the end of a wait (e): if the mark says that a command waits in this mailbox, the mark gets a time to live;
 -- any other mark stays as it is.
 --
 -- returns now in ms, then for each step two values:
@@ -76,7 +76,7 @@ pass_memory_limit(ready, group)
 -- 1. Read the steps from KEYS and ARGV.
 
 local operations, verbs, activations, holders, runs, messages, nexts, names, lefts, grants = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
-local before = byte(ARGV[4]) == BELOW_ZERO and 14 or 12  -- keys before those of the mailboxes
+local before = byte(ARGV[4]) == BELOW_ZERO and 15 or 13  -- keys before those of the mailboxes
 local key, arg = before + steps, 6
 
 -- Return what a step leaves: its marks, reply and outcome by name, and the arguments of its verb by number.
@@ -95,17 +95,20 @@ local function read_left(operation, verb)
     elseif what == 'u' then
       left.unique, left.key = KEYS[key], ARGV[arg]
     elseif what == 'f' then
-      key = key + 2
+      key = key + 1
       left.follow_ups = {}
-      local delayed, later, suspended = KEYS[key - 2], KEYS[key - 1], KEYS[key]
+      local delayed, later = KEYS[key - 1], KEYS[key]
       for i = 1, ARGV[arg] do
         key, arg = key + 2, arg + 4
         left.follow_ups[i] = {key = KEYS[key - 1], other = KEYS[key], text = ARGV[arg - 3], wait = tonumber(ARGV[arg - 2])}
         left.follow_ups[i].envelope, left.follow_ups[i].extra = ARGV[arg - 1], ARGV[arg]
-        left.follow_ups[i].delayed, left.follow_ups[i].later, left.follow_ups[i].suspended = delayed, later, suspended
+        left.follow_ups[i].delayed, left.follow_ups[i].later = delayed, later
       end
     elseif what == 'x' then
       left.side, left.keeps = KEYS[key], ARGV[arg] == 'k'
+    elseif what == 'r' then
+      key, arg = key + 1, arg + 2
+      left.caller = {KEYS[key - 1], KEYS[key], ARGV[arg - 2], ARGV[arg - 1], ARGV[arg]}
     else
       left.record, left.outcomes, left.outcome = KEYS[key], KEYS[key + 1], ARGV[arg]
       key = key + 1
@@ -118,8 +121,6 @@ local function read_left(operation, verb)
     left[1] = ARGV[arg + 1]
     arg = arg + 1
   elseif verb == 'u' then
-    key = key + 1
-    left.suspended = KEYS[key]
     for i = 1, 5 + ARGV[arg + 4] do left[i] = ARGV[arg + i] end
     arg = arg + #left
   end

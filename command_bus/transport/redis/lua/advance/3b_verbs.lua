@@ -50,6 +50,7 @@ local function settle(step, verb, name, activation, holder, follow, left, parts)
     push_reply(left)
     if left.outcomes then keep_outcome(left.record, left.outcomes, left.outcome) end
     if left.side and not left.keeps then call('DEL', left.side) end
+    if left.caller then returning[#returning + 1] = left.caller end
     if left.follow_ups then
       for _, each in ipairs(left.follow_ups) do sending[#sending + 1] = each end
     end
@@ -144,7 +145,7 @@ local function make_other_verbs()
     if at then wake_at(name, at) else call('ZREM', due, 'r:' .. name) end
     released[#released + 1] = activation
     become(name, (alone[name] and 'U|||' or 'u|||') .. message .. '|0|' .. first .. '|' .. parts)
-    call('HSET', left.suspended, name, now_text .. '|' .. left[5])
+    call('HSET', KEYS[13], name, now_text .. '|' .. left[5])
     counts.suspended = (counts.suspended or 0) + 1
     return 'wait'
   end

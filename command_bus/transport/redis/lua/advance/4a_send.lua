@@ -3,30 +3,32 @@
 --
 -- uses: place, postpone, arrive, deliver, agenda, send_out
 
-local function send_all()
-  local keys = {ready = ready, active = active, lone = lone, paused = any_paused and paused or nil, due = due, now = now}
-  local commands, here = 0, 0
+local function send_all(keys)
+  local commands = 0
   for _, each in ipairs(sending) do
     local target, flow, name = parse_follow_up(each.text)
     if flow ~= OUTCOME then commands = commands + 1 end
     if target == '' then
-      if flow ~= '1' and flow ~= OUTCOME and not queue_up then  -- the first class or tenant: a line is in use
+      if flow ~= '1' and not queue_up then  -- the first class or tenant: a line is in use
         call('HSET', KEYS[key + 1], 'c0', '0')
         queue_up = open_line(ready, active, KEYS[key + 1], KEYS[key + 2], KEYS[key + 3])
       end
-      keys.delayed, keys.later, keys.suspended = each.delayed, each.later, each.suspended
+      keys.delayed, keys.later = each.delayed, each.later
       deliver(keys, each.key, each.other, each.text, each.wait, each.envelope, each.extra, queue_up)
-      if flow ~= OUTCOME then
-        here = here + 1
-        if publish then publish('accepted', name, each.envelope, '', '', '', each.wait > 0 and each.wait or '') end
-      end
+      if publish then publish('accepted', name, each.envelope, '', '', '', each.wait > 0 and each.wait or '') end
     else
-      here = here + 1
       send_out(each.key, due, ready, target, now, each)
     end
   end
-  try('HINCRBY', stats, 'depth', here)
-  try('HINCRBY', stats, 'accepted', commands)
+  try('HINCRBY', stats, 'depth', #sending)
+  if commands > 0 then try('HINCRBY', stats, 'accepted', commands) end
 end
 
-if #sending > 0 then send_all() end
+if #sending > 0 or #returning > 0 then
+  local keys = {ready = ready, active = active, lone = lone, paused = any_paused and paused or nil, due = due, suspended = KEYS[13], now = now}
+  for _, each in ipairs(returning) do
+    local box, side, called, child, outcome = unpack(each)
+    arrive_outcome(keys, side, called, child, outcome, sub(box, prefix + 1), box)
+  end
+  if #sending > 0 then send_all(keys) end
+end
