@@ -107,8 +107,9 @@ class Call(Waited):
         run.replies.append(reply)
         value = child.digest + f"{sent.command_id}|{sent.mailbox}".encode()
         notes = [Note(f"c:{call}", value, child=sent)]
-        if ROOM not in run.fields:
-            notes.append(Note(ROOM, str(run.most_bytes).encode()))
+        if run.has_called and ROOM not in run.fields:  # the outcome of a single call always has room
+            notes.append(Note(ROOM, str(run.room).encode()))
+        run.has_called = True
         if self._undo is not None:
             notes.append(await run.undoing(self._undo, undo_field(call), self._undo_place, call))
         self.lingers = LINGER

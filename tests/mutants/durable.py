@@ -17,29 +17,28 @@ DURABLE = (
     Mutant(
         "a step is stored without the lease",
         f"{_LUA}/record_steps.lua",
-        "  local is_held = record and string.find(record, '^[hHO]|')\n"
-        "    and string.find(record, '|' .. activation .. '|' .. running .. '|', 2, true) == 2\n",
-        "  local is_held = true\n",
+        " and find(record, ours, 2, true) == 2 then\n",
+        " then\n",
         f"{_STEPS}::test_who_has_lost_the_lease_stores_nothing",
     ),
     Mutant(
         "a called command is sent whenever its call is stored",
         f"{_LUA}/record_steps.lua",
-        "      if is_new then children[",
-        "      if is_held then children[",
+        "      if not known then sent[",
+        "      if true then sent[",
         f"{_STEPS}::test_a_field_is_stored_once_and_its_command_sent_once",
     ),
     Mutant(
         "progress does not count attempts anew",
         f"{_LUA}/record_steps.lua",
-        "    if again == '1' then count_again(name, record) end\n",
+        "    if manner == '1' then count_again(ARGV[4 + item], record) end\n",
         "",
         f"{_STEPS}::test_progress_counts_attempts_anew",
     ),
     Mutant(
         "a side record of a former command is used",
         f"{_LUA}/record_steps.lua",
-        "    redis.call('DEL', side)\n    found = {}\n",
+        "    call('DEL', side)\n    found = {}\n",
         "",
         f"{_STEPS}::test_a_record_of_another_command_with_its_id_is_not_used",
     ),
@@ -53,7 +52,7 @@ DURABLE = (
     Mutant(
         "an outcome that comes again takes the place of the first",
         f"{_LUA}/shared/arrive.lua",
-        "  if found[4] then return false end\n",
+        "  if there then return false end\n",
         "",
         f"{_RECORDS}::test_the_first_outcome_stays",
     ),
@@ -88,8 +87,8 @@ DURABLE = (
     Mutant(
         "an outcome reaches whoever is named",
         f"{_LUA}/shared/arrive.lua",
-        "  if found.err or not found[5] or string.find(found[5], child .. '|', 9, true) ~= 9 then return nil end\n",
-        "  if found.err then return nil end\n",
+        "  if not known or string.find(known, child .. '|', 9, true) ~= 9 then return nil end\n",
+        "  if not known then return nil end\n",
         f"{_STEPS}::test_an_outcome_reaches_nobody_else",
     ),
     Mutant(

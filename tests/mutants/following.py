@@ -41,16 +41,15 @@ FOLLOWING = (
     Mutant(
         "a report is stored without the lease",
         "transport/redis/lua/record_steps.lua",
-        "  local is_held = record and string.find(record, '^[hHO]|')\n"
-        "    and string.find(record, '|' .. activation .. '|' .. running .. '|', 2, true) == 2\n",
-        "  local is_held = true\n",
+        " and find(record, ours, 2, true) == 2 then\n",
+        " then\n",
         f"{_PROGRESS}::test_a_handler_whose_lease_was_taken_over_writes_nothing",
     ),
     Mutant(
         "a log of a hundred and one",
         "transport/redis/lua/record_steps.lua",
-        "string.format('l:%.0f', at - LOGGED)",
-        "string.format('l:%.0f', at - LOGGED - 1)",
+        "format('l:%.0f', at - LOGGED)",
+        "format('l:%.0f', at - LOGGED - 1)",
         f"{_PROGRESS}::test_the_log_keeps_the_last_hundred_of_all_runs",
     ),
     Mutant(

@@ -60,23 +60,23 @@ local function append(side, field, value)
 end
 
 -- Return what a held command's side record has of the fields m, gq and cancel and of those whose names ARGV has, false where there is nothing;
--- and what is to be written with them. A record of another command with this id is deleted; what was brought before the first start stays.
+-- what is to be written with them, and how many values that has so far. A record of another command with this id is deleted; what was brought before the first start stays.
 local function read_side(side, message, from, to)
   local found = call('HMGET', side, 'm', 'gq', 'cancel', unpack(ARGV, from, to))
-  if found[1] == message then return found, {side} end
+  if found[1] == message then return found, {side, nil, nil}, 1 end
   if found[1] then
     call('DEL', side)
     found = {}
   elseif found[2] or found[3] then
     call('PERSIST', side)
   end
-  return found, {side, 'm', message}
+  return found, {side, 'm', message, nil, nil}, 3
 end
 
 -- Store the fields of a held command, whose names and values stand in ARGV behind `names` and `values`; return the answer.
 local function store(side, message, manner, kinds, names, values)
-  local there, written = read_side(side, message, names + 1, values)
-  local found = {}
+  local there, written, last = read_side(side, message, names + 1, values)
+  local found = {false}  -- and `written` with room for a field: growing a table costs
   for i = 1, #kinds do
     local kind, name, value = sub(kinds, i, i), ARGV[names + i], ARGV[values + i]
     local known = kind ~= 'p' and kind ~= 'l' and there[i + 3]
@@ -85,15 +85,19 @@ local function store(side, message, manner, kinds, names, values)
     if kind == 'l' then
       append(side, name, value)
     elseif not known then
-      written[#written + 1], written[#written + 2] = name, value
+      written[last + 1], written[last + 2] = name, value
+      last = last + 2
     end
     if kind == 'c' then
       command = command + 1
       if not known then sent[#sent + 1] = command end
     end
   end
-  if manner == 'd' then written[#written + 1], written[#written + 2] = 'd', '1' end
-  if #written > 1 then call('HSET', unpack(written)) end
+  if manner == 'd' then
+    written[last + 1], written[last + 2] = 'd', '1'
+    last = last + 2
+  end
+  if last > 1 then call('HSET', unpack(written, 1, last)) end
   if manner == 'd' then call('PEXPIRE', side, A_DAY) end
   return found
 end

@@ -59,32 +59,34 @@ local function kept_of(side, field, value)
   return value
 end
 
--- Write a field that is not there yet; if its command waits for it, and for nothing else, let that start again. `waits` has the values of
--- 'a:<field>', w and m.
-local function write_awaited(keys, side, field, value, name, box, waits)
+-- Write a field that is not there yet; if its command waits for it, and for nothing else, let that start again. `fence` is the value of
+-- 'a:<field>': that of the run that waits for it.
+local function write_awaited(keys, side, field, value, name, box, fence)
   redis.call('HSET', side, field, kept_of(side, field, value))
-  local fence, awaited, left = waits[1], string.match(waits[1] and waits[2] or '', '^(%d+)|(%d+)$')
-  if not fence or fence ~= awaited then return end
+  if not fence then return end
+  local waits, message = unpack(redis.call('HMGET', side, 'w', 'm'))
+  local awaited, left = string.match(waits or '', '^(%d+)|(%d+)$')
+  if fence ~= awaited then return end
   redis.call('HDEL', side, 'a:' .. field)
   if tonumber(left) > 1 then
     redis.call('HSET', side, 'w', string.format('%s|%d', awaited, left - 1))
   else
-    resume(keys, name, box, waits[3])
+    resume(keys, name, box, message)
   end
 end
 
 -- Write a signal, which has a number of its own, so that it is not there yet.
 local function arrive_signal(keys, side, field, value, name, box)
-  write_awaited(keys, side, field, value, name, box, redis.call('HMGET', side, 'a:' .. field, 'w', 'm'))
+  write_awaited(keys, side, field, value, name, box, redis.call('HGET', side, 'a:' .. field))
 end
 
 -- Write what came of a call. Return false if it was there already; nil if the command does not know that it called this child. Called behind the
 -- first write, so it does not fail: a key of another type knows nothing.
 local function arrive_outcome(keys, side, call, child, value, name, box)
   local field = 'o:' .. call
-  local found = redis.pcall('HMGET', side, 'a:' .. field, 'w', 'm', field, 'c:' .. call)
-  if found.err or not found[5] or string.find(found[5], child .. '|', 9, true) ~= 9 then return nil end
-  if found[4] then return false end
-  write_awaited(keys, side, field, value, name, box, found)
+  local known, there, fence = unpack(redis.pcall('HMGET', side, 'c:' .. call, field, 'a:' .. field))
+  if not known or string.find(known, child .. '|', 9, true) ~= 9 then return nil end
+  if there then return false end
+  write_awaited(keys, side, field, value, name, box, fence)
   return true
 end
