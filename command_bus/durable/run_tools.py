@@ -24,6 +24,7 @@ class RunTools:
         seal: Encrypts what is stored under a name.
         unseal: Decrypts it.
         threads: Where functions of steps run that are no coroutines.
+        few_wait: Whether few handlers wait in this worker, so that one may wait there for longer.
     """
 
     records: SideRecords
@@ -32,6 +33,7 @@ class RunTools:
     seal: Callable[[str, bytes], bytes]
     unseal: Callable[[str, bytes], bytes]
     threads: Threads
+    few_wait: Callable[[], bool]
 
 
 class Threads(Protocol):

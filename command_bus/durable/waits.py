@@ -18,8 +18,11 @@ from command_bus.transport.durable import NO_ROOM, SMALL_OUTCOME, Note
 
 __all__ = ["TIMED_OUT", "Call", "Ended", "Signal", "Sleep", "UndoCall", "Waited"]
 
-LINGER = 0.05
-"""Seconds for which a worker waits for the reply to a call before it suspends the command."""
+LINGER, LONG_LINGER = 0.05, 1.0
+"""Seconds for which a worker waits itself before it suspends a command; the longer time for the outcome of a call, if that is in nobody's way.
+
+To be suspended costs a second start, and behind a backlog most calls end within a second.
+"""
 TIMED_OUT = b""
 """The value of a field whose time was over first."""
 
@@ -112,7 +115,7 @@ class Call(Waited):
         run.has_called = True
         if self._undo is not None:
             notes.append(await run.undoing(self._undo, undo_field(call), self._undo_place, call))
-        self.lingers = LINGER
+        self.lingers = _for_a_call(run)
         found = await run.store(*notes, progressed=True)
         if run.passed is not None:
             await run.passed(f"call:{self._out.name}")
@@ -175,7 +178,7 @@ class UndoCall(Waited):
         reply.then(lambda record: self.run.arrive(self.field, record))
         self.run.replies.append(reply)
         value = self._undo.digest + f"{sent.command_id}|{sent.mailbox}".encode()
-        self.lingers = LINGER
+        self.lingers = _for_a_call(self.run)
         await self.run.store(Note(field, value, child=sent), progressed=True)
 
     async def result(self) -> Any:
@@ -271,3 +274,8 @@ class Signal(Waited):
             raise run.errors.note(TimeoutError(f"the {self._shown} has not come in time"))
         name, tools = self.field.partition("#")[0], run.tools
         return decoded_signal(self._shown, self._returns, partial(tools.unseal, name, value), tools.limits)
+
+
+def _for_a_call(run: DurableRun) -> float:
+    """Return the seconds for which a worker waits itself for the outcome of a call."""
+    return LONG_LINGER if run.tools.few_wait() and not run.lease.may_have_places else LINGER  # others may wait for its places

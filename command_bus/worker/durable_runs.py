@@ -37,6 +37,7 @@ class DurableRuns:
         decisions: The rules.
         limits: Of values.
         protection: Encrypts, or None.
+        few_wait: Whether few handlers wait in this worker.
     """
 
     def __init__(
@@ -47,12 +48,14 @@ class DurableRuns:
         *,
         limits: Limits,
         protection: Protection | None,
+        few_wait: Callable[[], bool],
     ) -> None:
         self._records = records
         self._children = children
         self._decisions = decisions
         self._limits = limits
         self._protection = protection
+        self._few_wait = few_wait
 
     async def begin(self, lease: Lease, run: Runnable, task: asyncio.Task[Any] | None, threads: Threads) -> DurableRun:
         """Read what earlier runs of a command have stored."""
@@ -65,6 +68,7 @@ class DurableRuns:
             self._limits,
             *self._cipher(run.envelope),
             threads,
+            self._few_wait,
         )
         run.durable = durable = DurableRun(tools, lease, command_id, run.started, fields, task)
         return durable

@@ -33,9 +33,8 @@ from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.session import Session
 from command_bus.settings import BusSettings, resolved
 from command_bus.stray_variables import unknown_variables
-from command_bus.transport.durable import SideRecords
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.worker_interfaces import WorkerSideOptions
+from command_bus.transport.worker_interfaces import WorkerSide, WorkerSideOptions
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.descriptions import describe_commands
 from command_bus.worker.durable_runs import DurableRuns
@@ -319,7 +318,7 @@ class _Parts:
             bus=worker.bus,
             holds=LimitHolds(session.transport),
             outbox=worker.bus.sender.outbox,
-            durable=_durable_runs(worker, session, decisions, self.side.side_records),
+            durable=_durable_runs(worker, session, decisions, self.side),
             offers=Offers(JITTER, worker.name, OtherWorkers(session.transport.announcements.workers)),
             policies=session.transport.agreements if protection is not None and protection.signatures is not None else None,
         )
@@ -385,9 +384,15 @@ def _named(mailboxes: Iterable[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def _durable_runs(worker: Worker, session: Session, decisions: Decisions, records: SideRecords) -> DurableRuns:
-    limits = reading_limits(worker.settings)
-    return DurableRuns(records, worker.bus.sender.children, decisions, limits=limits, protection=session.protection)
+def _durable_runs(worker: Worker, session: Session, decisions: Decisions, side: WorkerSide) -> DurableRuns:
+    return DurableRuns(
+        side.side_records,
+        worker.bus.sender.children,
+        decisions,
+        limits=reading_limits(worker.settings),
+        protection=session.protection,
+        few_wait=lambda: side.slots.has_lendable,
+    )
 
 
 def _decisions(worker: Worker, session: Session) -> Decisions:

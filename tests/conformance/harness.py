@@ -228,6 +228,12 @@ class TransportHarness:
         entries: Any = await self.client.xrange(self.shard.ready)
         return sum(b"tick" in fields for _, fields in entries)
 
+    async def waiting(self, mailbox: str) -> list[bytes]:
+        """Return the envelopes that stand in a mailbox."""
+        alone: Any = await self.client.hget(self.shard.lone, mailbox)  # type: ignore[misc]
+        entries: Any = await self.client.xrange(self.shard.mailbox(mailbox))
+        return [fields.get(b"e", alone) for _, fields in entries] or [alone] * (alone is not None)
+
     async def counters(self) -> dict[str, int]:
         values: Any = await self.client.hgetall(self.shard.stats)  # type: ignore[misc]
         return {name.decode(): int(value) for name, value in values.items() if name != b"incarnation"}

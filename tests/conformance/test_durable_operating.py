@@ -197,7 +197,7 @@ async def test_a_drained_entity_goes_on(sandbox: Sandbox, shop: Shop) -> None:
     async def order(context: DurableContext) -> Any:
         return await context.call(Reserve(sku="s-1", seconds=0.3))
 
-    async with sandbox.bus() as bus, bus.worker():
+    async with sandbox.bus(max_waiting=0) as bus, bus.worker():
         receipt = await bus.dispatch(Flow(order="o-1"), keep_result=True)
         await shop.suspended()
         await bus.entities.of("order").drain("moving house")

@@ -97,6 +97,48 @@ async def test_who_has_lost_the_lease_stores_nothing(
     assert before["pending"] == []
 
 
+async def test_commands_of_one_request_go_each_its_own_way(
+    harness: TransportHarness, worker: ManualWorker, records: RedisSideRecords
+) -> None:
+    """Of three commands that store a call at a time one has lost its lease; another calls two of one entity, later one of a class."""
+    leases = []
+    for name in ("a", "b", "d"):
+        await harness.put(f"box:{name}", f"of-{name}")
+        leases.append((await worker.start())[0])
+    await worker.do(replace(leases[0]), GiveBack(counts=True))
+
+    def note(number: int, mailbox: str, flow: str = "", delay_ms: int = 0) -> Note:
+        child = FollowUp(mailbox, f"f{number}", f"f{number}".encode(), flow, delay_ms, b"q")
+        return Note(f"c:call#{number}", b"8 bytes." + f"f{number}|{mailbox}".encode(), child=child)
+
+    answers = [
+        records.store(leases[0], "of-a", [note(1, "box:lost")], progressed=True),
+        records.store(leases[1], "of-b", [note(2, "box:x"), note(3, "box:y"), note(4, "box:x")], progressed=True),
+        records.store(leases[2], "of-d", [note(5, "box:z", delay_ms=60_000), note(6, BOX)], progressed=True),
+    ]
+    assert [await each for each in answers] == [None, [None, None, None], [None, None]]
+    assert [await harness.waiting(box) for box in ("box:lost", "box:x", "box:y", "box:z")] == [[], [b"f2", b"f4"], [b"f3"], []]
+    assert (await harness.waiting(BOX))[-1] == b"f6", "behind the command that waits there"
+    assert await harness.client.hexists(harness.shard.delayed, "f5")  # type: ignore[misc]
+    assert (await harness.counters())["depth"] == 8
+    await records.store(leases[1], "of-b", [note(7, "box:v", flow="0")], progressed=True)
+    assert await harness.client.hexists(harness.shard.flows, "c0"), "the first of a class puts the line into use"  # type: ignore[misc]
+
+
+async def test_a_called_command_whose_mailbox_takes_nothing_comes_once_it_is_repaired(
+    harness: TransportHarness, worker: ManualWorker, records: RedisSideRecords
+) -> None:
+    await harness.put(BOX, "c1")
+    lease, _ = await worker.start()
+    await harness.client.set(harness.shard.mailbox(OTHER), "not a stream")
+    assert await records.store(lease, "c1", [call_of()], progressed=True) == [None]
+    assert (await harness.counters())["depth"] == 2
+    await harness.client.delete(harness.shard.mailbox(OTHER))
+    await harness.client.zadd(harness.shard.due, {"d:child": 1})
+    await harness.promote(worker)
+    assert await harness.waiting(OTHER) == [b"child"]
+
+
 async def test_progress_counts_attempts_anew(harness: TransportHarness, worker: ManualWorker, records: RedisSideRecords) -> None:
     await harness.put(BOX, "c1")
     lease, started = await worker.start()

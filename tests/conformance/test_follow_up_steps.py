@@ -31,20 +31,13 @@ def to(mailbox: str, *ids: str) -> list[FollowUp]:
     return [FollowUp(mailbox, each, each.encode()) for each in ids]
 
 
-async def waiting(harness: TransportHarness, mailbox: str) -> list[bytes]:
-    """Return the envelopes that stand in a mailbox."""
-    alone: Any = await harness.client.hget(harness.shard.lone, mailbox)  # type: ignore[misc]
-    entries: Any = await harness.client.xrange(harness.shard.mailbox(mailbox))
-    return [fields.get(b"e", alone) for _, fields in entries] or [alone] * (alone is not None)
-
-
 async def test_it_is_sent_by_the_settlement_and_by_no_repetition(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1")
     lease, _ = await worker.start()
-    assert await waiting(harness, OTHER) == []
+    assert await harness.waiting(OTHER) == []
     first, second = await worker.again(lease, Done(sending(*to(OTHER, "f1", "f2"))))
     assert (first, second) == (Released("idle"), LeaseLost())
-    assert await waiting(harness, OTHER) == [b"f1", b"f2"]
+    assert await harness.waiting(OTHER) == [b"f1", b"f2"]
     assert await harness.activations() == [OTHER]
     counters = await harness.counters()
     assert (counters["depth"], counters["accepted"]) == (2, 3)
@@ -71,7 +64,7 @@ async def test_two_settlements_of_one_batch_that_send_to_each_other(harness: Tra
         worker.steps.advance(second, Done(sending(*to(BOX, "g1")))),
     ]
     assert [await each for each in answers] == [Released("idle"), Released("idle")]
-    assert (await waiting(harness, BOX), await waiting(harness, OTHER)) == ([b"g1"], [b"f1"])
+    assert (await harness.waiting(BOX), await harness.waiting(OTHER)) == ([b"g1"], [b"f1"])
     assert sorted(await harness.activations()) == [BOX, OTHER]
 
 
@@ -84,7 +77,7 @@ async def test_a_mailbox_that_takes_nothing_has_it_once_it_is_repaired(harness: 
     await harness.client.delete(harness.shard.mailbox(OTHER))
     await harness.client.zadd(harness.shard.due, {"d:f1": 1})
     await harness.promote(worker)
-    assert await waiting(harness, OTHER) == [b"f1"]
+    assert await harness.waiting(OTHER) == [b"f1"]
 
 
 # Relays.

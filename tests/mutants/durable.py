@@ -12,6 +12,7 @@ _RECORDS = "tests/conformance/test_durable_records.py"
 _BEGUN = "tests/conformance/test_durable_begun_calls.py"
 _LIMITS = "tests/conformance/test_durable_limits.py"
 _THREADS = "tests/conformance/test_durable_threads.py"
+_LINGERING = "tests/conformance/test_durable_lingering.py"
 
 DURABLE = (
     Mutant(
@@ -55,6 +56,34 @@ DURABLE = (
         "  if there then return false end\n",
         "",
         f"{_RECORDS}::test_the_first_outcome_stays",
+    ),
+    Mutant(
+        "a called command is lost where its mailbox takes nothing",
+        f"{_LUA}/record_steps.lua",
+        " and put(box, envelope, flow) then delay = 1000 end",
+        " and put(box, envelope, flow) then delay = 0 end",
+        f"{_STEPS}::test_a_called_command_whose_mailbox_takes_nothing_comes_once_it_is_repaired",
+    ),
+    Mutant(
+        "a durable command keeps a place for a second while it waits",
+        "durable/waits.py",
+        "run.tools.few_wait() and not run.lease.may_have_places else",
+        "run.tools.few_wait() else",
+        f"{_LINGERING}::test_a_call_that_ends_soon_costs_no_second_start",
+    ),
+    Mutant(
+        "durable commands wait for a second in the way of all others",
+        "durable/waits.py",
+        "run.tools.few_wait() and not",
+        "not",
+        f"{_LINGERING}::test_a_call_that_ends_soon_costs_no_second_start",
+    ),
+    Mutant(
+        "all durable commands are suspended soon",
+        "transport/slots.py",
+        "return 10 * self.lent < 9 * self._max_lent",
+        "return 10 * self.lent > 9 * self._max_lent",
+        f"{_LINGERING}::test_a_call_that_ends_soon_costs_no_second_start",
     ),
     Mutant(
         "a large side record is taken for an empty one",

@@ -93,12 +93,12 @@ class Run:
 
 
 @lru_cache
-def settings(lease: float, shards: int, history: Kept | None) -> BusSettings:
+def settings(lease: float, shards: int, history: Kept | None, waiting: int) -> BusSettings:
     """Return the settings, cached: reading the environment takes longer than some seeds."""
     return BusSettings(
         url="redis://simulated",
         namespace=NAMESPACE, lease=lease, shards=shards, grace=3.0, concurrency=2, threads=1, quantum=3, dispatch_timeout=6.0, quantum_time=0.2,
-        history=history,
+        history=history, max_waiting=waiting,
     )  # fmt: skip
 
 
@@ -120,7 +120,7 @@ class Simulation:
         self.entities = [f"e{number}" for number in range(shape.entities)]
         self.scripted_load = scripted_load_of(seed)
         shards = 2 if random.random() < 0.15 or self.scripted_load == "hot" else 1
-        self.settings = settings(self.history.lease, shards, kept_of(seed))
+        self.settings = settings(self.history.lease, shards, kept_of(seed), Random(f"waiting {seed}").choice((4, 1000)))
         self.parks = random.random() < 0.3
         self.jumps = random.random() < 0.35
         if Random(f"watched {seed}").random() < 0.5:
