@@ -1,6 +1,7 @@
 """Durable handlers measured: a step, a call, a handler with five steps from call to reply, and commands that wait without a worker.
 
-The cost of a step is the difference between commands with ten steps and the same commands without any.
+The cost of a step is the difference between commands with ten steps and the same commands without any. A durable call, which is two commands and
+a step, is compared with a plain handler that calls another entity by `bus.call`: two commands.
 """
 
 from __future__ import annotations
@@ -111,9 +112,11 @@ ALL = [
     Case("durable, a step, every command its own entity", "durable", partial(stepped, entities=0)),
     Case("durable, no step, 1,000 entities", "durable", partial(drained, kind="steps0", entities=1000)),
     Case("durable, a durable call, 1,000 entities", "durable", partial(drained, kind="calling", entities=1000)),
+    Case("durable, beside it a plain call of another entity, 1,000 entities", "durable", partial(drained, kind="asking", entities=1000)),
     Case("durable, no step, 50 in flight", "durable", partial(called, kind="steps0", full=5_000, flight=50)),
     Case("durable, five steps, 1 in flight", "durable", partial(called, kind="steps5", full=1_000, flight=1)),
     Case("durable, five steps, 50 in flight", "durable", partial(called, kind="steps5", full=5_000, flight=50)),
     Case("durable, call that calls, 50 in flight", "durable", partial(called, kind="calling", full=5_000, flight=50)),
+    Case("durable, beside it a plain call that calls, 50 in flight", "durable", partial(called, kind="asking", full=5_000, flight=50)),
     Case("durable, commands that wait", "durable", waiting, most=1),
 ]

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.protocol import TEXT
-from command_bus import Command, DurableContext, EntityId, HandlerRegistry, Unique
+from command_bus import Command, CommandContext, DurableContext, EntityId, HandlerRegistry, Unique
 
 __all__ = ["DURABLE", "HANDLERS", "KINDS", "Note", "Ping", "note", "registry"]
 
@@ -43,14 +43,14 @@ class NoteUnique(Note, entity="bench", unique=Unique()):
     """The same, of which one per entity waits."""
 
 
+KINDS: dict[str, type[Note]] = {"plain": Note, "once": NoteOnce, "low": NoteLow, "shared": NoteShared, "unique": NoteUnique}
+
+
 class Ping(Command[None], entity="bench"):
     """Carries the time when it was sent; both clocks are the machine's."""
 
     entity: EntityId
     sent: float
-
-
-KINDS: dict[str, type[Note]] = {"plain": Note, "once": NoteOnce, "low": NoteLow, "shared": NoteShared, "unique": NoteUnique}
 
 
 class NoteSteps(Note, entity="bench", durable=True):
@@ -63,12 +63,16 @@ class NoteCall(Note, entity="bench", durable=True):
     """The same, which calls another entity."""
 
 
+class NoteAsk(Note, entity="bench"):
+    """The same, which calls another entity as any handler can; nothing of that is stored."""
+
+
 class NoteWait(Note, entity="bench", durable=True):
     """The same, which waits for a signal."""
 
 
 class Called(Command[int], entity="called"):
-    """The command that a `NoteCall` calls."""
+    """The command that a `NoteCall` or a `NoteAsk` calls."""
 
     called: EntityId
 
@@ -82,9 +86,10 @@ DURABLE: dict[str, Callable[[str, int], Note]] = {
     "steps5": partial(_steps, 5),
     "steps10": partial(_steps, 10),
     "calling": lambda entity, number: NoteCall(entity=entity, number=number),
+    "asking": lambda entity, number: NoteAsk(entity=entity, number=number),
     "waiting": lambda entity, number: NoteWait(entity=entity, number=number),
 }
-"""Makes a durable command of a kind."""
+"""Makes a durable command of a kind, or what one is compared with."""
 
 
 def note(number: int, entities: int, *, kind: str = "plain") -> Note:
@@ -115,7 +120,7 @@ def registry(kind: str, handled: Callable[[], None], waited: Callable[[float], N
 
 
 def _handle_durable(made: HandlerRegistry, handled: Callable[[], None]) -> None:
-    """Register the handlers of durable commands."""
+    """Register the handlers of durable commands, and of what they are compared with."""
 
     async def write(number: int) -> int:
         return number
@@ -132,6 +137,13 @@ def _handle_durable(made: HandlerRegistry, handled: Callable[[], None]) -> None:
         found = await context.call(Called(called=command.entity))
         handled()
         return found
+
+    @made.handles(NoteAsk)
+    async def ask(command: NoteAsk, context: CommandContext) -> int:
+        assert context.bus is not None
+        found = await context.bus.call(Called(called=command.entity), timeout=60)
+        handled()
+        return int(found)
 
     @made.handles(Called)
     async def called(command: Called) -> int:

@@ -21,12 +21,16 @@ from command_bus.transport.durable import SMALL_OUTCOME, CalledCommand, Note
 from command_bus.transport.sender_interfaces import Reply
 from command_bus.transport.steps import WORKER_LOST, GiveBack, Lease, Started, Suspend
 
-__all__ = ["DurableRun", "RunLost", "cancelled"]
+__all__ = ["LINGER", "LONG_LINGER", "DurableRun", "RunLost", "cancelled"]
 
 MOST_FIELDS = 10_000
 """Most fields of a side record besides signals, which have a limit of their own: senders must not use up what the handler may store."""
 PAYLOADS = 16
 """Most bytes of a side record, in payloads of the largest size."""
+LINGER, LONG_LINGER = 0.05, 1.0
+"""Most seconds for which a worker waits itself before it suspends a command: the longer time for the outcomes of calls, which come to it by
+themselves, and if that is in nobody's way. To be suspended costs a second start, and behind a backlog most calls end within a second.
+"""
 _LAST_WORDS = 1.0
 """Seconds that `finally` blocks have once a run is over."""
 _SOON = 0.001
@@ -248,12 +252,12 @@ class DurableRun:
         """
         began, pause, may_suspend = mono(), _FIRST_LOOK, asyncio.current_task() is self._task
         given_up: list[Wait] = []
-        lingers = max((each.lingers for each in waits), default=0.0)
+        may_linger = self.tools.may_linger()
         limit, looks_at = self.limit_ms, began + pause
         while True:
             self.check()
             if self._looks_soon:
-                self._looks_soon = False
+                self._looks_soon = may_linger = False  # what is not there yet comes from another shard
                 await self._look(waits, 0)
             pending = [each for each in waits if not self.is_over(each)]
             if len(waits) - len(pending) >= wanted or (limit is not None and self.now_ms >= limit):
@@ -266,7 +270,7 @@ class DurableRun:
             ends = [each.until_ms for each in pending if each.until_ms is not None]
             ends += [limit] if limit is not None else []
             end = min(ends, default=None)
-            left = lingers - (mono() - began)
+            left = _lingers(pending, may_linger) - (mono() - began)
             stays = not may_suspend
             if may_suspend and left < _SOON:
                 may_suspend, stays = await self._is_direct(durable), True
@@ -376,6 +380,13 @@ class DurableRun:
         for reply in self.replies:
             reply.forget()
         self.replies.clear()
+
+
+def _lingers(pending: Sequence[Wait], may_linger: bool) -> float:
+    """Return the seconds for which the worker itself waits for these."""
+    if may_linger and all(each.lingers > LINGER for each in pending):
+        return LONG_LINGER
+    return min(LINGER, max((each.lingers for each in pending), default=0.0))
 
 
 def _is_of_signals(field: str) -> bool:

@@ -24,7 +24,7 @@ class RunTools:
         seal: Encrypts what is stored under a name.
         unseal: Decrypts it.
         threads: Where functions of steps run that are no coroutines.
-        few_wait: Whether few handlers wait in this worker, so that one may wait there for longer.
+        may_linger: Whether the worker may wait itself for longer, so that the handler need not be started again.
     """
 
     records: SideRecords
@@ -33,7 +33,7 @@ class RunTools:
     seal: Callable[[str, bytes], bytes]
     unseal: Callable[[str, bytes], bytes]
     threads: Threads
-    few_wait: Callable[[], bool]
+    may_linger: Callable[[], bool]
 
 
 class Threads(Protocol):
@@ -56,7 +56,7 @@ class Wait(Protocol):
     until_ms: int | None
     """The server's time when the wait is over."""
     lingers: float
-    """Seconds for which the worker waits itself before the command is suspended."""
+    """Most seconds for which the worker waits itself before the command is suspended."""
 
     async def give_up(self) -> bool:
         """Give it up because the command is to end; return False if its outcome has to be waited for. One that was given up has none for this run."""

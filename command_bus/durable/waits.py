@@ -7,7 +7,7 @@ from typing import Any
 
 from command_bus.clock import checked_seconds
 from command_bus.durable.names import ROOM, outcome_field, signal_field, undo_field
-from command_bus.durable.run import DurableRun, cancelled
+from command_bus.durable.run import LINGER, LONG_LINGER, DurableRun, cancelled
 from command_bus.durable.undo import Undo
 from command_bus.durable.values import child_of, compare, decoded_signal
 from command_bus.errors import BadStep, CallCycle, CommandBusError, CommandCancelled
@@ -18,11 +18,6 @@ from command_bus.transport.durable import NO_ROOM, SMALL_OUTCOME, Note
 
 __all__ = ["TIMED_OUT", "Call", "Ended", "Signal", "Sleep", "UndoCall", "Waited"]
 
-LINGER, LONG_LINGER = 0.05, 1.0
-"""Seconds for which a worker waits itself before it suspends a command; the longer time for the outcome of a call, if that is in nobody's way.
-
-To be suspended costs a second start, and behind a backlog most calls end within a second.
-"""
 TIMED_OUT = b""
 """The value of a field whose time was over first."""
 
@@ -115,7 +110,7 @@ class Call(Waited):
         run.has_called = True
         if self._undo is not None:
             notes.append(await run.undoing(self._undo, undo_field(call), self._undo_place, call))
-        self.lingers = _for_a_call(run)
+        self.lingers = LONG_LINGER
         found = await run.store(*notes, progressed=True)
         if run.passed is not None:
             await run.passed(f"call:{self._out.name}")
@@ -178,7 +173,7 @@ class UndoCall(Waited):
         reply.then(lambda record: self.run.arrive(self.field, record))
         self.run.replies.append(reply)
         value = self._undo.digest + f"{sent.command_id}|{sent.mailbox}".encode()
-        self.lingers = _for_a_call(self.run)
+        self.lingers = LONG_LINGER
         await self.run.store(Note(field, value, child=sent), progressed=True)
 
     async def result(self) -> Any:
@@ -274,8 +269,3 @@ class Signal(Waited):
             raise run.errors.note(TimeoutError(f"the {self._shown} has not come in time"))
         name, tools = self.field.partition("#")[0], run.tools
         return decoded_signal(self._shown, self._returns, partial(tools.unseal, name, value), tools.limits)
-
-
-def _for_a_call(run: DurableRun) -> float:
-    """Return the seconds for which a worker waits itself for the outcome of a call."""
-    return LONG_LINGER if run.tools.few_wait() and not run.lease.may_have_places else LINGER  # others may wait for its places

@@ -37,7 +37,7 @@ class DurableRuns:
         decisions: The rules.
         limits: Of values.
         protection: Encrypts, or None.
-        few_wait: Whether few handlers wait in this worker.
+        few_wait: Whether few handlers wait in this worker, and it goes on.
     """
 
     def __init__(
@@ -62,13 +62,18 @@ class DurableRuns:
         run.envelope = as_durable(run.envelope)
         command_id = run.envelope.command_id
         fields = await self._records.read(lease, command_id)
+
+        def may_linger() -> bool:
+            """Return whether nothing limits how long it runs, and nobody waits for what it holds."""
+            return run.policy.attempt_timeout is None and not lease.may_have_places and self._few_wait()
+
         tools = RunTools(
             self._records,
             self._children(command_id, lease.mailbox),
             self._limits,
             *self._cipher(run.envelope),
             threads,
-            self._few_wait,
+            may_linger,
         )
         run.durable = durable = DurableRun(tools, lease, command_id, run.started, fields, task)
         return durable

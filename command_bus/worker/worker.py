@@ -391,7 +391,7 @@ def _durable_runs(worker: Worker, session: Session, decisions: Decisions, side: 
         decisions,
         limits=reading_limits(worker.settings),
         protection=session.protection,
-        few_wait=lambda: side.slots.has_lendable,
+        few_wait=lambda: side.slots.has_lendable and not worker.state.is_leaving(),
     )
 
 

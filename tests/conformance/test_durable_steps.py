@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -137,6 +138,29 @@ async def test_a_called_command_whose_mailbox_takes_nothing_comes_once_it_is_rep
     await harness.client.zadd(harness.shard.due, {"d:child": 1})
     await harness.promote(worker)
     assert await harness.waiting(OTHER) == [b"child"]
+
+
+async def test_a_key_of_another_type_loses_no_command_beside_it(
+    harness: TransportHarness, worker: ManualWorker, records: RedisSideRecords
+) -> None:
+    """The request fails until the key is repaired. What others have stored with it is not stored again, so their commands are sent at once."""
+    leases = []
+    for name in "abc":
+        await harness.put(f"box:{name}", f"of-{name}")
+        leases.append((await worker.start())[0])
+    broken = harness.shard.side("of-b")
+    await harness.client.set(broken, "not a hash")
+    calls = [
+        Note("c:call#1", b"8 bytes." + f"f{name}|box:x{name}".encode(), child=FollowUp(f"box:x{name}", f"f{name}", name.encode()))
+        for name in "abc"
+    ]
+    answers = [records.store(lease, f"of-{name}", [call], progressed=True) for lease, name, call in zip(leases, "abc", calls, strict=True)]
+    while not (await harness.waiting("box:xa") and await harness.waiting("box:xc")):
+        await asyncio.sleep(0.01)
+    assert await harness.waiting("box:xb") == []
+    await harness.client.delete(broken)
+    assert [await each for each in answers] == [[calls[0].value], [None], [calls[2].value]]
+    assert [await harness.waiting(f"box:x{name}") for name in "abc"] == [[b"a"], [b"b"], [b"c"]]
 
 
 async def test_progress_counts_attempts_anew(harness: TransportHarness, worker: ManualWorker, records: RedisSideRecords) -> None:

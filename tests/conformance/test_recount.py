@@ -157,6 +157,20 @@ async def test_workers_set_wrong_counters_right(
     assert "depth was 99, and 8 were counted; of 1 entities the delayed commands" in caplog.text
 
 
+async def test_an_idle_shard_is_counted_at_once(harness: TransportHarness) -> None:
+    """Who waits for an idle bus, as before a deploy, would wait for an hour."""
+    counters = upkeep(harness)
+    await harness.client.hset(harness.shard.stats, "depth", "13")  # type: ignore[misc]
+    await harness.put("box:a", "c1")
+    await counters.turn()
+    assert (await harness.counters())["depth"] == 14, "an entity has work: the depth is not looked at"
+    worker = harness.worker()
+    lease, _ = await worker.start()
+    await worker.do(lease, done("c1"))
+    await counters.turn()
+    assert (await harness.counters())["depth"] == 0
+
+
 async def test_workers_leave_a_large_shard_to_a_quieter_time(harness: TransportHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counter_check, "_EVERY", 0.0)
     monkeypatch.setattr(counter_check, "_MOST", 2)

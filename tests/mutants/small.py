@@ -101,6 +101,13 @@ SMALL = (
         _RECOUNT,
     ),
     Mutant(
+        "the depth of an idle shard stays wrong for an hour",
+        "transport/redis/worker/counter_check.py",
+        "and await self._is_too_deep()",
+        "and False",
+        f"{_RECOUNT}::test_an_idle_shard_is_counted_at_once",
+    ),
+    Mutant(
         "a mailbox that was not seen is not counted",
         f"{_LUA}/recount.lua",
         "  if not box then return nil, 'changed' end\n",

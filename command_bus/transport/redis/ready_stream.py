@@ -32,12 +32,14 @@ class RepairedPage(NamedTuple):
         repaired: How many mailboxes got an activation.
         part: Which part of all mailboxes with work the page was.
         limited: Those that wait for a limit.
+        idle: Whether no mailbox has work.
     """
 
     cursor: int
     repaired: int
     part: float
     limited: list[str]
+    idle: bool
 
 
 def mailbox_of(fields: dict[bytes, bytes]) -> str:
@@ -122,7 +124,7 @@ async def repair_page(connections: Connections, keys: ShardKeys, cursor: int) ->
     names += (keys.mailboxes.encode() + name for name in asked)
     repaired = int(await connections.run(REACTIVATE, names, [GROUP, *asked])) if asked else 0
     limited = [name.decode(errors="replace") for name, record in states.items() if record[:2] == _LIMITED]
-    return RepairedPage(int(following), repaired, len(states) / count if count else 1.0, limited)
+    return RepairedPage(int(following), repaired, len(states) / count if count else 1.0, limited, not count)
 
 
 async def _create_group(client: Redis, keys: ShardKeys) -> bool:

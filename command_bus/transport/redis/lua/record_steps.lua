@@ -21,11 +21,12 @@
 -- ARGV[2]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
 -- ARGV[3]   boxes     how many mailboxes commands are sent to
 -- ARGV[4]   items     how many
--- ARGV[5…]  the mailbox of each item; then for each item: '|activation|fence|message|' of its start; the message; '1' if the count of its attempts
---           begins again, 'd' if its record lives for a day, else '0'; a letter for each field, the names of the fields, and their values; then for each
---           command: the number of its mailbox, or its text if it is for another shard (see shared/deliver.lua); its flow and delay in ms with a bar
---           between them (empty: the normal class, at once); its id, envelope and mark. The letters: f a value; c a value that goes with the next
---           command; p a value that takes the place of the last; t a time, the value is ms from now; l an entry of the log, its name is 'fence|number'
+-- ARGV[5…]  the mailbox of each item; for each item '|activation|fence|message|' of its start, the message, '1' if the count of its attempts
+--           begins again, 'd' if its record lives for a day, else '0', a letter for each field, the names of the fields, and their values; for
+--           each command the number of its mailbox, or its text if it is for another shard (see shared/deliver.lua), its flow and delay in ms
+--           with a bar between them (empty: the normal class, at once), its id, envelope and mark. The letters: f a value; c a value that goes
+--           with the next command; p a value that takes the place of the last; t a time, the value is ms from now; l an entry of the log, its
+--           name is 'fence|number'
 --
 -- returns for each item nil if its lease is lost: nothing was changed; else for each field false if it is stored now, the ms of a time, or what
 --         was there already: that stays, and no command is sent for it
@@ -42,6 +43,12 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local boxes, items = tonumber(ARGV[3]), tonumber(ARGV[4])
 local first_side = FIRST_BOX + boxes
 local arg, command, sent = 4 + items, 0, {}  -- `sent` has the numbers of the commands that are sent
+local held, publish, queue_up = {}, nil, nil
+if call('EXISTS', KEYS[4], KEYS[9], KEYS[11]) > 0 then
+  publish = call('EXISTS', KEYS[9]) == 1 and publisher(KEYS[9], KEYS[10])
+  queue_up = call('EXISTS', KEYS[11]) == 1 and open_line(ready, active, KEYS[11], KEYS[12], KEYS[13])
+  for box = 1, boxes do held[box] = holds_of(KEYS[4], sub(KEYS[FIRST_BOX + box], ARGV[2] + 1)) end
+end
 
 -- Begin the count of a command's attempts again: the record's attempt is the fifth field.
 local function count_again(name, record)
@@ -60,7 +67,8 @@ local function append(side, field, value)
 end
 
 -- Return what a held command's side record has of the fields m, gq and cancel and of those whose names ARGV has, false where there is nothing;
--- what is to be written with them, and how many values that has so far. A record of another command with this id is deleted; what was brought before the first start stays.
+-- what is to be written with them, and how many values that has so far. A record of another command with this id is deleted; what was brought
+-- before the first start stays.
 local function read_side(side, message, from, to)
   local found = call('HMGET', side, 'm', 'gq', 'cancel', unpack(ARGV, from, to))
   if found[1] == message then return found, {side, nil, nil}, 1 end
@@ -73,12 +81,12 @@ local function read_side(side, message, from, to)
   return found, {side, 'm', message, nil, nil}, 3
 end
 
--- Store the fields of a held command, whose names and values stand in ARGV behind `names` and `values`; return the answer.
-local function store(side, message, manner, kinds, names, values)
-  local there, written, last = read_side(side, message, names + 1, values)
+-- Store the fields of a held command, whose names and values stand in ARGV behind `before` and `values`; return the answer.
+local function store(side, message, manner, kinds, before, values)
+  local there, written, last = read_side(side, message, before + 1, values)
   local found = {false}  -- and `written` with room for a field: growing a table costs
   for i = 1, #kinds do
-    local kind, name, value = sub(kinds, i, i), ARGV[names + i], ARGV[values + i]
+    local kind, name, value = sub(kinds, i, i), ARGV[before + i], ARGV[values + i]
     local known = kind ~= 'p' and kind ~= 'l' and there[i + 3]
     if kind == 't' then value = format('%.0f', now + value) end
     found[i] = known or (kind == 't' and value) or false
@@ -102,18 +110,20 @@ local function store(side, message, manner, kinds, names, values)
   return found
 end
 
--- Store the fields of the items whose commands run under the leases that they name.
-local answers = {}
+-- Store the fields of the items whose commands run under the leases that they name. A side record of another type fails the request, but what
+-- others have stored by then is not stored again, so their commands are sent.
+local answers, fault = {}, nil
 for item, record in ipairs(call('HMGET', active, unpack(ARGV, 5, arg))) do
   local ours, message, manner, kinds = ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3], ARGV[arg + 4]
-  local names, values, state = arg + 4, arg + 4 + #kinds, record and byte(record)
+  local before, values, state = arg + 4, arg + 4 + #kinds, record and byte(record)
+  local first, done, found = command, true, nil
   if (state == HELD or state == HELD_AND_CHANGED or state == LONE_HELD) and find(record, ours, 2, true) == 2 then
-    answers[item] = store(KEYS[first_side + item], message, manner, kinds, names, values)
-    if manner == '1' then count_again(ARGV[4 + item], record) end
-  else
-    answers[item] = false
-    command = command + select(2, string.gsub(kinds, 'c', ''))
+    done, found = pcall(store, KEYS[first_side + item], message, manner, kinds, before, values)
+    if not done then fault, found = found, nil end
+    if done and manner == '1' then count_again(ARGV[4 + item], record) end
   end
+  if not found then command = first + select(2, string.gsub(kinds, 'c', '')) end
+  answers[item] = found or false
   arg = values + #kinds
 end
 
@@ -127,28 +137,19 @@ end
 -- Send the commands whose calls are stored now: to their mailboxes, or on their way to another shard.
 local function send_all()
   local COMMAND = 5  -- arguments of each
-  local any, publish, uses_line = call('EXISTS', KEYS[4], KEYS[9], KEYS[11]) > 0, nil, false
-  if any then
-    if call('EXISTS', KEYS[9]) == 1 then publish = publisher(KEYS[9], KEYS[10]) end
-    uses_line = call('EXISTS', KEYS[11]) == 1
-  end
-  local names, many, held = {}, {}, {}
-  for box = 1, boxes do
-    names[box] = sub(KEYS[FIRST_BOX + box], ARGV[2] + 1)
-    held[box] = any and holds_of(KEYS[4], names[box]) or nil
-  end
+  local names, many = {}, {}
   for _, number in ipairs(sent) do
     local at = arg + COMMAND * (number - 1)
     local box, flow, delay = tonumber(ARGV[at + 1]), way_of(ARGV[at + 2])
     if box and delay == 0 then many[box] = (many[box] or 0) + 1 end
-    if box and flow ~= '1' and not uses_line then  -- the first class or tenant: a line is in use
+    if box and flow ~= '1' and not queue_up then  -- the first class or tenant: a line is in use
       call('HSET', KEYS[11], 'c0', '0')
-      uses_line = true
+      queue_up = open_line(ready, active, KEYS[11], KEYS[12], KEYS[13])
     end
   end
+  for box = 1, boxes do names[box] = sub(KEYS[FIRST_BOX + box], ARGV[2] + 1) end
   local records = boxes > 0 and call('HMGET', active, unpack(names)) or {}
-  local queue_up = uses_line and open_line(ready, active, KEYS[11], KEYS[12], KEYS[13]) or nil
-  local put, _, finish = mailbox_writer(ready, active, lone, FIRST_BOX, names, records, held, many, queue_up)
+  local put, _, finish = mailbox_writer(ready, active, lone, FIRST_BOX, names, records, held, many, queue_up or nil)
 
   for _, number in ipairs(sent) do
     local at, other = arg + COMMAND * (number - 1), KEYS[first_side + items + number]
@@ -170,4 +171,5 @@ local function send_all()
 end
 
 if #sent > 0 then send_all() end
+if fault then return redis.error_reply(type(fault) == 'table' and fault.err or tostring(fault)) end
 return answers

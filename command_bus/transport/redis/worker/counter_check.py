@@ -1,4 +1,5 @@
-"""`CounterCheck`: compares the counters of a shard with what is there, about once an hour, and sets wrong ones right.
+"""`CounterCheck`: compares the counters of a shard with what is there, and sets wrong ones right: about once an hour, and where a shard without work
+has a depth, since who waits for an idle bus would wait in vain.
 
 A shard is counted in one step, so it is exact; one with more than that takes is left to `command-bus recount` in a quieter time.
 """
@@ -35,27 +36,37 @@ class CounterCheck:
 
     def __init__(self, connections: Connections, keys: KeySpace, shard: ShardKeys) -> None:
         self._recounts = RedisRecounts(connections, keys, patience=_PATIENCE)
+        self._connections = connections.at(shard.prefix)
         self._shard = shard
         self._at: float | None = None
 
-    async def turn(self, now: float, workers: int) -> None:
-        """Count if it is time.
+    async def turn(self, now: float, workers: int, *, is_idle: bool = False) -> None:
+        """Count if it is time, or if the depth can be seen to be wrong.
 
         Args:
             now: By the monotonic clock.
             workers: How many share the work.
+            is_idle: Whether no entity has work.
         """
         if self._at is None:  # workers that start together count at different times
             self._at = now + _EVERY * workers * JITTER.random()
-        if now < self._at:
-            return
-        self._at = now + _EVERY * workers * JITTER.uniform(0.8, 1.2)
         try:
+            if now < self._at and not (is_idle and self._at < float("inf") and await self._is_too_deep()):
+                return
+            self._at = now + _EVERY * workers * JITTER.uniform(0.8, 1.2)
             await self._count()
         except CommandBusError as error:
             if is_not_permitted(error):
                 self._at = float("inf")
             _log.info("%s: the counters were not compared: %s", self._shard.prefix, error)
+
+    async def _is_too_deep(self) -> bool:
+        """Return whether the depth is more than what is delayed. Of an idle shard it is that, or a little more while follow-ups are relayed."""
+        shard = self._shard
+        depth = await self._connections.ask(lambda client: client.hget(shard.stats, "depth"))
+        if not (depth or b"").isdigit() or int(depth) == 0:
+            return False
+        return int(depth) > await self._connections.ask(lambda client: client.hlen(shard.delayed))
 
     async def _count(self) -> None:
         """Compare, and correct what is wrong; what is right is not written, so that nothing brings the keys of a deleted namespace back."""

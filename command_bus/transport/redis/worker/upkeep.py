@@ -92,18 +92,18 @@ class Upkeep:
         if now >= self._prune_at:
             pause = _BETWEEN_PAGES if await self._pruning.page() else _LONGEST_PAUSE
             self._prune_at = now + pause * JITTER.uniform(0.8, 1.2)
-        if self._counters is not None:
-            await self._counters.turn(now, self._workers)
         part = min(await self._repair(), await self._sweep())
         pause = min(self._longest, max(_SHORTEST_PAUSE, _ROUND * self._workers * part)) * JITTER.uniform(0.8, 1.2)
         return max(_SHORTEST_PAUSE, min(pause, self._prune_at - mono()))
 
     async def _repair(self) -> float:
-        """Repair a page of mailboxes; return which part of all it was."""
+        """Repair a page of mailboxes, and now and then the counters; return which part of all mailboxes it was."""
         page = await repair_page(self._connections, self._keys, self._cursor)
         self._cursor, self._longest = page.cursor, _LONGEST_PAUSE
         if page.repaired:
             _log.warning("%s: %d mailboxes had lost their activation and got a new one", self._keys.ready, page.repaired)
+        if self._counters is not None:
+            await self._counters.turn(mono(), self._workers, is_idle=page.idle)
         if page.limited and self._limited is not None:
             self._longest = min(_LONGEST_PAUSE, _LIMITED_PAUSE * self._workers)
             with suppress(CommandBusError):  # of the first shard, which is asked: the next round finds them again

@@ -9,7 +9,7 @@
 -- t:<what>   ms at which a sleep or a time limit is over
 -- u:~<call>, u:<what>   what undoes a call, or is named by itself: a command that is sent if the handler fails for good
 -- o:<what>   what came of a child, a signal or a time limit; the first that is written stays; `!` of a child whose outcome had no room
--- b          how many bytes outcomes of children may still have, besides small ones; the worker that calls the first writes it
+-- b          how many bytes outcomes of children may still have, besides small ones; the worker that calls the second writes it
 -- g:<name>#<n>, gn:<name>, gi:<id>    the nth signal of a name, how many there were, and the ids of signals that were taken
 -- gq, gb     how many signals were taken, and their bytes
 -- k          what the command ends with once it is compensated: its handler does not run again
