@@ -66,7 +66,8 @@ class CounterCheck:
         depth = await self._connections.ask(lambda client: client.hget(shard.stats, "depth"))
         if not (depth or b"").isdigit() or int(depth) == 0:
             return False
-        return int(depth) > await self._connections.ask(lambda client: client.hlen(shard.delayed))
+        delayed: int = await self._connections.ask(lambda client: client.hlen(shard.delayed))
+        return int(depth) > delayed
 
     async def _count(self) -> None:
         """Compare, and correct what is wrong; what is right is not written, so that nothing brings the keys of a deleted namespace back."""
