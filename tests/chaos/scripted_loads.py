@@ -29,8 +29,10 @@ _SLACK = 1.0
 """Seconds that a crowded machine may take for what is done at once otherwise."""
 _FLOODED = 4.0
 """Seconds that a known command may wait while a thousand unknown ones are offered to all workers for the first time."""
-_HANG, _HANDED_BACK = 4.0, 1.5
-"""Seconds that a handler hangs in its thread, and after which what waits for one must have gone to another worker."""
+_HANG, _HANDED_BACK = 6.0, 2.5
+"""Seconds that a handler hangs in its thread, and after which what waits for one must have gone to a worker with a free one. By chance that is the
+third or fourth worker that it is offered to: on a quiet machine 1 of 100 commands takes 2.0 to 2.5 s.
+"""
 
 
 @dataclass(frozen=True, slots=True)
