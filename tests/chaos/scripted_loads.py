@@ -29,10 +29,12 @@ _SLACK = 1.0
 """Seconds that a crowded machine may take for what is done at once otherwise."""
 _FLOODED = 4.0
 """Seconds that a known command may wait while a thousand unknown ones are offered to all workers for the first time."""
-_HANG, _HANDED_BACK = 6.0, 2.5
+_HANG, _HANDED_BACK = 8.0, 2.5
 """Seconds that a handler hangs in its thread, and after which what waits for one must have gone to a worker with a free one. By chance that is the
 third or fourth worker that it is offered to: on a quiet machine 1 of 100 commands takes 2.0 to 2.5 s.
 """
+_IN_PLACES = 2.0
+"""Seconds more where lines have a limit: two places are left, and what waits for a thread has one of them, for a second each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ async def _hanging_threads(context: FaultContext, _seat: Seat) -> None:
     plan = context.plan
     hanging = plan.workers * plan.threads - 2
     names = _names(context, "hang", in_first_shard=True)
-    within = _HANDED_BACK + _SLACK
+    within = _HANDED_BACK + _SLACK + (_IN_PLACES if "limits" in plan.features else 0.0)
     await _ask(context, [Part(Steady(line=next(names), number=0, busy=_HANG), within) for _ in range(hanging)])
     await asyncio.sleep(0.2)
     for _ in range(2):
