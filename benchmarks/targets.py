@@ -154,11 +154,15 @@ _AHEAD: tuple[Target, ...] = (
     _all_of(_FIVES, _multiple(_FIVES, 10, "Restate", _of(f"restate, {_FIVES}")), beside=Peers(_FIVES, _FIVES)),
     _all_of(
         _DURABLE_CALL,
-        Condition("server ≤ two plain commands and a step", _of(_DURABLE_CALL, "server_us"), _and_a_step(_PLAIN_CALL), at_most=True),
+        Condition(
+            "server ≤ two plain commands and a step", _of(_DURABLE_CALL, "server_us"), _and_a_step(_PLAIN_CALL), at_most=True
+        ),
     ),
     _all_of(
         _CALLING,
-        Condition("server ≤ two plain commands and a step", _of(_CALLING, "server_us"), _and_a_step(_PLAIN_CALLING), at_most=True),
+        Condition(
+            "server ≤ two plain commands and a step", _of(_CALLING, "server_us"), _and_a_step(_PLAIN_CALLING), at_most=True
+        ),
     ),
     _all_of(_WAITS, _bytes(_WAITS, 1000)),
     _all_of(

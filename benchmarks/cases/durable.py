@@ -112,11 +112,19 @@ ALL = [
     Case("durable, a step, every command its own entity", "durable", partial(stepped, entities=0)),
     Case("durable, no step, 1,000 entities", "durable", partial(drained, kind="steps0", entities=1000)),
     Case("durable, a durable call, 1,000 entities", "durable", partial(drained, kind="calling", entities=1000)),
-    Case("durable, beside it a plain call of another entity, 1,000 entities", "durable", partial(drained, kind="asking", entities=1000)),
+    Case(
+        "durable, beside it a plain call of another entity, 1,000 entities",
+        "durable",
+        partial(drained, kind="asking", entities=1000),
+    ),
     Case("durable, no step, 50 in flight", "durable", partial(called, kind="steps0", full=5_000, flight=50)),
     Case("durable, five steps, 1 in flight", "durable", partial(called, kind="steps5", full=1_000, flight=1)),
     Case("durable, five steps, 50 in flight", "durable", partial(called, kind="steps5", full=5_000, flight=50)),
     Case("durable, call that calls, 50 in flight", "durable", partial(called, kind="calling", full=5_000, flight=50)),
-    Case("durable, beside it a plain call that calls, 50 in flight", "durable", partial(called, kind="asking", full=5_000, flight=50)),
+    Case(
+        "durable, beside it a plain call that calls, 50 in flight",
+        "durable",
+        partial(called, kind="asking", full=5_000, flight=50),
+    ),
     Case("durable, commands that wait", "durable", waiting, most=1),
 ]

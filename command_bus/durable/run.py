@@ -17,7 +17,7 @@ from command_bus.errors import BadStep, CommandCancelled
 from command_bus.messages.context import while_lent
 from command_bus.messages.durable import Durable, Suspended
 from command_bus.messages.outgoing import OutgoingMessage
-from command_bus.transport.durable import SMALL_OUTCOME, CalledCommand, Note
+from command_bus.transport.durable import CalledCommand, Note
 from command_bus.transport.sender_interfaces import Reply
 from command_bus.transport.steps import WORKER_LOST, GiveBack, Lease, Started, Suspend
 
@@ -159,12 +159,6 @@ class DurableRun:
     def most_bytes(self) -> int:
         """Most bytes of its side record, and of the outcomes of calls in it."""
         return PAYLOADS * self.tools.limits.max_bytes
-
-    @property
-    def room(self) -> int:
-        """Bytes that outcomes of calls may still have in its side record, besides small ones."""
-        outcomes = (len(value) for name, value in self.fields.items() if name.startswith("o:"))
-        return max(0, self.most_bytes - sum(size for size in outcomes if size > SMALL_OUTCOME))
 
     async def _lost(self) -> None:
         """End the handler: another worker has its lease.

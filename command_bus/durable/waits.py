@@ -106,7 +106,7 @@ class Call(Waited):
         value = child.digest + f"{sent.command_id}|{sent.mailbox}".encode()
         notes = [Note(f"c:{call}", value, child=sent)]
         if run.has_called and ROOM not in run.fields:  # the outcome of a single call always has room
-            notes.append(Note(ROOM, str(run.room).encode()))
+            notes.append(Note(ROOM, str(_room(run)).encode()))
         run.has_called = True
         if self._undo is not None:
             notes.append(await run.undoing(self._undo, undo_field(call), self._undo_place, call))
@@ -269,3 +269,9 @@ class Signal(Waited):
             raise run.errors.note(TimeoutError(f"the {self._shown} has not come in time"))
         name, tools = self.field.partition("#")[0], run.tools
         return decoded_signal(self._shown, self._returns, partial(tools.unseal, name, value), tools.limits)
+
+
+def _room(run: DurableRun) -> int:
+    """Return how many bytes outcomes of calls may still have in a side record, besides small ones."""
+    outcomes = (len(value) for name, value in run.fields.items() if name.startswith("o:"))
+    return max(0, run.most_bytes - sum(size for size in outcomes if size > SMALL_OUTCOME))

@@ -85,11 +85,6 @@ class Slots:
         """Whether no more may be lent."""
         return self.lent >= self._max_lent
 
-    @property
-    def has_lendable(self) -> bool:
-        """Whether a tenth of those that may be lent are not."""
-        return 10 * self.lent < 9 * self._max_lent
-
     def pause(self) -> None:
         """Let no reader read until `resume`."""
         self.paused = True

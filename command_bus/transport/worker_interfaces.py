@@ -59,11 +59,6 @@ class WorkerSlots(Protocol):
         """Whether no more may be lent."""
         ...
 
-    @property
-    def has_lendable(self) -> bool:
-        """Whether a tenth of those that may be lent are not."""
-        ...
-
     def lend(self, *, beyond: bool = False) -> bool:
         """Lend the slot of a handler that waits; return False if no more may be lent. `beyond` lends it all the same."""
         ...

@@ -56,6 +56,8 @@ from command_bus.worker.worker_bus import WorkerBus
 __all__ = ["StopReport", "Worker"]
 
 _log = logging.getLogger("command_bus.worker")
+_FEW = 0.9
+"""The part of the slots that may be lent below which few handlers wait."""
 _LAST_WORDS = 5.0
 _NAMED = 10
 
@@ -385,13 +387,16 @@ def _named(mailboxes: Iterable[str]) -> str:
 
 
 def _durable_runs(worker: Worker, session: Session, decisions: Decisions, side: WorkerSide) -> DurableRuns:
+    def few_wait() -> bool:
+        return side.slots.lent < _FEW * worker.settings.max_waiting and not worker.state.is_leaving()
+
     return DurableRuns(
         side.side_records,
         worker.bus.sender.children,
         decisions,
         limits=reading_limits(worker.settings),
         protection=session.protection,
-        few_wait=lambda: side.slots.has_lendable and not worker.state.is_leaving(),
+        few_wait=few_wait,
     )
 
 

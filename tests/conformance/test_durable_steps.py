@@ -154,7 +154,10 @@ async def test_a_key_of_another_type_loses_no_command_beside_it(
         Note("c:call#1", b"8 bytes." + f"f{name}|box:x{name}".encode(), child=FollowUp(f"box:x{name}", f"f{name}", name.encode()))
         for name in "abc"
     ]
-    answers = [records.store(lease, f"of-{name}", [call], progressed=True) for lease, name, call in zip(leases, "abc", calls, strict=True)]
+    answers = [
+        records.store(lease, f"of-{name}", [call], progressed=True)
+        for lease, name, call in zip(leases, "abc", calls, strict=True)
+    ]
     while not (await harness.waiting("box:xa") and await harness.waiting("box:xc")):
         await asyncio.sleep(0.01)
     assert await harness.waiting("box:xb") == []

@@ -109,15 +109,15 @@ DURABLE = (
     Mutant(
         "a paused worker waits itself",
         "worker/worker.py",
-        "side.slots.has_lendable and not worker.state.is_leaving()",
-        "side.slots.has_lendable",
+        "_FEW * worker.settings.max_waiting and not worker.state.is_leaving()",
+        "_FEW * worker.settings.max_waiting",
         f"{_LINGERING}::test_a_worker_that_leaves_does_not_wait_itself",
     ),
     Mutant(
         "all durable commands are suspended soon",
-        "transport/slots.py",
-        "return 10 * self.lent < 9 * self._max_lent",
-        "return 10 * self.lent > 9 * self._max_lent",
+        "worker/worker.py",
+        "side.slots.lent < _FEW *",
+        "side.slots.lent > _FEW *",
         f"{_LINGERING}::test_a_call_that_ends_soon_costs_no_second_start",
     ),
     Mutant(

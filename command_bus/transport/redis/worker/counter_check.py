@@ -1,6 +1,6 @@
-"""`CounterCheck`: compares the counters of a shard with what is there, and sets wrong ones right: about once an hour, and where a shard without work
-has a depth, since who waits for an idle bus would wait in vain.
+"""`CounterCheck`: compares the counters of a shard with what is there, and sets wrong ones right.
 
+It does about once an hour, and where a shard without work has a depth: who waits for an idle bus would wait in vain.
 A shard is counted in one step, so it is exact; one with more than that takes is left to `command-bus recount` in a quieter time.
 """
 

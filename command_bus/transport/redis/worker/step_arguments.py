@@ -126,21 +126,26 @@ def _leave(
         names.append(keys.side(left.command_id))
         args.append("k" if left.side == "kept" else "")
         flags += "x"
-    follow_ups: list[FollowUp | ChildOutcome] = [*left.follow_ups]
-    if (told := left.waiting) is not None:
-        sent.append(told)
-        if space.shards[space.shard_of(told.mailbox)] is keys:
-            names += (keys.mailbox(told.mailbox), keys.side(told.command_id))
-            args += (told.call, told.child, told.reply)
-            flags += "r"
-        else:
-            follow_ups.append(told)
+    if left.follow_ups or left.waiting is not None:
+        flags += _send(space, keys, left, names, args)
+        sent += left.follow_ups if left.waiting is None else (*left.follow_ups, left.waiting)
+    return flags
+
+
+def _send(space: KeySpace, keys: ShardKeys, left: Settlement, names: list[str], args: list[Any]) -> str:
+    """Append what a settled command sends: follow-ups, and its outcome for the command that called it; return the letters for it."""
+    flags, follow_ups, told = "", list[FollowUp | ChildOutcome](left.follow_ups), left.waiting
+    if told is not None and space.shards[space.shard_of(told.mailbox)] is keys:
+        names += (keys.mailbox(told.mailbox), keys.side(told.command_id))
+        args += (told.call, told.child, told.reply)
+        flags = "r"
+    elif told is not None:
+        follow_ups.append(told)
     if follow_ups:
         names += (keys.delayed, keys.delayed_counts)
         args.append(len(follow_ups))
         for each in follow_ups:
             encode_follow_up(space, keys, each, names, args)
-        sent += left.follow_ups
         flags += "f"
     return flags
 
