@@ -29,7 +29,7 @@ PAYLOADS = 16
 """Most bytes of a side record, in payloads of the largest size."""
 LINGER, LONG_LINGER = 0.05, 1.0
 """Most seconds for which a worker waits itself before it suspends a command: the longer time for the outcomes of calls, which come to it by
-themselves, and if that is in nobody's way. To be suspended costs a second start, and behind a backlog most calls end within a second.
+themselves, and if that is in the way of no other. To be suspended costs a second start, and behind a backlog most calls end within a second.
 """
 _LAST_WORDS = 1.0
 """Seconds that `finally` blocks have once a run is over."""

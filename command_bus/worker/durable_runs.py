@@ -64,7 +64,7 @@ class DurableRuns:
         fields = await self._records.read(lease, command_id)
 
         def may_linger() -> bool:
-            """Return whether nothing limits how long it runs, and nobody waits for what it holds."""
+            """Return whether nothing limits how long it runs, and no other waits for what it holds."""
             return run.policy.attempt_timeout is None and not lease.may_have_places and self._few_wait()
 
         tools = RunTools(

@@ -32,7 +32,7 @@ DURABLE = (
     Mutant(
         "progress does not count attempts anew",
         f"{_LUA}/record_steps.lua",
-        "    if manner == '1' then count_again(ARGV[4 + item], record) end\n",
+        "    if done and manner == '1' then count_again(ARGV[4 + item], record) end\n",
         "",
         f"{_STEPS}::test_progress_counts_attempts_anew",
     ),

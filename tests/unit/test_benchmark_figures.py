@@ -144,6 +144,8 @@ def test_the_command_line_chooses_what_the_targets_compare() -> None:
         "call, 1 in flight",
         "call, 50 in flight",
         "durable, a durable call, 1,000 entities",
+        "durable, beside it a plain call of another entity, 1,000 entities",
+        "durable, beside it a plain call that calls, 50 in flight",
         "durable, call that calls, 50 in flight",
         "gateway, call, 1 in flight",
     }

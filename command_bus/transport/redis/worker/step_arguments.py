@@ -80,7 +80,7 @@ def _encode_pause(
             args += ("gl", lease.activation, lease.holder, lease.attempt_id, int(counts))
         case Suspend(command_id, awaited, wanted, until_ms, knows_wish):
             keys = space.shards[lease.shard]
-            names.append(keys.side(command_id))
+            names += (keys.side(command_id), keys.suspended)
             until = "" if until_ms is None else until_ms
             args += (
                 "ulx",
@@ -136,7 +136,7 @@ def _send(space: KeySpace, keys: ShardKeys, left: Settlement, names: list[str], 
     """Append what a settled command sends: follow-ups, and its outcome for the command that called it; return the letters for it."""
     flags, follow_ups, told = "", list[FollowUp | ChildOutcome](left.follow_ups), left.waiting
     if told is not None and space.shards[space.shard_of(told.mailbox)] is keys:
-        names += (keys.mailbox(told.mailbox), keys.side(told.command_id))
+        names += (keys.mailbox(told.mailbox), keys.side(told.command_id), keys.suspended)
         args += (told.call, told.child, told.reply)
         flags = "r"
     elif told is not None:

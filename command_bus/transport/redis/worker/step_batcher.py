@@ -145,7 +145,7 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
         self._space = space
         self._keys = keys
         self._head_keys = [keys.ready, keys.active, keys.fence, keys.stats, keys.due, keys.paused, keys.parked, keys.dead]
-        self._head_keys += [keys.watched, keys.events, keys.lone, keys.rules, keys.suspended]
+        self._head_keys += [keys.watched, keys.events, keys.lone, keys.rules]
         self._head_args: list[Any] = [GROUP, worker, reply_ttl_ms]
         self._answers = PageSize(MAX_STEPS)
         self._ahead = PageSize(MAX_AHEAD, wanted=AHEAD_BYTES)

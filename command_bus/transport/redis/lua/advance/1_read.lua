@@ -14,17 +14,17 @@
 -- KEYS[10]  events    stream of what happened to commands of watched types
 -- KEYS[11]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
 -- KEYS[12]  rules     hash: what limits apply (see shared/limits.lua)
--- KEYS[13]  suspended hash: mailbox name -> the command that waits (see shared/arrive.lua)
--- KEYS[14…] the hash `limits` and the sorted set `places` if the prefix is below zero: the worker knows of limits, and this is the first shard;
+-- KEYS[13…] the hash `limits` and the sorted set `places` if the prefix is below zero: the worker knows of limits, and this is the first shard;
 --           then the mailbox of each step; then, in the order of the steps, the keys that their operations name: m and e a mark, i an inbox,
 --           o the record and the stream of outcomes of a dispatch or of the history, u the hash of unique keys (see shared/unique.lua), x a side record (see
---           shared/arrive.lua), r the mailbox and the side record of the command that called this one, f the hashes `delayed` and `later` and for
---           each follow-up its mailbox and its mark, if it has one, or twice the stream of those for another shard;
+--           shared/arrive.lua), r the mailbox and the side record of the command that called this one and the hash `suspended`, f the hashes
+--           `delayed` and `later` and for each follow-up its mailbox and its mark, if it has one, or twice the stream of those for another shard;
+--           and by its verb u: the hash `suspended` (see there);
 --           then flows, turns and line, if the worker knows that the line is in use (see shared/line.lua)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     consumer name of the worker that asks
 -- ARGV[3]   reply ttl in ms, of an inbox
--- ARGV[4]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name; below zero: see KEYS[14]
+-- ARGV[4]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name; below zero: see KEYS[13]
 -- ARGV[5]   steps     how many
 -- ARGV[6]   ahead     how many commands of a mailbox are read at a time: the one that is started, and those behind it
 -- ARGV[7…]  for each step: operation, activation, holder, running ('fence|message', or empty if none of its commands was started; then
@@ -76,7 +76,7 @@ pass_memory_limit(ready, group)
 -- 1. Read the steps from KEYS and ARGV.
 
 local operations, verbs, activations, holders, runs, messages, nexts, names, lefts, grants = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
-local before = byte(ARGV[4]) == BELOW_ZERO and 15 or 13  -- keys before those of the mailboxes
+local before = byte(ARGV[4]) == BELOW_ZERO and 14 or 12  -- keys before those of the mailboxes
 local key, arg = before + steps, 6
 
 -- Return what a step leaves: its marks, reply and outcome by name, and the arguments of its verb by number.
@@ -107,8 +107,8 @@ local function read_left(operation, verb)
     elseif what == 'x' then
       left.side, left.keeps = KEYS[key], ARGV[arg] == 'k'
     elseif what == 'r' then
-      key, arg = key + 1, arg + 2
-      left.caller = {KEYS[key - 1], KEYS[key], ARGV[arg - 2], ARGV[arg - 1], ARGV[arg]}
+      key, arg = key + 2, arg + 2
+      left.caller = {KEYS[key - 2], KEYS[key - 1], KEYS[key], ARGV[arg - 2], ARGV[arg - 1], ARGV[arg]}
     else
       left.record, left.outcomes, left.outcome = KEYS[key], KEYS[key + 1], ARGV[arg]
       key = key + 1
@@ -121,6 +121,8 @@ local function read_left(operation, verb)
     left[1] = ARGV[arg + 1]
     arg = arg + 1
   elseif verb == 'u' then
+    key = key + 1
+    left.suspended = KEYS[key]
     for i = 1, 5 + ARGV[arg + 4] do left[i] = ARGV[arg + i] end
     arg = arg + #left
   end

@@ -9,8 +9,8 @@ local limits, is_home, micros = nil, nil, time[1] * 1000000 + time[2]
 if any_paused then
   if call('EXISTS', KEYS[9]) == 1 then publish, is_watched = publisher(KEYS[9], KEYS[10]) end
   if call('EXISTS', KEYS[12]) == 1 then
-    is_home = before == 15
-    limits = open_limits(KEYS[12], is_home and KEYS[14], is_home and KEYS[15], micros, is_home, KEYS[key + 1])
+    is_home = before == 14
+    limits = open_limits(KEYS[12], is_home and KEYS[13], is_home and KEYS[14], micros, is_home, KEYS[key + 1])
     if is_home then limits.read_passes(names) end
   end
   any_paused = call('EXISTS', paused) == 1

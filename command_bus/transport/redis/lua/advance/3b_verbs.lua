@@ -145,7 +145,7 @@ local function make_other_verbs()
     if at then wake_at(name, at) else call('ZREM', due, 'r:' .. name) end
     released[#released + 1] = activation
     become(name, (alone[name] and 'U|||' or 'u|||') .. message .. '|0|' .. first .. '|' .. parts)
-    call('HSET', KEYS[13], name, now_text .. '|' .. left[5])
+    call('HSET', left.suspended, name, now_text .. '|' .. left[5])
     counts.suspended = (counts.suspended or 0) + 1
     return 'wait'
   end

@@ -25,9 +25,10 @@ local function send_all(keys)
 end
 
 if #sending > 0 or #returning > 0 then
-  local keys = {ready = ready, active = active, lone = lone, paused = any_paused and paused or nil, due = due, suspended = KEYS[13], now = now}
+  local keys = {ready = ready, active = active, lone = lone, paused = any_paused and paused or nil, due = due, now = now}
   for _, each in ipairs(returning) do
-    local box, side, called, child, outcome = unpack(each)
+    local box, side, suspended, called, child, outcome = unpack(each)
+    keys.suspended = suspended
     arrive_outcome(keys, side, called, child, outcome, sub(box, prefix + 1), box)
   end
   if #sending > 0 then send_all(keys) end
