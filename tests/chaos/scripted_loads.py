@@ -31,7 +31,7 @@ _FLOODED = 4.0
 """Seconds that a known command may wait while a thousand unknown ones are offered to all workers for the first time."""
 _HANG, _HANDED_BACK = 8.0, 2.5
 """Seconds that a handler hangs in its thread, and after which what waits for one must have gone to a worker with a free one. By chance that is the
-third or fourth worker that it is offered to: on a quiet machine 1 of 100 commands takes 2.0 to 2.5 s.
+third or fourth worker that it is offered to: on a quiet machine 2 of 58 commands took 2.0 s in one run, 2.5 s in another.
 """
 _IN_PLACES = 2.0
 """Seconds more where lines have a limit: two places are left, and what waits for a thread has one of them, for a second each time."""

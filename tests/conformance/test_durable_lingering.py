@@ -1,4 +1,4 @@
-"""Waits of a worker itself for the outcome of a durable call: a second where that is in nobody's way, else the command is suspended soon."""
+"""Waits of a worker itself for the outcome of a durable call: a second where no other needs what it holds, else the command is suspended soon."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ async def test_workers_set_wrong_counters_right(
 
 
 async def test_an_idle_shard_is_counted_at_once(harness: TransportHarness) -> None:
-    """Who waits for an idle bus, as before a deploy, would wait for an hour."""
+    """Without that, who waits for an idle bus, as before a deploy, would wait for an hour."""
     counters = upkeep(harness)
     await harness.client.hset(harness.shard.stats, "depth", "13")  # type: ignore[misc]
     await harness.put("box:a", "c1")
