@@ -55,7 +55,7 @@ class DurableRun:
         lease: Under which it runs.
         command_id: Of the command.
         started: Its start.
-        fields: Its side record.
+        fields: Its side record; None if this is the first run: then it is read when a signal is asked for, which may have come before.
         task: In which the handler runs.
     """
 
@@ -65,22 +65,21 @@ class DurableRun:
         lease: Lease,
         command_id: str,
         started: Started,
-        fields: Mapping[str, bytes],
+        fields: Mapping[str, bytes] | None,
         task: asyncio.Task[Any] | None,
     ) -> None:
         self.tools = tools
         self.lease = lease
         self.command_id = command_id
         self.names = Names()
-        is_own = fields.get(MESSAGE, started.message.encode()) == started.message.encode()
-        self.fields: dict[str, bytes] = dict(fields) if is_own else {}
+        self.fields: dict[str, bytes] = _own(fields or {}, started)
         self.is_resumed = MESSAGE in self.fields
         self.root: object = None
         self.suspension: Suspend | GiveBack | None = None  # how this run has ended before its handler
         self.ended_waiting = False  # whether the handler's task was cancelled while it waited
         self.progressed = False
         self.time_limits: list[int] = []
-        self.signals = Signals()
+        self.signals = Signals(self._read if fields is None else None)
         self.errors = StoredErrors()
         self.replies: list[Reply] = []
         self.undo_places = UndoPlaces(self.fields)
@@ -213,6 +212,9 @@ class DurableRun:
         """Note that something that this run may wait for is in its side record, or soon will be."""
         self._looks_soon = True
         self._wake()
+
+    async def _read(self) -> dict[str, bytes]:
+        return _own(await self.tools.records.read(self.lease, self.command_id), self._started)
 
     def _wake(self) -> None:
         for each in self._waiting:
@@ -374,6 +376,12 @@ class DurableRun:
         for reply in self.replies:
             reply.forget()
         self.replies.clear()
+
+
+def _own(fields: Mapping[str, bytes], started: Started) -> dict[str, bytes]:
+    """Return a side record, empty if it is that of an earlier command with this id."""
+    message = started.message.encode()
+    return dict(fields) if fields.get(MESSAGE, message) == message else {}
 
 
 def _lingers(pending: Sequence[Wait], may_linger: bool) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from command_bus.errors import BadStep
@@ -13,11 +15,24 @@ E = TypeVar("E", bound=BaseException)
 
 
 class Signals:
-    """The signals that a run has taken, by name."""
+    """The signals that a run has taken, by name.
 
-    def __init__(self) -> None:
+    Args:
+        read: Reads the side record, if that was not read when the run began; else None.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[Mapping[str, bytes]]] | None) -> None:
+        self._read = read
+        self._reading = asyncio.Lock()
         self._taken: defaultdict[str, int] = defaultdict(int)
         self.waiting: set[str] = set()
+
+    async def early(self) -> Mapping[str, bytes]:
+        """Return the fields that came before the first run, once; nothing if they are known."""
+        async with self._reading:
+            found = {} if self._read is None else await self._read()
+            self._read = None
+            return found
 
     def take(self, name: str) -> int:
         """Return the number of the next signal of a name.

@@ -246,6 +246,8 @@ class Signal(Waited):
             self.field = self._missed
             return
         self.field = signal_field(self._name, self.run.signals.take(self._name))
+        for field, value in (await self.run.signals.early()).items():
+            self.run.arrive(field, value)
         if self._timeout is not None:
             self.until_ms = await self.fixed_time(self._wait, self._timeout)
 

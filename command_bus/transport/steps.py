@@ -152,6 +152,7 @@ class Started:
         raw: The entry's fields as they are, where there are others than an envelope.
         confirmed: Whether the replicas that must know of the start do.
         snoozes: How often its handler has put it off, and when it was truly first started.
+        is_first: Whether it certainly was never started before, so that no run of it has stored anything.
     """
 
     fence: str
@@ -163,6 +164,7 @@ class Started:
     raw: Sequence[bytes] = ()
     confirmed: bool = True
     snoozes: Snoozes = NO_SNOOZES
+    is_first: bool = False
 
     @property
     def first_ms(self) -> int:

@@ -58,10 +58,10 @@ class DurableRuns:
         self._few_wait = few_wait
 
     async def begin(self, lease: Lease, run: Runnable, task: asyncio.Task[Any] | None, threads: Threads) -> DurableRun:
-        """Read what earlier runs of a command have stored."""
+        """Read what earlier runs of a command have stored, if there may be some."""
         run.envelope = as_durable(run.envelope)
         command_id = run.envelope.command_id
-        fields = await self._records.read(lease, command_id)
+        fields = None if run.started.is_first else await self._records.read(lease, command_id)
 
         def may_linger() -> bool:
             """Return whether nothing limits how long it runs, and no other waits for what it holds."""

@@ -374,7 +374,7 @@ async def test_a_signal_is_kept_until_it_is_asked_for(sandbox: Sandbox, shop: Sh
             assert await receipt.result(timeout=10) == 7
             with pytest.raises(UnknownCommand):
                 await bus.commands.signal(receipt.command_id, "packed", 8)
-    assert shop.count("run") == (1 if when == "before it starts" else 2)
+    assert shop.count("run") == (2 if when == "while it waits" else 1)
     assert await shop.side_records() == []
 
 

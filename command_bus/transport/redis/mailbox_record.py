@@ -15,7 +15,7 @@ from command_bus.transport.attempts import attempt_id
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.steps import NO_SNOOZES, Snoozes
 
-__all__ = ["PLACE", "MailboxRecord", "parse_record", "parse_started", "refuse_newer", "snoozes_of"]
+__all__ = ["PLACE", "MailboxRecord", "is_first_start", "parse_record", "parse_started", "refuse_newer", "snoozes_of"]
 
 _FIELDS = 7
 _STATES = frozenset({"", "r", "h", "H", "w", "s", "o", "O", "l", "q", "u", "U"})
@@ -120,6 +120,18 @@ def refuse_newer(answer: Any, mailbox: str) -> None:
 def parse_started(state: bytes) -> list[str]:
     """Return fence, message, attempt and first start of a command that was started, then the parts of its record."""
     return state.decode().split("|")
+
+
+def is_first_start(attempt: str, first: str, now: str, parts: Iterable[str]) -> bool:
+    """Return whether a command that was started just now certainly was never started before.
+
+    Args:
+        attempt: Which start it is.
+        first: The server's time of the first start.
+        now: That of this one.
+        parts: Of the record of this start. A command that was started before, within the same millisecond, left one that says so.
+    """
+    return first == now and attempt == "1" and not any(part.startswith("started=") for part in parts)
 
 
 def snoozes_of(parts: Iterable[str], message: str) -> Snoozes:

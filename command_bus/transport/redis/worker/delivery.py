@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from command_bus.transport.redis.mailbox_record import PLACE, parse_record, parse_started
+from command_bus.transport.redis.mailbox_record import PLACE, is_first_start, parse_record, parse_started
 from command_bus.transport.redis.ready_stream import mailbox_of
 from command_bus.transport.steps import Started
 
@@ -47,7 +47,8 @@ def parse_fetched(answer: list[Any], worker: str, first: int) -> list[Delivery]:
         worker: Name of the worker that fetched.
         first: Number of the lease of the first activation.
     """
-    now_ms = int(answer[0])
+    now = answer[0].decode()
+    now_ms = int(now)
     found: list[Delivery] = []
     for number, at in enumerate(range(1, len(answer), 4), first):
         activation, name, running, envelope = answer[at : at + 4]
@@ -55,7 +56,15 @@ def parse_fetched(answer: list[Any], worker: str, first: int) -> list[Delivery]:
         if running is not None:
             fence, message, attempt, first_ms, *parts = parse_started(running)
             delivery.holder, delivery.attempt_id = f"{worker}#f{number}", f"{fence}|{message}"
-            delivery.started = Started(fence, message, int(attempt), int(first_ms), now_ms, envelope)
+            delivery.started = Started(
+                fence,
+                message,
+                int(attempt),
+                int(first_ms),
+                now_ms,
+                envelope,
+                is_first=is_first_start(attempt, first_ms, now, parts),
+            )
             delivery.has_place = PLACE in parts
         found.append(delivery)
     return found

@@ -54,8 +54,8 @@ class ReadersLoop(Protocol):
         """Most activations that a single read may fetch."""
         ...
 
-    async def turn(self, shard: int, wanted: int) -> Ask:
-        """Wait until a reader may read, and for how many."""
+    async def turn(self, shard: int, wanted: int, *, waits: bool) -> Ask:
+        """Wait until a reader may read, and for how many; `waits` is whether the read could wait for work."""
         ...
 
     def arrived(self, shard: int, ask: Ask, deliveries: list[Delivery], read_at: float | None) -> list[str]:
@@ -136,10 +136,11 @@ class Reader:
     async def _read_for_ever(self) -> None:
         while not self._stopping:
             self._full = True
-            ask = await self._loop.turn(self._shard, self._count)
+            fetches = self._is_busy and not self._connections.confirms  # a start that replicas confirm is one of advance.lua
+            ask = await self._loop.turn(self._shard, self._count, waits=not fetches)
             self._full = False
             try:
-                deliveries, read_at = await self._read(ask)
+                deliveries, read_at = await self._read(ask, fetches=fetches)
             except BaseException as error:
                 self._loop.failed(self._shard, ask)
                 if not isinstance(error, Exception):
@@ -173,12 +174,12 @@ class Reader:
         self._recheck_until = mono() + self._loop.leases.lease
         self._recheck_at = mono() + BLOCK if await self._recover() else mono()
 
-    async def _read(self, ask: Ask) -> tuple[list[Delivery], float | None]:
+    async def _read(self, ask: Ask, *, fetches: bool) -> tuple[list[Delivery], float | None]:
         """Return what is delivered; and when the server was asked, unless it waited for work."""
         try:
             if not self._client_id:
                 self._client_id = await self._own_id()
-            if self._is_busy and not self._connections.confirms:  # a start that replicas confirm is one of advance.lua
+            if fetches:
                 return await self._fetch(ask)
             request = ("XREADGROUP", "GROUP", GROUP, self._worker, "COUNT", ask.count, *(_BLOCKING if ask.blocks else ()))
             answer: Any = await self._pipe.request(*request, "STREAMS", self._keys.ready, ">")

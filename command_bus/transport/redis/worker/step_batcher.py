@@ -23,7 +23,7 @@ from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.mailbox_record import PLACE, parse_started, snoozes_of
+from command_bus.transport.redis.mailbox_record import PLACE, is_first_start, parse_started, snoozes_of
 from command_bus.transport.redis.scripts import ADVANCE, ADVANCE_AND_SEND, Script
 from command_bus.transport.redis.worker.known_limits import KnownLimits
 from command_bus.transport.redis.worker.line_use import LineUse
@@ -202,12 +202,12 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
         self._ahead.observe(size, commands)
 
     def _hand_out(self, batch: _Batch, answer: list[Any], *, confirmed: bool = True) -> None:
-        now_ms = int(answer[0])
+        now = answer[0].decode()
         for (lease, _, waiting), state, body in zip(batch.steps, answer[1::2], answer[2::2], strict=True):
             result = _SETTLED.get(state)
             if result is None:
                 try:
-                    result = _decode(lease, state, body, now_ms, confirmed)
+                    result = _decode(lease, state, body, now, confirmed)
                 except ValueError as error:  # of this mailbox alone
                     if not waiting.done():
                         waiting.set_exception(error)
@@ -276,7 +276,7 @@ def _size_of(left: Settlement) -> int:
     return size + sum([_SMALL + len(each.envelope) for each in left.follow_ups]) if left.follow_ups else size
 
 
-def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool) -> Answer:
+def _decode(lease: Lease, state: bytes, body: Any, now: str, confirmed: bool) -> Answer:
     """Return the answer of a step that kept its lease, or failed, from its two values. Keep what was read ahead of the next steps."""
     if state == b"error":
         return StepFailed(body.decode(errors="replace"))
@@ -301,7 +301,8 @@ def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool)
                 body, fields = _envelope_in(body), body
     snoozes = snoozes_of(parts, message) if parts else NO_SNOOZES
     lease.has_place = PLACE in parts
-    return Started(fence, message, int(attempt), int(first), now_ms, body, fields, confirmed, snoozes)
+    is_first = fields is _NO_FIELDS and is_first_start(attempt, first, now, parts)  # an entry of a replay has further fields
+    return Started(fence, message, int(attempt), int(first), int(now), body, fields, confirmed, snoozes, is_first)
 
 
 def _asked(lease: Lease, body: list[Any]) -> Asked:
