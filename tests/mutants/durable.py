@@ -13,6 +13,7 @@ _BEGUN = "tests/conformance/test_durable_begun_calls.py"
 _LIMITS = "tests/conformance/test_durable_limits.py"
 _THREADS = "tests/conformance/test_durable_threads.py"
 _LINGERING = "tests/conformance/test_durable_lingering.py"
+_FIRST = "tests/conformance/test_durable_first_starts.py"
 
 DURABLE = (
     Mutant(
@@ -70,6 +71,27 @@ DURABLE = (
         "if #sent > 0 then send_all() end\n",
         "if #sent > 0 and not fault then send_all() end\n",
         f"{_STEPS}::test_a_key_of_another_type_loses_no_command_beside_it",
+    ),
+    Mutant(
+        "the worker of a replayed command does not read what it has stored",
+        f"{_LUA}/settle_dead_letter.lua",
+        "  if KEYS[18] ~= mark then replayed = with_side_record(replayed) end\n",
+        "",
+        "tests/conformance/test_durable_step_keys.py::test_a_step_has_its_key_again_when_its_letter_is_replayed",
+    ),
+    Mutant(
+        "a second start within the same millisecond counts as the first",
+        "transport/redis/mailbox_record.py",
+        ' and attempt == "1" and not any(part.startswith("started=") for part in parts)\n',
+        ' and attempt == "1"\n',
+        f"{_FIRST}::test_a_first_start_is_told_by_its_answer",
+    ),
+    Mutant(
+        "a signal that came before the first start is not seen",
+        "durable/signals.py",
+        "            found = {} if self._read is None else await self._read()\n",
+        "            found = {}\n",
+        f"{_FIRST}::test_signals_that_came_before_the_first_start_are_read_once",
     ),
     Mutant(
         "a durable command keeps a place for a second while it waits",

@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 __all__ = ["SLOTS"]
 
 _RUN, _EXECUTOR, _THREADS = "worker/entity_run.py", "worker/executor.py", "worker/threads.py"
+_UNIT = "tests/unit/test_slots.py"
 _TEST_SLOTS, _TEST_THREADS = "tests/conformance/test_worker_slots.py", "tests/conformance/test_threads.py"
 
 SLOTS = (
@@ -15,6 +16,21 @@ SLOTS = (
         _RUN,
         '        return "leave" if self._slots.another_waits(shard) else "yield"\n',
         '        return "yield"\n',
+    ),
+    Mutant(
+        "a handler that goes on takes the slots of a read that is about to be answered",
+        "transport/slots.py",
+        "            self._answering += count\n",
+        "            self._answering += 0\n",
+        f"{_UNIT}::test_a_returning_handler_leaves_a_read_that_does_not_wait_its_slots",
+        (("transport/slots.py", "            self._answering -= ask.reserved\n", "            pass\n"),),
+    ),
+    Mutant(
+        "a handler that goes on waits for the server of another shard",
+        "transport/slots.py",
+        "            loop.call_later(_ANSWERED_IN, partial(self._give_turns, leave=0))\n",
+        "            pass\n",
+        f"{_UNIT}::test_a_returning_handler_leaves_them_only_for_a_moment",
     ),
     Mutant(
         "a thread starts what its worker may have lost",

@@ -265,3 +265,29 @@ async def test_readers_of_other_shards_that_wait_for_a_slot_are_known() -> None:
     slots.give()
     await waiting
     assert not slots.another_waits(0)
+
+
+async def test_a_returning_handler_leaves_a_read_that_does_not_wait_its_slots() -> None:
+    """To give back what was read is work for the server, and for a worker."""
+    slots = Slots(2, max_lent=5)
+    await running(slots)
+    slots.lend()
+    prompt = await asyncio.wait_for(slots.ask(0, 8, waits=False), 1.0)
+    assert prompt == Ask(2, 2, blocks=False)
+    first, second = slots.take_back(), slots.take_back()
+    assert not first.done()
+    assert slots.answered(0, prompt, 1, 1) == 1
+    assert (first.done(), second.done()) == (True, False)  # the read needed one of its two
+    slots.give()
+    assert second.done()
+
+
+async def test_a_returning_handler_leaves_them_only_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server of one shard may be away, and handlers go on all the same."""
+    monkeypatch.setattr(slots_module, "_ANSWERED_IN", 0.02)
+    slots = Slots(1, max_lent=5)
+    await running(slots)
+    slots.lend()
+    prompt = await asyncio.wait_for(slots.ask(0, 8, waits=False), 1.0)
+    await asyncio.wait_for(slots.take_back(), 1.0)
+    assert slots.answered(0, prompt, 1, 1) == 0
