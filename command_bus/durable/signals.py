@@ -28,7 +28,9 @@ class Signals:
         self.waiting: set[str] = set()
 
     async def early(self) -> Mapping[str, bytes]:
-        """Return the fields that came before the first run, once; nothing if they are known."""
+        """Return the fields that came before the first run, to the first who asks; the run of the others has them by then."""
+        if self._read is None:
+            return {}
         async with self._reading:
             found = {} if self._read is None else await self._read()
             self._read = None

@@ -245,9 +245,9 @@ class Signal(Waited):
         if self._missed in self.run.fields:
             self.field = self._missed
             return
-        self.field = signal_field(self._name, self.run.signals.take(self._name))
         for field, value in (await self.run.signals.early()).items():
             self.run.arrive(field, value)
+        self.field = signal_field(self._name, self.run.signals.take(self._name))
         if self._timeout is not None:
             self.until_ms = await self.fixed_time(self._wait, self._timeout)
 

@@ -14,8 +14,8 @@ run them waits for as well. It reads from time to time, for activations that no 
 While the slots are paused no reader may read, and what a read that is under way brings is given back. Those that run are not concerned.
 
 A handler that waits for the bus lends its slot, so that the command that it waits for can run here. When it goes on it takes a slot
-before any reader does, even one that a read has reserved: activations of that read beyond the slots left are given back. To give back
-is work for the server and for a worker, so the handler leaves a read its slots for a moment if that does not wait for work.
+before any reader does. It also takes one that a blocking read has reserved: what that read brings beyond the slots left is given back,
+which is work for the server and for a worker. A read that does not block is answered soon, so it keeps its slots for a moment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from command_bus.clock import mono
 
@@ -32,8 +31,8 @@ __all__ = ["Ask", "Slots"]
 
 _LOOK_AGAIN = 0.1
 """Seconds after which a quiet shard is looked at while slots are scarce: an idle worker would have been woken at once."""
-_ANSWERED_IN = 0.05
-"""Seconds within which the server answers a read that does not wait for work."""
+_KEPT = 0.05
+"""Seconds for which a read that does not block keeps its slots from handlers that go on: its server may be away."""
 _STANDSTILL = 2.0
 """Seconds in which no handler that waits went on, although as many wait as may."""
 
@@ -72,7 +71,8 @@ class Slots:
         self._is_stuck = is_stuck
         self._moved_at = mono()
         self._reserved = 0
-        self._answering = 0  # of those: for reads that do not wait for work
+        self._kept = 0  # of those: for reads that do not block
+        self._until_kept: asyncio.TimerHandle | None = None
         self._readers = readers
         self._line: deque[tuple[int, asyncio.Event]] = deque()
         self._returning: deque[asyncio.Future[None]] = deque()
@@ -108,8 +108,8 @@ class Slots:
 
     # For readers.
 
-    async def ask(self, reader: int, wanted: int, *, waits: bool = True) -> Ask:
-        """Wait until a reader may read, and for how many; `waits` is whether the read could wait for work."""
+    async def ask(self, reader: int, wanted: int, *, may_block: bool = True) -> Ask:
+        """Wait until a reader may read, and for how many; `may_block` is whether the read may wait for work."""
         if self._is_stuck():
             await asyncio.sleep(_LOOK_AGAIN)
             return await self._reserved_ask(reader, wanted, blocks=False)
@@ -117,12 +117,12 @@ class Slots:
             if await self._spare_until(self._looked[reader] + _LOOK_AGAIN):
                 return Ask(self._share(wanted, self._readers), 0, blocks=True)
             wanted = 1
-        return await self._reserved_ask(reader, wanted, blocks=waits and self._readers == 1)
+        return await self._reserved_ask(reader, wanted, blocks=may_block and self._readers == 1)
 
     async def _reserved_ask(self, reader: int, wanted: int, *, blocks: bool) -> Ask:
         count = await self._reserve(reader, wanted)
         if not blocks:
-            self._answering += count
+            self._kept += count
         return Ask(count, count, blocks)
 
     def answered(self, reader: int, ask: Ask, fetched: int, needed: int) -> int:
@@ -141,7 +141,7 @@ class Slots:
             self._busy.add(reader)
         self._reserved -= ask.reserved
         if not ask.blocks:
-            self._answering -= ask.reserved
+            self._kept -= ask.reserved
         room = min(ask.reserved, self.total - self.running) if ask.reserved and not self.paused else self.free
         had = max(0, min(needed, room))
         self.running += had
@@ -161,13 +161,20 @@ class Slots:
         self._give_turns()
         self._wake()
 
-    def _give_turns(self, *, leave: int | None = None) -> None:
-        """Give slots to handlers that go on; leave so many free, if not said those of reads that are about to be answered."""
-        while self._returning and self.running + (self._answering if leave is None else leave) < self.total:
+    def _give_turns(self, *, also_kept: bool = False) -> None:
+        """Give slots to handlers that go on, those that reads keep only with `also_kept`."""
+        kept = 0 if also_kept else self._kept
+        while self._returning and self.running + kept < self.total:
             turn = self._returning.popleft()
             if not turn.done():  # else its handler was cancelled in this turn of the event loop, and takes a slot itself
                 self.take_back_now()
                 turn.set_result(None)
+        if self._returning and self.running < self.total and self._until_kept is None:
+            self._until_kept = asyncio.get_running_loop().call_later(_KEPT, self._give_kept)
+
+    def _give_kept(self) -> None:
+        self._until_kept = None
+        self._give_turns(also_kept=True)
 
     def lend(self, *, beyond: bool = False) -> bool:
         """Lend the slot of a handler that waits; return False if no more may be lent. `beyond` lends it all the same."""
@@ -180,12 +187,9 @@ class Slots:
 
     def take_back(self) -> asyncio.Future[None]:
         """Take a slot again for a handler that goes on, before any reader does; return what is done once it has one."""
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._returning.append(turn)
         self._give_turns()
-        if not turn.done() and self.running < self.total:
-            loop.call_later(_ANSWERED_IN, partial(self._give_turns, leave=0))
         return turn
 
     def withdraw(self, turn: asyncio.Future[None]) -> bool:

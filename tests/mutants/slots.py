@@ -20,16 +20,16 @@ SLOTS = (
     Mutant(
         "a handler that goes on takes the slots of a read that is about to be answered",
         "transport/slots.py",
-        "            self._answering += count\n",
-        "            self._answering += 0\n",
+        "            self._kept += count\n",
+        "            self._kept += 0\n",
         f"{_UNIT}::test_a_returning_handler_leaves_a_read_that_does_not_wait_its_slots",
-        (("transport/slots.py", "            self._answering -= ask.reserved\n", "            pass\n"),),
+        (("transport/slots.py", "            self._kept -= ask.reserved\n", "            pass\n"),),
     ),
     Mutant(
         "a handler that goes on waits for the server of another shard",
         "transport/slots.py",
-        "            loop.call_later(_ANSWERED_IN, partial(self._give_turns, leave=0))\n",
-        "            pass\n",
+        "        self._give_turns(also_kept=True)\n",
+        "        pass\n",
         f"{_UNIT}::test_a_returning_handler_leaves_them_only_for_a_moment",
     ),
     Mutant(

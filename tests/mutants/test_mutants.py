@@ -34,6 +34,7 @@ CHOSEN = (
 )
 
 
+@pytest.mark.timeout(600)  # a bus that repeats a command for ever is simulated to the end of its time
 @pytest.mark.parametrize("name", quick(CHOSEN, ()))
 def test_a_broken_bus_is_found_out(name: str) -> None:
     (mutant,) = [mutant for mutant in MUTANTS if mutant.name == name]

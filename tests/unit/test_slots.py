@@ -272,7 +272,7 @@ async def test_a_returning_handler_leaves_a_read_that_does_not_wait_its_slots() 
     slots = Slots(2, max_lent=5)
     await running(slots)
     slots.lend()
-    prompt = await asyncio.wait_for(slots.ask(0, 8, waits=False), 1.0)
+    prompt = await asyncio.wait_for(slots.ask(0, 8, may_block=False), 1.0)
     assert prompt == Ask(2, 2, blocks=False)
     first, second = slots.take_back(), slots.take_back()
     assert not first.done()
@@ -284,10 +284,15 @@ async def test_a_returning_handler_leaves_a_read_that_does_not_wait_its_slots() 
 
 async def test_a_returning_handler_leaves_them_only_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server of one shard may be away, and handlers go on all the same."""
-    monkeypatch.setattr(slots_module, "_ANSWERED_IN", 0.02)
+    monkeypatch.setattr(slots_module, "_KEPT", 0.02)
     slots = Slots(1, max_lent=5)
     await running(slots)
     slots.lend()
-    prompt = await asyncio.wait_for(slots.ask(0, 8, waits=False), 1.0)
+    prompt = await asyncio.wait_for(slots.ask(0, 8, may_block=False), 1.0)
     await asyncio.wait_for(slots.take_back(), 1.0)
+    slots.lend()
+    first, second = slots.take_back(), slots.take_back()
+    await asyncio.wait_for(first, 1.0)
+    slots.give()  # also where all slots ran when the handler wanted to go on
+    await asyncio.wait_for(second, 1.0)
     assert slots.answered(0, prompt, 1, 1) == 0

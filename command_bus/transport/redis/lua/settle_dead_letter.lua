@@ -60,15 +60,6 @@ if type(length) ~= 'number' then return length end  -- of another type: nothing 
 local fields = {}
 for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
 
--- Note in an entry that its command may have a side record: the worker that starts it reads that.
-local function with_side_record(fields)
-  for i = 1, #fields, 2 do
-    if fields[i] == 'x' then return fields end
-  end
-  fields[#fields + 1], fields[#fields + 2] = 'x', '1'
-  return fields
-end
-
 local record = redis.call('HGET', active, name)
 local parts = without_snooze(select(8, parse_record(record or '')))
 local queue_up = redis.call('EXISTS', KEYS[15]) == 1 and open_line(ready, active, KEYS[15], KEYS[16], KEYS[17])
@@ -87,7 +78,7 @@ local added = ''
 if verb == 'replay' and not is_parked then
   local replayed = fields_in(fields['e'] or '')
   if edited ~= '' then replayed = with_envelope(replayed, edited) end
-  if KEYS[18] ~= mark then replayed = with_side_record(replayed) end
+  if KEYS[18] ~= mark then replayed = with_field(replayed, 'd', '1') end  -- its worker reads the side record also at the first start
   local lined_up, fault = line_up(active, box, name, record)
   added = fault or redis.pcall('XADD', box, '*', unpack(replayed))
   if type(added) == 'table' then return added end

@@ -111,9 +111,9 @@ class ConsumerLoop:
         """See `Consumer`."""
         return all(reader.reads for reader in self._readers)
 
-    async def turn(self, shard: int, wanted: int, *, waits: bool) -> Ask:
-        """Wait until a reader may read, and for how many; `waits` is whether the read could wait for work."""
-        return await self._slots.ask(shard, wanted, waits=waits)
+    async def turn(self, shard: int, wanted: int, *, may_block: bool) -> Ask:
+        """Wait until a reader may read, and for how many; `may_block` is whether the read may wait for work."""
+        return await self._slots.ask(shard, wanted, may_block=may_block)
 
     def arrived(self, shard: int, ask: Ask, deliveries: list[Delivery], read_at: float | None) -> list[str]:
         """Run what was read; return the ids of ticks, which name no mailbox.

@@ -54,8 +54,8 @@ class ReadersLoop(Protocol):
         """Most activations that a single read may fetch."""
         ...
 
-    async def turn(self, shard: int, wanted: int, *, waits: bool) -> Ask:
-        """Wait until a reader may read, and for how many; `waits` is whether the read could wait for work."""
+    async def turn(self, shard: int, wanted: int, *, may_block: bool) -> Ask:
+        """Wait until a reader may read, and for how many; `may_block` is whether the read may wait for work."""
         ...
 
     def arrived(self, shard: int, ask: Ask, deliveries: list[Delivery], read_at: float | None) -> list[str]:
@@ -137,7 +137,7 @@ class Reader:
         while not self._stopping:
             self._full = True
             fetches = self._is_busy and not self._connections.confirms  # a start that replicas confirm is one of advance.lua
-            ask = await self._loop.turn(self._shard, self._count, waits=not fetches)
+            ask = await self._loop.turn(self._shard, self._count, may_block=not fetches)
             self._full = False
             try:
                 deliveries, read_at = await self._read(ask, fetches=fetches)

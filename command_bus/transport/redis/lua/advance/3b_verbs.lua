@@ -49,7 +49,7 @@ local function settle(step, verb, name, activation, holder, follow, left, parts)
     write_mark(left, left.keeps, name, message)
     push_reply(left)
     if left.outcomes then keep_outcome(left.record, left.outcomes, left.outcome) end
-    if left.side and not left.keeps then emptied[#emptied + 1] = left.side end
+    if left.side and not left.keeps then call('DEL', left.side) end
     if left.caller then returning[#returning + 1] = left.caller end
     if left.follow_ups then
       for _, each in ipairs(left.follow_ups) do sending[#sending + 1] = each end

@@ -12,6 +12,15 @@ local function with_envelope(fields, envelope)
   return changed
 end
 
+-- Return the fields of an entry with a further one, unless it has that.
+local function with_field(fields, name, value)
+  for i = 1, #fields, 2 do
+    if fields[i] == name then return fields end
+  end
+  fields[#fields + 1], fields[#fields + 2] = name, value
+  return fields
+end
+
 -- Return false if there is too much to write, or no first command: then nothing was changed.
 local function rewrite_head(box, lone, name, envelope)
   local entries, bytes, after = {}, 0, '-'
