@@ -218,8 +218,7 @@ class DurableRun:
 
     def _wake(self) -> None:
         for each in self._waiting:
-            if not each.done():
-                each.set_result(None)
+            _note_change(each)
 
     # Time.
 
@@ -323,14 +322,17 @@ class DurableRun:
 
     async def _change(self, patience: float, pending: Sequence[Wait]) -> None:
         """Wait until something arrives, at most so many seconds. The slot is lent meanwhile."""
-        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        changed: asyncio.Future[None] = loop.create_future()
         self._waiting[changed] = pending
+        timer = loop.call_later(patience, _note_change, changed)
         try:
-            await while_lent(self.tools.children.awaited(asyncio.wait({changed}, timeout=patience)))
+            await while_lent(self.tools.children.awaited(changed))
         except asyncio.CancelledError:
             self.ended_waiting = True
             raise
         finally:
+            timer.cancel()
             del self._waiting[changed]
 
     async def _look(self, pending: Sequence[Wait], pause: float) -> None:
@@ -376,6 +378,11 @@ class DurableRun:
         for reply in self.replies:
             reply.forget()
         self.replies.clear()
+
+
+def _note_change(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 def _own(fields: Mapping[str, bytes], started: Started) -> dict[str, bytes]:
