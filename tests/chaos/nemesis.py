@@ -19,6 +19,8 @@ __all__ = ["FAMILIES", "Nemesis"]
 _ALONE = 0.15
 _SCRIPTED, _EMPTY = 0.1, 30.0
 _QUIET = "producers pause"
+_MOST_OLD = 120.0
+"""Seconds for which only workers of the older release may run: much less than `unknown_grace`."""
 
 KINDS = (*FAULTS, *SCRIPTED_LOADS)
 FAMILIES = tuple(dict.fromkeys(kind.family for kind in KINDS))
@@ -50,6 +52,7 @@ class Nemesis:
         self._deploying = Seat("deploy", None, "")
         self._load_seat = Seat("scripted", None, "")
         self._under_way: set[asyncio.Task[None]] = set()
+        self._new_at = time.monotonic()  # when a worker of the newer release was last there
         self.injected = 0
         self.phase = ""
 
@@ -126,6 +129,7 @@ class Nemesis:
             await asyncio.sleep(self._context.plan.period * rng.uniform(0.3, 1.7))
             self._context.fleet.look_after()
             kind = rng.choices(self._kinds, [kind.weight for kind in self._kinds])[0]
+            kind = self._overdue_deploy() or kind
             free = [seat for seat in self._victims(kind) if not seat.busy and self._may_suffer(kind, seat)]
             if free:
                 seat = rng.choice(free)
@@ -138,6 +142,14 @@ class Nemesis:
         if not self._kinds:
             await asyncio.sleep(seconds)
         await asyncio.gather(*self._under_way)
+
+    def _overdue_deploy(self) -> Kind | None:
+        """Return the deploy of the newer release, if only the older one has run for long: what it does not know would be given up."""
+        if any(seat.release == "new" for seat in self._context.fleet.workers):
+            self._new_at = time.monotonic()
+        if time.monotonic() - self._new_at < _MOST_OLD:
+            return None
+        return next((kind for kind in self._kinds if kind.family == "deploy"), None)
 
     def _victims(self, kind: Kind) -> list[Seat]:
         fleet = self._context.fleet
