@@ -4,7 +4,7 @@
 everywhere.
 
 COMMAND_BUS_TEST_SERVERS names the servers: `memory,valkey` runs each test on both, `memory|valkey` on one of them, in turn, `all` on every one.
-By default each test runs on one single server, one of six in memory as well, and one of twelve on Sentinel or Cluster.
+By default each test runs on one single server, one of twelve in memory as well, and one of twelve on Sentinel or Cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["SERVERS", "choices", "quick", "turn"]
 
 ALL = "memory,valkey,redis,redis62,sentinel,cluster"
 _NOWHERE = "nowhere"
-IN_TURN = f"memory{5 * f'|{_NOWHERE}'},valkey|redis|redis62,sentinel|cluster{22 * f'|{_NOWHERE}'}"
+IN_TURN = f"memory{11 * f'|{_NOWHERE}'},valkey|redis|redis62,sentinel|cluster{22 * f'|{_NOWHERE}'}"
 _LEFT_OUT = pytest.StashKey[Counter[str]]()
 
 
