@@ -6,18 +6,22 @@ from collections.abc import Iterable
 
 from tests.chaos.history import Fault
 
-__all__ = ["AFTERMATH", "LOAD", "SCRIPTED", "Calm"]
+__all__ = ["AFTERMATH", "BACKLOG", "LOAD", "SCRIPTED", "Calm"]
 
 LOAD, SCRIPTED = "load", "scripted"
 """Kinds of fault under which a scripted load is recorded: among other faults, where commands may wait for it; alone, where none may."""
+BACKLOG = "backlog"
+"""Kind of fault under which the time is recorded in which the workers catch up with what was sent during the storm."""
 AFTERMATH = 1.0
 """Seconds after a fault and a lease in which what was lost is taken over and started again."""
+_COST_NO_LEASE = {"block", BACKLOG}
 
 
 class Calm:
     """The time in which nothing was wrong, nor had just been.
 
-    A fault is over when the leases that it may have cost are: after a lease and a second. A handler that blocks its event loop costs none.
+    A fault is over when the leases that it may have cost are: after a lease and a second. A handler that blocks its event loop costs none, nor
+    does a backlog.
 
     Args:
         faults: Of the run, whomever they befell.
@@ -27,7 +31,7 @@ class Calm:
     def __init__(self, faults: Iterable[Fault], lease: float) -> None:
         self._troubles: list[tuple[float, float]] = []
         spans = [
-            (fault.start, fault.end + (0.0 if fault.kind == "block" else lease + AFTERMATH))
+            (fault.start, fault.end + (0.0 if fault.kind in _COST_NO_LEASE else lease + AFTERMATH))
             for fault in faults
             if fault.kind != SCRIPTED
         ]

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 
 from command_bus import IdleTimeout, TransportUnavailable
-from tests.chaos.calm import AFTERMATH, LOAD
+from tests.chaos.calm import AFTERMATH, BACKLOG, LOAD
 from tests.chaos.faults import FAULTS, FaultContext, Kind, deploy, lift_limit
 from tests.chaos.fleet import Seat
 from tests.chaos.resume import Busy
@@ -17,7 +17,9 @@ from tests.chaos.scripted_loads import SCRIPTED_LOADS
 __all__ = ["FAMILIES", "Nemesis"]
 
 _ALONE = 0.15
-_SCRIPTED, _EMPTY = 0.1, 30.0
+_SCRIPTED = 0.1
+_NO_PROGRESS, _EMPTY = 5.0, 180.0
+"""Seconds after which queues with as many commands as before hold only what is stuck; and the longest that is waited for them to drain."""
 _QUIET = "producers pause"
 _MOST_OLD = 120.0
 """Seconds for which only workers of the older release may run: much less than `unknown_grace`."""
@@ -80,6 +82,9 @@ class Nemesis:
             await deploy(context, self._deploying)
         self.phase = _QUIET
         context.plan.quiet.touch()
+        storm_over = time.monotonic()
+        await self._empty("the first load")
+        context.note(BACKLOG, "server", storm_over)
         until = time.monotonic() + seconds
         while True:
             await asyncio.sleep(context.plan.lease + AFTERMATH)
@@ -93,17 +98,20 @@ class Nemesis:
         context.plan.quiet.unlink()
 
     async def _empty(self, before: str) -> None:
-        """Wait until no work is left, for a limited time: the final survey reports stuck work."""
+        """Wait until no work is left, or none of it gets done: the final survey reports stuck work."""
         self.phase = f"{_QUIET}, waiting for the queues to drain before {before}"
         until = time.monotonic() + _EMPTY
-        while (left := until - time.monotonic()) > 0:
+        depth = None
+        while time.monotonic() < until:
             try:
-                return await self._context.bus.wait_idle(left)
+                return await self._context.bus.wait_idle(_NO_PROGRESS)
             except IdleTimeout as error:
-                print(f"chaos: before {before} {error.depth} commands were left after {_EMPTY:.0f} s", flush=True)
-                return None
+                if depth is not None and error.depth >= depth:
+                    break
+                depth = error.depth
             except TransportUnavailable:  # a primary is being found
                 await asyncio.sleep(0.2)
+        print(f"chaos: before {before} {depth} commands were left", flush=True)
         return None
 
     async def _alone(self, name: str, quiet: float, seconds: float) -> None:

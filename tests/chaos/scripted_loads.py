@@ -1,8 +1,8 @@
 """Scripted loads that a mixed workload seldom makes. The harness runs them among other faults, and alone when nothing else goes on.
 
 A scripted load dispatches commands of lines that no other load uses. Commands that must not wait for the others have a time within which they
-must start (`Asked.within`); so have the steps that handlers request. Seconds with faults are not counted: among faults a load proves that
-nothing is lost or runs twice, and alone that no entity is starved.
+must start (`Asked.within`); so have the steps that handlers request. Seconds with faults are not counted, nor those in which the backlog of the
+storm is worked off: among faults a load proves that nothing is lost or runs twice, and alone that no entity is starved.
 """
 
 from __future__ import annotations

@@ -58,6 +58,8 @@ def found(rule: Callable[[Facts], Any], history: History) -> list[Violation]:
         pytest.param(waits(started=None), False, id="the record ends before its time is over"),
         pytest.param(waits(faults=(Fault("scripted", "server", 9.0, 13.0),)), True, id="a scripted load excuses nothing"),
         pytest.param(waits(faults=(Fault("load", "server", 9.0, 13.0),)), False, id="in the storm it does"),
+        pytest.param(waits(faults=(Fault("backlog", "server", 9.0, 12.2),)), False, id="a backlog excuses its time"),
+        pytest.param(waits(faults=(Fault("backlog", "server", 9.0, 11.0),)), True, id="and no more"),
         pytest.param(waits(faults=(Fault("block", "w0.0", 10.5, 11.0),)), True, id="a short block is not enough"),
         pytest.param(waits(faults=(Fault("block", "w0.0", 10.5, 12.2),)), False, id="a block excuses its time"),
         pytest.param(waits(faults=(Fault("kill", "w2.0", 10.2, 10.3),)), False, id="a fault and what follows from it"),
