@@ -40,7 +40,8 @@ class HandlerOperations:
     @property
     def step_key(self) -> str | None:
         """See `DurableContext.step_key`."""
-        return current_step.get()
+        step = current_step.get()
+        return None if step is None else step.key
 
     @property
     def suspending(self) -> bool:

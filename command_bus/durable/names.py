@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import lru_cache
 from hashlib import sha256
 
 from command_bus.errors import BadStep
@@ -46,10 +47,16 @@ def checked_name(what: str, name: object) -> str:
     Raises:
         BadStep: Not 1 to 200 printable ASCII characters without a space.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    checked = _encoded_name(name) if isinstance(name, str) else None
+    if checked is None:
         shown = repr(name) if len(repr(name)) < _LONG else f"{repr(name)[:_LONG]}…"
         raise BadStep(f"the {what} {shown}: 1 to 200 printable ASCII characters without a space")
-    return encoded(name)
+    return checked
+
+
+@lru_cache(maxsize=4096)
+def _encoded_name(name: str) -> str | None:
+    return encoded(name) if _NAME.fullmatch(name) else None
 
 
 def call_field(call: str) -> str:

@@ -14,15 +14,14 @@ from command_bus.durable.run import DurableRun, cancelled
 from command_bus.durable.values import DIGEST, compare, decoded_result, digest_of, encoded_result, result_type
 from command_bus.errors import Reject
 from command_bus.messages.durable import Durable, StepOptions
-from command_bus.messages.policies import RetryPolicy
 from command_bus.messages.put_off import GiveUp, Snooze
 from command_bus.randomness import JITTER
 from command_bus.transport.durable import Note
 
 __all__ = ["Step", "current_step"]
 
-current_step: ContextVar[str | None] = ContextVar("command_bus_current_step", default=None)
-"""The idempotency key of the step whose function runs here."""
+current_step: ContextVar[Step | None] = ContextVar("command_bus_current_step", default=None)
+"""The step whose function runs here."""
 
 
 class Step:
@@ -46,6 +45,12 @@ class Step:
         self._kind = result_type(function, options.returns)
         self._retry = options.retry
         self._is_cancelled = False
+
+    @property
+    def key(self) -> str:
+        """The idempotency key: the same each time that the step is tried, and for no other step."""
+        run = self._run
+        return blake2b(f"{run.command_id}\0{run.seed}\0{self._field}".encode(), digest_size=16).hexdigest()
 
     async def perform(self, durable: Durable[Any]) -> Any:
         """See `Operation`."""
@@ -75,7 +80,9 @@ class Step:
 
     async def _tried(self) -> Any:
         """Call the function; again in place, if the step is retried."""
-        retry, attempt = self._retry or RetryPolicy(attempts=1), 1
+        retry, attempt = self._retry, 1
+        if retry is None:
+            return await self._called()
         while True:
             try:
                 return await self._called()
@@ -86,8 +93,7 @@ class Step:
                 attempt += 1
 
     async def _called(self) -> Any:
-        key = blake2b(f"{self._run.command_id}\0{self._run.seed}\0{self._field}".encode(), digest_size=16).hexdigest()
-        token = current_step.set(key)
+        token = current_step.set(self)
         try:
             if inspect.iscoroutinefunction(self._function):
                 return await self._function(*self._args)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, Unpack, overload
 
 from command_bus.messages.context import CommandContext
 from command_bus.messages.options import FollowedCallOptions
@@ -100,8 +100,7 @@ class Durable(Coroutine[Any, Any, T_co], Generic[T_co]):
             self._running.close()
 
 
-@dataclass(frozen=True, slots=True)
-class StepOptions:
+class StepOptions(NamedTuple):
     """The options of a step.
 
     Attributes:

@@ -43,8 +43,7 @@ Stored = bytes | None
 """The answer for a field: None if it is stored now, else the value that was there already and stays; of a time the milliseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(NamedTuple):
     """A field that a command stores, if it is not there yet.
 
     Attributes:
