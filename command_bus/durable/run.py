@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from command_bus.clock import mono
@@ -17,7 +18,7 @@ from command_bus.errors import BadStep, CommandCancelled
 from command_bus.messages.context import while_lent
 from command_bus.messages.durable import Durable, Suspended
 from command_bus.messages.outgoing import OutgoingMessage
-from command_bus.transport.durable import CalledCommand, Note
+from command_bus.transport.durable import CalledCommand, Note, SideRecords
 from command_bus.transport.sender_interfaces import Reply
 from command_bus.transport.steps import WORKER_LOST, GiveBack, Lease, Started, Suspend
 
@@ -50,6 +51,8 @@ class RunLost(Exception):
 class DurableRun:
     """The state of one run. Its operations are in `step.py`, `waits.py` and `combined.py`.
 
+    Nothing that it holds refers back to it, so that it and what it has read are freed when the run is over, not by the garbage collector.
+
     Args:
         tools: What it works with.
         lease: Under which it runs.
@@ -79,7 +82,7 @@ class DurableRun:
         self.ended_waiting = False  # whether the handler's task was cancelled while it waited
         self.progressed = False
         self.time_limits: list[int] = []
-        self.signals = Signals(self._read if fields is None else None)
+        self.signals = Signals(partial(_read_own, tools.records, lease, command_id, started) if fields is None else None)
         self.errors = StoredErrors()
         self.replies: list[Reply] = []
         self.undo_places = UndoPlaces(self.fields)
@@ -95,7 +98,7 @@ class DurableRun:
         self._waiting: dict[asyncio.Future[None], Sequence[Wait]] = {}
         self._looked, self._looks_soon = mono(), False
         self._looked_up, self._last_call = mono(), ""
-        self.performing = Performing(self._wake)
+        self.performing = Performing(partial(_wake, self._waiting))
         self.working = Performing(lambda: None)  # the functions of steps
         self._counts_anew = started.attempt > 1
 
@@ -206,19 +209,12 @@ class DurableRun:
         if field not in self.fields:
             self.fields[field] = value
             self._signals += _is_of_signals(field)
-        self._wake()
+        _wake(self._waiting)
 
     def look_soon(self) -> None:
         """Note that something that this run may wait for is in its side record, or soon will be."""
         self._looks_soon = True
-        self._wake()
-
-    async def _read(self) -> dict[str, bytes]:
-        return _own(await self.tools.records.read(self.lease, self.command_id), self._started)
-
-    def _wake(self) -> None:
-        for each in self._waiting:
-            _note_change(each)
+        _wake(self._waiting)
 
     # Time.
 
@@ -380,6 +376,11 @@ class DurableRun:
         self.replies.clear()
 
 
+def _wake(waiting: Iterable[asyncio.Future[None]]) -> None:
+    for each in waiting:
+        _note_change(each)
+
+
 def _note_change(waiting: asyncio.Future[None]) -> None:
     if not waiting.done():
         waiting.set_result(None)
@@ -389,6 +390,10 @@ def _own(fields: Mapping[str, bytes], started: Started) -> dict[str, bytes]:
     """Return a side record, empty if it is that of an earlier command with this id."""
     message = started.message.encode()
     return dict(fields) if fields.get(MESSAGE, message) == message else {}
+
+
+async def _read_own(records: SideRecords, lease: Lease, command_id: str, started: Started) -> dict[str, bytes]:
+    return _own(await records.read(lease, command_id), started)
 
 
 def _lingers(pending: Sequence[Wait], may_linger: bool) -> float:

@@ -129,7 +129,10 @@ class Executor:
                 read.lends_beyond = self._slots.all_lent
             read.lease = lease
             if read.handler.spec.durable and self._durable is not None:
-                return await self._execute_durable(self._durable, lease, read, task)
+                try:
+                    return await self._execute_durable(self._durable, lease, read, task)
+                finally:
+                    read.durable = None  # which holds what refers to this, so that both are freed now
             result = await self._ran(lease, read, task)
             if type(result) is Raised and isinstance(result.error, Snooze) and result.error.hold is not None and self._holds:
                 result = Raised(fault) if (fault := await self._holds.apply(read, result.error)) is not None else result
