@@ -23,7 +23,7 @@ class Signals:
 
     def __init__(self, read: Callable[[], Awaitable[Mapping[str, bytes]]] | None) -> None:
         self._read = read
-        self._reading = asyncio.Lock()
+        self._reading: asyncio.Lock | None = None
         self._taken: defaultdict[str, int] = defaultdict(int)
         self.waiting: set[str] = set()
 
@@ -31,6 +31,7 @@ class Signals:
         """Return the fields that came before the first run, to the first who asks; the run of the others has them by then."""
         if self._read is None:
             return {}
+        self._reading = self._reading or asyncio.Lock()
         async with self._reading:
             found = {} if self._read is None else await self._read()
             self._read = None

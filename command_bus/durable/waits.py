@@ -90,13 +90,16 @@ class Call(Waited):
         if known is None:
             if run.wish is not None:
                 raise cancelled(run)
-            known = await self._send()
-        compare(f"the call {self._call!r}", known, digest_of_call(self._out))
+            known, digest = await self._send()
+        else:
+            digest = digest_of_call(self._out)
+        compare(f"the call {self._call!r}", known, digest)
         self._child, self._child_mailbox = child_of(known)
         if self._timeout is not None:
             self.until_ms = await self.fixed_time(self._call, self._timeout)
 
-    async def _send(self) -> bytes:
+    async def _send(self) -> tuple[bytes, bytes]:
+        """Store the call and send its command; return what is stored of it, and its digest."""
         run, call = self.run, self._call
         child = await run.tools.children.child(self._out, call, run.seed)
         sent = child.follow_up
@@ -114,7 +117,7 @@ class Call(Waited):
         found = await run.store(*notes, progressed=True)
         if run.passed is not None:
             await run.passed(f"call:{self._out.name}")
-        return found[0] or value
+        return found[0] or value, child.digest
 
     def _told(self, record: bytes) -> None:
         """Take the outcome from the inbox: the side record may get it later. Of a large one it says whether there was room."""

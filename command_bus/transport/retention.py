@@ -58,15 +58,20 @@ class Retention:
             message: and then where it waited,
             letter: or its dead letter.
         """
-        if envelope.options and not _SETTLED_BY.isdisjoint(envelope.options):
-            left = self.settlement(replace(envelope, options=None), outcome, status, started, message)
-            left = _with_options(left, envelope, outcome, status)
-            kept = history_in(envelope.options)
-            if kept is None or left.outcome:
-                return left
-            return replace(
-                left, outcome=_in_history(envelope, kept, self._record(envelope, outcome, status, started, message), letter)
-            )
+        left = self._without_options(envelope, outcome, status, started, message)
+        if not envelope.options or _SETTLED_BY.isdisjoint(envelope.options):
+            return left
+        left = _with_options(left, envelope, outcome, status)
+        kept = history_in(envelope.options)
+        if kept is None or left.outcome:
+            return left
+        record = self._record(envelope, outcome, status, started, message)
+        return replace(left, outcome=_in_history(envelope, kept, record, letter))
+
+    def _without_options(
+        self, envelope: WireEnvelope, outcome: Outcome, status: Status, started: Started | None, message: str
+    ) -> Settlement:
+        """Return what settling leaves, whatever the options of the command ask for."""
         if envelope.flags & IN_DISPATCH and not envelope.inbox:
             return self._in_dispatch(envelope, outcome, status, started, message)
         if not is_marked(envelope):
@@ -135,15 +140,21 @@ def _with_options(left: Settlement, envelope: WireEnvelope, outcome: Outcome, st
         waiting = ChildOutcome(
             *waits[:2], envelope.command_id, waits.call, left.reply or pack_reply(envelope.command_id, outcome)
         )
-    return replace(
-        left,
-        command_id=envelope.command_id,
-        unique=unique or "",
-        waiting=waiting,
-        side=_side_after(status) if durable else "",
-        mark_ms=left.mark_ms if waits is None else max(left.mark_ms, _CHILD_MS),
-        inbox="" if waits is not None and status == "parked" else left.inbox,
-        reply=b"" if waits is not None and status == "parked" else left.reply,
+    has_caller = waits is None or status != "parked"
+    return Settlement(  # not by `replace`, which takes as long as all else here
+        envelope.command_id,
+        left.mark,
+        left.mark_ms if waits is None else max(left.mark_ms, _CHILD_MS),
+        left.inbox if has_caller else "",
+        left.reply if has_caller else b"",
+        left.dispatch,
+        left.outcome,
+        left.waits_ms,
+        unique or "",
+        left.stander,
+        left.follow_ups,
+        waiting,
+        _side_after(status) if durable else "",
     )
 
 

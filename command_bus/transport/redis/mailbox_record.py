@@ -6,7 +6,7 @@ message are an attempt's id (`transport/attempts.py`), and advance.lua answers a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -122,7 +122,7 @@ def parse_started(state: bytes) -> list[str]:
     return state.decode().split("|")
 
 
-def is_first_start(attempt: str, first: str, now: str, parts: Iterable[str]) -> bool:
+def is_first_start(attempt: str, first: str, now: str, parts: Sequence[str]) -> bool:
     """Return whether a command that was started just now certainly was never started before.
 
     Args:
@@ -131,7 +131,7 @@ def is_first_start(attempt: str, first: str, now: str, parts: Iterable[str]) -> 
         now: That of this one.
         parts: Of the record of this start. A command that was started before, within the same millisecond, left one that says so.
     """
-    return first == now and attempt == "1" and not any(part.startswith("started=") for part in parts)
+    return first == now and attempt == "1" and not (parts and any(part.startswith("started=") for part in parts))
 
 
 def snoozes_of(parts: Iterable[str], message: str) -> Snoozes:
