@@ -1,12 +1,13 @@
 """The bus in a process of its own, speaking `protocol`: sends in one of several ways, works, or calls.
 
-It runs on uvloop where that is installed, as `command-bus worker` does.
+It runs on uvloop where that is installed, and a worker takes what it has loaded out of the garbage collector, as `command-bus worker` does.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -110,6 +111,8 @@ async def work(given: argparse.Namespace) -> None:
     async with bus_of(given, registry=handlers) as bus:
         await bus.ping()
         worker = bus.worker(concurrency=given.concurrency)
+        gc.collect()
+        gc.freeze()
         await asyncio.get_running_loop().run_in_executor(None, protocol.ready)
         await worker.run()
     if pings:
