@@ -40,8 +40,8 @@ class HandlerOperations:
     @property
     def step_key(self) -> str | None:
         """See `DurableContext.step_key`."""
-        step = current_step.get()
-        return None if step is None else step.key
+        key = current_step.get()
+        return None if key is None else key.text()
 
     @property
     def suspending(self) -> bool:

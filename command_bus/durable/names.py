@@ -47,7 +47,7 @@ def checked_name(what: str, name: object) -> str:
     Raises:
         BadStep: Not 1 to 200 printable ASCII characters without a space.
     """
-    checked = _encoded_name(name) if isinstance(name, str) else None
+    checked = _encoded_name(str.__str__(name)) if isinstance(name, str) else None  # equal texts of a subclass may differ
     if checked is None:
         shown = repr(name) if len(repr(name)) < _LONG else f"{repr(name)[:_LONG]}…"
         raise BadStep(f"the {what} {shown}: 1 to 200 printable ASCII characters without a space")

@@ -65,6 +65,10 @@ class StoredErrors:
         self._raised.append(error)
         return error
 
+    def clear(self) -> None:
+        """Forget them."""
+        self._raised.clear()
+
     def has(self, error: BaseException) -> bool:
         """Return whether it, or all that is in its group, came out of stored outcomes."""
         if isinstance(error, BaseExceptionGroup):

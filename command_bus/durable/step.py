@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from command_bus.durable.run import DurableRun, cancelled
 from command_bus.durable.values import DIGEST, compare, decoded_result, digest_of, encoded_result, result_type
@@ -18,10 +18,23 @@ from command_bus.messages.put_off import GiveUp, Snooze
 from command_bus.randomness import JITTER
 from command_bus.transport.durable import Note
 
-__all__ = ["Step", "current_step"]
+__all__ = ["Step", "StepKey", "current_step"]
 
-current_step: ContextVar[Step | None] = ContextVar("command_bus_current_step", default=None)
-"""The step whose function runs here."""
+
+class StepKey(NamedTuple):
+    """The parts of the idempotency key of a step. They refer to no run: what a step starts may outlive that, and has a copy of its context."""
+
+    command_id: str
+    seed: str
+    field: str
+
+    def text(self) -> str:
+        """Return the key: the same each time that the step is tried, and for no other step."""
+        return blake2b(f"{self.command_id}\0{self.seed}\0{self.field}".encode(), digest_size=16).hexdigest()
+
+
+current_step: ContextVar[StepKey | None] = ContextVar("command_bus_current_step", default=None)
+"""The key of the step whose function runs here."""
 
 
 class Step:
@@ -45,12 +58,6 @@ class Step:
         self._kind = result_type(function, options.returns)
         self._retry = options.retry
         self._is_cancelled = False
-
-    @property
-    def key(self) -> str:
-        """The idempotency key: the same each time that the step is tried, and for no other step."""
-        run = self._run
-        return blake2b(f"{run.command_id}\0{run.seed}\0{self._field}".encode(), digest_size=16).hexdigest()
 
     async def perform(self, durable: Durable[Any]) -> Any:
         """See `Operation`."""
@@ -93,7 +100,7 @@ class Step:
                 attempt += 1
 
     async def _called(self) -> Any:
-        token = current_step.set(self)
+        token = current_step.set(StepKey(self._run.command_id, self._run.seed, self._field))
         try:
             if inspect.iscoroutinefunction(self._function):
                 return await self._function(*self._args)

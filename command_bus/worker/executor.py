@@ -132,7 +132,9 @@ class Executor:
                 try:
                     return await self._execute_durable(self._durable, lease, read, task)
                 finally:
-                    read.durable = None  # which holds what refers to this, so that both are freed now
+                    if read.durable is not None:
+                        read.durable.close()
+                        read.durable = None  # which holds what refers to this, so that both are freed now
             result = await self._ran(lease, read, task)
             if type(result) is Raised and isinstance(result.error, Snooze) and result.error.hold is not None and self._holds:
                 result = Raised(fault) if (fault := await self._holds.apply(read, result.error)) is not None else result

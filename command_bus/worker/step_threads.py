@@ -64,7 +64,10 @@ class StepThreads:
         if is_cancelled and (error is not None or (run.interrupted is not None and run.interrupted.cause is Cause.LOST)):
             raise asyncio.CancelledError from error
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error, job  # its traceback has this frame, which would keep the run until the garbage collector comes
         return value, is_cancelled
 
     async def rest(self) -> None:

@@ -60,10 +60,12 @@ class ThreadJob:
 
     def run(self) -> Outcome:
         """Run it, in its thread."""
-        if not self._may_start():
+        may_start, call = self._may_start, self._call
+        del self  # an error refers to this frame, and `done` to the error: only the garbage collector would free them
+        if not may_start():
             return None, NeverStartedError()
         try:
-            return self._call(), None
+            return call(), None
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
             return None, error
 

@@ -11,7 +11,7 @@ __all__ = ["AFTERMATH", "BACKLOG", "LOAD", "SCRIPTED", "Calm"]
 LOAD, SCRIPTED = "load", "scripted"
 """Kinds of fault under which a scripted load is recorded: among other faults, where commands may wait for it; alone, where none may."""
 BACKLOG = "backlog"
-"""Kind of fault under which the time is recorded in which the workers catch up with what was sent during the storm."""
+"""Kind of fault under which the time is recorded in which the workers catch up with what was sent during the storm: many commands a second."""
 AFTERMATH = 1.0
 """Seconds after a fault and a lease in which what was lost is taken over and started again."""
 _COST_NO_LEASE = {"block", BACKLOG}

@@ -18,8 +18,12 @@ __all__ = ["FAMILIES", "Nemesis"]
 
 _ALONE = 0.15
 _SCRIPTED = 0.1
-_NO_PROGRESS, _EMPTY = 5.0, 180.0
-"""Seconds after which queues with as many commands as before hold only what is stuck; and the longest that is waited for them to drain."""
+_STUCK, _EMPTY = 11.0, 180.0
+"""Seconds in which no command is settled once only stuck ones are left: a handler hangs for eight at most, and a command that no worker takes is
+offered again after ten. And the longest that is waited for the queues to drain.
+"""
+_CATCHING_UP = 10
+"""Commands that workers settle in each second while they catch up: fewer is no backlog, but work that stands still."""
 _QUIET = "producers pause"
 _MOST_OLD = 120.0
 """Seconds for which only workers of the older release may run: much less than `unknown_grace`."""
@@ -82,9 +86,7 @@ class Nemesis:
             await deploy(context, self._deploying)
         self.phase = _QUIET
         context.plan.quiet.touch()
-        storm_over = time.monotonic()
-        await self._empty("the first load")
-        context.note(BACKLOG, "server", storm_over)
+        await self._catch_up()
         until = time.monotonic() + seconds
         while True:
             await asyncio.sleep(context.plan.lease + AFTERMATH)
@@ -97,22 +99,42 @@ class Nemesis:
         await self._empty("the end of the loads")
         context.plan.quiet.unlink()
 
+    async def _catch_up(self) -> None:
+        """Record the time behind the storm, and the seconds in which many commands are settled: they had waited for the others."""
+        began = time.monotonic()
+        await asyncio.sleep(self._context.plan.lease + AFTERMATH)
+        self.phase = f"{_QUIET}, the workers catch up"
+        settled, until = await self._settled(), time.monotonic() + _EMPTY
+        while time.monotonic() < until:
+            self._context.note(BACKLOG, "server", began)
+            before, began = settled, time.monotonic()
+            await asyncio.sleep(1.0)
+            settled = await self._settled()
+            if settled - before < _CATCHING_UP:
+                break
+
+    async def _settled(self) -> int:
+        """Return how many commands were settled so far."""
+        while True:
+            try:
+                return (await self._context.bus.stats()).settled
+            except TransportUnavailable:  # a primary is being found
+                await asyncio.sleep(0.2)
+
     async def _empty(self, before: str) -> None:
         """Wait until no work is left, or none of it gets done: the final survey reports stuck work."""
         self.phase = f"{_QUIET}, waiting for the queues to drain before {before}"
         until = time.monotonic() + _EMPTY
-        depth = None
-        while time.monotonic() < until:
+        while True:
+            settled = await self._settled()
             try:
-                return await self._context.bus.wait_idle(_NO_PROGRESS)
+                return await self._context.bus.wait_idle(_STUCK)
             except IdleTimeout as error:
-                if depth is not None and error.depth >= depth:
-                    break
-                depth = error.depth
+                if time.monotonic() > until or await self._settled() == settled:
+                    print(f"chaos: before {before} {error.depth} commands were left", flush=True)
+                    return None
             except TransportUnavailable:  # a primary is being found
                 await asyncio.sleep(0.2)
-        print(f"chaos: before {before} {depth} commands were left", flush=True)
-        return None
 
     async def _alone(self, name: str, quiet: float, seconds: float) -> None:
         kind = next((kind for kind in self._kinds if kind.name == name), None)

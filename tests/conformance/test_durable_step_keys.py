@@ -75,3 +75,31 @@ async def test_what_was_compensated_has_other_keys_when_it_is_replayed(sandbox: 
         assert await bus.result(command_id, Flow, timeout=20) == 1
     assert shop.count(("refund", "a-1")) == 1
     assert len(set(keys)) == 2
+
+
+async def test_each_step_has_a_key_of_its_own_also_in_its_thread(sandbox: Sandbox, shop: Shop) -> None:
+    keys: list[str | None] = []
+
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        def in_thread() -> int:
+            keys.append(context.step_key)
+            return 1
+
+        async def in_loop() -> int:
+            keys.append(context.step_key)
+            return 1
+
+        keys.append(context.step_key)
+        await context.step("charge", in_thread)
+        await context.step("charge", in_loop)
+        await context.step("ship", in_loop)
+        keys.append(context.step_key)
+        return 1
+
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.call(Flow(order="o-1"), timeout=20)
+    outside, *inside, behind = keys
+    assert outside is behind is None
+    assert None not in inside
+    assert len(set(inside)) == 3

@@ -82,9 +82,23 @@ DURABLE = (
     Mutant(
         "a second start within the same millisecond counts as the first",
         "transport/redis/mailbox_record.py",
-        ' and attempt == "1" and not any(part.startswith("started=") for part in parts)\n',
+        ' and attempt == "1" and not (parts and any(part.startswith("started=") for part in parts))\n',
         ' and attempt == "1"\n',
         f"{_FIRST}::test_a_first_start_is_told_by_its_answer",
+    ),
+    Mutant(
+        "a run holds what refers to it",
+        "worker/executor.py",
+        "                        read.durable = None  # which holds what refers to this, so that both are freed now\n",
+        "                        pass\n",
+        "tests/conformance/test_durable_memory.py",
+    ),
+    Mutant(
+        "all steps of a run have one key",
+        "durable/step.py",
+        '{self.seed}\\0{self.field}".encode()',
+        '{self.seed}".encode()',
+        "tests/conformance/test_durable_step_keys.py",
     ),
     Mutant(
         "a signal that came before the first start is not seen",

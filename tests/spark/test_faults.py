@@ -136,6 +136,7 @@ def test_repeating_a_failed_job_completes_it(spark: SparkSession, namespace: Nam
     assert (again.state, again.added) == ("already committed", 1000)
 
 
+@pytest.mark.slow
 def test_repeating_a_drained_job_adds_nothing(spark: SparkSession, namespace: Namespace) -> None:
     registry, seen = HandlerRegistry(), list[tuple[str, int]]()
 

@@ -185,6 +185,7 @@ class TestOtherRows:
                 write(other)
         assert namespace.depth() == 10
 
+    @pytest.mark.slow
     def test_another_frame_under_an_old_name_is_refused(
         self, spark: SparkSession, namespace: Namespace, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -60,6 +60,7 @@ def zone_of(spark: SparkSession, zone: str) -> Iterator[None]:
         spark.conf.set("spark.sql.session.timeZone", before)
 
 
+@pytest.mark.slow
 def test_a_validator_cannot_split_an_entity(spark: SparkSession, namespace: Namespace) -> None:
     """Every fifth row has the id in capitals. Such rows may be in another task than their entity's others, and are refused."""
     rows = journeys(spark, 40, 250).withColumn("truck", F.when(F.col("seq") % 5 == 0, F.upper("truck")).otherwise(F.col("truck")))
@@ -236,6 +237,7 @@ def test_order_by_several_columns_and_directions(spark: SparkSession, namespace:
         dispatch_dataframe(rows, Move, order_by=[], dispatch_id="e", **given)
 
 
+@pytest.mark.slow
 def test_columns_with_dots(spark: SparkSession, namespace: Namespace) -> None:
     rows = journeys(spark, 10, 20).withColumnsRenamed({"truck": "truck.id", "seq": "n.1"})
     columns = {"truck": "truck.id", "seq": "n.1"}
@@ -272,6 +274,7 @@ def test_limits_of_the_driver_hold_in_its_tasks(
     assert "the limit is 100" in report.rejects().select("error").first()[0]
 
 
+@pytest.mark.slow
 def test_a_conflict_with_an_earlier_run_is_counted_apart(spark: SparkSession, namespace: Namespace) -> None:
     """The first run died after 500 of 1,000 rows. Its payload has the time of the run, so the second one's differs."""
     rows = journeys(spark, 10, 100).withColumn("note", F.current_timestamp().cast("string"))
@@ -290,6 +293,7 @@ def test_a_conflict_with_an_earlier_run_is_counted_apart(spark: SparkSession, na
     assert namespace.seqs() == {f"t{truck}": list(range(100)) for truck in range(10)}
 
 
+@pytest.mark.slow
 def test_rows_in_descending_order_are_reconciled(spark: SparkSession, namespace: Namespace) -> None:
     registry = HandlerRegistry()
 

@@ -152,6 +152,7 @@ def test_foreach_batch_replays_add_nothing(spark: SparkSession, namespace: Names
     port.all_landed(namespace)
 
 
+@pytest.mark.slow
 def test_two_queries_cannot_share_a_dispatch(spark: SparkSession, namespace: Namespace, port: Port) -> None:
     port.arrive(1)
     rows = arrivals(spark, port.folder)

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from command_bus import Command, EntityId, HandlerRegistry, Unique
 from command_bus.spark import DispatchReport, dispatch_dataframe, reconcile
+from tests.selection import quick
 from tests.spark.trucks import Namespace, until, working
 
 SHOPS, EACH = 4, 60
@@ -123,7 +124,7 @@ def test_rows_are_folded_and_replaced_and_each_is_accounted_for(
     assert (view.folded, view.replaced, view.pending) == (76, 76, 0)
 
 
-@pytest.mark.parametrize("kind", ["Pull", "Push"])
+@pytest.mark.parametrize("kind", quick(["Pull", "Push"], ["Pull"]))
 def test_a_task_that_is_killed_and_retried_decides_nothing_twice(
     spark: SparkSession, namespace: Namespace, tmp_path: Path, kind: str
 ) -> None:

@@ -45,6 +45,7 @@ def test_each_row_becomes_one_command_in_order(spark: SparkSession, namespace: N
     assert {each.command_id for each in report.commands.select("command_id").collect()} == set(expected)
 
 
+@pytest.mark.slow
 def test_option_names_ignore_case(spark: SparkSession, namespace: Namespace) -> None:
     rows = with_ids(journeys(spark, trucks=3, each=20)).withColumnsRenamed({"command_id": "my id", "truck": "lorry"})
     ordered = rows.repartition(2, "lorry").sortWithinPartitions("seq")
