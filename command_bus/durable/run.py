@@ -51,7 +51,8 @@ class RunLost(Exception):
 class DurableRun:
     """The state of one run. Its operations are in `step.py`, `waits.py` and `combined.py`.
 
-    Nothing that it holds refers back to it once it is closed, so that it and what it has read are freed then, not by the garbage collector.
+    Nothing that it holds refers back to it, except tracebacks of `errors`: once those are cleared, it and what it has read are freed when it is
+    over, not by the garbage collector.
 
     Args:
         tools: What it works with.
@@ -367,10 +368,6 @@ class DurableRun:
                 await self._stored_all()
         finally:
             self._over()
-
-    def close(self) -> None:
-        """Let go of the errors that this run was given, once its end is decided: their tracebacks lead back to it."""
-        self.errors.clear()
 
     def _over(self) -> None:
         """Note that the handler is over."""

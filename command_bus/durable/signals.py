@@ -66,7 +66,7 @@ class StoredErrors:
         return error
 
     def clear(self) -> None:
-        """Forget them."""
+        """Forget them, once the end of the run is decided: their tracebacks lead back to it."""
         self._raised.clear()
 
     def has(self, error: BaseException) -> bool:

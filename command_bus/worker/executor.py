@@ -133,7 +133,7 @@ class Executor:
                     return await self._execute_durable(self._durable, lease, read, task)
                 finally:
                     if read.durable is not None:
-                        read.durable.close()
+                        read.durable.errors.clear()
                         read.durable = None  # which holds what refers to this, so that both are freed now
             result = await self._ran(lease, read, task)
             if type(result) is Raised and isinstance(result.error, Snooze) and result.error.hold is not None and self._holds:
