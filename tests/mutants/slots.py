@@ -35,7 +35,7 @@ SLOTS = (
     Mutant(
         "a thread starts what its worker may have lost",
         _THREADS,
-        "        if not self._may_start():\n            return None, NeverStartedError()\n",
+        "        if not may_start():\n            return None, NeverStartedError()\n",
         "",
     ),
     Mutant(

@@ -144,7 +144,7 @@ async def test_what_becomes_of_calls(make_bus: Make, registry: HandlerRegistry, 
     metrics = PrometheusMetrics(cache=0)
     async with make_bus(observer=metrics, dispatch_timeout=0.3) as bus:
         with pytest.raises(CommandTimeout):
-            await bus.call(Work(shelf="s-1"), timeout=0.1)
+            await bus.call(Work(shelf="s-1"), timeout=0.5)
         given_up = asyncio.create_task(bus.call(Work(shelf="s-3"), timeout=30))
         await asyncio.sleep(0.05)
         given_up.cancel()
