@@ -23,7 +23,7 @@ _STUCK, _EMPTY = 11.0, 180.0
 offered again after ten. And the longest that is waited for the queues to drain.
 """
 _CATCHING_UP = 10
-"""Commands that workers settle in each second while they catch up: fewer is no backlog, but work that stands still."""
+"""Commands that workers settle in each second while they catch up. With fewer the time counts again: what waits then has no excuse."""
 _QUIET = "producers pause"
 _MOST_OLD = 120.0
 """Seconds for which only workers of the older release may run: much less than `unknown_grace`."""

@@ -21,8 +21,9 @@ __all__ = ["Report"]
 
 _SHOWN = 20
 _BESIDES = {"gap", "silence", "block", "load", "scripted", "backlog"}
-"""Kinds that are not counted as faults: troubles that no fault caused, handlers that block their event loop, loads, and
-the time in which a backlog is worked off."""
+"""Kinds that are not counted as faults: troubles that no fault caused, handlers that block their event loop, loads, and the time in which a
+backlog is worked off.
+"""
 
 
 @dataclass
