@@ -23,6 +23,7 @@ from command_bus.transport.steps import (
     Take,
 )
 from command_bus.transport.worker_interfaces import Steps, WorkerSlots
+from command_bus.worker.command_context import CommandContexts
 from command_bus.worker.settled_commands import Executes
 
 __all__ = ["EntityRun"]
@@ -46,6 +47,7 @@ class EntityRun:
         leaving: Whether an entity is given up after the command that runs: the worker is about to leave, or paused.
         admit: Asks limits whether a command may start, and starts it or lets its entity wait; with whether it must give up its place.
         over: Tells limits that a lease has ended under which they were asked.
+        contexts: Makes the context of each command.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class EntityRun:
         leaving: Callable[[], bool],
         admit: Callable[[Lease, Asked, bool], Awaitable[Answer]],
         over: Callable[[Lease], None],
+        contexts: CommandContexts,
     ) -> None:
         self._steps = steps
         self._executor = executor
@@ -70,12 +73,14 @@ class EntityRun:
         self._leaving = leaving
         self._admit = admit
         self._over = over
+        self._contexts = contexts
 
     async def run(self, lease: Lease) -> None:
         """Run the mailbox's commands in order."""
         answer: Answer | None = None
         try:
             task = asyncio.current_task()
+            name = "" if task is None else task.get_name()
             answer = await self._advance(lease, _TAKE)
             began, commands = mono(), 0
             while True:
@@ -83,7 +88,9 @@ class EntityRun:
                     if self._leaving():
                         answer = await self._advance(lease, _UNTOUCHED)
                         return
-                    step = await self._executor.execute(lease, answer, task)
+                    step = await self._contexts.run(self._executor.execute(lease, answer, task))
+                    if task is not None:
+                        task.set_name(name)  # a handler may have given it another
                     if step is None:
                         return
                     commands += 1

@@ -35,6 +35,7 @@ from command_bus.settings import BusSettings, resolved
 from command_bus.stray_variables import unknown_variables
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.worker_interfaces import WorkerSide, WorkerSideOptions
+from command_bus.worker.command_context import CommandContexts
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.descriptions import describe_commands
 from command_bus.worker.durable_runs import DurableRuns
@@ -336,6 +337,7 @@ class _Parts:
             leaving=worker.state.is_leaving,
             admit=lambda lease, asked, must_yield: self.side.admit(lease, asked, keys.keyed(asked), must_yield=must_yield),
             over=self.side.over,
+            contexts=CommandContexts(),
         )
         if worker.paused:
             self.side.slots.pause()

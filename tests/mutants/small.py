@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 __all__ = ["SMALL"]
 
 _LUA = "transport/redis/lua"
+_CONTEXTS = "tests/tables/test_command_contexts.py"
 _AWAY = "tests/conformance/test_server_away.py"
 _PAUSE = "tests/conformance/test_worker_pause.py"
 _LETTERS = "tests/conformance/test_letter_retention.py"
@@ -127,5 +128,26 @@ SMALL = (
         "        if batch is not self._posted:\n            return  # it was given up\n",
         "",
         "tests/unit/test_producer.py::test_an_answer_that_comes_late_is_nobody_s",
+    ),
+    Mutant(
+        "the commands of an entity share a context",
+        "worker/command_context.py",
+        "        context = self._base.copy()\n",
+        "        context = self._base\n",
+        _CONTEXTS,
+    ),
+    Mutant(
+        "the commands of a worker share decimal's context",
+        "worker/command_context.py",
+        "context.run(variable.set, copied())",
+        "pass",
+        _CONTEXTS,
+    ),
+    Mutant(
+        "a handler names the task of its entity for good",
+        "worker/entity_run.py",
+        "                        task.set_name(name)",
+        "                        pass",
+        _CONTEXTS,
     ),
 )
