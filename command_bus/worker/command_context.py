@@ -1,4 +1,4 @@
-"""`CommandContexts`: each command runs in a `contextvars.Context` of its own, which begins as that in which the worker was started.
+"""The contexts of commands: each runs in a `contextvars.Context` of its own, which begins as that in which the worker was started.
 
 An entity's commands run one after the other in one task, and a task has one context: what a handler sets there, a tenant or a trace, would still be
 set for the next command, and with lanes that is another entity's. A task for each command would cost ten times as much (6 µs), so its coroutine is
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class CommandContexts:
-    """Makes contexts, from the one in which it is made.
+    """The source of contexts: copies of the one in which it was made.
 
     What a variable refers to is shared, as among tasks. Of decimal's own context, which every program changes in place, each command has a copy.
     """

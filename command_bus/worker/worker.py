@@ -219,14 +219,16 @@ class Worker:
         _log.info("worker %s runs %d commands, %d at a time", self.name, len(self.registry), self.concurrency)
 
     async def run(self, *, signals: bool = True) -> StopReport:
-        """Run until SIGTERM or SIGINT (or `stop`), then stop within the grace time. A second signal ends the process at once.
+        """Run until SIGTERM, SIGINT or SIGHUP (or `stop`), then stop within the grace time. A second signal but SIGHUP ends the process at once.
+
+        Several workers of a process may run so: a signal stops them all.
 
         Args:
-            signals: Whether to handle signals; they are given back afterwards.
+            signals: Whether to handle signals; they are given back afterwards. Only in the main thread.
         """
         if self._parts is None:
             await self.start()
-        restore = on_signals(self._asked) if signals else []
+        restore = on_signals(self._asked) if signals else None
         try:
             await self._asked.wait()
             return await self.stop()
@@ -234,8 +236,8 @@ class Worker:
             await self.stop()
             raise
         finally:
-            for undo in restore:
-                undo()
+            if restore is not None:
+                restore()
 
     async def stop(self, grace: float | None = None) -> StopReport:
         """Stop reading work, finish within `grace` seconds (by default `settings.grace`), hand the rest back.

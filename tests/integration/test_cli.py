@@ -182,11 +182,12 @@ def alive(pid: int) -> bool:
 
 
 class TestSignals:
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+    @pytest.mark.parametrize("processes", ["1", "2"])
     async def test_a_signal_lets_handlers_finish_and_leaves_the_rest_in_line(
-        self, shop: Shop, bus: CommandBus, number: signal.Signals
+        self, shop: Shop, bus: CommandBus, number: signal.Signals, processes: str
     ) -> None:
-        process = shop.start_worker()
+        process = shop.start_worker("--processes", processes)
         await send(bus, "Work", "a", 0.5)
         await send(bus, "Work", "a", 0.0)
         assert shop.happened("start Work a")

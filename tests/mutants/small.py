@@ -150,4 +150,25 @@ SMALL = (
         "                        pass",
         _CONTEXTS,
     ),
+    Mutant(
+        "the first worker of a process that ends takes the signals with it",
+        "worker/signals.py",
+        "        if self._asked:\n            return\n",
+        "",
+        "tests/unit/test_worker_signals.py",
+    ),
+    Mutant(
+        "a hang-up behind a signal ends a worker at once",
+        "worker/signals.py",
+        " and not is_hang_up(number)",
+        "",
+        "tests/unit/test_worker_signals.py",
+    ),
+    Mutant(
+        "a process that ignores hang-ups ends by one",
+        "worker/signals.py",
+        "signal.getsignal(_HANG_UP) is not signal.SIG_IGN",
+        "True",
+        "tests/unit/test_worker_signals.py",
+    ),
 )

@@ -1,4 +1,4 @@
-"""What a handler can leave behind in its task, and the ways in which handlers run."""
+"""Things that a handler can leave behind in its task, and the ways in which handlers run."""
 
 from __future__ import annotations
 

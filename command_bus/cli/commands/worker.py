@@ -108,9 +108,9 @@ def worker(
 ) -> None:
     """Run the handlers of an application.
 
-    Modules in the current folder can be imported. On SIGTERM and SIGINT (Ctrl-C) it takes no new work, lets handlers finish within the
-    grace time, cancels the rest, and hands all other work back. A second signal ends it at once. With several processes, signal the
-    first, which started the others.
+    Modules in the current folder can be imported. On SIGTERM, SIGINT (Ctrl-C) and SIGHUP (its terminal closes) it takes no new work, lets
+    handlers finish within the grace time, cancels the rest, and hands all other work back. A second SIGTERM or SIGINT ends it at once.
+    With several processes, signal the first, which started the others.
 
     \b
     Exit codes:

@@ -30,6 +30,7 @@ from command_bus.cli.process.systemd import notify_systemd
 from command_bus.cli.process.worker_options import WorkerOptions
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
+from command_bus.worker.signals import is_hang_up, stop_signals
 
 __all__ = ["run_supervisor"]
 
@@ -105,7 +106,7 @@ class _Supervisor:
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals():
             loop.add_signal_handler(number, self._on_signal, number)
         async with notify_systemd() as self._up:
             return await self._answer_and_keep()
@@ -237,7 +238,7 @@ class _Supervisor:
         return True
 
     def _on_signal(self, number: int) -> None:
-        if self._signalled and mono() - self._signalled > _DEBOUNCE:
+        if self._signalled and mono() - self._signalled > _DEBOUNCE and not is_hang_up(number):
             for child in self._children:
                 child.signal(signal.SIGKILL)
             os._exit(128 + number)

@@ -33,6 +33,7 @@ from command_bus.cli.process.systemd import notify_systemd
 from command_bus.cli.process.worker_options import WorkerOptions
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, EntitiesStopped, UnsuitableServer
+from command_bus.worker.signals import stop_signals
 from command_bus.worker.worker import StopReport, Worker
 
 __all__ = ["run_worker"]
@@ -186,7 +187,7 @@ class _Signals:
 @contextmanager
 def _early_signals() -> Generator[_Signals]:
     signals = _Signals()
-    before = {number: signal.signal(number, signals.received) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, signals.received) for number in stop_signals()}
     try:
         yield signals
     finally:
