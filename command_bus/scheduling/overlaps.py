@@ -15,7 +15,7 @@ from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.session import Session
 from command_bus.transport.interrupts import Interrupt
-from command_bus.transport.marks import is_settled
+from command_bus.transport.marks import accepted_ms, is_settled
 from command_bus.transport.tasks import end_tasks
 
 __all__ = ["Overlaps"]
@@ -41,8 +41,11 @@ class Overlaps:
         self._ending: dict[str, asyncio.Task[None]] = {}
 
     async def skips(self, record: ScheduleRecord) -> bool:
-        """Return whether a tick is left out, because its predecessor is not settled."""
-        return record.policy.overlap == "skip" and await self._unsettled(record) is not None
+        """Return whether a tick is left out, because its predecessor is not settled. One that can never run leaves out none."""
+        if record.policy.overlap != "skip":
+            return False
+        mailbox = await self._unsettled(record)
+        return mailbox is not None and not await self._is_late(record, mailbox)
 
     async def makes_room(self, record: ScheduleRecord) -> bool:
         """Take a predecessor out of line that must not come before; return False while it has to be waited for.
@@ -75,6 +78,18 @@ class Overlaps:
         mailbox = await self._templates.mailbox(envelope, record.last_id)
         mark = await self._session.transport.schedules.mark(mailbox, record.last_id)
         return None if mark is None or is_settled(mark) else mailbox
+
+    async def _is_late(self, record: ScheduleRecord, mailbox: str) -> bool:
+        """Return whether the deadline has passed of a last firing that was never started."""
+        ttl_ms, operator = self._templates.read(record).ttl_ms, self._session.transport.operator
+        if ttl_ms is None:
+            return False
+        now_ms = await operator.entities.now_ms()
+        message = await WaitingCommands(self._session).place_of(mailbox, record.last_id)
+        if message is None or now_ms <= accepted_ms(message) + ttl_ms:
+            return False
+        entity = await operator.entities.look(mailbox)  # behind the time: what has not started by then never does
+        return entity.oldest_id != message or not (entity.attempt or entity.first_ms)
 
     async def _is_running(self, mailbox: str, command_id: str) -> str | None:
         """Return the attempt of a command that runs in a mailbox, or None."""

@@ -54,7 +54,7 @@ from command_bus.settings import BusSettings
 from command_bus.transport.flows import flow_of, tenant_of
 from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_name
 from command_bus.transport.submissions import NO_DIGEST, Submission
-from command_bus.transport.unique_keys import UniqueSubmission
+from command_bus.transport.unique_keys import UniqueSubmission, stander_of
 
 __all__ = ["EnvelopeBuilder", "new_command_id"]
 
@@ -223,6 +223,7 @@ class EnvelopeBuilder:
             options=(out.options or None) if priority == "normal" and running is None else with_waiting(out, priority, running),
             compressed=self._compresses and compresses(out, self._settings),
         )  # fmt: skip
+        unique = None if out.unique is None else UniqueSubmission.of(out.unique, envelope, mailbox)
         return Submission(
             mailbox,
             out.command_id,
@@ -232,14 +233,17 @@ class EnvelopeBuilder:
             out.delay_ms,
             out.given_id or out.inbox is not None,
             out.name,
-            None if out.deadline is None else partial(self._renewed, envelope, out.deadline),
+            None if out.deadline is None else partial(self._renewed, envelope, out.deadline, unique),
             flow_of(priority, out.tenant) if out.tenant or priority != "normal" else "",
-            None if out.unique is None else UniqueSubmission.of(out.unique, envelope, mailbox),
+            unique,
         )
 
-    def _renewed(self, envelope: WireEnvelope, deadline: float) -> bytes:
-        """Pack an envelope again with the time to live that is left."""
-        return self.pack(replace(envelope, ttl_ms=_left_ms(deadline)))
+    def _renewed(self, envelope: WireEnvelope, deadline: float, unique: UniqueSubmission | None) -> bytes:
+        """Pack an envelope again with the time to live that is left, for which it also holds its unique key."""
+        envelope = replace(envelope, ttl_ms=_left_ms(deadline))
+        if unique is not None:
+            unique.stander = stander_of(envelope)
+        return self.pack(envelope)
 
     @property
     def can_build_fast(self) -> bool:

@@ -78,11 +78,20 @@ class WaitingCommands:
         delayed = await self._mailboxes.find_delayed(command_id, mailbox)
         if delayed is not None and await self._cancel(mailbox, Waiting(command_id, delayed[1], delayed=True), fresh=fresh):
             return True
+        command = await self._lined_up(mailbox, command_id)
+        return command is not None and await self._cancel(mailbox, command, fresh=fresh)
+
+    async def place_of(self, mailbox: str, command_id: str) -> str | None:
+        """Return the message id of a command in a mailbox; None if it is not there."""
+        command = await self._lined_up(mailbox, command_id)
+        return None if command is None else command.id
+
+    async def _lined_up(self, mailbox: str, command_id: str) -> Waiting | None:
         async for page in self._mailboxes.lined_up(mailbox):
             for command in page:
                 if self._envelope(command).command_id == command_id:
-                    return await self._cancel(mailbox, command, fresh=fresh)
-        return False
+                    return command
+        return None
 
     async def _cancel(self, mailbox: str, command: Waiting, *, fresh: bool) -> bool:
         removal = self._removal(command, self._envelope(command), "cancelled before it started", "cancelled")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self
 from urllib.parse import quote, unquote
@@ -28,6 +29,7 @@ __all__ = [
 
 _FIELDS = 7
 _GIVEN, _DISPATCH = "g", "o"
+_FLAGS = re.compile(r"(g?)(?:t(\d+))?(.*)", re.DOTALL)
 Mode = Literal["f", "s", "l"]
 """`f` the first wins, until it is settled; `s` the first wins, until it is started; `l` the latest wins."""
 _HISTORY = "h"
@@ -65,6 +67,7 @@ class Stander(NamedTuple):
         command_id: Its id.
         dispatch: The dispatch that keeps its outcome, or empty.
         history: The bounds of its history as the option has them; empty without one.
+        ttl_ms: For how long from its place in the mailbox on it may be started; None if it has no deadline.
     """
 
     place: str
@@ -76,6 +79,7 @@ class Stander(NamedTuple):
     command_id: str
     dispatch: str = ""
     history: str = ""
+    ttl_ms: int | None = None
 
     @classmethod
     def parse(cls, value: bytes) -> Self | None:
@@ -84,18 +88,19 @@ class Stander(NamedTuple):
         if len(parts) != _FIELDS:
             return None
         place, window, most, flags, inbox, name, command_id = parts
-        given, kept = flags.startswith(_GIVEN), flags.removeprefix(_GIVEN)
+        given, ttl, kept = _FLAGS.fullmatch(flags).groups()  # type: ignore[union-attr] # it matches any text
         dispatch = unquote(kept[1:]) if kept.startswith(_DISPATCH) else ""
         return cls(
             place,
             _number(window),
             _number(most),
-            given,
+            bool(given),
             unquote(inbox),
             name,
             command_id,
             dispatch,
             kept if kept.startswith(_HISTORY) else "",
+            None if ttl is None else int(ttl),
         )
 
     @property
@@ -106,7 +111,8 @@ class Stander(NamedTuple):
     @property
     def names(self) -> str:
         """Its part from the flags on, as the scripts take it."""
-        flags = (_GIVEN if self.given_id else "") + (dispatch_flag(self.dispatch) or self.history)
+        ttl = "" if self.ttl_ms is None else f"t{self.ttl_ms}"
+        flags = (_GIVEN if self.given_id else "") + ttl + (dispatch_flag(self.dispatch) or self.history)
         return f"{flags}|{quote(self.inbox, safe='')}|{self.name}|{self.command_id}"
 
 
@@ -130,7 +136,9 @@ def stander_of(envelope: WireEnvelope) -> str:
     history = history_in(envelope.options)
     kept = history.bounds if history and not dispatch else ""
     given = bool(envelope.flags & GIVEN_ID)
-    return Stander("", 0, 0, given, envelope.inbox or "", envelope.name, envelope.command_id, dispatch, kept).names
+    return Stander(
+        "", 0, 0, given, envelope.inbox or "", envelope.name, envelope.command_id, dispatch, kept, envelope.ttl_ms
+    ).names
 
 
 def dispatch_flag(dispatch: str) -> str:

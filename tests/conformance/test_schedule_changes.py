@@ -119,6 +119,19 @@ async def test_overlap_skip_leaves_out_what_has_an_unsettled_predecessor(bus: Co
     assert (info.skipped, info.runs, info.state) == (2, 2, "ended"), "what is skipped is no run"
 
 
+@pytest.mark.parametrize(("expires", "fires"), [(30, True), (10**9, False)])
+async def test_overlap_skip_does_not_wait_for_what_can_never_run(
+    bus: CommandBus, clock: Clock, expires: float, fires: bool
+) -> None:
+    """The first firing waits behind another command, and its deadline passes there."""
+    await bus.dispatch(Poll(shop="7"), command_id="before")
+    await bus.schedules.put("poll", Poll(shop="7"), every(60), overlap="skip", expires=expires)
+    for _ in range(2):
+        clock.ms += MINUTE
+        await fire(bus, "poll")
+    assert len(await ids(bus)) == (3 if fires else 2)
+
+
 async def test_overlap_replace_takes_the_waiting_one_out(bus: CommandBus, clock: Clock) -> None:
     await bus.schedules.put("poll", Poll(shop="7"), every(60), overlap="replace")
     clock.ms += MINUTE

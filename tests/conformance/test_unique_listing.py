@@ -13,7 +13,9 @@ from command_bus.transport.redis.mailbox_record import parse_record
 from command_bus.transport.unique_keys import Stander
 from tests.conformance import test_unique
 from tests.conformance.conftest import Sandbox
+from tests.conformance.harness import TransportHarness
 from tests.conformance.test_unique import FIRST, Save, Service
+from tests.conformance.test_unique_steps import send, submission
 
 pytestmark = pytest.mark.server
 service = test_unique.service
@@ -86,24 +88,40 @@ async def test_the_keys_of_an_entity_whose_id_looks_like_a_pattern(service: Serv
 
 
 @pytest.mark.parametrize(
-    ("record", "state"),
+    ("record", "state", "late"),
     [
-        (b"", "settled"),
-        (b"o|5-0|||0|0|", "settled"),
-        (b"h|9-0|1|5-0|1|7|w", "started"),
-        (b"h|9-0|1|4-0|1|7|w", "waiting"),
-        (b"h|9-0|1|6-0|1|7|w", "settled"),
-        (b"w||||1|7||started=5-0", "started"),
-        (b"w||||1|7||started=4-0", "waiting"),
-        (b"r|9-0|||0|0|", "waiting"),
-        (b"zz|9-0|||0|0|", "started"),
+        (b"", "settled", "settled"),
+        (b"o|5-0|||0|0|", "settled", "settled"),
+        (b"h|9-0|1|5-0|1|7|w", "started", "started"),
+        (b"h|9-0|1|4-0|1|7|w", "waiting", "settled"),
+        (b"h|9-0|1|6-0|1|7|w", "settled", "settled"),
+        (b"w||||1|7||started=5-0", "started", "started"),
+        (b"w||||0|7||started=5-0", "started", "settled"),  # given back unrun
+        (b"w||||0|-7||started=5-0", "started", "started"),  # replayed, or woken after a snooze
+        (b"r||||1|-7|", "waiting", "waiting"),  # of another release: nobody knows whether it is the head
+        (b"w||||1|7||started=4-0", "waiting", "settled"),
+        (b"r|9-0|||0|0|", "waiting", "settled"),
+        (b"r|9-0|||0|0||started=5-0", "waiting", "settled"),
+        (b"zz|9-0|||0|0|", "started", "started"),
     ],
 )
-def test_where_a_command_is_that_holds_a_key(record: bytes, state: str) -> None:
-    stander = Stander("5-0", 0, 0, True, "", "Save", "c-1")
-    assert state_of(stander, parse_record(record or None), delayed=False) == state
-    delayed = stander._replace(place="d")
-    assert [state_of(delayed, parse_record(record or None), delayed=each) for each in (True, False)] == ["delayed", "settled"]
+async def test_where_a_command_is_that_holds_a_key(harness: TransportHarness, record: bytes, state: str, late: str) -> None:
+    """Also of one whose deadline has passed: 10 ms behind its place. A dispatch sees it as the list does."""
+    keys = {ttl: Stander("5-0", 0, 0, True, "", "Save", "c-1", ttl_ms=ttl) for ttl in (None, 10, 10**15)}
+    found = [state_of(stander, parse_record(record or None), 100, delayed=False) for stander in keys.values()]
+    assert found == [state, late, state]
+    delayed = keys[10]._replace(place="d")
+    assert [state_of(delayed, parse_record(record or None), 100, delayed=each) for each in (True, False)] == [
+        "delayed",
+        "settled",
+    ]
+    for (ttl, stander), expected in zip(keys.items(), found, strict=True):
+        if record:
+            await harness.client.hset(harness.shard.active, "box:a", record)  # type: ignore[misc]
+        await harness.client.hset(harness.shard.unique, "box:a:k", f"5-0|||{stander.names}")  # type: ignore[misc]
+        answer = await send(harness, submission(f"c-{ttl}", FIRST))
+        assert (answer == "u") == (expected != "settled"), ttl
+        await harness.client.delete(harness.shard.active, harness.shard.mailbox("box:a"))
 
 
 async def test_the_keys_of_a_namespace_are_listed_page_by_page(sandbox: Sandbox) -> None:

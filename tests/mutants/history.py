@@ -76,8 +76,8 @@ HISTORY = (
     Mutant(
         "a command that was replaced has no end",
         "transport/redis/lua/shared/unique.lua",
-        "'^g?[oh]'",
-        "'^g?o'",
+        "'^g?t?%d*[oh]'",
+        "'^g?t?%d*o'",
         f"{_TESTS}::test_one_that_is_replaced_has_ended",
     ),
     Mutant(

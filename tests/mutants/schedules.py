@@ -21,6 +21,20 @@ _EVENTS = "tests/conformance/test_schedule_events.py"
 
 SCHEDULES = (
     Mutant(
+        "a tick is left out for a firing that can never run",
+        "scheduling/overlaps.py",
+        "mailbox is not None and not await self._is_late(record, mailbox)",
+        "mailbox is not None",
+        f"{_CHANGES}::test_overlap_skip_does_not_wait_for_what_can_never_run",
+    ),
+    Mutant(
+        "a firing with a deadline leaves out no tick before it",
+        "scheduling/overlaps.py",
+        "now_ms <= accepted_ms(message) + ttl_ms",
+        "now_ms <= 0",
+        f"{_CHANGES}::test_overlap_skip_does_not_wait_for_what_can_never_run",
+    ),
+    Mutant(
         "a change of a schedule that is repeated is told again",
         f"{_LUA}/schedule_change.lua",
         "if same and now ~= after then tell(",

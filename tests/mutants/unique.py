@@ -12,9 +12,53 @@ _LINE, _LOADS = f"{_LUA}/shared/unique_line.lua", f"{_LUA}/bulk_load_unique"
 _SHARED, _VERBS = f"{_LUA}/shared/unique.lua", f"{_LUA}/advance/3b_verbs.lua"
 _BUS, _STEPS = "tests/conformance/test_unique.py", "tests/conformance/test_unique_steps.py"
 
+_LATE = "tests/conformance/test_unique_deadlines.py"
+_LISTED = "tests/conformance/test_unique_listing.py::test_where_a_command_is_that_holds_a_key"
 _LOADED = "tests/conformance/test_unique_loads.py"
 
 UNIQUE = (
+    Mutant(
+        "an expired command holds its key until a worker looks",
+        _SHARED,
+        "is_late(value, now) and 'late'",
+        "false",
+        f"{_LATE}::test_an_expired_command_holds_no_key",
+    ),
+    Mutant(
+        "the latest leaves an expired command in line",
+        _LINE,
+        "if state == 'late' then state = mode == 'l' and 'waits' or nil end",
+        "if state == 'late' then state = nil end",
+        f"{_LATE}::test_the_latest_takes_an_expired_command_out_of_line",
+    ),
+    Mutant(
+        "the deadline of a head that was started counts",
+        _SHARED,
+        "  return attempt == '0' and string.byte(first) ~= 45 and late or 'started'",
+        "  return late or 'started'",
+        f"{_LATE}::test_what_was_started_in_time_keeps_its_key",
+    ),
+    Mutant(
+        "the deadline of a head that was replayed counts",
+        _SHARED,
+        "  return attempt == '0' and string.byte(first) ~= 45 and late or 'started'",
+        "  return attempt == '0' and late or 'started'",
+        _LISTED,
+    ),
+    Mutant(
+        "the list has keys of expired commands",
+        "transport/redis/admin/held_keys.py",
+        'waits: KeyState = "settled" if late else "waiting"',
+        'waits: KeyState = "waiting"',
+        _LISTED,
+    ),
+    Mutant(
+        "a replayed letter leaves its key to an expired command",
+        f"{_LUA}/settle_dead_letter.lua",
+        "  release_late_key(KEYS[14], ARGV[9], record)\n",
+        "",
+        f"{_LATE}::test_a_dead_letter_takes_the_key_of_an_expired_command",
+    ),
     Mutant(
         "the one that is replaced stays in line",
         _ACCEPT,
@@ -32,8 +76,8 @@ UNIQUE = (
     Mutant(
         "a head that waits for a retry is replaced",
         _SHARED,
-        "  return started and 'started' or 'waits'\n",
-        "  return 'waits'\n",
+        "  if head ~= place then return head and late or 'waits' end\n",
+        "  if head then return 'waits' end\n",
         f"{_STEPS}::test_the_record_names_the_head_that_was_started",
     ),
     Mutant(
@@ -158,7 +202,7 @@ UNIQUE = (
     Mutant(
         "a stander that is settled is believed",
         _SHARED,
-        "  if running ~= '' then return is_behind(place, running) and 'waits' or nil end\n",
+        "  if running ~= '' then return is_behind(place, running) and (late or 'waits') or nil end\n",
         "  if running ~= '' then return 'waits' end\n",
         f"{_STEPS}::test_87_a_stander_that_ended_without_releasing_its_key_is_not_believed",
     ),
@@ -207,8 +251,8 @@ UNIQUE = (
     Mutant(
         "a command that waits for a retry is listed as waiting",
         "transport/redis/admin/held_keys.py",
-        'record.first_ms and record.parts.get("started") == stander.place',
-        "False",
+        "    if head != stander.place:\n",
+        "    if head:\n",
         "tests/conformance/test_unique_listing.py::test_a_command_that_waits_for_a_retry_still_holds_its_key_as_started",
     ),
     Mutant(

@@ -34,7 +34,7 @@ async def held_among(client: Redis, keys: ShardKeys, found: Sequence[tuple[str, 
         return []
     records, now_ms, delayed = await _look(client, keys, found)
     listed = [
-        StoredKey(key, stander, state_of(stander, record, delayed=stander.command_id in delayed))
+        StoredKey(key, stander, state_of(stander, record, now_ms, delayed=stander.command_id in delayed))
         for (key, stander), record in zip(found, records, strict=True)
     ]
     return [each for each in listed if each.state != "settled" or each.stander.window_ms > now_ms]
@@ -55,17 +55,24 @@ async def _look(
     return [parse_record(record) for record in records], int(seconds) * 1000 + int(micros) // 1000, delayed
 
 
-def state_of(stander: Stander, record: MailboxRecord, *, delayed: bool) -> KeyState:
-    """Return where the command is that holds a key."""
+def state_of(stander: Stander, record: MailboxRecord, now_ms: int, *, delayed: bool) -> KeyState:
+    """Return where the command is that holds a key. One whose deadline has passed before it was started is as good as settled."""
     if stander.place == "d":
         return "delayed" if delayed else "settled"
     if not record.state or record.is_lone:
         return "settled"
     if record.is_newer or record.message == stander.place:
         return "started"
+    late = stander.ttl_ms is not None and now_ms > _number(stander.place)[0] + stander.ttl_ms
+    waits: KeyState = "settled" if late else "waiting"
     if record.message:
-        return "waiting" if _number(stander.place) > _number(record.message) else "settled"
-    return "started" if record.first_ms and record.parts.get("started") == stander.place else "waiting"
+        return waits if _number(stander.place) > _number(record.message) else "settled"
+    if record.first_ms == 0:
+        return waits
+    head = record.parts.get("started")
+    if head != stander.place:
+        return waits if head else "waiting"
+    return waits if late and record.attempt == 0 and record.first_ms > 0 else "started"
 
 
 def _number(message: str) -> tuple[int, int]:

@@ -134,7 +134,10 @@ if side then  -- it goes on from what it has stored, and names its steps to the 
   end
 end
 if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6]) end
-if ARGV[9] ~= '' then redis.pcall('HSETNX', KEYS[14], ARGV[9], added .. '|||' .. ARGV[10]) end
+if ARGV[9] ~= '' then
+  release_late_key(KEYS[14], ARGV[9], record)
+  redis.pcall('HSETNX', KEYS[14], ARGV[9], added .. '|||' .. ARGV[10])
+end
 redis.pcall('HINCRBY', stats, 'depth', 1)
 if not record then wake('0') end
 finish()

@@ -20,7 +20,7 @@ local now, released = time[1] * 1000 + math.floor(time[2] / 1000), 0
 local function is_held(value, box)
   local place, window = parse_stander(value)
   if not place or (tonumber(window) or 0) > now then return place ~= nil end
-  if not standing(value, redis.call('HGET', active, string.sub(box, prefix + 1)), delayed) then return false end
+  if not standing(value, redis.call('HGET', active, string.sub(box, prefix + 1)), delayed, now) then return false end
   return place == 'd' or redis.call('XRANGE', box, place, place)[1] ~= nil
 end
 

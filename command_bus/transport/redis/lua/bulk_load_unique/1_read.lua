@@ -113,7 +113,7 @@ for i = 1, count do
   if key ~= '' and not standers[key] then standers[key] = call('HGET', unique, key) or '' end
   local stander = standers[key]
   if mode == 'l' and not known[i] and not asks[key] and is_stranger(key, stander) then
-    if look_at_stander(stander, records[tonumber(ARGV[at + 1])], delayed, now) == 'waits' then
+    if look_at_stander(stander, records[tonumber(ARGV[at + 1])], delayed, now, mode) == 'waits' then
       asks[key] = true
       asks[#asks + 1] = #key .. ':' .. key .. #stander .. ':' .. stander
     end

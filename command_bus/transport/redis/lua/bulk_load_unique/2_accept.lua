@@ -82,7 +82,7 @@ end
 local function decide(box, at, i, check)
   local each, mode = command_at(at, i)
   local state, in_window
-  if mode then state, in_window = look_at_stander(standers[each.key], records[box], delayed, now) end
+  if mode then state, in_window = look_at_stander(standers[each.key], records[box], delayed, now, mode) end
   if mode and is_folded(mode, state, in_window) then return fold(each, check, at) end
   local replaces = mode == 'l' and state == 'waits'
   local need = replaces and 0 or 1  -- the place of the one that it replaces

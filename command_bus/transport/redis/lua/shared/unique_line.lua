@@ -2,9 +2,10 @@
 -- events, unstarted.
 
 -- Return the state of the command that holds a key (`gone` if it left), and whether its window is open. One that was put off for as long
--- as it may be keeps its place: it counts as started.
-local function look_at_stander(value, record, delayed, now)
-  local state = standing(value, record, delayed)
+-- as it may be keeps its place: it counts as started. One that is late holds nothing, but the latest takes it out of line.
+local function look_at_stander(value, record, delayed, now, mode)
+  local state = standing(value, record, delayed, now)
+  if state == 'late' then state = mode == 'l' and 'waits' or nil end
   local place, window, most = parse_stander(value)
   if state == 'waits' and place ~= 'd' and tonumber(most) and tonumber(most) <= now then state = 'started' end
   return state or 'gone', tonumber(window) and tonumber(window) > now
@@ -79,7 +80,7 @@ local function unique_line(ready, active, unique, due, delayed, delayed_counts, 
     if not publish and not told.outcomes then return end
     local entity = entity_of_names(names_in(each.envelope), each.id, each.name)
     if told.outcomes then
-      local bounds = string.match(flags, '^g?(h.*)$')
+      local bounds = string.match(flags, '^g?t?%d*(h.*)$')
       local before = bounds and bounds .. ':' .. #id .. ':' .. id or ''
       keep_outcome(told.record, told.outcomes, before .. superseded_outcome(id, name, entity, place, each.id))
     end
