@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypedDict, Unpack
 
+from command_bus.admin.called_letters import caller_of, check_alone, undoes
 from command_bus.admin.edited_letters import edited_envelope
 from command_bus.admin.info import DeadLetter, LetterPage
 from command_bus.admin.letter_pages import newest_letters
@@ -17,7 +18,7 @@ from command_bus.durable.names import ENDING, UNDO
 from command_bus.errors import CommandBusError, InvalidCommand, InvalidSettings, UnknownDeadLetter
 from command_bus.messages.message import Message
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.durable_options import is_durable
+from command_bus.serialization.durable_options import ReturnAddress, is_durable
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.serialization.msgpack import unpack
@@ -167,12 +168,14 @@ class DeadLetters:
                 To the sender of the original it is another command now: its repeat raises `IdempotencyConflict`.
 
         Raises:
-            InvalidCommand: The payload is not one of this command and its entity, or the command cannot be edited.
+            InvalidCommand: The payload is not one of this command and its entity, or the command cannot be edited. Or it undoes what a durable
+                command did: that calls it again once its own letter is replayed, so this one would undo the same twice.
             InvalidSettings: This bus cannot sign or encrypt as the command was.
             UnknownDeadLetter: There is none with this id (any more).
         """
         stored = await self._stored(letter_id)
         envelope = self._envelope(stored)
+        check_alone(letter_id, caller_of(stored.raw, self._limits, parked=stored.parked))
         edited = b"" if payload is None else await self._edited(stored, envelope, payload)
         if not await self._replay(stored, envelope, edited):
             raise _unknown(letter_id)
@@ -190,10 +193,18 @@ class DeadLetters:
     async def replay_all(self, **filters: Unpack[LetterFilters]) -> int:
         """Replay all letters that match now, oldest first; how many. One that fails again is not replayed twice.
 
+        What a durable command called is left to that if its letter matches, too, and what undoes something to that which it undoes: they call it
+        again.
+
         An error in the midst says in its `message` how many were replayed before.
         """
-        replayed = 0
-        for letter_id in [letter.id async for letter in self.list(**filters)]:
+        replayed, callers, replays = 0, dict[str, ReturnAddress | None](), set[str]()
+        async for letter in self.list(**filters):
+            callers[letter.id] = caller_of(letter.raw, self._limits, parked=letter.parked)
+            replays.add(letter.command_id)
+        for letter_id, caller in callers.items():
+            if caller is not None and (undoes(caller) or caller.command_id in replays):
+                continue
             try:
                 await self.replay(letter_id)
             except UnknownDeadLetter:  # another operator decided first

@@ -326,7 +326,8 @@ class DeadLetter:
 
     Attributes:
         id: Of the letter, for `replay` and `discard`.
-        reason: `failed`, `interrupted`, `no_handler`, `undecodable`, `invalid`, `unsupported_version`, `bad_signature` or `expired`.
+        reason: `failed`, `interrupted`, `no_handler`, `undecodable`, `invalid`, `unsupported_version`, `bad_signature`, `expired` or
+            `compensation_failed`.
         command_id: Empty if the envelope could not be read.
         name: The wire name; empty if the envelope could not be read.
         entity_type: The entity's type, or None.

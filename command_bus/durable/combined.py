@@ -29,6 +29,7 @@ class AllOf:
             return await self._performed(durable)
 
     async def _performed(self, durable: Durable[Any]) -> Any:
+        await self._run.storing.end()
         begun = await asyncio.gather(*map(_begun, self._parts), return_exceptions=True)
         waits = [each for each in self._operations if isinstance(each, Waited)]
         failed = next((each for each in begun if isinstance(each, BaseException)), None)
@@ -60,6 +61,7 @@ class FirstOf:
 
     async def _performed(self, durable: Durable[Any]) -> Durable[Any]:
         run, waits = self._run, self._operations
+        await run.storing.end()
         await asyncio.gather(*(each.begin() for each in waits))
         stored = run.fields.get(self._name)
         if stored is None:

@@ -6,7 +6,8 @@ reverse order. One that fails parks the entity; a replay of its dead letter call
 
 from __future__ import annotations
 
-from command_bus.durable.names import ENDING, UNDO, outcome_field
+from command_bus.durable.combined import AllOf
+from command_bus.durable.names import CALL, ENDING, UNDO, outcome_field
 from command_bus.durable.run import DurableRun
 from command_bus.durable.undo import Undo
 from command_bus.durable.values import child_of
@@ -42,26 +43,38 @@ async def note_ending(run: DurableRun, ending: bytes) -> bytes:
 
 
 async def compensate(run: DurableRun) -> None:
-    """Undo what was done.
+    """Undo what was done, once all that was called has ended: what has not started is taken out of line, what has started is waited for.
 
     Raises:
         CompensationFailed: A command that undoes has failed for good.
         Suspended: The command waits for one.
     """
+    await _end_calls(run)
     undos = [Undo.read(name, value) for name, value in run.fields.items() if name.startswith(UNDO)]
     for undo in sorted(undos, key=lambda each: each.place, reverse=True):
         await _undo(run, undo)
 
 
-async def _did_nothing(run: DurableRun, call: str) -> bool:
-    """Return whether a call certainly did nothing: it was refused, or never ran. One that has not ended is taken out of line, or waited for."""
-    field = outcome_field(call)
-    if field not in run.fields:
-        child, mailbox = child_of(run.fields[f"c:{call}"])
+async def _end_calls(run: DurableRun) -> None:
+    """End what the handler called and did not wait for, also where that has no command of its own that undoes it."""
+    running: list[Durable[bytes]] = []
+    for name in [name for name in run.fields if name.startswith(CALL) and not name.startswith(CALL + UNDO)]:
+        call = name.removeprefix(CALL)
+        if outcome_field(call) in run.fields:
+            continue
+        child, mailbox = child_of(run.fields[name])
         if await run.tools.children.remove(mailbox, child):
-            await run.store(Note(field, _REMOVED))
-    ended: bytes = await Durable(Ended(run, call))
-    if ended in (_REMOVED, b"", NO_ROOM):
+            await run.store(Note(outcome_field(call), _REMOVED))
+        else:
+            running.append(Durable(Ended(run, call)))
+    if running:
+        await Durable(AllOf(run, tuple(running)))
+
+
+def _did_nothing(run: DurableRun, call: str) -> bool:
+    """Return whether a call certainly did nothing: it was refused, or never ran."""
+    ended = run.fields[outcome_field(call)]
+    if ended in (_REMOVED, NO_ROOM):
         return ended == _REMOVED
     outcome = unpack_reply(ended, run.tools.limits)[1]
     if isinstance(outcome, Cancelled):
@@ -72,7 +85,7 @@ async def _did_nothing(run: DurableRun, call: str) -> bool:
 
 
 async def _undo(run: DurableRun, undo: Undo) -> None:
-    if undo.call and await _did_nothing(run, undo.call):
+    if undo.call and _did_nothing(run, undo.call):
         return
     attempt = 1
     while f"{_FAILED}{undo.call_of(attempt)}" in run.fields:

@@ -110,7 +110,7 @@ class HandlerOperations:
         field = run.names.undo(out.name, out.entity_type, out.entity_id, key)
         stored = run.fields.get(field)
         if stored is None:
-            run.store_soon(self._undo(out, field, run.undo_places.next()))
+            run.storing.begin(self._undo(out, field, run.undo_places.next()))
         else:
             _compare_undo(field, stored, out)
 

@@ -11,6 +11,7 @@ from command_bus.errors import BadStep
 from command_bus.transport.mailboxes import encoded
 
 __all__ = [
+    "CALL",
     "CANCEL",
     "ENDING",
     "EPOCH",
@@ -20,6 +21,7 @@ __all__ = [
     "Names",
     "call_field",
     "checked_name",
+    "late_field",
     "outcome_field",
     "signal_field",
     "undo_field",
@@ -33,6 +35,8 @@ EPOCH = "e"
 """The message id that it had first, once its dead letter was replayed."""
 ROOM = "b"
 """How many bytes outcomes of calls may still have, besides small ones."""
+CALL = "c:"
+"""The prefix of the fields of calls."""
 MESSAGE = "m"
 """The message id of the command that the record is of."""
 UNDO = "u:"
@@ -61,12 +65,17 @@ def _encoded_name(name: str) -> str | None:
 
 def call_field(call: str) -> str:
     """Return the field of a call: what was called."""
-    return f"c:{call}"
+    return f"{CALL}{call}"
 
 
 def outcome_field(what: str) -> str:
     """Return the field of what came of a call, a signal or a time limit."""
     return f"o:{what}"
+
+
+def late_field(call: str) -> str:
+    """Return the field of a call that its handler waits for no longer. What comes of it has a field of its own: it may still run."""
+    return f"n:{call}"
 
 
 def signal_field(name: str, number: int) -> str:

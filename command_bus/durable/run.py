@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
 from command_bus.clock import mono
 from command_bus.durable.blocks import awaits_directly
 from command_bus.durable.names import CANCEL, ENDING, EPOCH, MESSAGE, Names, call_field
-from command_bus.durable.run_tools import Performing, RunTools, Wait
+from command_bus.durable.run_tools import Performing, RunLost, RunTools, Storing, Wait
 from command_bus.durable.signals import Signals, StoredErrors
 from command_bus.durable.undo import UndoPlaces, pack_undo
 from command_bus.durable.values import child_of
@@ -42,10 +42,6 @@ _LOST_AFTER = 60.0
 """Seconds for which such a run waits before it looks up what its calls came to, and between two of these looks."""
 _LOOKED_UP = 500
 """Most calls that it looks up at once: all of ten thousand within twenty minutes, before a mark is over."""
-
-
-class RunLost(Exception):
-    """Another worker has the lease of a command."""
 
 
 class DurableRun:
@@ -88,7 +84,7 @@ class DurableRun:
         self.replies: list[Reply] = []
         self.undo_places = UndoPlaces(self.fields)
         self.has_called = any(name.startswith("c:") for name in self.fields)
-        self._background: set[asyncio.Task[Any]] = set()
+        self.storing = Storing()
         self.on_suspended: Callable[[], None] | None = None
         self.passed: Callable[[str], Awaitable[None]] | None = None
         self._task = task
@@ -171,37 +167,14 @@ class DurableRun:
         """
         if self.lease.cancel is not None:
             self.lease.cancel(WORKER_LOST)
-        if self.lease.cancel is None or asyncio.current_task() in self._background:
+        if self.lease.cancel is None or self.storing.is_here:
             raise RunLost
         await asyncio.get_running_loop().create_future()  # until this task is cancelled
 
     async def undoing(self, out: OutgoingMessage, field: str, place: int, call: str = "") -> Note:
-        """Return the field of a command that undoes something: its place in the order in which handlers name them, and the call.
-
-        That of a call is stored behind what was named before: what is not stored gets another place in the next run.
-        """
+        """Return the field of a command that undoes something: its place in the order in which handlers name them, and the call."""
         child = await self.tools.children.child(out, field, self.seed)
-        if call and self._background:
-            await asyncio.wait(self._background)
         return Note(field, pack_undo(place, call, child))
-
-    def store_soon(self, storing: Coroutine[Any, Any, Any]) -> None:
-        """Store something in the background; the end of the run waits for it."""
-        task = asyncio.get_running_loop().create_task(storing, name=f"command_bus.durable {self.lease.mailbox}")
-        self._background.add(task)
-
-    async def _stored_all(self) -> None:
-        """Wait for what is being stored in the background.
-
-        Raises:
-            BadStep: It cannot be stored.
-        """
-        while storing := list(self._background):
-            ends = await asyncio.gather(*storing, return_exceptions=True)
-            self._background.difference_update(storing)
-            for end in ends:
-                if isinstance(end, BaseException) and not isinstance(end, RunLost):
-                    raise end
 
     # What arrives.
 
@@ -266,7 +239,7 @@ class DurableRun:
             stays = not may_suspend
             if may_suspend and left < _SOON:
                 may_suspend, stays = await self._is_direct(durable), True
-                if may_suspend and self.performing.count == 1:  # else once what is in flight beside it has ended
+                if may_suspend and self.performing.count == 1 and not self.storing.count:  # else once what is beside it has ended
                     self._suspend(pending, wanted - (len(waits) - len(pending)), end)
             patience = max(looks_at - mono(), 0.001) if stays else max(left, 0.0)
             if end is not None:
@@ -306,7 +279,8 @@ class DurableRun:
             task.cancel()
 
     async def _is_direct(self, durable: Durable[Any]) -> bool:
-        """Return whether the handler awaits this directly. It is looked at from outside while it waits."""
+        """Return whether the handler awaits this directly, once all is stored. It is looked at from outside while it waits."""
+        await self.storing.end()
         loop = asyncio.get_running_loop()
         seen: asyncio.Future[bool] = loop.create_future()
 
@@ -365,7 +339,7 @@ class DurableRun:
                 return await work
             finally:
                 await self.tools.threads.rest()
-                await self._stored_all()
+                await self.storing.end()
         finally:
             self._over()
 

@@ -1,8 +1,10 @@
-"""`RunTools`, `Threads` and `Wait`: what one run of a durable handler works with, and what it waits for; `Performing` counts its operations."""
+"""The tools of one run of a durable handler, what it waits for, the operations that it performs, and what it stores in the background."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,7 +12,11 @@ from command_bus.sending.children import Children
 from command_bus.serialization.limits import Limits
 from command_bus.transport.durable import SideRecords
 
-__all__ = ["Performing", "RunTools", "Threads", "Wait"]
+__all__ = ["Performing", "RunLost", "RunTools", "Storing", "Threads", "Wait"]
+
+
+class RunLost(Exception):
+    """Another worker has the lease of a command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +86,37 @@ class Performing:
     def __exit__(self, *_: object) -> None:
         self.count -= 1
         self._ended()
+
+
+class Storing:
+    """The background stores of a run. What its handler awaits next waits for them, and so do its suspension and its end."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def count(self) -> int:
+        """How much is being stored."""
+        return len(self._tasks)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is a task of it."""
+        return asyncio.current_task() in self._tasks
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Store something in a task of its own."""
+        self._tasks.add(asyncio.get_running_loop().create_task(work, name="command_bus.durable"))
+
+    async def end(self) -> None:
+        """Wait until all is stored, and is not lost if this is cancelled.
+
+        Raises:
+            CommandBusError: It cannot be stored.
+        """
+        while tasks := set(self._tasks):
+            await asyncio.wait(tasks)
+            self._tasks -= tasks
+            for each in tasks:
+                with suppress(RunLost):
+                    each.result()

@@ -72,6 +72,7 @@ class Step:
         if stored is not None:
             compare(self._shown, stored, self._digest)
             return decoded_result(self._shown, self._kind, run.tools.unseal(self._field, stored[DIGEST:]), limits)
+        await run.storing.end()
         if run.wish is not None:
             raise cancelled(run)
         with run.working:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from command_bus.clock import checked_seconds
-from command_bus.durable.names import ROOM, outcome_field, signal_field, undo_field
+from command_bus.durable.names import ROOM, late_field, outcome_field, signal_field, undo_field
 from command_bus.durable.run import LINGER, LONG_LINGER, DurableRun, cancelled
 from command_bus.durable.undo import Undo
 from command_bus.durable.values import child_of, compare, decoded_signal
@@ -36,6 +36,7 @@ class Waited:
     async def perform(self, durable: Durable[Any]) -> Any:
         """See `Operation`."""
         with self.run.performing:
+            await self.run.storing.end()
             await self.begin()
             if not self.run.is_over(self):
                 await self.run.wait(durable, (self,), wanted=1)
@@ -63,7 +64,7 @@ class Waited:
 
 
 class Call(Waited):
-    """Sends a command once, and waits for its outcome."""
+    """Sends a command once, and waits for its outcome. Where time was over first, all runs see that, and the outcome is stored all the same."""
 
     def __init__(
         self, run: DurableRun, out: OutgoingMessage, reply: Any, timeout: float | None, undo: OutgoingMessage | None
@@ -77,6 +78,7 @@ class Call(Waited):
         self._undo_place = 0 if undo is None or f"c:{self._call}" in run.fields else run.undo_places.next()
         self._is_told = False
         self.field = outcome_field(self._call)
+        self._late = late_field(self._call)
         self._begun = False
 
     async def begin(self) -> None:
@@ -95,7 +97,9 @@ class Call(Waited):
             digest = digest_of_call(self._out)
         compare(f"the call {self._call!r}", known, digest)
         self._child, self._child_mailbox = child_of(known)
-        if self._timeout is not None:
+        if self._late in run.fields:
+            self.field = self._late
+        elif self._timeout is not None:
             self.until_ms = await self.fixed_time(self._call, self._timeout)
 
     async def _send(self) -> tuple[bytes, bytes]:
@@ -124,21 +128,25 @@ class Call(Waited):
         if len(record) > SMALL_OUTCOME:
             self.run.look_soon()
             return
-        self._is_told = self.field not in self.run.fields
-        self.run.arrive(self.field, record)
+        field = outcome_field(self._call)
+        self._is_told = field not in self.run.fields
+        self.run.arrive(field, record)
 
     async def result(self) -> Any:
         """See `Waited`."""
-        record = self.run.fields.get(self.field)
-        if record is None or (self._is_told and (self.until_ms is not None or self.run.limit_ms is not None)):
-            ended = record or TIMED_OUT  # of a time limit and an outcome that is on its way, all runs see the same
-            record = (await self.run.store(Note(self.field, ended)))[0] or ended
+        run = self.run
+        record = run.fields.get(self.field)
+        if record is None:
+            self.field, record = self._late, TIMED_OUT
+            await run.store(Note(self._late, TIMED_OUT))
+        elif self._is_told and (self.until_ms is not None or run.limit_ms is not None):  # all runs see the same: it is on its way
+            record = (await run.store(Note(self.field, record)))[0] or record
         if record == NO_ROOM:
             raise BadStep(
                 f"{self._out.name} on {self._child_mailbox} has ended, and its outcome is not stored: the outcomes of a durable command's calls "
                 f"may have {self.run.most_bytes:,} bytes together. Let them return less, a reference say"
             )
-        if record == TIMED_OUT:
+        if self.field == self._late:
             late = TimeoutError(f"{self._out.name} on {self._child_mailbox} has not ended in time; it may still run")
             raise self.run.errors.note(late)
         try:

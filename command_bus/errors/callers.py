@@ -103,7 +103,10 @@ class IdempotencyConflict(CommandBusError):
 
 
 class CallCycle(CommandBusError):
-    """A handler calls an entity that waits for it, its own say: neither would go on. The message has the path."""
+    """A handler calls an entity that waits for it, its own say: neither would go on. The message has the path.
+
+    It is not retried, and all whose calls are in the circle get it.
+    """
 
     code = "call_cycle"
 

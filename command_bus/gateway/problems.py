@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from command_bus.errors import (
     BusClosed,
+    CallCycle,
     CommandBusError,
     CommandCancelled,
     CommandExpired,
@@ -55,6 +56,7 @@ _STATUS: dict[type[CommandBusError], int] = {
     CommandExpired: 504,
     CommandTimeout: 504,
     CommandOutcomeError: 502,
+    CallCycle: 502,
 }
 """The status of each error; a subclass comes before its base. Any other error is internal: 500."""
 _SERVER_AWAY = "the server of the bus does not answer"
@@ -64,6 +66,7 @@ _WORDS = {
     CommandTimeout: "the outcome is not known yet: ask for the command later",
     CommandFailed: "the handler failed, and its retries are used up",
     CommandOutcomeError: "the command was not carried out",
+    CallCycle: "the command was not carried out",
     Unconfirmed: "too few replicas have confirmed it in time; with an Idempotency-Key asking again is safe",
     TransportUnavailable: _SERVER_AWAY,
     BusClosed: _SERVER_AWAY,

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 from command_bus.errors import (
     BadResult,
     BadSignature,
+    CallCycle,
     CommandBusError,
     CommandCancelled,
     CommandExpired,
@@ -164,6 +165,7 @@ _ERRORS: dict[type[Any], type[CommandOutcomeError]] = {
     Forged: BadSignature,
 }
 _MAY_HAVE_BEGUN: dict[int, type[Unhandled | Invalid | Forged]] = {5: Unhandled, 6: Invalid, 9: Forged}
+_CALL_CYCLE = f"{CallCycle.__module__}.{CallCycle.__qualname__}"
 _KINDS = {kind: number for number, kind in _WITH_MESSAGE.items()}
 
 
@@ -238,6 +240,7 @@ def raise_or_value(outcome: Outcome, codec: ReplyCodec[R], command_id: str, limi
 
     Raises:
         CommandOutcomeError: One of its subclasses, with the command id.
+        CallCycle: Its handler failed since a call of it, or of one that it waited for, led back to an entity that waits.
         InvalidCommand: The worker could not read the command.
     """
     if isinstance(outcome, Completed):
@@ -248,6 +251,8 @@ def raise_or_value(outcome: Outcome, codec: ReplyCodec[R], command_id: str, limi
         except BadResult as error:
             error.command_id = command_id
             raise
+    if isinstance(outcome, Failed) and outcome.error_type == _CALL_CYCLE:  # as whose call closes the circle
+        raise CallCycle(outcome.error_message)
     raise _error_of(outcome, command_id)
 
 

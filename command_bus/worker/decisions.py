@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from command_bus.durable.endings import Ending
-from command_bus.errors import BadResult, BadStep, CommandBusError, InvalidCommand, Reject
+from command_bus.errors import BadResult, BadStep, CallCycle, CommandBusError, InvalidCommand, Reject
 from command_bus.handlers.handler import Handler
 from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import MailboxPolicy, RetryPolicy
@@ -224,10 +224,11 @@ class Decisions:
     def failed(self, run: Runnable, error: BaseException) -> Step:
         """Retry a command whose handler raised, by its policy, or treat it as poisoned. What does not fit a durable command's steps parks it.
 
-        The error of an outcome that a durable command has stored comes again in each retry: it is final.
+        The error of an outcome that a durable command has stored comes again in each retry, and a call that leads back does so again: both are
+        final.
         """
         policy, durable = run.policy.retry, run.durable
-        lasts = isinstance(error, GiveUp | BadStep) or (durable is not None and durable.errors.has(error))
+        lasts = isinstance(error, GiveUp | BadStep | CallCycle) or (durable is not None and durable.errors.has(error))
         attempt = 1 if durable is not None and durable.progressed else run.started.attempt
         if attempt < policy.attempts and not lasts and policy.retries(error):
             return Retry(int(self._delay_after(policy, run, error) * 1000))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from command_bus import (
     CommandFailed,
     DurableContext,
     GiveUp,
+    InvalidCommand,
     TransportUnavailable,
     UnknownCommand,
     UnknownDeadLetter,
@@ -187,3 +189,58 @@ async def _away(*_: Any, **__: Any) -> bool:
 
 async def _none(shop: Shop) -> bool:
     return not await shop.side_records()
+
+
+async def test_n_replays_of_what_failed_to_undo_undo_once(sandbox: Sandbox, shop: Shop) -> None:
+    """The letter of the refund is beside that of the order, which calls it again: all at once, or each by hand, in any order."""
+
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        context.compensate(Refund(account="a-1", fails=1))
+        await context.step("charge", shop.effect, "charge")
+        raise GiveUp("no stock")
+
+    async with sandbox.bus() as bus, bus.worker():
+        receipt = await bus.dispatch(Flow(order="o-1"), keep_result=True)
+        await until(lambda: has_letters(bus, 2))
+        own, parked = sorted([each async for each in bus.dead_letters.list()], key=lambda each: each.parked)
+        assert (own.name, parked.reason) == ("Refund", "compensation_failed")
+        with pytest.raises(
+            InvalidCommand, match=f"undoes what {receipt.command_id} on order:o-1 did.*replay the letter of that one"
+        ):
+            await bus.dead_letters.replay(own.id)
+        assert await bus.dead_letters.replay_all() == 1
+        with pytest.raises(CommandFailed, match="no stock"):
+            await receipt.result(timeout=10)
+        assert await bus.dead_letters.replay_all(name="Refund") == 0
+        await bus.wait_idle(10)
+    assert shop.count(("refund", "a-1")) == 2, "once in vain, and once again"
+
+
+async def has_letters(bus: CommandBus, count: int) -> bool:
+    return sum((await bus.dead_letters.count()).values()) == count
+
+
+async def test_what_a_caller_calls_again_is_not_replayed_beside_it(sandbox: Sandbox, shop: Shop) -> None:
+    """The order was compensated, so its replay calls anew. The letter of a call whose caller has none is replayed."""
+    ends = {"o-1": "fails", "o-2": "returns"}
+
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        context.compensate(Refund(account="a-1"))
+        end = "return" if shop.count("mended") else "fail"
+        with suppress(CommandFailed):
+            return await context.call(Reserve(sku=f"s-{context.entity_id}", end=end))
+        if ends[str(context.entity_id)] == "fails":
+            raise GiveUp("no stock")
+        return None
+
+    async with sandbox.bus() as bus, bus.worker():
+        for name in ends:
+            await bus.dispatch(Flow(order=name))
+        await until(lambda: has_letters(bus, 3))
+        await bus.wait_idle(10)
+        shop.log[:] = ["mended"]
+        assert await bus.dead_letters.replay_all() == 2
+        await bus.wait_idle(10)
+    assert sorted(shop.log[1:]) == [("reserve", "s-o-1"), ("reserve", "s-o-2")]

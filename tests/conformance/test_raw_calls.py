@@ -161,9 +161,8 @@ async def test_a_handler_that_calls_its_own_entity_is_refused(sandbox: Sandbox, 
             await bus.call_raw("account", command.account_id, "deposit", {"account_id": command.account_id, "amount": Decimal(1)})
 
         async with bus.worker():
-            with pytest.raises(CommandFailed, match="holds itself") as failed:
+            with pytest.raises(CallCycle, match="holds itself"):
                 await bus.call_raw("account", "a", "relay", {"account_id": "a"}, timeout=5)
-            assert failed.value.error_type.endswith(CallCycle.__name__)
 
 
 async def test_middleware_is_around_it(sandbox: Sandbox, balances: dict[str, Decimal]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.compression import COMPRESSION
 from tests.mutants.durable import DURABLE
+from tests.mutants.durable_ends import DURABLE_ENDS
 from tests.mutants.events import EVENTS
 from tests.mutants.follow_ups import FOLLOW_UPS
 from tests.mutants.following import FOLLOWING
@@ -26,6 +27,7 @@ __all__ = ["PARTS"]
 PARTS = (
     *COMPRESSION,
     *DURABLE,
+    *DURABLE_ENDS,
     *EVENTS,
     *FOLLOWING,
     *FOLLOW_UPS,

@@ -41,6 +41,7 @@ class DeadLetterReason(StrEnum):
     UNSUPPORTED_VERSION = "unsupported_version"
     BAD_SIGNATURE = "bad_signature"
     EXPIRED = "expired"
+    COMPENSATION_FAILED = "compensation_failed"
 
 
 _NEVER_STARTED = (DeadLetterReason.NO_HANDLER, DeadLetterReason.UNSUPPORTED_VERSION)

@@ -1,0 +1,77 @@
+"""Breakages of the ends of durable commands: what undoes is stored, once, and comes after what it undoes."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["DURABLE_ENDS"]
+
+_ORDER = "tests/conformance/test_durable_undo_order.py"
+_LETTERS = "tests/conformance/test_durable_letters.py"
+_CIRCLES = "tests/conformance/test_durable_circles.py"
+
+DURABLE_ENDS = (
+    Mutant(
+        "what was called and not waited for is undone while it stands in line or runs",
+        "durable/compensation.py",
+        "    await _end_calls(run)\n",
+        "",
+        f"{_ORDER}::test_what_undoes_a_call_that_took_too_long_comes_after_it",
+    ),
+    Mutant(
+        "a call that took too long counts as ended",
+        "durable/waits.py",
+        "            self.field, record = self._late, TIMED_OUT\n            await run.store(Note(self._late, TIMED_OUT))\n",
+        "            self._late, record = self.field, TIMED_OUT\n            await run.store(Note(self._late, TIMED_OUT))\n",
+        f"{_ORDER}::test_what_undoes_a_call_that_took_too_long_comes_after_it",
+    ),
+    Mutant(
+        "a later run sees the outcome of a call that took too long",
+        "durable/waits.py",
+        "        if self._late in run.fields:\n",
+        "        if self._late == '':\n",
+        f"{_ORDER}::test_all_runs_see_that_time_was_over_although_the_outcome_is_stored",
+    ),
+    Mutant(
+        "a command is suspended before what undoes is stored",
+        "durable/run.py",
+        "        await self.storing.end()\n        loop = asyncio.get_running_loop()\n",
+        "        loop = asyncio.get_running_loop()\n",
+        f"{_ORDER}::test_what_undoes_is_stored_before_the_handler_waits",
+    ),
+    Mutant(
+        "a call that leads back is tried again",
+        "worker/decisions.py",
+        "isinstance(error, GiveUp | BadStep | CallCycle)",
+        "isinstance(error, GiveUp | BadStep)",
+        f"{_CIRCLES}::test_a_chain_that_comes_back_fails_at_once_with_its_path",
+    ),
+    Mutant(
+        "the caller of a chain that leads back learns only that it failed",
+        "serialization/reply.py",
+        "isinstance(outcome, Failed) and outcome.error_type == _CALL_CYCLE:",
+        "isinstance(outcome, Failed) and outcome.error_type == '':",
+        f"{_CIRCLES}::test_a_chain_that_comes_back_fails_at_once_with_its_path",
+    ),
+    Mutant(
+        "the letter of what failed to undo is replayed beside that of its caller",
+        "admin/called_letters.py",
+        "    if caller is not None and undoes(caller):",
+        "    if caller is None and False:",
+        f"{_LETTERS}::test_n_replays_of_what_failed_to_undo_undo_once",
+    ),
+    Mutant(
+        "what a caller calls again is replayed beside it",
+        "admin/dead_letters.py",
+        "(undoes(caller) or caller.command_id in replays)",
+        "undoes(caller)",
+        f"{_LETTERS}::test_what_a_caller_calls_again_is_not_replayed_beside_it",
+    ),
+    Mutant(
+        "what undoes a call is stored before what was named earlier",
+        "durable/waits.py",
+        "            await self.run.storing.end()\n            await self.begin()\n",
+        "            await self.begin()\n",
+        "tests/conformance/test_durable_undo_names.py::test_what_undoes_a_call_is_stored_behind_what_was_named_before",
+    ),
+)
