@@ -17,7 +17,7 @@ from command_bus.durable.waits import Call, Signal, Sleep
 from command_bus.errors import InvalidCommand
 from command_bus.messages.durable import Durable, Operation, StepOptions
 from command_bus.messages.message import Message
-from command_bus.messages.options import FollowedCallOptions
+from command_bus.messages.options import DurableCallOptions
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.sending.children import digest_of_call
 from command_bus.transport.durable import Note
@@ -57,7 +57,7 @@ class HandlerOperations:
         self._run.check()
         return self._awaited(Step(self._run, name, function, args, options), f"step({name!r}, …)")
 
-    def call(self, command: Message[R], undo: Message[Any] | None, options: FollowedCallOptions) -> Durable[R]:
+    def call(self, command: Message[R], undo: Message[Any] | None, options: DurableCallOptions) -> Durable[R]:
         """See `DurableContext.call`."""
         self._run.check()
         if options.get("command_id") is not None:

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple, Unpack, overload
 
 from command_bus.messages.context import CommandContext
-from command_bus.messages.options import FollowedCallOptions
+from command_bus.messages.options import DurableCallOptions
 from command_bus.messages.policies import RetryPolicy
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ R = TypeVar("R")
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
+Ts = TypeVarTuple("Ts")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -50,9 +51,9 @@ class Operation(Protocol[T_co]):
 class Durable(Coroutine[Any, Any, T_co], Generic[T_co]):
     """The result of a method of `DurableContext`: something to be awaited, also more than once, since its result stays the same.
 
-    Awaited directly in the handler it may suspend the command. In a task of its own (`asyncio.gather`, a `TaskGroup`) and inside of
-    `asyncio.timeout` it works as well, but the command stays with its worker while it waits. One that is never awaited does nothing, and
-    warns of that as a coroutine does.
+    The methods are annotated as `Coroutine`, so that type checkers find one that is not awaited. Awaited directly in the handler it may suspend
+    the command. In a task of its own (`asyncio.gather`, a `TaskGroup`) and inside of `asyncio.timeout` it works as well, but the command stays
+    with its worker while it waits. One that is never awaited does nothing, and warns of that as a coroutine does.
 
     Args:
         operation: What it does.
@@ -121,7 +122,7 @@ class DurableOperations(Protocol):
         """See `DurableContext.step`."""
         ...
 
-    def call(self, command: Message[R], undo: Message[Any] | None, options: FollowedCallOptions) -> Durable[R]:
+    def call(self, command: Message[R], undo: Message[Any] | None, options: DurableCallOptions) -> Durable[R]:
         """See `DurableContext.call`."""
         ...
 
@@ -180,39 +181,49 @@ class DurableContext(CommandContext):
     def step(
         self,
         name: str,
-        function: Callable[..., Any],
-        *args: Any,
+        function: Callable[[*Ts], Any],
+        *args: *Ts,
         returns: type[T],
         key: str | None = None,
         retry: RetryPolicy | None = None,
-    ) -> Durable[T]: ...
+    ) -> Coroutine[object, None, T]: ...
     @overload
     def step(
         self,
         name: str,
-        function: Callable[..., Awaitable[T]],
-        *args: Any,
+        function: Callable[[*Ts], Any],
+        *args: *Ts,
+        returns: object,
         key: str | None = None,
         retry: RetryPolicy | None = None,
-    ) -> Durable[T]: ...
+    ) -> Coroutine[object, None, Any]: ...
     @overload
     def step(
         self,
         name: str,
-        function: Callable[..., T],
-        *args: Any,
+        function: Callable[[*Ts], Awaitable[T]],
+        *args: *Ts,
         key: str | None = None,
         retry: RetryPolicy | None = None,
-    ) -> Durable[T]: ...
+    ) -> Coroutine[object, None, T]: ...
+    @overload
     def step(
         self,
         name: str,
-        function: Callable[..., Any],
-        *args: Any,
+        function: Callable[[*Ts], T],
+        *args: *Ts,
+        key: str | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> Coroutine[object, None, T]: ...
+    def step(
+        self,
+        name: str,
+        function: Callable[[*Ts], Any],
+        *args: *Ts,
         returns: Any = None,
         key: str | None = None,
         retry: RetryPolicy | None = None,
-    ) -> Durable[Any]:
+    ) -> Coroutine[object, None, Any]:
         """Run a function once, and store its result before it is returned: `await context.step("charge", psp.charge, card, cents)`.
 
         A later run of the handler gets the stored result, and the function is not called. If the worker dies between the function's effect and the
@@ -235,17 +246,17 @@ class DurableContext(CommandContext):
             return Durable(_Alone(function, args), f"context.step({name!r}, …)")
         return self._operations.step(name, function, args, options)
 
-    def call(  # pyright: ignore[reportIncompatibleMethodOverride] - it is awaited as the plain one is, and can do more
-        self, command: Message[R], *, undo: Message[Any] | None = None, **options: Unpack[FollowedCallOptions]
-    ) -> Durable[R]:
+    def call(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride] - it is awaited as the plain one is, with an id of its own
+        self, command: Message[R], *, undo: Message[Any] | None = None, **options: Unpack[DurableCallOptions]
+    ) -> Coroutine[object, None, R]:
         """Call a command of another entity, once, and wait for its result for as long as it takes, without a worker.
 
         Args:
             command: The command. It is sent once, however often the handler runs.
             undo: A command that is sent if this handler fails for good later: see `compensate`. It is stored in the step that sends the call.
                 Nothing is undone of a call that was rejected or never ran, or of a durable one that was cancelled: it undoes what it did itself.
-            **options: As for `CommandBus.call`, without `command_id` and `on_progress`. After `timeout` seconds the call raises `TimeoutError`;
-                the command may still run.
+            **options: As for `CommandBus.call`. The id of the command is made, and nobody waits for its progress. After `timeout` seconds the
+                call raises `TimeoutError`; the command may still run.
 
         Raises:
             CommandOutcomeError: As `CommandBus.call`.
@@ -255,15 +266,15 @@ class DurableContext(CommandContext):
         """
         return self._durable().call(command, undo, options)
 
-    def sleep(self, seconds: float) -> Durable[None]:
+    def sleep(self, seconds: float) -> Coroutine[object, None, None]:
         """Wait so many seconds, also for months. The time is fixed when it begins, and is the server's."""
         return self._durable().sleep(seconds)
 
     @overload
-    def signal(self, name: str, *, timeout: float | None = None) -> Durable[Any]: ...
+    def signal(self, name: str, *, timeout: float | None = None, returns: type[T]) -> Coroutine[object, None, T]: ...
     @overload
-    def signal(self, name: str, *, timeout: float | None = None, returns: type[T]) -> Durable[T]: ...
-    def signal(self, name: str, *, timeout: float | None = None, returns: Any = Any) -> Durable[Any]:
+    def signal(self, name: str, *, timeout: float | None = None, returns: object = ...) -> Coroutine[object, None, Any]: ...
+    def signal(self, name: str, *, timeout: float | None = None, returns: Any = Any) -> Coroutine[object, None, Any]:
         """Wait for the next signal of a name: `bus.commands.signal(command_id, name, value)`. It is kept if it comes before it is asked for.
 
         Args:
@@ -278,21 +289,26 @@ class DurableContext(CommandContext):
         return self._durable().signal(name, timeout, returns)
 
     @overload
-    def all(self, first: Durable[A], second: Durable[B], /) -> Durable[tuple[A, B]]: ...
+    def all(
+        self, first: Coroutine[object, None, A], second: Coroutine[object, None, B], /
+    ) -> Coroutine[object, None, tuple[A, B]]: ...
     @overload
-    def all(self, first: Durable[A], second: Durable[B], third: Durable[C], /) -> Durable[tuple[A, B, C]]: ...
+    def all(
+        self, first: Coroutine[object, None, A], second: Coroutine[object, None, B], third: Coroutine[object, None, C], /
+    ) -> Coroutine[object, None, tuple[A, B, C]]: ...
     @overload
-    def all(self, *operations: Durable[A]) -> Durable[tuple[A, ...]]: ...
-    def all(self, *operations: Durable[Any]) -> Durable[Any]:
+    def all(self, *operations: Coroutine[object, None, A]) -> Coroutine[object, None, tuple[A, ...]]: ...
+    def all(self, *operations: Any) -> Coroutine[object, None, Any]:
         """Wait until each of these has ended, and return their results; the error of the first in this order that has one is raised."""
         return self._durable().all(operations)
 
-    def first(self, *operations: Durable[A]) -> Durable[Durable[A]]:
+    def first(self, *operations: Coroutine[object, None, A]) -> Coroutine[object, None, Durable[A]]:
         """Wait until one of these has ended, and return that one: `winner = await context.first(paid, late)`, then `await winner`.
 
         A later run of the handler gets the same one.
         """
-        return self._durable().first(operations)
+        these: Any = operations
+        return self._durable().first(these)
 
     def timeout(self, seconds: float) -> AbstractAsyncContextManager[None]:
         """Limit what is awaited in a block: `async with context.timeout(3600): …`. After that time it raises `TimeoutError`.

@@ -12,7 +12,7 @@ from command_bus.messages.policies import Priority, RetryPolicy
 from command_bus.messages.progress import OnProgress
 from command_bus.messages.unique import Unique
 
-__all__ = ["CallOptions", "DispatchOptions", "FollowUpOptions", "FollowedCallOptions", "SendOn"]
+__all__ = ["CallOptions", "DispatchOptions", "DurableCallOptions", "FollowUpOptions", "FollowedCallOptions", "SendOn"]
 
 SendOn = Literal["completed", "always"]
 """Which ends of a command send its follow-ups."""
@@ -34,16 +34,21 @@ class DispatchOptions(TypedDict, total=False):
     unique: Unique | None
 
 
-class CallOptions(TypedDict, total=False):
-    """Options of a call; see `CommandBus.call`."""
+class DurableCallOptions(TypedDict, total=False):
+    """Options of a call of a durable handler; see `DurableContext.call`."""
 
     timeout: float | None
-    command_id: str | UUID | None
     headers: Mapping[str, str] | None
     priority: Priority | None
     retry: RetryPolicy | None
     attempt_timeout: float | None
     history: HistoryChoice | None
+
+
+class CallOptions(DurableCallOptions, total=False):
+    """Options of a call; see `CommandBus.call`."""
+
+    command_id: str | UUID | None
 
 
 class FollowedCallOptions(CallOptions, total=False):

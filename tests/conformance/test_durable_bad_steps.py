@@ -139,7 +139,7 @@ async def test_126_something_else_under_a_known_name(sandbox: Sandbox, what: str
 async def test_127_a_call_of_the_own_entity(sandbox: Sandbox) -> None:
     async def body(context: DurableContext) -> Any:
         with pytest.raises(InvalidCommand, match="leave command_id out"):
-            await context.call(Other(other="1"), command_id="mine")
+            await context.call(Other(other="1"), command_id="mine")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
         with pytest.raises(CallCycle):
             await context.call(Plain(order="o-1"))
         return "refused"
