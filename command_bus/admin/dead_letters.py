@@ -185,7 +185,8 @@ class DeadLetters:
         """Replay a letter, with an ending only to undo what its command did; return False if it is gone."""
         marked = is_marked(envelope) and not _nobody_vouches(stored)
         now = unpack_envelope(edited, self._limits) if edited else envelope
-        mark = waiting_mark(digest_of(now), stored.mailbox) if marked else b""
+        fields = unpack(now.payload, self._limits) if edited and not now.flags & ENCRYPTED else None
+        mark = waiting_mark(digest_of(now, fields), stored.mailbox) if marked else b""
         left = Settlement(envelope.command_id, mark, 1, unique=unique_key(now), stander=stander_of(now))
         left = replace(left, side="kept" if is_durable(now.options) else "")
         return await self._store.settle(stored, "replay", left, edited, envelope_flow(now), ending=ending)

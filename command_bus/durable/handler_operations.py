@@ -19,7 +19,6 @@ from command_bus.messages.durable import Durable, Operation, StepOptions
 from command_bus.messages.message import Message
 from command_bus.messages.options import DurableCallOptions
 from command_bus.messages.outgoing import OutgoingMessage
-from command_bus.sending.children import digest_of_call
 from command_bus.transport.durable import Note
 
 __all__ = ["HandlerOperations"]
@@ -112,7 +111,7 @@ class HandlerOperations:
         if stored is None:
             run.storing.begin(self._undo(out, field, run.undo_places.next()))
         else:
-            _compare_undo(field, stored, out)
+            self._compare_undo(field, stored, out)
 
     def _awaited(self, operation: Operation[Any], text: str) -> Durable[Any]:
         return Durable(operation, f"context.{text}", lambda: self.suspending)
@@ -120,7 +119,16 @@ class HandlerOperations:
     async def _undo(self, out: OutgoingMessage, field: str, place: int) -> None:
         (stored,) = await self._run.store(await self._run.undoing(out, field, place))
         if stored is not None:
-            _compare_undo(field, stored, out)
+            self._compare_undo(field, stored, out)
+
+    def _compare_undo(self, field: str, stored: bytes, out: OutgoingMessage) -> None:
+        """Compare a command that undoes something with what is stored under its name.
+
+        Raises:
+            StepMismatch: It is another one.
+        """
+        digest = self._run.tools.children.digest_of(out)
+        compare(f"the compensation {field[2:]!r}", Undo.read(field, stored).digest, digest)
 
     @asynccontextmanager
     async def _limited(self, seconds: float, name: str) -> AsyncGenerator[None]:
@@ -133,12 +141,3 @@ class HandlerOperations:
             yield
         finally:
             run.time_limits.remove(limit)
-
-
-def _compare_undo(field: str, stored: bytes, out: OutgoingMessage) -> None:
-    """Compare a command that undoes something with what is stored under its name.
-
-    Raises:
-        StepMismatch: It is another one.
-    """
-    compare(f"the compensation {field[2:]!r}", Undo.read(field, stored).digest, digest_of_call(out))

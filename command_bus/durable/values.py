@@ -5,20 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import lru_cache
-from hashlib import blake2b
 from typing import Any, get_type_hints
 
-from pydantic_core import PydanticSerializationError, to_jsonable_python
-
-from command_bus.errors import BadResult, BadSignal, BadStep, CommandBusError, StepMismatch
+from command_bus.errors import BadResult, BadSignal, BadStep, StepMismatch
+from command_bus.serialization.equality import DIGEST, NotPlain, digest, is_same
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import reply_codec_for
-from command_bus.serialization.msgpack import pack
 
 __all__ = ["DIGEST", "child_of", "compare", "decoded_result", "decoded_signal", "digest_of", "encoded_result", "result_type"]
 
-DIGEST = 8
-"""Bytes of a digest."""
 _NO_ARGUMENTS = bytes(DIGEST)
 
 
@@ -26,25 +21,24 @@ def digest_of(step: str, args: tuple[Any, ...], *, keyed: bool) -> bytes:
     """Return the digest of a step's arguments.
 
     Args:
-        step: Its name, for the error.
+        step: Its name.
         args: Its arguments.
         keyed: Whether the step has a key: then arguments that have no digest are left out.
 
     Raises:
-        BadStep: An argument has no digest: it is no data, or a set, whose order differs from process to process.
+        BadStep: An argument has no digest: it is no data.
     """
     if not args:
         return _NO_ARGUMENTS
     try:
-        data = pack(to_jsonable_python(args, fallback=_refused))
-    except (PydanticSerializationError, CommandBusError, ValueError, RecursionError, TypeError) as error:
+        return digest((step,), args)
+    except NotPlain as error:
         if keyed:
             return _NO_ARGUMENTS
         raise BadStep(
-            f"the step {step!r}: its arguments cannot be told from others ({str(error)[:200]}). Give the step a key=, which tells it apart, "
+            f"the step {step!r}: its arguments cannot be told from others ({error}). Give the step a key=, which tells it apart, "
             "or hand over plain data"
         ) from None
-    return blake2b(data, digest_size=DIGEST).digest()
 
 
 def compare(what: str, stored: bytes, digest: bytes) -> None:
@@ -53,15 +47,11 @@ def compare(what: str, stored: bytes, digest: bytes) -> None:
     Raises:
         StepMismatch: It is something else.
     """
-    if stored[:DIGEST] != digest:
+    if not is_same(stored[:DIGEST], digest):
         raise StepMismatch(
             f"{what} is stored, but an earlier run of this handler did something else under this name. If its code was changed, let it do "
             "what it did before for commands that have begun; if their order differs from run to run, give each a key="
         )
-
-
-def _refused(value: Any) -> Any:
-    raise TypeError(f"a {type(value).__qualname__} is no plain data")
 
 
 @lru_cache(maxsize=4096)

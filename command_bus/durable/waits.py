@@ -13,7 +13,6 @@ from command_bus.durable.values import child_of, compare, decoded_signal
 from command_bus.errors import BadStep, CallCycle, CommandBusError, CommandCancelled
 from command_bus.messages.durable import Durable
 from command_bus.messages.outgoing import OutgoingMessage
-from command_bus.sending.children import digest_of_call
 from command_bus.transport.durable import NO_ROOM, SMALL_OUTCOME, Note
 
 __all__ = ["TIMED_OUT", "Call", "Ended", "Signal", "Sleep", "UndoCall", "Waited"]
@@ -94,7 +93,7 @@ class Call(Waited):
                 raise cancelled(run)
             known, digest = await self._send()
         else:
-            digest = digest_of_call(self._out)
+            digest = run.tools.children.digest_of(self._out)
         compare(f"the call {self._call!r}", known, digest)
         self._child, self._child_mailbox = child_of(known)
         if self._late in run.fields:

@@ -93,6 +93,11 @@ class DeclaredSchedule:
         if isinstance(self.revision, bool) or not isinstance(self.revision, int) or self.revision < 0:
             raise InvalidSettings(f"revision: a whole number, at least 1, not {self.revision!r}")
 
+    @property
+    def kind(self) -> type[Message[Any]] | None:
+        """The class of its command; None if it has none here."""
+        return None if self.command is None else type(self.command)
+
 
 def checked_name(name: object) -> str:
     """Return the name of a schedule.

@@ -6,10 +6,12 @@ A *draft* is the record of what was declared or put, without a next tick.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from command_bus.errors import InvalidSettings
+from command_bus.errors import InvalidCommand, InvalidSettings
+from command_bus.messages.message import Message
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.messages.schedule_declarations import DeclaredSchedule
 from command_bus.randomness import token
@@ -21,12 +23,18 @@ from command_bus.scheduling.tellings import PUT
 from command_bus.scheduling.templates import BadTemplate, ForeignTemplate
 from command_bus.sending.sender import Sender
 from command_bus.serialization.envelope import AT_MOST_ONCE, WireEnvelope
+from command_bus.serialization.equality import NotPlain, canonical
+from command_bus.serialization.limits import Undecodable, reading_limits
+from command_bus.serialization.msgpack import unpack
+from command_bus.serialization.versions import decoded
 from command_bus.session import Session
 
 __all__ = ["SchedulePuts"]
 
 _log = logging.getLogger("command_bus.worker")
 _TRIES = 100
+
+Kind = type[Message[Any]] | None
 
 
 class SchedulePuts:
@@ -57,8 +65,12 @@ class SchedulePuts:
             raise InvalidSettings(f"the schedule {declared.name!r} has no command")
         return await self.draft(declared, self._sender.builder.outgoing(declared.command, command_id=declared.name))
 
-    async def put(self, draft: ScheduleRecord) -> tuple[ScheduleRecord, bool]:
+    async def put(self, draft: ScheduleRecord, kind: Kind) -> tuple[ScheduleRecord, bool]:
         """Put a schedule; return it, and whether something has changed.
+
+        Args:
+            draft: The schedule.
+            kind: The class of its command, by which that is compared with what is stored; None if it is not known.
 
         Raises:
             InvalidSettings: It has no tick to come.
@@ -67,10 +79,10 @@ class SchedulePuts:
         for _ in range(_TRIES):
             now_ms = await self._session.transport.operator.entities.now_ms()
             record, raw = await self._firing.found(draft.name)
-            if record is not None and self._updated(record, draft, now_ms) is None:
+            if record is not None and self._updated(record, draft, kind, now_ms) is None:
                 return record, False  # whatever fires meanwhile: each worker that starts puts what it declares
             record, raw = await self._firing.settled(draft.name)
-            after = _created(draft, now_ms) if record is None else self._updated(record, draft, now_ms)
+            after = _created(draft, now_ms) if record is None else self._updated(record, draft, kind, now_ms)
             if after is None and record is not None:
                 return record, False
             if after is not None and (await self._firing.change(after, raw, PUT)):
@@ -78,9 +90,9 @@ class SchedulePuts:
                 return after, True
         raise contended(draft.name)
 
-    def _updated(self, record: ScheduleRecord, draft: ScheduleRecord, now_ms: int) -> ScheduleRecord | None:
+    def _updated(self, record: ScheduleRecord, draft: ScheduleRecord, kind: Kind, now_ms: int) -> ScheduleRecord | None:
         """Return what a schedule becomes by a put; None: it stays as it is."""
-        same = self.same(record, draft)
+        same = self.same(record, draft, kind)
         if draft.revision:
             if draft.revision <= record.revision:
                 if not same and draft.revision == record.revision and not record.by_hand:
@@ -95,7 +107,7 @@ class SchedulePuts:
         moved = self._entity(record) != self._entity(draft)
         after = replace(
             record,
-            template=record.template if self._same_command(record, draft) else draft.template,
+            template=record.template if self._same_command(record, draft, kind) else draft.template,
             spec=draft.spec,
             policy=draft.policy,
             revision=draft.revision or record.revision,
@@ -109,17 +121,29 @@ class SchedulePuts:
         after = replace(after, origin=origin, catching_up=False)
         return replace(after, next=first_tick(after, now_ms))
 
-    def same(self, record: ScheduleRecord, draft: ScheduleRecord) -> bool:
+    def same(self, record: ScheduleRecord, draft: ScheduleRecord, kind: Kind) -> bool:
         """Return whether a schedule has the rules and the command of a draft."""
         rules = (record.spec, record.policy, record.tenant) == (draft.spec, draft.policy, draft.tenant)
-        return rules and self._same_command(record, draft)
+        return rules and self._same_command(record, draft, kind)
 
-    def _same_command(self, record: ScheduleRecord, draft: ScheduleRecord) -> bool:
+    def _same_command(self, record: ScheduleRecord, draft: ScheduleRecord, kind: Kind) -> bool:
         """Return whether two schedules dispatch the same; what cannot be read here is not the same."""
         try:
-            return _essence(self._firing.templates.clear(record)) == _essence(self._firing.templates.clear(draft))
+            stored, given = self._firing.templates.clear(record), self._firing.templates.clear(draft)
         except (BadTemplate, ForeignTemplate):
             return False
+        return _essence(stored) == _essence(given) and (
+            stored.payload == given.payload or self._fields(stored, kind) == self._fields(given, kind)
+        )
+
+    def _fields(self, envelope: WireEnvelope, kind: Kind) -> bytes:
+        """Return the fields of a command as they are compared (see `equality`)."""
+        limits = reading_limits(self._session.settings)
+        with suppress(InvalidCommand, Undecodable, NotPlain):
+            if kind is None:
+                return canonical(unpack(envelope.payload, limits))
+            return canonical(decoded(kind, envelope.payload, envelope.options, limits))
+        return envelope.payload
 
     def _entity(self, record: ScheduleRecord) -> tuple[str | None, str | None]:
         envelope = self._firing.templates.readable(record)
@@ -164,6 +188,7 @@ def _span(record: ScheduleRecord) -> tuple[Any, ...]:
 
 
 def _essence(envelope: WireEnvelope) -> tuple[Any, ...]:
+    """Return what a command is besides its fields."""
     at_most_once = envelope.flags & AT_MOST_ONCE
     names = (envelope.name, envelope.entity_type, envelope.entity_id)
-    return *names, envelope.payload, envelope.ttl_ms, envelope.headers or {}, at_most_once, envelope.options or {}
+    return *names, envelope.ttl_ms, envelope.headers or {}, at_most_once, envelope.options or {}

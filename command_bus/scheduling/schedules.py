@@ -106,7 +106,7 @@ class Schedules:
         )
 
     async def _put_by_hand(self, declared: DeclaredSchedule, out: OutgoingMessage) -> ScheduleInfo:
-        record, _ = await self._puts.put(await self._puts.draft(declared, out))
+        record, _ = await self._puts.put(await self._puts.draft(declared, out), declared.kind)
         return self._info(record)
 
     async def get(self, name: str) -> ScheduleInfo:
@@ -290,14 +290,14 @@ class Schedules:
             elif (
                 record.revision == declared.revision
                 and not record.by_hand
-                and not self._puts.same(record, await self._puts.draft_of(declared))
+                and not self._puts.same(record, await self._puts.draft_of(declared), declared.kind)
             ):
                 found[declared.name] = f"differs from what is stored, both are revision {record.revision}: raise it in the code"
         return found
 
     async def _declare(self, declared: DeclaredSchedule) -> bool:
         """Put what code declares; return whether something has changed."""
-        _, changed = await self._puts.put(await self._puts.draft_of(declared))
+        _, changed = await self._puts.put(await self._puts.draft_of(declared), declared.kind)
         return changed
 
     async def _alter(self, name: str, change: Change) -> tuple[ScheduleRecord, ScheduleRecord]:

@@ -12,12 +12,13 @@ from command_bus.errors import BadSignature, CallCycle, CommandBusError, Command
 from command_bus.messages.message import Message
 from command_bus.messages.options import FollowUpOptions
 from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.sending.command_digests import command_digest
 from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.sending.follow_ups import prepared
 from command_bus.sending.results import ResultReader
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.durable_options import RETURN
-from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, digest, unpack_envelope
+from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import reading_limits
 from command_bus.session import Session
 from command_bus.transport.durable import CIRCLE, CalledCommand
@@ -25,9 +26,9 @@ from command_bus.transport.mailboxes import free_mailbox, mailbox_label, stands_
 from command_bus.transport.marks import waiting_mark
 from command_bus.transport.sender_interfaces import Reply
 from command_bus.transport.steps import FollowUp
-from command_bus.transport.submissions import Submission
+from command_bus.transport.submissions import NO_DIGEST, Submission
 
-__all__ = ["Child", "Children", "digest_of_call"]
+__all__ = ["Child", "Children"]
 
 T = TypeVar("T")
 
@@ -43,11 +44,6 @@ class Child:
 
     follow_up: FollowUp
     digest: bytes
-
-
-def digest_of_call(out: OutgoingMessage) -> bytes:
-    """Return the digest of a command that is called, 8 bytes."""
-    return digest(out.name, out.entity_type, out.entity_id, out.payload)
 
 
 class Children:
@@ -90,6 +86,10 @@ class Children:
         out.given_id = True  # its outcome is remembered, should it not reach the caller
         return out
 
+    def digest_of(self, out: OutgoingMessage) -> bytes:
+        """Return the digest of a command that is called, 8 bytes (see `equality`)."""
+        return command_digest(out, self._builder.limits)
+
     async def child(self, out: OutgoingMessage, call: str, seed: str) -> Child:
         """Return the call of a command under a name.
 
@@ -108,7 +108,7 @@ class Children:
         mark = waiting_mark(submission.digest, submission.mailbox)
         return Child(
             FollowUp(submission.mailbox, out.command_id, submission.envelope, submission.flow, submission.delay_ms, mark),
-            digest_of_call(out),
+            self.digest_of(out) if submission.digest == NO_DIGEST else submission.digest,
         )
 
     async def again(self, sent: FollowUp, call: str, seed: str) -> FollowUp:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from hashlib import blake2b
 from typing import Any
 
 from command_bus.errors import InvalidCommand
@@ -54,7 +53,6 @@ __all__ = [
     "EnvelopeTemplate",
     "Sign",
     "WireEnvelope",
-    "digest",
     "names_of",
     "pack_envelope",
     "packed_text",
@@ -187,15 +185,6 @@ def packed_text(text: str) -> bytes:
         return _SHORT_TEXT[size] + data
     packed: bytes = Packer(buf_size=64).pack(text)
     return packed
-
-
-def digest(name: str, entity_type: str | None, entity_id: str | None, payload: bytes) -> bytes:
-    """Return eight bytes by which a repeated command id is seen to come with the same command.
-
-    The payload's bytes depend on the order of the fields of the model and of the keys of dicts, not on the order of sets.
-    """
-    head: bytes = Packer(buf_size=256).pack((name, entity_type, entity_id))  # an array delimits itself
-    return blake2b(head + payload, digest_size=8).digest()
 
 
 def _tail(envelope: WireEnvelope) -> tuple[Any, ...]:

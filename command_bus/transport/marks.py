@@ -6,13 +6,16 @@ and read here; `retention.py` decides which commands leave one, and for how long
 
 from __future__ import annotations
 
+from typing import Any
+
 from command_bus.serialization.envelope import (
     ENCRYPTED,
     GIVEN_ID,
     IN_DISPATCH,
     WireEnvelope,
-    digest,
 )
+from command_bus.serialization.equality import DIGEST, digest, digest_of_head
+from command_bus.serialization.version_option import version_in
 from command_bus.transport.submissions import NO_DIGEST
 
 __all__ = [
@@ -25,10 +28,11 @@ __all__ = [
     "reply_in",
     "settled_mark",
     "waiting_mark",
+    "with_known_digest",
 ]
 
 _WAITING, _SETTLED = b"q", b"d"
-_PREFIX = 9
+_PREFIX = 1 + DIGEST
 """Bytes before the mailbox or the reply: the letter and the digest."""
 
 
@@ -37,15 +41,17 @@ def accepted_ms(message: str) -> int:
     return int(message.partition("-")[0])
 
 
-def digest_of(envelope: WireEnvelope) -> bytes:
-    """Return the digest that a repeat of the command id is compared by.
+def digest_of(envelope: WireEnvelope, payload: Any = None) -> bytes:
+    """Return the digest that a repeat of the command id is compared by, as far as an envelope tells: not of its fields, unless they are given.
 
-    Nothing for a generated id, and nothing for an encrypted payload: its ciphertext differs each time, and a digest of the clear one
-    would let a reader of the server confirm a guess.
+    The fields that its sender left at their defaults are known from its class only. So a script that writes this keeps the digest of the
+    mark that is there. Nothing for a generated id, and nothing for an encrypted payload: its ciphertext differs each time, and a digest of
+    the clear one would let a reader of the server confirm a guess.
     """
     if envelope.flags & (GIVEN_ID | ENCRYPTED) != GIVEN_ID:
         return NO_DIGEST
-    return digest(envelope.name, envelope.entity_type, envelope.entity_id, envelope.payload)
+    head, version = (envelope.name, envelope.entity_type, envelope.entity_id), version_in(envelope.options)
+    return digest_of_head(head, version) if payload is None else digest(head, payload, version)
 
 
 def is_marked(envelope: WireEnvelope) -> bool:
@@ -69,6 +75,13 @@ def settled_mark(envelope: WireEnvelope, reply: bytes) -> bytes:
 def digest_in(mark: bytes) -> bytes:
     """Return the digest of a marked command."""
     return mark[1:_PREFIX]
+
+
+def with_known_digest(mark: bytes, before: bytes | None) -> bytes:
+    """Return a mark with the digest of the one that is there, if its own has none of the fields; `lua/shared/keep_digest.lua` does the same."""
+    if mark[1] == 0 or any(mark[_PREFIX - 4 : _PREFIX]) or before is None or len(before) < _PREFIX or before[1] == 0:
+        return mark
+    return mark[:1] + digest_in(before) + mark[_PREFIX:]
 
 
 def mailbox_in(mark: bytes | None) -> str | None:

@@ -1,4 +1,4 @@
-// BLAKE2b with eight bytes of output (RFC 7693): Node's own has 64, which is another hash.
+// BLAKE2b with up to eight bytes of output (RFC 7693): Node's own has 64, which is another hash.
 
 const IV = [
   0x6a09e667f3bcc908n, 0xbb67ae8584caa73bn, 0x3c6ef372fe94f82bn, 0xa54ff53a5f1d36f1n,
@@ -15,9 +15,9 @@ const MIXED = [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15], [0,
 const WORD = (1n << 64n) - 1n;
 const turned = (value, bits) => ((value >> bits) | (value << (64n - bits))) & WORD;
 
-export function digest(data) {
+export function digest(data, size = 8) {
   const state = [...IV];
-  state[0] ^= 0x01010000n ^ 8n;
+  state[0] ^= 0x01010000n ^ BigInt(size);
   const blocks = Math.max(1, Math.ceil(data.length / 128));
   for (let block = 0; block < blocks; block++) {
     const part = Buffer.alloc(128);
@@ -26,7 +26,7 @@ export function digest(data) {
   }
   const found = Buffer.alloc(8);
   found.writeBigUInt64LE(state[0]);
-  return found;
+  return found.subarray(0, size);
 }
 
 function compress(state, part, count, last) {

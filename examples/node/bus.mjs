@@ -34,7 +34,15 @@ export function envelope({ id, name, type, entity, payload, flags = 0, ttl = nul
   return pack(parts);
 }
 
-export const digestOf = (name, type, entity, payload) => digest(Buffer.concat([pack([name, type, entity]), payload]));
+// The digest of version 1 of a command's fields. Who settles it does not know which of them its sender left out: zeros.
+export const digestOf = (name, type, entity, fields = null) => Buffer.concat([
+  Buffer.from([0xd1, 1]), digest(pack([name, type, entity]), 2), fields === null ? Buffer.alloc(4) : digest(pack(inOrder(fields)), 4),
+]);
+const inOrder = (value) => {
+  if (Array.isArray(value)) return value.map(inOrder);
+  if (value === null || typeof value !== "object" || Buffer.isBuffer(value)) return value;
+  return Object.fromEntries(Object.keys(value).sort((a, b) => Buffer.compare(Buffer.from(a), Buffer.from(b))).map((key) => [key, inOrder(value[key])]));
+};
 
 export class Producer {
   #process = randomBytes(8).toString("hex");
@@ -56,7 +64,8 @@ export class Producer {
 
   // Dispatch a command under an id of one's own: "+" accepted, "=" it was before, "!" with another payload, else refused.
   async dispatch(type, entity, name, fields, id) {
-    return this.#enqueue({ id, name, type, entity, payload: pack(fields), flags: GIVEN_ID });
+    const mark = digestOf(name, type, entity, fields);
+    return this.#enqueue({ id, name, type, entity, payload: pack(fields), flags: GIVEN_ID }, mark);
   }
 
   // Call: the reply record, or null if there is none in time.
@@ -68,12 +77,11 @@ export class Producer {
     return popped === null ? null : unpack(popped[1]);
   }
 
-  async #enqueue(command) {
+  async #enqueue(command, mark = NO_DIGEST) {
     await this.agree(command.type);
     const box = mailboxOf(command.type, command.entity);
     const keys = ["ready", "active", "stats", "due", "delayed", "later", "paused", `p:${this.#process}`, "watched", "events", "lone"];
     keys.push("flows", "turns", "line", `m:${box}`, `k:${command.id}`);
-    const mark = command.flags ? digestOf(command.name, command.type, command.entity, command.payload) : NO_DIGEST;
     const given = [++this.#batch, 0, ANSWER_MS, MOST, this.prefix.length + 2, `${ROOM}:1 `, Buffer.from([0, 1]), "m", envelope(command), mark];
     this.text ??= script("enqueue");
     const named = keys.map((each) => this.prefix + each);
@@ -116,7 +124,7 @@ export class Consumer {
       const [keys, given] = [[], []];
       let flagged = "";
       if (flags & GIVEN_ID || inbox !== null) {
-        const mark = flags & GIVEN_ID ? digestOf(name, type, entity, payload) : NO_DIGEST;
+        const mark = flags & GIVEN_ID ? digestOf(name, type, entity) : NO_DIGEST;
         keys.push(`k:${id}`);
         given.push(flags & GIVEN_ID ? DEDUP_MS : REPLY_MS, Buffer.concat([Buffer.from("d"), mark, reply]));
         flagged += "m";

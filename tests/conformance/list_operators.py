@@ -13,6 +13,7 @@ from typing import Any, Literal, NoReturn
 from command_bus.errors import UnsuitableServer
 from command_bus.transport.flows import Flow
 from command_bus.transport.mailboxes import is_wide
+from command_bus.transport.marks import with_known_digest
 from command_bus.transport.records import (
     BEFORE_ALL,
     Contents,
@@ -277,7 +278,7 @@ class ListDeadLetters:
         box = server.boxes.get(letter.mailbox)
         parked = box is not None and box.letter == letter.id
         if left.mark:
-            server.marks[left.command_id] = left.mark
+            server.marks[left.command_id] = with_known_digest(left.mark, server.marks.get(left.command_id))
         if parked and box is not None:
             if edited:
                 box.entries[0].envelope = edited

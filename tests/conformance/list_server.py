@@ -12,6 +12,7 @@ from typing import Literal
 
 from command_bus.messages.policies import MailboxPolicy
 from command_bus.transport.mailboxes import EVERYTHING, scope_of
+from command_bus.transport.marks import with_known_digest
 from command_bus.transport.records import (
     Hold,
     StoredDeadLetter,
@@ -166,7 +167,7 @@ class ListServer:
         if left.waiting is not None:
             self.deliver(left.waiting)
         if left.mark:
-            self.marks[left.command_id] = left.mark
+            self.marks[left.command_id] = with_known_digest(left.mark, self.marks.get(left.command_id))
         if left.reply and left.inbox in self.inboxes:
             self.inboxes[left.inbox](left.command_id, left.reply)
 

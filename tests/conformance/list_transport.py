@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from command_bus.errors import BusClosed, CommandBusError, InvalidCommand, UnsuitableServer
 from command_bus.messages.policies import MailboxPolicy
+from command_bus.serialization.equality import is_same
 from command_bus.session import TransportOpener
 from command_bus.settings import BusSettings
 from command_bus.transport.availability import Availability
@@ -110,7 +111,7 @@ class ListProducer:
             raise InvalidCommand("this transport has no unique keys")
         mark = self._server.marks.get(each.command_id) if each.marked else None
         if mark is not None:
-            return Admission.DUPLICATE if digest_in(mark) == each.digest else Admission.CONFLICT
+            return Admission.DUPLICATE if is_same(digest_in(mark), each.digest) else Admission.CONFLICT
         refusal = self._refusal(each, refused)
         if refusal is not None:
             refused.add(each.mailbox)

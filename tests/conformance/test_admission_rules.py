@@ -36,11 +36,11 @@ async def follow_the_rules(bus: CommandBus) -> None:
     assert await transport.marks.read("c3") == []
 
     await bus.entity("a", "2").drain()
-    drained = [command("a:2", "c4"), command("a:2", "c4", b"another."), command("a:2", "c6"), command("a:2", "c7")]
+    drained = [command("a:2", "c4"), command("a:2", "c4", b"the s__e"), command("a:2", "c6"), command("a:2", "c7")]
     assert await producer.enqueue_many(drained, 5.0) == [DUPLICATE, CONFLICT, DRAINING, DRAINING]
     await bus.entity("a", "2").resume()
 
-    after_a_conflict = [command("a:2", "c4", b"another."), command("a:2", "c8")]
+    after_a_conflict = [command("a:2", "c4", b"the s__e"), command("a:2", "c8")]
     assert await producer.enqueue_many(after_a_conflict, 5.0) == [CONFLICT, ACCEPTED], "a conflict holds nothing back"
     unmarked = [command("a:3", "c9", marked=False), command("a:3", "c9", marked=False)]
     assert await producer.enqueue_many(unmarked, 5.0) == [ACCEPTED, ACCEPTED]

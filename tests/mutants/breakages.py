@@ -238,7 +238,7 @@ MUTANTS = (
     Mutant(
         "a settled id is forgotten",
         f"{_LUA}/advance/3b_verbs.lua",
-        "    call('SET', left.mark, left.value, 'PX', left.ttl)\n",
+        "    call('SET', left.mark, value, 'PX', left.ttl)\n",
         "    call('DEL', left.mark)\n",
     ),
     Mutant(

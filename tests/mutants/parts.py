@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.compression import COMPRESSION
 from tests.mutants.durable import DURABLE
 from tests.mutants.durable_ends import DURABLE_ENDS
+from tests.mutants.equality import EQUALITY
 from tests.mutants.events import EVENTS
 from tests.mutants.follow_ups import FOLLOW_UPS
 from tests.mutants.following import FOLLOWING
@@ -44,4 +45,5 @@ PARTS = (
     *SPARK,
     *UNIQUE,
     *VERSIONS,
+    *EQUALITY,
 )

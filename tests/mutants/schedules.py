@@ -227,7 +227,7 @@ SCHEDULES = (
     Mutant(
         "a put that changes nothing waits for the firing that is under way",
         "scheduling/puts.py",
-        "            if record is not None and self._updated(record, draft, now_ms) is None:\n"
+        "            if record is not None and self._updated(record, draft, kind, now_ms) is None:\n"
         "                return record, False  # whatever fires meanwhile: each worker that starts puts what it declares\n",
         "",
         f"{_TOPOLOGIES}::test_a_put_beside_a_firing_that_no_replica_has_waits_for_replicas_or_changes_nothing",

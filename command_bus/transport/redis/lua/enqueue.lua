@@ -1,6 +1,6 @@
 -- enqueue: accept commands into their mailboxes, in order, and activate the entities that were idle.
 --
--- uses: record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), admission, postpone, events
+-- uses: record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), admission, known, postpone, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -83,13 +83,6 @@ for box = 1, boxes do
     room[box] = type(length) == 'number' and room[box] - length - (is_lone(records[box]) and 1 or 0)
   end
   if any and room[box] then room[box] = room[box] - (tonumber(call('HGET', delayed_counts, names[box])) or 0) end
-end
-
-local function known(mark, digest)
-  local value = redis.pcall('GET', mark)
-  if type(value) == 'table' then return 'w' end
-  if not value then return nil end
-  return sub(value, 2, 9) == digest and '=' or '!'
 end
 
 local admissions, refused = {}, {}

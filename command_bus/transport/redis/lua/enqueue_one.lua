@@ -57,11 +57,9 @@ if before and before >= number then
   return {err = 'STALE a later batch of this producer was answered'}
 end
 
-local known = mark and pcall('GET', mark)
-if known then
-  local outcome = type(known) == 'string' and (string.sub(known, 2, 9) == digest and '=' or '!') or 'w'
-  pcall('SET', last, ARGV[1] .. ':' .. outcome, 'PX', ttl)
-  return outcome
+if mark and call('EXISTS', mark) > 0 then
+  pcall('SET', last, answered or (number - 1) .. ':', 'PX', ttl)
+  return '?'
 end
 local queued, alone = nil, false
 if not record and #envelope <= LONE_BYTES and call('EXISTS', mailbox) == 0 and type(pcall('HSET', lone, name, envelope)) == 'number' then

@@ -1,7 +1,7 @@
 -- remove: remove waiting commands from one mailbox (cancel, purge). A command that runs is left alone, and a durable one that
 -- has begun: what it did is undone when it ends.
 --
--- uses: memory_limit, record, newer, lone, holds, snooze, entry_text, outcomes, delayed, open_line(line_flow, line_turns, line_served, line), unique, events, place, postpone, arrive, deliver, agenda, send_out, tell_caller
+-- uses: memory_limit, record, newer, lone, holds, snooze, entry_text, keep_digest, outcomes, delayed, open_line(line_flow, line_turns, line_served, line), unique, events, place, postpone, arrive, deliver, agenda, send_out, tell_caller
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -117,7 +117,7 @@ for arg = 5, #ARGV, EACH do
     publish('cancelled', name, envelope, '', '', '', '')
     local mark, reply = ARGV[arg + (begun and 9 or 2)], ARGV[arg + (begun and 10 or 3)]
     local outcome, answer = ARGV[arg + (begun and 11 or 4)], ARGV[arg + (begun and 12 or 7)]
-    if mark ~= '' then redis.call('SET', KEYS[key + 1], mark, 'PX', ARGV[arg + 1]) end
+    if mark ~= '' then redis.call('SET', KEYS[key + 1], keep_digest(KEYS[key + 1], mark), 'PX', ARGV[arg + 1]) end
     if reply ~= '' then
       redis.pcall('LPUSH', KEYS[key + 2], reply)  -- after the first write nothing fails
       redis.pcall('PEXPIRE', KEYS[key + 2], reply_ttl)

@@ -1,6 +1,6 @@
 -- settle_dead_letter: replay or discard one dead letter.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, outcomes, open_line(line_flow, line_turns, line_served, line), unique, events, rewrite, place, postpone, arrive, deliver, agenda, send_out, tell_caller
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, keep_digest, outcomes, open_line(line_flow, line_turns, line_served, line), unique, events, rewrite, place, postpone, arrive, deliver, agenda, send_out, tell_caller
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -98,7 +98,7 @@ end
 if is_parked then
   redis.call('HDEL', parked, name)
   if verb == 'replay' then
-    if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6]) end
+    if ARGV[6] ~= '' then redis.call('SET', mark, keep_digest(mark, ARGV[6])) end
   else
     local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
     if head then
@@ -106,7 +106,7 @@ if is_parked then
       release_key(KEYS[14], ARGV[9], head[1])
       redis.pcall('HINCRBY', stats, 'depth', -1)
     end
-    if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6], 'PX', ARGV[5]) end
+    if ARGV[6] ~= '' then redis.call('SET', mark, keep_digest(mark, ARGV[6]), 'PX', ARGV[5]) end
   end
   if redis.call('XLEN', box) == 0 then
     close(active, KEYS[13], box, name)
@@ -133,7 +133,7 @@ if side then  -- it goes on from what it has stored, and names its steps to the 
     redis.call('PERSIST', side)
   end
 end
-if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6]) end
+if ARGV[6] ~= '' then redis.call('SET', mark, keep_digest(mark, ARGV[6])) end
 if ARGV[9] ~= '' then
   release_late_key(KEYS[14], ARGV[9], record)
   redis.pcall('HSETNX', KEYS[14], ARGV[9], added .. '|||' .. ARGV[10])

@@ -13,10 +13,11 @@ local function write_mark(left, parks, name, message)
     if place == message and (tonumber(window) or 0) <= now then call('HDEL', left.unique, left.key) end
   end
   if not left.mark then return end
+  local value = keep_digest(left.mark, left.value)
   if parks then
-    call('SET', left.mark, left.value)
+    call('SET', left.mark, value)
   else
-    call('SET', left.mark, left.value, 'PX', left.ttl)
+    call('SET', left.mark, value, 'PX', left.ttl)
   end
 end
 

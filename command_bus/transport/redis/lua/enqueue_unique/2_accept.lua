@@ -1,12 +1,5 @@
 -- How each command is accepted.
 
--- Return = or ! if a command id is remembered, w if its mark is a key of another type.
-local function known(mark, digest)
-  local value = redis.pcall('GET', mark)
-  if type(value) == 'table' then return 'w' end
-  return value and (sub(value, 2, 9) == digest and '=' or '!')
-end
-
 local publish = call('EXISTS', KEYS[9]) == 1 and publisher(KEYS[9], KEYS[10])
 for at = head + stride, #ARGV, stride do
   if ARGV[at] ~= '1' and call('EXISTS', flows) == 0 then call('HSET', flows, 'c0', '0') end  -- the first class or tenant: a line is in use
