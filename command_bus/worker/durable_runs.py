@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 from command_bus.durable.compensation import CompensationFailed, compensate, has_to_compensate, is_compensating, note_ending
 from command_bus.durable.endings import Ending, pack_ending, unpack_ending
-from command_bus.durable.names import ENDING
+from command_bus.durable.names import ENDING, MESSAGE, UNDO
 from command_bus.durable.run import DurableRun, RunLost
 from command_bus.durable.run_tools import RunTools, Threads
 from command_bus.errors import CommandBusError
@@ -19,7 +20,7 @@ from command_bus.serialization.limits import Limits
 from command_bus.serialization.protection import Protection
 from command_bus.transport.durable import SideRecords
 from command_bus.transport.marks import reply_in
-from command_bus.transport.steps import Cause, DeadLetterStep, Done, GiveBack, Lease, Step
+from command_bus.transport.steps import Cause, DeadLetterStep, Done, GiveBack, Lease, Park, Started, Step
 from command_bus.worker.bindings import as_durable
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.reports import RunReports
@@ -77,6 +78,21 @@ class DurableRuns:
         )
         run.durable = durable = DurableRun(tools, lease, command_id, run.started, fields, task)
         return durable
+
+    async def unsettled(self, lease: Lease, started: Started, step: DeadLetterStep) -> Park | Literal["compensating"] | None:
+        """Return what becomes of a command that is given up by a worker that cannot run its handler, if it has something to undo; None otherwise.
+
+        It is parked: nothing is undone before somebody has seen it. Where it ends already, a worker that knows it has to undo what it did.
+        """
+        fields = await self._records.read(lease, step.left.command_id) if step.left.command_id else {}
+        if fields.get(MESSAGE) != started.message.encode() or not any(name.startswith(UNDO) for name in fields):
+            return None
+        if ENDING in fields:
+            return "compensating"
+        left = replace(step.left, side="")
+        if left.waiting is not None:  # its caller waits: it has not ended
+            left = replace(left, waiting=None, inbox="", reply=b"")
+        return Park(left, step.record, step.raw)
 
     def reports(self, lease: Lease, run: Runnable) -> RunReports:
         """Return what stores what one run of a handler reports, durable or not."""

@@ -28,7 +28,7 @@ from command_bus.serialization.reply import Cancelled
 from command_bus.serialization.text import printable
 from command_bus.transport.mailboxes import mailbox_label, type_of
 from command_bus.transport.sender_interfaces import Policies
-from command_bus.transport.steps import Cancellation, Cause, FollowUp, GiveBack, Lease, Started, Step, Suspend
+from command_bus.transport.steps import Cancellation, Cause, DeadLetterStep, FollowUp, GiveBack, Lease, Started, Step, Suspend
 from command_bus.transport.worker_interfaces import WorkerSlots
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.durable_runs import DurableRuns
@@ -122,7 +122,9 @@ class Executor:
         try:
             read = self._decisions.read(started, lease.mailbox)
             if not isinstance(read, Runnable):
-                return await self._offers.left(started, read) if isinstance(read, Offer) else read
+                return await self._unrun(
+                    lease, started, await self._offers.left(started, read) if isinstance(read, Offer) else read
+                )
             if self._callers and read.envelope.name in self._callers and not read.serves_handler:
                 if not self._slots.admits_caller():
                     return self._offers.again(started.now_ms)
@@ -160,6 +162,13 @@ class Executor:
                 return None if is_lost else self._left(run, durable.suspension)
             step = self._decide(lease, run, result)
         return await runs.end(run, durable, step)
+
+    async def _unrun(self, lease: Lease, started: Started, step: Step) -> Step:
+        """Return the end of a command that cannot run here: one that has something to undo is not settled by that."""
+        if self._durable is None or started.is_first or not isinstance(step, DeadLetterStep):
+            return step
+        kept = await self._durable.unsettled(lease, started, step)
+        return step if kept is None else self._offers.again(started.now_ms) if kept == "compensating" else kept
 
     def _left(self, run: Runnable, why: Suspend | GiveBack) -> Step:
         """Return the step of a run that has ended before its handler did: its command waits, or another worker goes on with it."""

@@ -117,7 +117,7 @@ async def test_all_runs_see_that_time_was_over_although_the_outcome_is_stored(sa
 
 
 async def signalled(context: DurableContext) -> None:
-    await context.signal("go on")
+    await context.signal("go")
 
 
 async def slept(context: DurableContext) -> None:
@@ -129,11 +129,11 @@ async def called(context: DurableContext) -> None:
 
 
 async def waited_for_all(context: DurableContext) -> None:
-    await context.all(context.signal("go on"), context.sleep(60))
+    await context.all(context.signal("go"), context.sleep(60))
 
 
 async def waited_for_first(context: DurableContext) -> None:
-    await context.first(context.signal("go on"), context.sleep(60))
+    await context.first(context.signal("go"), context.sleep(60))
 
 
 async def in_a_step(context: DurableContext) -> None:

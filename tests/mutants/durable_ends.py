@@ -8,6 +8,7 @@ __all__ = ["DURABLE_ENDS"]
 
 _ORDER = "tests/conformance/test_durable_undo_order.py"
 _LETTERS = "tests/conformance/test_durable_letters.py"
+_UNRUN = "tests/conformance/test_durable_unrun_ends.py"
 _CIRCLES = "tests/conformance/test_durable_circles.py"
 
 DURABLE_ENDS = (
@@ -73,5 +74,19 @@ DURABLE_ENDS = (
         "            await self.run.storing.end()\n            await self.begin()\n",
         "            await self.begin()\n",
         "tests/conformance/test_durable_undo_names.py::test_what_undoes_a_call_is_stored_behind_what_was_named_before",
+    ),
+    Mutant(
+        "what has something to undo is settled by a worker that cannot run it",
+        "worker/executor.py",
+        "        if self._durable is None or started.is_first or not isinstance(step, DeadLetterStep):\n",
+        "        if self._durable is not None:\n",
+        f"{_UNRUN}::test_what_has_begun_is_parked_by_a_worker_that_cannot_run_it",
+    ),
+    Mutant(
+        "what ends already is parked again by a worker that cannot run it",
+        "worker/durable_runs.py",
+        '        if ENDING in fields:\n            return "compensating"\n',
+        "",
+        f"{_UNRUN}::test_what_has_begun_is_parked_by_a_worker_that_cannot_run_it",
     ),
 )
