@@ -251,6 +251,20 @@ class DurableRun:
                 pause = min(2 * pause, _LAST_LOOK)
                 looks_at = mono() + pause
 
+    async def pause(self, seconds: float) -> None:
+        """Wait so long, before a step is tried again. The slot is lent meanwhile.
+
+        Raises:
+            Suspended: The run is over.
+            CommandCancelled: The command is to end.
+        """
+        end = mono() + seconds
+        while (left := end - mono()) > 0:
+            await self._change(left, ())
+            self.check()
+            if self.wish is not None:
+                raise cancelled(self)
+
     def _suspend(self, pending: Sequence[Wait], wanted: int, end: int | None) -> NoReturn:
         fields = tuple(each.field for each in pending if each.field)
         missing = max(1, min(wanted, len(fields)))

@@ -97,7 +97,8 @@ class Step:
             except Exception as error:
                 if isinstance(error, Reject | GiveUp | Snooze) or attempt >= retry.attempts or not retry.retries(error):
                     raise  # what a handler says by these it says for itself
-                await asyncio.sleep(retry.delay_after(attempt, JITTER.uniform, error))
+                pause = retry.delay_after(attempt, JITTER.uniform, error)
+                await self._run.pause(pause)
                 attempt += 1
 
     async def _called(self) -> Any:

@@ -53,7 +53,7 @@ class BusProcesses:
         self.crashes: list[Crash] = []
         self.claims = ClaimedBuses(self, self.recorder)
         self.claims.claim(self.bus)
-        self._setup = WorkerSetup(LiveServer(clock.time), self.recorder, self.crashes, workers)
+        self._setup = WorkerSetup(LiveServer(clock.time), self.recorder, self.crashes, workers, self)
         self._registry = registry if bus is None or registry is not None else bus.registry
         self._layers: dict[CommandBus, tuple[Middleware, ...]] = {self.bus: self.bus.middleware}
         self._clock = clock

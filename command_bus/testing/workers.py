@@ -10,6 +10,7 @@ from typing import Any
 
 from command_bus.bus import CommandBus
 from command_bus.handlers.registry import HandlerRegistry
+from command_bus.session import SessionHook
 from command_bus.testing.crashes import Crash, Crashing
 from command_bus.testing.records import Recorder
 from command_bus.testing.simulated.live import PROCESS, LiveServer, Process
@@ -29,12 +30,14 @@ class WorkerSetup:
         crashes: Planned crashes.
         crashed: Number of workers that crashed.
         workers: Number of workers per namespace.
+        hook: Of their sessions: lets time leap over what their handlers wait for.
     """
 
     server: LiveServer
     recorder: Recorder
     crashes: list[Crash]
     workers: int
+    hook: SessionHook
     crashed: int = 0
 
 
@@ -104,6 +107,7 @@ class LoopWorkers:
             cipher=app_bus.cipher,
             clients=process,
         )
+        bus.session.hook = setup.hook
         started_worker = _StartedWorker(bus, bus.worker(), process)
         context = contextvars.copy_context()
         context.run(PROCESS.set, process)

@@ -17,6 +17,13 @@ _FIRST = "tests/conformance/test_durable_first_starts.py"
 
 DURABLE = (
     Mutant(
+        "a cancel is not heard between two tries of a step",
+        "durable/run.py",
+        "            await self._change(left, ())\n            self.check()\n            if self.wish is not None:\n",
+        "            await self._change(left, ())\n            self.check()\n            if False:\n",
+        "tests/conformance/test_durable_step_tries.py::test_a_cancel_is_heard_between_two_tries",
+    ),
+    Mutant(
         "a step is stored without the lease",
         f"{_LUA}/record_steps.lua",
         " and find(record, ours, 2, true) == 2 then\n",
