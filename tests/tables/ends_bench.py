@@ -93,7 +93,7 @@ class Bench:
         self.told: asyncio.Task[Any] | None = None
         self.stack, self.working = AsyncExitStack(), AsyncExitStack()
         self.later = 0.2 if cell.end in ("completed", "rejected", "failed", "given_up", "invalid") else 2.0
-        self.subject: Any = self.declared()
+        self.subject = self.declared()
         self.message = self.subject(task="t")
         self.handlers()
         self.bus = self.bus_of()
@@ -102,7 +102,7 @@ class Bench:
         limits, known = (Limit("desk", concurrency=1),), {"namespace": self.namespace, "registry": self.registry}
         return self.sandbox.bus(**known, limits=limits, grace=0.2, unknown_grace=0, **more)
 
-    def declared(self) -> type[Command[int]]:
+    def declared(self) -> Any:
         """Return the subject's class: it holds what a command can hold in this state."""
         cell, bench = self.cell, self
         keywords: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What is left of the namespace of a bench, key by key."""
+"""A look over the namespace of a bench, key by key: what is left of it."""
 
 from __future__ import annotations
 
