@@ -37,7 +37,14 @@ SCALARS: Any = (
     | st.uuids()
 )
 VALUES: Any = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4) | st.sets(KEYS), max_leaves=10
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(KEYS, inner, max_size=4)
+        | st.dictionaries(st.text(max_size=3), inner, min_size=2, max_size=4)
+        | st.sets(KEYS)
+    ),
+    max_leaves=10,
 )
 
 
