@@ -13,7 +13,7 @@ from command_bus.admin.command_status import CommandStatus, StatusReader
 from command_bus.admin.records import CommandRecord, RecordReader
 from command_bus.clock import checked_seconds, milliseconds_of, time_of
 from command_bus.durable.names import checked_name
-from command_bus.durable.values import encoded_result
+from command_bus.durable.values import encoded_signal
 from command_bus.errors import BadStep, InvalidCommand, InvalidSettings, UnknownCommand
 from command_bus.messages.progress import ProgressInfo
 from command_bus.randomness import token
@@ -72,7 +72,7 @@ class Commands:
         Args:
             command_id: Of the command.
             name: Of the signal.
-            value: Plain data, or a model.
+            value: Plain data, or a model: of the type that the handler waits for.
             signal_id: One id is taken once, however often it is sent; by default each call sends a signal of its own.
 
         Returns:
@@ -88,7 +88,7 @@ class Commands:
         """
         checked = checked_name("name of a signal", name)
         limits = reading_limits(self._session.settings)
-        data = encoded_result(f"signal {name!r}", type(value), value, limits)
+        data = encoded_signal(f"signal {name!r}", value, limits)
         once = signal_id or token(12).hex()
         waiting = await self._waiting_in(str(command_id))
         parked = None if waiting else await StatusReader(self._session, str(command_id)).parked_in()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, get_type_hints
@@ -12,8 +13,19 @@ from command_bus.serialization.equality import DIGEST, NotPlain, digest, is_same
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import reply_codec_for
 
-__all__ = ["DIGEST", "child_of", "compare", "decoded_result", "decoded_signal", "digest_of", "encoded_result", "result_type"]
+__all__ = [
+    "DIGEST",
+    "child_of",
+    "compare",
+    "decoded_result",
+    "decoded_signal",
+    "digest_of",
+    "encoded_result",
+    "encoded_signal",
+    "result_type",
+]
 
+_CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 _NO_ARGUMENTS = bytes(DIGEST)
 
 
@@ -85,6 +97,19 @@ def encoded_result(step: str, kind: Any, value: Any, limits: Limits) -> bytes:
         return reply_codec_for(kind).encode(value, limits)
     except BadResult as error:
         raise BadStep(f"the result of {step} cannot be stored: {_plain(error)}. Say its type with returns=") from error
+
+
+def encoded_signal(signal: str, value: Any, limits: Limits) -> bytes:
+    """Return the value of a signal as it is stored. What it is made of the handler says, so only a class of its own is held to it.
+
+    Raises:
+        BadStep: It cannot be stored.
+    """
+    kind: type[Any] = type(value)
+    try:
+        return reply_codec_for(kind).encode(value, limits, reads_back=not issubclass(kind, _CONTAINERS))
+    except BadResult as error:
+        raise BadStep(f"the value of {signal} cannot be stored: {_plain(error)}") from error
 
 
 def decoded_result(step: str, kind: Any, data: bytes, limits: Limits) -> Any:

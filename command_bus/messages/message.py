@@ -11,9 +11,9 @@ the class is defined, into a frozen `MessageSpec`; a mistake is an error there a
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeAlias, TypeVar, cast, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from typing_extensions import Unpack
@@ -24,6 +24,7 @@ from command_bus.messages.history import HistoryChoice, checked_history
 from command_bus.messages.limits import Limit, checked_limits
 from command_bus.messages.policies import PRIORITIES, Delivery, OnPoison, Priority, RetryPolicy
 from command_bus.messages.unique import Unique
+from command_bus.messages.unreadable import unreadable
 
 __all__ = [
     "Command",
@@ -40,6 +41,8 @@ __all__ = [
 
 Reply_co = TypeVar("Reply_co", covariant=True)
 
+_UNCHECKED = "__unchecked__"
+"""Stands beside the fields of a message that pydantic has not validated as a whole: it is read back before it is sent (see `MessageCodec`)."""
 MAX_COMMAND_ID_BYTES = 512
 MAX_ENTITY_ID_BYTES = 4096
 MOST_VERSION = 1_000_000
@@ -98,6 +101,8 @@ def _check_entity_id(value: str | int) -> str | int:
     canonical_entity_id(value)
     return value
 
+
+setattr(_check_entity_id, "keeps_value", True)  # noqa: B010 - see `certainty`: a function has no such attribute for type checkers
 
 EntityId: TypeAlias = Annotated[str | int, _EntityMarker(), AfterValidator(_check_entity_id)]
 """Annotates the one field of a message that holds its entity's id: a non-empty string, or an int.
@@ -220,6 +225,7 @@ class Message(BaseModel, Generic[Reply_co]):
             raise RegistrationError(
                 f"{cls.__qualname__}: unknown class argument {unknown[0]!r}; there are name, {', '.join(sorted(_CLASS_ARGUMENTS))}"
             )
+        _check_fields(cls)
         cls.__message_spec__ = _build_spec(
             cls, name, {key: value for key, value in given.items() if value is not None}, cls.__message_spec__
         )
@@ -235,10 +241,27 @@ class Message(BaseModel, Generic[Reply_co]):
             raise RegistrationError(f"{cls.__qualname__} is no message: write `class {cls.__qualname__}X(Command[ReplyType]): …`")
         return cls.__message_spec__
 
+    @classmethod
+    def model_construct(cls, _fields_set: set[str] | None = None, **values: Any) -> Self:
+        """Make a message without validation, as pydantic does; it is checked when it is sent."""
+        made = super().model_construct(_fields_set, **values)
+        made.__dict__[_UNCHECKED] = True
+        return made
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy, as pydantic does; what `update` brings is checked when it is sent."""
+        copied = super().model_copy(update=update, deep=deep)
+        if update:
+            copied.__dict__[_UNCHECKED] = True
+        return copied
+
     def entity_id(self) -> str | None:
         """Return the canonical id of the entity that this message names, or None for a message without one."""
         key = type(self).spec().key
         return None if key is None else canonical_entity_id(getattr(self, key))
+
+
+_OWN_NAMES = frozenset({"entity_id", "spec"})
 
 
 class Command(Message[Reply_co]):
@@ -268,6 +291,20 @@ class Command(Message[Reply_co]):
 
 class Query(Message[Reply_co]):
     """A request to read an entity, sequenced with its commands: it sees the effect of all that was accepted before it."""
+
+
+def _check_fields(cls: type[Message[Any]]) -> None:
+    """Refuse fields that hide what every message has, and those that no value could be read back of."""
+    hidden = sorted(
+        name for name in cls.model_fields if name in _OWN_NAMES or (name.startswith("model_") and hasattr(Message, name))
+    )
+    if hidden:
+        raise RegistrationError(
+            f"{cls.__qualname__}.{hidden[0]}: every message has an attribute of that name: call the field otherwise, "
+            f'with alias="{hidden[0]}" if senders give it that name'
+        )
+    if cls.__pydantic_complete__ and (fault := unreadable(cls.__pydantic_core_schema__)):
+        raise RegistrationError(f"{cls.__qualname__}: {fault}")
 
 
 def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any], inherited: MessageSpec | None) -> MessageSpec:

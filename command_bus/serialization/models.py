@@ -3,6 +3,10 @@
 A message whose fields are scalars and collections is packed straight from its `__dict__`: pydantic has validated it when it was
 made, and its serializer would only copy. What is read back goes through a validator made for the wire (see `schemas`). Both are
 bound when they are first needed, because a class may name others that are defined after it.
+
+What is sent is what arrives, or it is refused here. Scalars need no look: they are as pydantic has made them. Collections and models may
+have been changed since, so they are validated again, strictly. Where the type leaves it open whether a value comes back as it was
+(see `certainty`), it is read back before it is sent, and compared.
 """
 
 from __future__ import annotations
@@ -17,6 +21,9 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, SchemaSerializer, SchemaValidator
 
 from command_bus.errors import BadResult, InvalidCommand, PayloadTooLarge, RegistrationError
+from command_bus.messages.unreadable import unreadable
+from command_bus.serialization.certainty import Certainty, certainty_of, certainty_of_fields, strict_fields, strict_validator
+from command_bus.serialization.differences import difference
 from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable
 from command_bus.serialization.msgpack import pack, pack_flat, unpack
 from command_bus.serialization.schemas import Packing, packing_of, packing_of_fields, wire_validator
@@ -33,6 +40,11 @@ _PACKERS: dict[Packing, Callable[[Any, Limits], bytes] | None] = {
 }
 # Fields under their own names, without computed ones; a value that is not of its declared type is an error.
 _AS_DATA: dict[str, Any] = {"by_alias": False, "round_trip": True, "warnings": "error"}
+_NOT_READ = "So it could not be read: a validator takes what it has made before, and what a serializer has made of it"
+_NOT_THE_SAME = (
+    "What is sent is what arrives: declare the class that is sent, give a union a discriminator, let a validator leave what it has made "
+    "before as it is"
+)
 _UNBUILDABLE = (PydanticUserError, NameError, TypeError)  # an undefined annotation is a NameError
 _SHOWN_PROBLEMS = 10
 _COUNTED_PROBLEMS = 1_000  # listing them takes time and memory in proportion, and hostile payloads have a million
@@ -42,13 +54,16 @@ _QUOTING = {"union_tag_invalid": "Input should have one of the known tags"}  # p
 class MessageCodec(Generic[M]):
     """Encodes and decodes the payload of one message class; get it from `codec_for`."""
 
-    __slots__ = ("_count", "_name", "_pack", "_serializer", "_type", "_validate")
+    __slots__ = ("_certainty", "_count", "_name", "_pack", "_pack_fields", "_serializer", "_strict", "_type", "_validate")
 
     def __init__(self, message_type: type[M]) -> None:
         self._type = message_type
         self._name = message_type.__name__
         self._count = -1
-        self._pack: Callable[[Any, Limits], bytes] | None = None  # None: the serializer has to go first
+        self._pack: Callable[[Any, Limits], bytes] | None = None  # None: there is more to do than to pack
+        self._pack_fields: Callable[[Any, Limits], bytes] | None = None  # None: the serializer has to go first
+        self._certainty: Certainty | None = None
+        self._strict: SchemaValidator | None = None
         self._serializer: SchemaSerializer | None = None
         self._validate: Callable[[Any], Any] | None = None
 
@@ -56,15 +71,22 @@ class MessageCodec(Generic[M]):
         """Build all that is built once, now rather than with the first message.
 
         Raises:
-            RegistrationError: The class names a type that does not exist (yet).
+            RegistrationError: The class names a type that does not exist (yet), or no value of it could be read back.
         """
         try:
             self._type.model_rebuild()
             schema = self._type.__pydantic_core_schema__
+            if fault := unreadable(schema):
+                raise RegistrationError(f"{self._name}: {fault}")
             self._validate = wire_validator(schema).validate_python
-            self._serializer = self._type.__pydantic_serializer__
             self._count = len(self._type.model_fields)
-            self._pack = _PACKERS[packing_of_fields(schema)]
+            self._certainty = certainty_of_fields(schema)
+            self._strict = None if self._certainty is None else strict_fields(schema)
+            packing = packing_of_fields(schema)
+            self._pack_fields = _PACKERS[packing]
+            if packing is Packing.FLAT and self._certainty is not None and self._certainty.valid:
+                self._pack = pack_flat
+            self._serializer = self._type.__pydantic_serializer__
         except _UNBUILDABLE as error:
             raise RegistrationError(f"{self._name}: {error}") from error
 
@@ -72,14 +94,14 @@ class MessageCodec(Generic[M]):
         """Return the payload: a map of the fields by their names. Equal messages with equally ordered dicts give equal bytes.
 
         Raises:
-            InvalidCommand: A field cannot be sent; the message names its path.
+            InvalidCommand: A field cannot be sent, or would not come back as it is; the message names its path.
             PayloadTooLarge: The payload is larger than the limits allow.
         """
         fields = message.__dict__
         try:
-            if self._pack is not None and len(fields) == self._count:  # a cached property would be in there too
+            if self._pack is not None and len(fields) == self._count:  # a cached property would be in there too, or UNCHECKED
                 return self._pack(fields, limits)
-            return self._encode_serialized(message, limits)
+            return self._encode_checked(message, limits)
         except PayloadTooLarge as error:
             raise PayloadTooLarge(f"{self._name}: {error.message}", size=error.size, limit=error.limit) from None
         except InvalidCommand as error:
@@ -123,9 +145,22 @@ class MessageCodec(Generic[M]):
             raise InvalidCommand(f"{self._name}: one of its validators raised {type(error).__qualname__}") from error
         return message
 
-    def _encode_serialized(self, message: M, limits: Limits) -> bytes:
+    def _encode_checked(self, message: M, limits: Limits) -> bytes:
         if self._serializer is None:  # the first message of the class
             self.prepare()
+        fields, certainty = message.__dict__, self._certainty
+        is_whole = len(fields) == self._count
+        data = self._pack_fields(fields, limits) if self._pack_fields and is_whole else self._serialized(message, limits)
+        if certainty is None or not is_whole or (certainty.classes and certainty.has_derived()):
+            self._read_back(message, data, limits)
+        elif self._strict is not None:
+            try:
+                self._strict.validate_python(fields, strict=True)
+            except ValidationError as error:
+                raise InvalidCommand(f"{problems_of(error)}") from None
+        return data
+
+    def _serialized(self, message: M, limits: Limits) -> bytes:
         try:
             data = cast("SchemaSerializer", self._serializer).to_python(message, **_AS_DATA)
         except PydanticSerializationError as error:
@@ -133,6 +168,14 @@ class MessageCodec(Generic[M]):
         except ValueError as error:  # it contains itself
             raise InvalidCommand(f"the value: {error}") from error
         return pack(data, limits)
+
+    def _read_back(self, message: M, data: bytes, limits: Limits) -> None:
+        try:
+            found = difference(message, self.decode(data, limits))
+        except InvalidCommand as error:
+            raise InvalidCommand(f"{error.message.removeprefix(f'{self._name}: ')}. {_NOT_READ}") from None
+        if found:
+            raise InvalidCommand(f"{found.removeprefix('.')}. {_NOT_THE_SAME}")
 
     def _built(self) -> Callable[[Any], Any]:
         try:
@@ -145,13 +188,15 @@ class MessageCodec(Generic[M]):
 class ReplyCodec(Generic[R]):
     """Encodes and decodes replies of one type; get it from `reply_codec_for`."""
 
-    __slots__ = ("_adapter", "_name", "_pack", "_type", "_validator")
+    __slots__ = ("_adapter", "_certainty", "_name", "_pack", "_strict", "_type", "_validator")
 
     def __init__(self, reply_type: Any) -> None:
         self._type = type(None) if reply_type is None else reply_type
         self._name = _name_of(self._type)
         self._adapter: TypeAdapter[Any] | None = None
+        self._certainty: Certainty | None = None
         self._pack: Callable[[Any, Limits], bytes] | None = None
+        self._strict: SchemaValidator | None = None
         self._validator: SchemaValidator | None = None
 
     def prepare(self) -> None:
@@ -162,24 +207,39 @@ class ReplyCodec(Generic[R]):
         """
         try:
             adapter: TypeAdapter[Any] = TypeAdapter(self._type)
-            self._validator = wire_validator(adapter.core_schema, {"strict": True})
-            self._pack = _PACKERS[packing_of(adapter.core_schema)]
+            schema = adapter.core_schema
+            if fault := unreadable(schema):
+                raise RegistrationError(f"the reply type {self._name} cannot be sent: {fault}")
+            self._validator = wire_validator(schema, {"strict": True})
+            self._certainty = certainty_of(schema)
+            self._strict = None if self._certainty is None else strict_validator(schema)
+            self._pack = _PACKERS[packing_of(schema)]
             self._adapter = adapter
         except _UNBUILDABLE as error:
             raise RegistrationError(f"the reply type {self._name} cannot be sent: {error}") from error
 
-    def encode(self, value: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
+    def encode(self, value: Any, limits: Limits = DEFAULT_LIMITS, *, reads_back: bool = True) -> bytes:
         """Return the packed reply, checked strictly against the type: no text for a number, no list for a tuple; a dict may replace a model.
 
+        Args:
+            value: The reply.
+            limits: Of what is packed.
+            reads_back: Whether it has to come back as it is; if not, whoever reads it says what it is.
+
         Raises:
-            BadResult: It is of another type, cannot be sent or is too large.
+            BadResult: It is of another type, cannot be sent, would not come back as it is, or is too large.
         """
         adapter = self._adapter or self._built()
         try:
+            if self._strict is not None and self._certainty is not None and not self._certainty.has_derived():
+                return self._packed(adapter, self._strict.validate_python(value, strict=True), limits)
             checked = adapter.validator.validate_python(value, strict=True)
-            if self._pack is not None:
-                return self._pack(checked, limits)
-            return pack(adapter.serializer.to_python(checked, **_AS_DATA), limits)
+            data = self._packed(adapter, checked, limits)
+            if reads_back:
+                self._read_back(checked, data, limits)
+            return data
+        except BadResult as error:
+            raise BadResult(f"the reply of type {self._name} cannot be sent: {error.message}") from error.__cause__
         except ValidationError as error:
             found = _name_of(type(value))
             raise BadResult(f"the reply is {self._name}, the handler returned {found}: {problems_of(error)}") from None
@@ -215,6 +275,19 @@ class ReplyCodec(Generic[R]):
         except Exception as error:
             raise BadResult(f"the reply of type {self._name}: a validator raised {type(error).__qualname__}") from error
         return value
+
+    def _read_back(self, value: R, data: bytes, limits: Limits) -> None:
+        try:
+            found = difference(value, self.decode(data, limits))
+        except BadResult as error:
+            raise BadResult(f"{error.message}. {_NOT_READ}") from error
+        if found:
+            raise BadResult(f"{found.removeprefix('.')}. {_NOT_THE_SAME}")
+
+    def _packed(self, adapter: TypeAdapter[Any], value: Any, limits: Limits) -> bytes:
+        if self._pack is not None:
+            return self._pack(value, limits)
+        return pack(adapter.serializer.to_python(value, **_AS_DATA), limits)
 
     def _built(self) -> TypeAdapter[Any]:
         try:

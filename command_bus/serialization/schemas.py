@@ -22,7 +22,16 @@ from command_bus.errors import InvalidCommand
 from command_bus.serialization.hash_collisions import CROWD, is_crowded
 from command_bus.serialization.msgpack import pack, unpack
 
-__all__ = ["Packing", "packing_of", "packing_of_fields", "wire_validator"]
+__all__ = [
+    "Node",
+    "Packing",
+    "are_scalars",
+    "choices_of",
+    "copied",
+    "packing_of",
+    "packing_of_fields",
+    "wire_validator",
+]
 
 Node = dict[str, Any]
 
@@ -107,23 +116,24 @@ def _packing(wrapped: Node) -> Packing:
     kind = node["type"]
     if "serialization" in node:
         return Packing.SERIALIZED
-    if kind in _SCALARS or (kind in ("enum", "literal") and _are_scalars(node)):
+    if kind in _SCALARS or (kind in ("enum", "literal") and are_scalars(node)):
         return Packing.FLAT
     if kind in _CHOICES:
-        return min(map(_packing, _choices(node)))
+        return min(map(_packing, choices_of(node)))
     if kind in _COLLECTIONS:
         return min([Packing.DIRECT, *map(_packing, _item_schemas(node))])
     return Packing.SERIALIZED
 
 
-def _are_scalars(node: Node) -> bool:
+def are_scalars(node: Node) -> bool:
     """Return whether all values of an enum or literal are scalars."""
     listed: list[Any] = node["members"] if node["type"] == "enum" else node["expected"]
     values = [item.value if isinstance(item, Enum) else item for item in listed]
     return all(isinstance(value, str | int | float | bytes | None) for value in values)
 
 
-def _choices(union: Node) -> list[Node]:
+def choices_of(union: Node) -> list[Node]:
+    """Return the members of a union."""
     choices: Any = union["choices"]
     found: list[Any] = list(choices.values()) if isinstance(choices, dict) else list(choices)
     return [choice[0] if isinstance(choice, tuple) else choice for choice in found]  # a tuple has a label
@@ -138,38 +148,44 @@ def _item_schemas(collection: Node) -> list[Node]:
     return listed or [{"type": "any"}]
 
 
+def copied(node: Node, change: Callable[[Node], Node]) -> Node:
+    """Return a copy of a schema whose children are changed."""
+    return {key: value if key in _OPAQUE_KEYS else _changed(key, value, change) for key, value in node.items()}
+
+
+def _changed(key: str, value: Any, change: Callable[[Node], Node]) -> Any:
+    if isinstance(value, dict):
+        child = cast("Node", value)
+        if key in _KEYED_CHILDREN:
+            return {name: _changed("", schema, change) for name, schema in child.items()}
+        return change(child) if isinstance(child.get("type"), str) else child
+    if isinstance(value, list):
+        return [_changed("", item, change) for item in cast("Any", value)]
+    if isinstance(value, tuple):
+        return tuple(_changed("", item, change) for item in cast("Any", value))
+    return value
+
+
 def _relaxed(node: Node, definitions: list[Node]) -> Node:
     """Return a copy of a schema for reading from the wire, given the definitions that it may refer to."""
     kind: str = node["type"]
-    copy = {key: value if key in _OPAQUE_KEYS else _relaxed_child(key, value, definitions) for key, value in node.items()}
+    copy = copied(node, lambda child: _relaxed(child, definitions))
     if kind in _RELAXED:
         copy["strict"] = False
+    copy.pop("now_op", None)  # what was in the future when it was made is not when it is read
     if kind == "model":
         copy["custom_init"] = False  # the fields are known: an __init__ of the user has made them, and takes other arguments
     elif kind.endswith("-field"):
         copy.pop("validation_alias", None)
     elif kind == "literal":
         return _with_enum_values(copy)
-    elif kind == "enum" and not _are_scalars(node):
+    elif kind == "enum" and not are_scalars(node):
         return _before(copy, _members_by_value(node["members"]))
     elif kind in _HASHED:
         members: Node = copy.get("keys_schema" if "dict" in kind or kind == "counter" else "items_schema", {"type": "any"})
         if _may_crowd(members):
             return _before(copy, _uncrowded(members, definitions))
     return copy
-
-
-def _relaxed_child(key: str, value: Any, definitions: list[Node]) -> Any:
-    if isinstance(value, dict):
-        child = cast("Node", value)
-        if key in _KEYED_CHILDREN:
-            return {name: _relaxed_child("", schema, definitions) for name, schema in child.items()}
-        return _relaxed(child, definitions) if isinstance(child.get("type"), str) else child
-    if isinstance(value, list):
-        return [_relaxed_child("", item, definitions) for item in cast("Any", value)]
-    if isinstance(value, tuple):
-        return tuple(_relaxed_child("", item, definitions) for item in cast("Any", value))
-    return value
 
 
 def _with_enum_values(literal: Node) -> Node:
@@ -207,8 +223,8 @@ def _may_crowd(wrapped: Node) -> bool:
     node = _unwrapped(wrapped)
     kind = node["type"]
     if kind in _CHOICES:
-        return any(map(_may_crowd, _choices(node)))
-    return not (kind in _SCALARS - _TEXTS or (kind in ("enum", "literal") and _are_scalars(node)))
+        return any(map(_may_crowd, choices_of(node)))
+    return not (kind in _SCALARS - _TEXTS or (kind in ("enum", "literal") and are_scalars(node)))
 
 
 def _uncrowded(members: Node, definitions: list[Node]) -> Callable[[Any], Any]:

@@ -21,6 +21,7 @@ from tests.mutants.slots import SLOTS
 from tests.mutants.small import SMALL
 from tests.mutants.spark import SPARK
 from tests.mutants.unique import UNIQUE
+from tests.mutants.values import VALUES
 from tests.mutants.versions import VERSIONS
 
 __all__ = ["PARTS"]
@@ -44,6 +45,7 @@ PARTS = (
     *SMALL,
     *SPARK,
     *UNIQUE,
+    *VALUES,
     *VERSIONS,
     *EQUALITY,
 )

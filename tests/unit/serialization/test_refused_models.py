@@ -183,7 +183,7 @@ def test_a_message_that_contains_itself_is_refused() -> None:
     tree.children.append(tree)
     with pytest.raises(InvalidCommand, match=r"Tree.*Circular reference"):
         codec_for(Tree).encode(tree)
-    with pytest.raises(BadResult, match=r"Tree.*checking it raised|Circular"):
+    with pytest.raises(BadResult, match=r"Tree.*cyclic reference"):
         reply_codec_for(Tree).encode(tree)
 
 

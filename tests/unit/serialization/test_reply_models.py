@@ -41,9 +41,10 @@ class Special(Item):
     extra: int = 0
 
 
-def test_an_instance_of_a_subclass_is_a_reply() -> None:
+def test_an_instance_of_a_subclass_is_no_reply() -> None:
     codec = reply_codec_for(Item)
-    assert codec.decode(codec.encode(Special(x=1, extra=5))) == Item(x=1)
+    with pytest.raises(BadResult, match="a Special comes back as a Item"):
+        codec.encode(Special(x=1, extra=5))
 
 
 @pytest.mark.parametrize(
