@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 
-from tests.simulation.history import History, Journey, JourneyRun
+from tests.simulation.history import Execution, History, Journey, JourneyRun, Sent
 
 __all__ = ["DURABLE_BREAKAGES"]
 
@@ -53,6 +53,27 @@ def not_undone(history: History) -> None:
     one.compensations.add("u1")
 
 
+def undone_while_a_call_stands_in_line(history: History) -> None:
+    _called(history, 1000.7, 1000.8)
+
+
+def undone_while_a_call_runs(history: History) -> None:
+    _called(history, 1000.3, 1000.8)
+
+
+def _called(history: History, began: float, ended: float) -> None:
+    """Let what the journey did be undone while a call of it has not ended."""
+    one = _journey(history)
+    one.calls.add("c1")
+    one.undos.append("u1")
+    one.compensations.add("u1")
+    one.undone.append(("u1", "g1"))
+    one.undone_at = 1000.65
+    history.sent["c1"] = Sent("c1", "c0", "work", "follow-up", "", 1000.2)
+    worker = SimpleNamespace(name="w1", troubles=[], dead=False)
+    history.executions.append(Execution("c1", "c0", 1, 20, "aaaa", worker, began, ended, "returned", command_id="~c1"))
+
+
 DURABLE_BREAKAGES: list[Callable[[History], None]] = [
     step_with_two_results,
     step_with_a_foreign_result,
@@ -60,4 +81,6 @@ DURABLE_BREAKAGES: list[Callable[[History], None]] = [
     cancelled_by_itself,
     signal_taken_twice,
     not_undone,
+    undone_while_a_call_stands_in_line,
+    undone_while_a_call_runs,
 ]

@@ -46,6 +46,7 @@ _KINDS = (
     "all",
     "gather",
     "compensate",
+    "named",
     "fail",
     "slow",
 )
@@ -114,7 +115,10 @@ async def travel(command: Travel, context: DurableContext) -> str:
 async def go_back(command: GoBack, context: CommandContext) -> None:
     history = current[-1].history
     tag, _, key = command.tag.partition("/")
-    history.journeys[tag].undone.append((key, context.command_id))
+    journey = history.journeys[tag]
+    journey.undone.append((key, context.command_id))
+    if journey.undone_at is None:
+        journey.undone_at = current[-1].loop.time()
 
 
 def _follow_up(simulation: Simulation, journey: Journey) -> str:
@@ -210,6 +214,11 @@ class _Traveller:
         self._context.compensate(GoBack(undo="c0", tag=f"{self._journey.tag}/{stage.key}"))
         self._journey.compensations.add(stage.key)
         self._name_undo(stage.key)
+
+    async def named(self, stage: Stage) -> None:
+        """Call, then name what undoes that, as one writes it: what was late may still run."""
+        await self._seen(f"{stage.key}.0", self._called(stage))
+        await self.compensate(stage)
 
     async def fail(self, stage: Stage) -> None:
         if self._journey.failures.count(stage.key) < 1 + (stage.timeout is None):

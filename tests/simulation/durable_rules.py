@@ -17,6 +17,7 @@ def durable(history: History) -> Broken:
     starts = of_commands(history)
     for journey in history.journeys.values():
         texts = [*_ended(history, journey, starts), *_one_result(journey), *_calls(journey, starts), *_undone(journey, starts)]
+        texts += _undone_after(journey, starts)
         yield from ((journey.entity, f"{journey.tag}: {text}") for text in texts)
     if not history.jumps:
         yield from _in_line(history)
@@ -93,6 +94,16 @@ def _undone_as_done(journey: Journey, key: str, runs: list[Execution], *, is_und
         yield f"{key} was done ({runs[-1].how}), and not undone"
     if is_undone and not is_late and (not runs or runs[-1].how == "rejected"):
         yield f"{key} was not done, and undone"
+
+
+def _undone_after(journey: Journey, starts: dict[str, list[Execution]]) -> Iterator[str]:
+    """Yield calls that ran, or began, once the first was undone: what undoes comes after all that the handler has called."""
+    if (undone := journey.undone_at) is None:
+        return
+    for key in sorted(journey.calls):
+        for run in starts.get(key, []):
+            if run.began > undone or (run is starts[key][-1] and run.ended is not None and run.ended > undone):
+                yield f"it was undone from {undone:.3f} on, and the call {key} ran from {run.began:.3f} to {run.ended}"
 
 
 def _in_line(history: History) -> Broken:

@@ -117,6 +117,8 @@ class Journey:
     """Its stages and its end, if they are not drawn from the seed."""
     undone: list[tuple[str, str]] = field(default_factory=list)
     """What was undone, and by which command."""
+    undone_at: float | None = None
+    """When the first began."""
 
 
 @dataclass(slots=True)
