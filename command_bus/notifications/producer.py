@@ -34,7 +34,7 @@ class NotifyingProducer:
     async def enqueue(self, submission: Submission, timeout: float) -> Admission:
         """See `Producer`."""
         admission = await self._producer.enqueue(submission, timeout)
-        if admission is Admission.ACCEPTED and not submission.delay_ms:
+        if admission is Admission.ACCEPTED and submission.delay_ms <= 0:
             self._announcer.work(type_of(submission.mailbox))
         return admission
 
@@ -46,7 +46,7 @@ class NotifyingProducer:
         accepted = Counter(
             type_of(submission.mailbox)
             for submission, admission in zip(submissions, admissions, strict=True)
-            if admission is Admission.ACCEPTED and not submission.delay_ms
+            if admission is Admission.ACCEPTED and submission.delay_ms <= 0
         )
         for entity_type, commands in accepted.items():
             self._announcer.work(entity_type, commands)

@@ -10,7 +10,7 @@ from command_bus.clock import checked_seconds, milliseconds_of, wall_ms
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.message import MAX_COMMAND_ID_BYTES
 
-__all__ = ["checked_headers", "checked_id", "checked_ms", "until_ms"]
+__all__ = ["checked_headers", "checked_id", "checked_ms", "moment_ms"]
 
 
 def checked_id(command_id: str | UUID) -> str:
@@ -43,8 +43,8 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return dict(headers)
 
 
-def until_ms(at: datetime, delay: float) -> int:
-    """Return the milliseconds until a moment, by this machine's clock; 0 if it is past.
+def moment_ms(at: datetime, delay: float) -> int:
+    """Return a moment in milliseconds.
 
     Raises:
         InvalidCommand: It is none, or there is a delay, too.
@@ -52,10 +52,11 @@ def until_ms(at: datetime, delay: float) -> int:
     if delay:
         raise InvalidCommand(f"delay={delay!r} and at={at!r}: give one of them")
     try:
-        ms = milliseconds_of("at", at) - wall_ms()
+        ms = milliseconds_of("at", at)
     except InvalidSettings as error:
         raise InvalidCommand(error.message) from None
-    return max(ms, 0) and checked_ms("at, from now,", ms / 1000)
+    checked_ms("at, from now,", max(ms - wall_ms(), 0) / 1000, zero=True)
+    return ms
 
 
 def checked_ms(what: str, value: float, *, zero: bool = False) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from command_bus.clock import wall_ms
 from command_bus.errors import InvalidCommand
 from command_bus.messages.history import History
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.messages.unique import Unique
-from command_bus.sending.checked_options import checked_ms, until_ms
+from command_bus.sending.checked_options import checked_ms, moment_ms
 from command_bus.serialization.history_option import HISTORY, history_option
 from command_bus.settings import BusSettings
 
@@ -55,8 +56,9 @@ def schedule(out: OutgoingMessage, delay: float, at: datetime | None, expires: f
     Raises:
         InvalidCommand: A time is not what it may be, or it would be over before its place is taken.
     """
-    out.delay_ms = checked_ms("delay", delay, zero=True) if at is None else until_ms(at, delay)
+    out.delay_ms = checked_ms("delay", delay, zero=True) if at is None else -moment_ms(at, delay)
     if expires is not None:
-        out.ttl_ms = checked_ms("expires", expires) - out.delay_ms
+        out.ttl_ms = checked_ms("expires", expires) - (out.delay_ms if at is None else max(-out.delay_ms - wall_ms(), 0))
         if out.ttl_ms <= 0:
-            raise InvalidCommand(f"expires={expires!r} is over before delay={delay!r}: the command would never start")
+            given = f"delay={delay!r}" if at is None else f"at={at!r}"
+            raise InvalidCommand(f"expires={expires!r} is over before {given}: the command would never start")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from command_bus.clock import wall_ms
 from command_bus.errors import Reject
 from command_bus.messages.message import Message
 from command_bus.middleware import Middleware, Sending
@@ -116,7 +117,7 @@ class Recorder(Middleware):
                 outbound.command_id,
                 entity,
                 dict(outbound.headers),
-                outbound.delay_ms / 1000,
+                (outbound.delay_ms if outbound.delay_ms >= 0 else max(-outbound.delay_ms - wall_ms(), 0)) / 1000,
                 answer is Admission.ACCEPTED or not isinstance(answer, Admission),
             )
         )

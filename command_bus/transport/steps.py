@@ -266,7 +266,7 @@ class FollowUp:
         command_id: Of the command: the same whenever the handler runs.
         envelope: Opaque bytes.
         flow: What it waits in (see `flows.py`); empty for the normal class without a tenant.
-        delay_ms: Milliseconds until it takes its place in the mailbox.
+        delay_ms: Milliseconds until it takes its place in the mailbox; below zero the moment itself.
         mark: The mark that it has while it waits; empty if it has none.
     """
 

@@ -26,7 +26,7 @@ class Submission:
         envelope: Opaque bytes.
         digest: Eight bytes that differ between different commands; equal ids with unequal digests conflict.
         max_depth: Commands that the mailbox may hold.
-        delay_ms: Milliseconds until the command takes its place in the mailbox.
+        delay_ms: Milliseconds until the command takes its place in the mailbox; below zero the moment itself, by the server's clock.
         marked: Whether a mark remembers the command id, because a client may send it again or ask for its reply. Only then is a repeat
             answered `DUPLICATE` or `CONFLICT`.
         name: The command's wire name, for who observes.

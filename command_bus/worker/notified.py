@@ -95,7 +95,7 @@ class NotifyingRuns:
         return answer
 
     def _tell_work(self, step: Any) -> None:
-        sent = Counter(type_of(each.mailbox) for each in step.left.follow_ups if not each.delay_ms)
+        sent = Counter(type_of(each.mailbox) for each in step.left.follow_ups if each.delay_ms <= 0)
         for entity_type, commands in sent.items():
             self._announcer.work(entity_type, commands)
 

@@ -54,7 +54,7 @@ export class Producer {
   }
 
   async agree(type) {
-    const agreed = { protocol: "2", shards: "1", [`mailbox:${type}`]: "per_entity" };
+    const agreed = { protocol: "3", shards: "1", [`mailbox:${type}`]: "per_entity" };
     for (const [field, value] of Object.entries(agreed)) {
       await this.redis.ask("HSETNX", `${this.prefix}meta`, field, value);
       const found = await this.redis.ask("HGET", `${this.prefix}meta`, field);

@@ -131,7 +131,7 @@ class ListServer:
         """Accept a command, at once or for later."""
         self.counters["accepted"] += 1
         if delay_ms:
-            self.delayed[command_id] = Delayed(wall_ms() + delay_ms, mailbox, command_id, envelope)
+            self.delayed[command_id] = Delayed(wall_ms() + delay_ms if delay_ms > 0 else -delay_ms, mailbox, command_id, envelope)
         else:
             self.put(mailbox, command_id, envelope)
 

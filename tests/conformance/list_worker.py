@@ -240,7 +240,9 @@ class ListWorkerSide:
             self._renew()
             await self._recover()
             server.workers[self.options.name] = self.options.heartbeat(wall_ms())
-            for each in [each for each in server.delayed.values() if each.due_ms <= wall_ms()]:
+            for each in sorted(
+                [each for each in server.delayed.values() if each.due_ms <= wall_ms()], key=lambda each: each.due_ms
+            ):
                 del server.delayed[each.command_id]
                 server.put(each.mailbox, each.command_id, each.envelope)
             for name, box in list(server.boxes.items()):

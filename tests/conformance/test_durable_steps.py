@@ -11,6 +11,7 @@ import pytest
 from command_bus.transport.durable import Note, SignalToBring
 from command_bus.transport.redis.durable.side_records import RedisSideRecords
 from command_bus.transport.redis.durable.wishes import RedisWishes
+from command_bus.transport.redis.keys import delayed_member
 from command_bus.transport.steps import (
     NO_SETTLEMENT,
     ChildOutcome,
@@ -135,7 +136,7 @@ async def test_a_called_command_whose_mailbox_takes_nothing_comes_once_it_is_rep
     assert await records.store(lease, "c1", [call_of()], progressed=True) == [None]
     assert (await harness.counters())["depth"] == 2
     await harness.client.delete(harness.shard.mailbox(OTHER))
-    await harness.client.zadd(harness.shard.due, {"d:child": 1})
+    await harness.client.zadd(harness.shard.due, {delayed_member(b"1", "child"): 1})
     await harness.promote(worker)
     assert await harness.waiting(OTHER) == [b"child"]
 

@@ -11,7 +11,7 @@ import pytest
 from command_bus.transport.records import Recount
 from command_bus.transport.redis.admin.recounts import RedisRecounts
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.keys import GROUP, KeySpace
+from command_bus.transport.redis.keys import GROUP, KeySpace, delayed_member
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.scripts import RELAY, Script
 from command_bus.transport.redis.worker.due_work import Member
@@ -75,7 +75,7 @@ async def test_a_mailbox_that_takes_nothing_has_it_once_it_is_repaired(harness: 
     assert await worker.do(lease, Done(sending(*to(OTHER, "f1")))) == Released("idle")
     assert (await harness.counters())["depth"] == 1
     await harness.client.delete(harness.shard.mailbox(OTHER))
-    await harness.client.zadd(harness.shard.due, {"d:f1": 1})
+    await harness.client.zadd(harness.shard.due, {delayed_member(b"1", "f1"): 1})
     await harness.promote(worker)
     assert await harness.waiting(OTHER) == [b"f1"]
 

@@ -1,4 +1,4 @@
-"""The parts of a later release that format 2 keeps: parts of a record, fields of an entry, members of `due`. Every step carries them along."""
+"""The parts of a later release that format 3 keeps: parts of a record, fields of an entry, members of `due`. Every step carries them along."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from command_bus.transport.entry_text import envelope_in, pack_entry, unpack_entry
 from command_bus.transport.records import Waiting
-from command_bus.transport.redis.keys import GROUP
+from command_bus.transport.redis.keys import GROUP, delayed_member
 from command_bus.transport.redis.scripts import REACTIVATE
 from command_bus.transport.steps import DeadLetterStep, GiveBack, Park, Released, Retry, Started
 from tests.conformance.harness import TAKE, ManualWorker, Record, TransportHarness, bury, done, left, park, removal
@@ -180,7 +180,7 @@ async def test_all_fields_of_a_delayed_entry_enter_the_mailbox(
     assert await harness.mailboxes.find_delayed("c1") == (BOX, b"c1")
     found = [pair async for page in harness.mailboxes.delayed(0) for pair in page]
     assert found == [(BOX, Waiting("c1", b"c1", delayed=True))]
-    await harness.client.zadd(harness.shard.due, {"d:c1": 5})
+    await harness.client.zadd(harness.shard.due, {delayed_member(b"1", "c1"): 5})
     await harness.promote(worker)
     assert await further(harness) == [fields]
     _, first = await worker.start()
@@ -195,7 +195,7 @@ async def test_what_is_no_text_of_an_entry_is_an_envelope(harness: TransportHarn
     assert envelope_in(text) == text
     await harness.put(BOX, "c1", delay_ms=60_000)
     await harness.client.hset(harness.shard.delayed, "c1", b"box:a\n" + text)  # type: ignore[misc]
-    await harness.client.zadd(harness.shard.due, {"d:c1": 5})
+    await harness.client.zadd(harness.shard.due, {delayed_member(b"1", "c1"): 5})
     await harness.promote(worker)
     assert await further(harness) == [{b"e": text}]
 
@@ -208,7 +208,9 @@ async def test_unknown_members_of_due_stay_and_hold_nobody_up(harness: Transport
     assert await due.turn() > 0.5, "nothing of ours: it is not looked at all the time"
     names = [f"d{number}" for number in range(250)]
     await harness.put(BOX, *names, delay_ms=60_000)
-    await harness.client.zadd(harness.shard.due, {f"d:{name}": 1000 + number for number, name in enumerate(names)})
+    await harness.client.zadd(
+        harness.shard.due, {delayed_member(b"%d" % number, name): 1000 + number for number, name in enumerate(names, 1)}
+    )
     await harness.put("box:r", "c1")
     lease = [lease for lease in await worker.read() if lease.mailbox == "box:r"][0]  # noqa: RUF015
     await worker.do(lease, TAKE)

@@ -115,7 +115,7 @@ async def test_a_poisoned_type_is_given_back_to_its_clients(bus: CommandBus, ser
 def test_what_no_type_can_be_called_is_taken_back_too(server: EmbeddedServer) -> None:
     say(server, "stats", code=2)
     with Redis.from_url(server.url) as client:
-        client.hset(META, mapping={"protocol": "2", "shards": "1", "mailbox:\x1b[2J": "x", b"mailbox:\xff": b"\xff"})
+        client.hset(META, mapping={"protocol": "3", "shards": "1", "mailbox:\x1b[2J": "x", b"mailbox:\xff": b"\xff"})
     listed = say(server, "types", "list")
     assert "\\x1b[2J" in listed
     say(server, "types", "forget", "\\x1b[2J", "--yes")

@@ -269,8 +269,8 @@ MUTANTS = (
     Mutant(
         "delayed commands come too soon",
         f"{_LUA}/shared/postpone.lua",
-        "  local at = time[1] * 1000 + math.floor(time[2] / 1000) + delay\n",
-        "  local at = time[1] * 1000 + math.floor(time[2] / 1000) + delay / 2\n",
+        "or now_ms() + delay\n",
+        "or now_ms() + delay / 2\n",
     ),
     Mutant(
         "a promoted entity is not woken",

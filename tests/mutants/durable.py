@@ -68,8 +68,8 @@ DURABLE = (
     Mutant(
         "a called command is lost where its mailbox takes nothing",
         f"{_LUA}/record_steps.lua",
-        " and put(box, envelope, flow) then delay = 1000 end",
-        " and put(box, envelope, flow) then delay = 0 end",
+        " and put(box, envelope, flow) then at = now + 1000 end",
+        " and put(box, envelope, flow) then at = nil end",
         f"{_STEPS}::test_a_called_command_whose_mailbox_takes_nothing_comes_once_it_is_repaired",
     ),
     Mutant(

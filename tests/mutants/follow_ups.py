@@ -42,7 +42,7 @@ FOLLOW_UPS = (
     Mutant(
         "a mailbox that takes nothing loses what was sent",
         f"{_LUA}/shared/deliver.lua",
-        "then wait = 1000 end",
+        "then at = keys.now + 1000 end",
         "then return end",
         f"{_STEPS}::test_a_mailbox_that_takes_nothing_has_it_once_it_is_repaired",
     ),

@@ -13,6 +13,7 @@ from tests.mutants.history import HISTORY
 from tests.mutants.limits import LIMITS
 from tests.mutants.line import LINE
 from tests.mutants.lone import LONE
+from tests.mutants.moments import MOMENTS
 from tests.mutants.outside import OUTSIDE
 from tests.mutants.policies import POLICIES
 from tests.mutants.reserved import RESERVED
@@ -37,6 +38,7 @@ PARTS = (
     *LIMITS,
     *LINE,
     *LONE,
+    *MOMENTS,
     *OUTSIDE,
     *POLICIES,
     *RESERVED,

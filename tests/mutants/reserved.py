@@ -1,4 +1,4 @@
-"""Breakages of what format 2 keeps of a later release: its states, parts, fields, members of `due` and flags."""
+"""Breakages of what format 3 keeps of a later release: its states, parts, fields, members of `due` and flags."""
 
 from __future__ import annotations
 

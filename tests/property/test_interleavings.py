@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from command_bus.transport.redis.connection.backoff import Backoff
-from command_bus.transport.redis.keys import GROUP
+from command_bus.transport.redis.keys import GROUP, delayed_id
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.steps import (
@@ -136,9 +136,9 @@ class Interleavings(RuleBasedStateMachine):
             await self.harness.promote(self.workers["w0"])
             await self.harness.promote(self.workers["w1"])
             return [
-                member.decode()[2:]
+                delayed_id(member.decode())
                 for member in before
-                if member[:2] == b"d:" and not await client.hexists(shard.delayed, member[2:])
+                if member[:2] == b"d:" and not await client.hexists(shard.delayed, delayed_id(member.decode()))
             ]  # type: ignore[misc]
 
         for command in self.run(promoted()):

@@ -18,6 +18,7 @@ import pytest
 from command_bus.messages.unique import Unique
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope, unpack_envelope
 from command_bus.transport.redis.connection.backoff import Backoff
+from command_bus.transport.redis.keys import delayed_id
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.worker.unique_sweep import sweep_page
@@ -214,7 +215,7 @@ class Run:
         members: Any = await client.zrange(shard.due, 0, -1)
         await self.harness.promote(self.workers[0])
         for member in members:
-            command = member.decode()[2:]
+            command = delayed_id(member.decode())
             if member[:2] == b"d:" and command in self.model.delayed and not await client.hexists(shard.delayed, command):  # type: ignore[misc]
                 self.model.delayed.remove(command)
                 self.model.line.append(command)

@@ -192,7 +192,7 @@ FIT = Examination(
     },
     config={"appendfsync": "everysec", "timeout": "0", "maxclients": "10000", "stream-node-max-bytes": "512"},
     user="shop-operator",
-    meta={"shards": "2", "protocol": "2", "mailbox:account": "per_entity"},
+    meta={"shards": "2", "protocol": "3", "mailbox:account": "per_entity"},
 )
 
 
@@ -209,7 +209,7 @@ class TestDoctor:
         assert worst_grade(findings) == "ok", findings
         assert not any(finding.advice for finding in findings)
 
-    @pytest.mark.parametrize(("made", "advice"), [("1", "drain the namespace"), ("3", "upgrade command_bus")])
+    @pytest.mark.parametrize(("made", "advice"), [("2", "drain the namespace"), ("4", "upgrade command_bus")])
     def test_another_format_comes_with_advice(self, made: str, advice: str) -> None:
         (found, *_) = check_namespace(replace(FIT, meta={**FIT.meta, "protocol": made}), "shop", 2)
         assert (found.about, found.grade) == ("namespace", "bad")

@@ -103,7 +103,9 @@ def _next_id(store: Store, stream: Stream) -> Id:
 
 
 def _given_id(stream: Stream, text: bytes) -> Id:
-    entry = id_of(text)
+    ms, _, sequence = text.partition(b"-")
+    last_ms, last = stream.last
+    entry = (int(ms), last + 1 if int(ms) == last_ms else 0) if sequence == b"*" else id_of(text)
     if entry <= stream.last:
         raise ReplyError("ERR The ID specified in XADD is equal or smaller than the target stream top item")
     return entry

@@ -48,7 +48,7 @@ _SENDING: Final = (
     ("hset hlen", "lone"),
     ("hget hincrby", "stats"),
     ("exists hmget", "paused"),
-    ("exists hget hincrby", "delayed_counts"),
+    ("exists hget hset hincrby", "delayed_counts"),  # and the number of each command
     ("exists", "delayed_counts paused watched flows"),  # one request may name all four
     ("exists hget hmget hset", "flows"),
     ("zadd zrem zscore zrangebyscore del", "turns"),
@@ -73,6 +73,7 @@ _REPLACING: Final = (  # the one that waits is taken out of line, and its caller
     ("xdel", "mailboxes*"),
     ("lpush pexpire", "inboxes*"),
     ("hdel", "delayed delayed_counts"),
+    ("hlen", "delayed_counts"),
     ("zrem", "due"),
     *_KEEPING,  # the end of that one
     ("hmget xadd pexpire", "bulk*"),  # its dispatch keeps its outcome
@@ -118,7 +119,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hset hexists", "parked"),
         ("hdel hscan hlen", "unique"),
         ("hget hdel hlen hkeys hstrlen", "delayed"),
-        ("hdel hgetall hset", "delayed_counts"),
+        ("hdel hlen hgetall", "delayed_counts"),
         ("get set", "fence"),
         ("zrem", "due"),
         ("exists hget hmget hgetall hset hdel", "rules"),
@@ -154,8 +155,8 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hincrby hget hset hsetnx", "stats"),
         ("hget hmget hset hdel hscan", "paused"),
         ("hget hmget hdel hexists hscan", "parked"),
-        ("hget hdel hscan hlen hkeys hstrlen", "delayed"),
-        ("hget hmget hset hdel hexists hincrby hscan hgetall", "delayed_counts"),
+        ("hget hdel hexists hscan hlen hkeys hstrlen", "delayed"),
+        ("hget hmget hset hdel hexists hincrby hlen hscan hgetall", "delayed_counts"),
         ("xadd xlen", "outs*"),  # commands that go to another shard count, too; outcomes of what it takes out go there
         ("hget hset hsetnx hdel hscan", "unique"),
         ("hget hset hdel pexpire", "interrupts"),

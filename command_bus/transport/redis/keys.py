@@ -12,10 +12,25 @@ from zlib import crc32
 
 from command_bus.transport.mailboxes import encoded
 
-__all__ = ["GROUP", "KeySpace", "ShardKeys"]
+__all__ = ["GROUP", "KeySpace", "ShardKeys", "delayed_id", "delayed_member", "delayed_number"]
 
 GROUP: Final = "workers"
 """The consumer group of every ready stream."""
+
+
+def delayed_number(command_id: str) -> str:
+    """Return the field of `later` that has the number of a delayed command: see `lua/shared/delayed.lua`."""
+    return f"*{command_id}"
+
+
+def delayed_member(number: bytes, command_id: str) -> str:
+    """Return the member of `due` of a delayed command."""
+    return f"d:{int(number):016}:{command_id}"
+
+
+def delayed_id(member: str) -> str:
+    """Return the command id in a member of `due`."""
+    return member[2:].partition(":")[2]
 
 
 class ShardKeys:
@@ -39,7 +54,7 @@ class ShardKeys:
         stats: Hash of counters.
         due: Sorted set of retries, delayed commands, schedules and ends of pauses, by the ms when they are due.
         delayed: Hash of command id -> mailbox name and envelope.
-        delayed_counts: Hash of mailbox name -> number of delayed commands.
+        delayed_counts: Hash of mailbox name -> number of delayed commands; `*` and a command id -> its own number, which orders them.
         paused: Hash of scope -> hold.
         parked: Hash of mailbox name -> id of its dead letter.
         dead: Stream of dead letters.

@@ -27,7 +27,7 @@ from command_bus.transport.redis.server_check import READ_ONLY, ServerFacts, ins
 
 __all__ = ["PROTOCOL", "Namespace", "format_advice", "open_namespace", "recorded_choices"]
 
-PROTOCOL = 2
+PROTOCOL = 3
 """The format of a namespace: version of its keys and scripts. A client of another format is refused: see "Upgrading" in the docs."""
 
 _log = logging.getLogger("command_bus")

@@ -19,7 +19,7 @@ from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, is_wide, sco
 from command_bus.transport.records import EntityState, Hold, MailboxHead, StoredEntity
 from command_bus.transport.redis.admin.holds import PAUSE_END, parse_hold
 from command_bus.transport.redis.connection.retrying import RetryingRequests
-from command_bus.transport.redis.keys import GROUP, ShardKeys
+from command_bus.transport.redis.keys import GROUP, ShardKeys, delayed_id, delayed_member, delayed_number
 from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
 from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
 from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, MAILBOX_HEADS
@@ -55,7 +55,11 @@ class RedisEntities(RetryingRequests):
             cursor = 0
             while True:
                 cursor, page = await self._scan(keys, source, cursor)
-                names = [name for name in page if name not in seen and is_mailbox(name) and not is_wide(name.decode())]
+                names = [
+                    name
+                    for name in page
+                    if name not in seen and name[:1] != b"*" and is_mailbox(name) and not is_wide(name.decode())
+                ]
                 seen.update(names)
                 if names:
                     yield await self.look_at(keys, [name.decode() for name in names])
@@ -92,8 +96,14 @@ class RedisEntities(RetryingRequests):
 
     async def delayed_times(self, mailbox: str, command_ids: Sequence[str]) -> dict[str, int]:
         """Return when these delayed commands enter their mailbox."""
-        scores = await self._scores([(mailbox, f"d:{command}") for command in command_ids])
-        return {name.removeprefix("d:"): at for name, at in scores.items()}
+        keys = self._keys.shards[self._keys.shard_of(mailbox)]
+        fields = [delayed_number(command) for command in command_ids]
+        numbers = await self._ask(keys, lambda client: client.hmget(keys.delayed_counts, fields)) if fields else []
+        members = [
+            delayed_member(number, command) for command, number in zip(command_ids, numbers, strict=True) if number is not None
+        ]
+        scores = await self._scores([(mailbox, member) for member in members])
+        return {delayed_id(name): at for name, at in scores.items()}
 
     async def first_delayed(self, mailboxes: Iterable[str]) -> dict[str, int]:
         """Return when the first delayed command of each mailbox enters it.
@@ -122,7 +132,9 @@ class RedisEntities(RetryingRequests):
         at = [index for index, (name, _) in enumerate(members) if name[:2] == b"d:"]
         if not at:
             return len(members), []
-        homes = await self._run(keys, DELAYED_MAILBOXES, [keys.delayed], [_BYTES, *(members[index][0][2:] for index in at)])
+        homes = await self._run(
+            keys, DELAYED_MAILBOXES, [keys.delayed], [_BYTES, *(delayed_id(members[index][0].decode()) for index in at)]
+        )
         passed = len(members) if len(homes) == len(at) else at[len(homes)]
         return passed, [(home.decode(errors="replace"), _ms(members[index][1])) for home, index in zip(homes, at, strict=False)]
 

@@ -147,7 +147,7 @@ class RedisMailboxes(RetryingRequests):
         """Give a delayed command another time; whether it is still delayed."""
         keys = self._keys_of(mailbox)
         at = f"+{delay_ms}" if at_ms is None else str(at_ms)
-        return bool(await self._run(keys, RESCHEDULE, [keys.ready, keys.due], [GROUP, command_id, at]))
+        return bool(await self._run(keys, RESCHEDULE, [keys.ready, keys.due, keys.delayed_counts], [GROUP, command_id, at]))
 
     async def find_delayed(self, command_id: str, mailbox: str | None = None) -> tuple[str, bytes] | None:
         """Return the mailbox and the envelope of a delayed command. With `mailbox`, only if it is in that one."""

@@ -1,12 +1,12 @@
 -- bulk_load: accept a chunk of a dispatch into its mailboxes, in order, as far as its version and the limits allow.
 --
--- uses: record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), admission, events, loading
+-- uses: record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), admission, delayed, postpone, envelope_id, events, loading
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
 -- KEYS[3]   stats     hash of counters
 -- KEYS[4]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
--- KEYS[5]   later     hash: mailbox name -> number of delayed commands
+-- KEYS[5]   later     hash: mailbox name -> number of delayed commands (see shared/delayed.lua)
 -- KEYS[6]   record    hash: the dispatch
 -- KEYS[7]   ids       hash: command id -> check; what was accepted of the version that is open
 -- KEYS[8]   last      hash: entity -> sequence number of its last command, where rows have one
@@ -17,7 +17,9 @@
 -- KEYS[13]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
 -- KEYS[14]  turns     sorted set of flows, by their virtual time
 -- KEYS[15]  line      sorted set of the places of entities that wait
--- KEYS[16…] the mailboxes
+-- KEYS[16]  due       sorted set of what becomes due, by ms
+-- KEYS[17]  delayed   hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
+-- KEYS[18…] the mailboxes
 -- ARGV[1]   version   that is loaded
 -- ARGV[2]   limit     of commands in this shard; perhaps a colon and the limit of mailboxes with work
 -- ARGV[3]   room      of commands in one mailbox
@@ -46,23 +48,15 @@ local ready, active, stats, paused, delayed_counts, record, ids, last = KEYS[1],
 local version, space, prefix = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4])
 local sequenced, suspects, runs, checks = ARGV[6] == '1', tonumber(ARGV[7]), ARGV[8], ARGV[9]
 local home, strict, homes = ARGV[10], ARGV[11] == '1', KEYS[11]
-local lone, flows, first_box, head = KEYS[12], KEYS[13], 15, 12
+local lone, flows, due, delayed, first_box, head = KEYS[12], KEYS[13], KEYS[16], KEYS[17], 17, 12
 local call, byte, sub = redis.call, string.byte, string.sub
 
 local closed = closed_version(record, version)
 if closed then return closed end
 
--- The command id follows the array's head and the version in every envelope, as MessagePack text (of up to 31, 255 or 65,535 bytes).
-local function id_of(envelope)
-  local kind, size, low = byte(envelope, 3, 5)
-  if kind == 0xd9 then return sub(envelope, 5, 4 + size) end
-  if kind < 0xc0 then return sub(envelope, 4, 3 + kind - 0xa0) end
-  return sub(envelope, 6, 5 + 256 * size + low)
-end
-
 local count = #checks / 4
 local asked = {}
-for i = 1, count do asked[i] = id_of(ARGV[head + i]) end
+for i = 1, count do asked[i] = id_in(ARGV[head + i]) or '' end
 local known = call('HMGET', ids, unpack(asked))
 local numbers = {}
 if sequenced then
@@ -138,13 +132,19 @@ for run = 1, #runs / 4 do
       refused[box] = true
     else
       local envelope, idle = ARGV[head + i], not records[box]
-      local fault = put(box, envelope, queue_up and flow_of_command(i))
+      local at, fault = any_delayed and waits_until(due, delayed, delayed_counts, names[box], id, 0), nil
+      if at then
+        local entry = with_flow(envelope, flow_of_command(i))
+        fault = postpone(ready, due, delayed, delayed_counts, KEYS[first_box + box], names[box], id, at, entry)
+      else
+        fault = put(box, envelope, queue_up and flow_of_command(i))
+      end
       if not fault then
         admission = '+'
         accepted = accepted + 1
         room[box] = room[box] - 1
         free = free - 1
-        if newcomers and idle then newcomers = newcomers - 1 end
+        if newcomers and idle and records[box] then newcomers = newcomers - 1 end
         seen[id] = check
         noted[2 * accepted - 1], noted[2 * accepted] = id, check
         if sequenced then

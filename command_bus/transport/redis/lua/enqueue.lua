@@ -1,13 +1,13 @@
 -- enqueue: accept commands into their mailboxes, in order, and activate the entities that were idle.
 --
--- uses: record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), admission, known, postpone, events
+-- uses: record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), admission, known, delayed, postpone, envelope_id, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
 -- KEYS[3]   stats     hash of counters
 -- KEYS[4]   due       sorted set of what becomes due, by ms
 -- KEYS[5]   delayed   hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
--- KEYS[6]   later     hash: mailbox name -> number of delayed commands
+-- KEYS[6]   later     hash: mailbox name -> number of delayed commands (see shared/delayed.lua)
 -- KEYS[7]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
 -- KEYS[8]   last      number of the producer's last batch, a colon, and how it was answered
 -- KEYS[9]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
@@ -26,8 +26,8 @@
 -- ARGV[7]   targets   two bytes for each command: the number of its mailbox
 -- ARGV[8]   kinds     a letter for each command: p plain, m with a mark, d delayed, b both; empty if all are plain. If any has a class or a tenant,
 --           behind the letters the flows, each with a space, and a colon; then two bytes for each command: the number of its flow, 0 for none
--- ARGV[9…]  for each command its envelope; then for each with a mark its digest, in their order; then for each that is delayed its ms
---           and its id. Few arguments: each costs 0.2 us
+-- ARGV[9…]  for each command its envelope; then for each with a mark its digest, in their order; then for each that is delayed its ms from
+--           now, below zero the moment itself, and its id. Few arguments: each costs 0.2 us
 --
 -- returns 'gone' if it was asked before and its answer is not there any more; else one character per command: + accepted, = duplicate,
 --         ! same id with another payload, e mailbox full, t shard full, n too many mailboxes have work, p an earlier command of this mailbox was refused, d it is being
@@ -102,14 +102,14 @@ end
 
 for i = 1, count do
   local high, low = byte(targets, 2 * i - 1, 2 * i)
-  local box, kind, mark, digest, admission = 256 * high + low, 'p', nil, nil, nil
+  local box, kind, delay, mark, digest, admission = 256 * high + low, 'p', 0, nil, nil, nil
   if kinds ~= '' then
     kind = sub(kinds, i, i)
     if kind == 'm' or kind == 'b' then
       marks, digests = marks + 1, digests + 1
       mark, digest = KEYS[marks], ARGV[digests]
     end
-    if kind == 'd' or kind == 'b' then delays = delays + 2 end
+    if kind == 'd' or kind == 'b' then delays, delay = delays + 2, tonumber(ARGV[delays + 1]) end
   end
   if not room[box] then
     admission = 'w'
@@ -123,9 +123,11 @@ for i = 1, count do
     admission = known(mark, digest)
   else
     local fault, idle = nil, not records[box]
-    if kind == 'd' or kind == 'b' then
-      local id, delay, entry = ARGV[delays], tonumber(ARGV[delays - 1]), with_flow(ARGV[head + i], flow_of_command(i))
-      fault = postpone(ready, due, delayed, delayed_counts, KEYS[first_box + box], names[box], id, delay, entry)
+    local id, at = delay ~= 0 and ARGV[delays] or (any and id_in(ARGV[head + i])), nil
+    if delay ~= 0 or any then at = waits_until(due, delayed, delayed_counts, names[box], id, delay) end
+    if at then
+      local entry = with_flow(ARGV[head + i], flow_of_command(i))
+      fault = postpone(ready, due, delayed, delayed_counts, KEYS[first_box + box], names[box], id, at, entry)
     else
       fault = put(box, ARGV[head + i], queue_up and flow_of_command(i))
     end
@@ -135,7 +137,7 @@ for i = 1, count do
       if newcomers and idle and records[box] then newcomers = newcomers - 1 end
       accepted = accepted + 1
       admission = '+'
-      if publish then publish('accepted', names[box], ARGV[head + i], '', '', '', (kind == 'd' or kind == 'b') and ARGV[delays - 1] or '') end
+      if publish then publish('accepted', names[box], ARGV[head + i], '', '', '', at and at > now_ms() and string.format('%.0f', at - now_ms()) or '') end
     else
       if mark then redis.pcall('SET', mark, '', 'PX', 1) end  -- not deleted: a producer may not delete marks
       if not spoiled(box, fault) and accepted == 0 then return fault end  -- at the memory limit: this would have been the first write

@@ -6,7 +6,7 @@
 -- KEYS[1]  ready     stream of activations
 -- KEYS[2]  active    hash: mailbox name -> record (see shared/record.lua)
 -- KEYS[3]  stats     hash of counters
--- KEYS[4]  later     hash: mailbox name -> number of delayed commands; this and the next two may not exist
+-- KEYS[4]  later     hash: mailbox name -> number of delayed commands (see shared/delayed.lua); this and the next two may not exist
 -- KEYS[5]  paused    hash: scope -> mode|since in ms|why
 -- KEYS[6]  watched   hash: entity type -> number of events to keep
 -- KEYS[7]  last      number of the producer's last batch, a colon, and how it was answered

@@ -6,7 +6,7 @@
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
 -- KEYS[3]   due       sorted set of what becomes due, by ms
 -- KEYS[4]   delayed   hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
--- KEYS[5]   later     hash: mailbox name -> number of delayed commands
+-- KEYS[5]   later     hash: mailbox name -> number of delayed commands (see shared/delayed.lua)
 -- KEYS[6]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
 -- KEYS[7]   unique    hash: key -> the command that holds it (see shared/unique.lua)
 -- KEYS[8]   flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
@@ -16,7 +16,7 @@
 -- KEYS[12…] the mailbox of each member
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   known     first letters of the members of `due` that the worker knows
--- ARGV[3…]  for each member: the member of `due` (r:<mailbox name> or d:<command id>), its mailbox name, its score as it was read
+-- ARGV[3…]  for each member: the member of `due` (r:<mailbox name> or that of a delayed command, see shared/delayed.lua), its mailbox name, its score as it was read
 --
 -- returns {how many were promoted, ms until the next is due or -1, the members that were left}
 --
@@ -74,9 +74,9 @@ local function entry_of(text)
   return fields, flow
 end
 
--- Put a delayed command into its mailbox; return false if that takes nothing. A mailbox whose ids are used up is woken: the worker that
+-- Put a delayed command into its mailbox, accepted at its moment; return false if that takes nothing. A mailbox whose ids are used up is woken: the worker that
 -- empties it deletes it.
-local function admit(id, name, box)
+local function admit(id, name, box, at)
   local value = redis.call('HGET', delayed, id)
   if not value then return true end
   local cut = string.find(value, '\n', 1, true)
@@ -85,11 +85,12 @@ local function admit(id, name, box)
   local lined_up, fault = line_up(active, box, name, record)
   local fields, flow = entry_of(string.sub(value, cut + 1))
   local _, key = without_key(fields)
-  local added = fault or redis.pcall('XADD', box, '*', unpack(fields))
+  local added = fault or redis.pcall('XADD', box, string.format('%.0f-*', math.min(at, now)), unpack(fields))
+  if not fault and type(added) == 'table' then added = redis.pcall('XADD', box, '*', unpack(fields)) end  -- another came behind its moment
   if type(added) == 'string' then
     if key then move_stander(unique, key, 'd:' .. id, added) end
     redis.call('HDEL', delayed, id)
-    count_down_delayed(delayed_counts, name)
+    count_down_delayed(delayed_counts, name, id)
     if record and queue_up then redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added, box)) end
   elseif not string.find(tostring(added.err), ' ID', 1, true) then
     return false
@@ -112,7 +113,7 @@ for arg = 3, #ARGV, 3 do
       else
         left[#left + 1] = member
       end
-    elseif admit(string.sub(member, 3), name, KEYS[key]) then
+    elseif admit(string.match(member, '^d:%d+:(.*)$') or '', name, KEYS[key], tonumber(score)) then
       redis.call('ZREM', due, member)
       promoted = promoted + 1
     else

@@ -1,6 +1,6 @@
 -- record_steps: store what durable commands that run have come to, and send the commands that they call.
 --
--- uses: memory_limit, record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), admission, postpone, agenda, send_out, events
+-- uses: memory_limit, record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), admission, delayed, postpone, agenda, send_out, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -8,7 +8,7 @@
 -- KEYS[4]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
 -- KEYS[5]   due       sorted set of what becomes due, by ms
 -- KEYS[6]   delayed   hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
--- KEYS[7]   later     hash: mailbox name -> number of delayed commands
+-- KEYS[7]   later     hash: mailbox name -> number of delayed commands (see shared/delayed.lua)
 -- KEYS[8]   stats     hash of counters
 -- KEYS[9]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[10]  events    stream of what happened to commands of watched types
@@ -24,7 +24,7 @@
 -- ARGV[5…]  the mailbox of each item; for each item '|activation|fence|message|' of its start, the message, '1' if the count of its attempts
 --           begins again, 'd' if its record lives for a day, else '0', a letter for each field, the names of the fields, and their values; for
 --           each command the number of its mailbox, or its text if it is for another shard (see shared/deliver.lua), its flow and delay in ms
---           with a bar between them (empty: the normal class, at once), its id, envelope and mark. The letters: f a value; c a value that goes
+--           (below zero the moment itself) with a bar between them (empty: the normal class, at once), its id, envelope and mark. The letters: f a value; c a value that goes
 --           with the next command; p a value that takes the place of the last; t a time, the value is ms from now; l an entry of the log, its
 --           name is 'fence|number'
 --
@@ -130,7 +130,7 @@ end
 -- Return the flow and the delay of a command.
 local function way_of(way)
   if way == '' then return '1', 0 end
-  local flow, delay = match(way, '^([^|]*)|(%d+)$')
+  local flow, delay = match(way, '^([^|]*)|(-?%d+)$')
   return flow, tonumber(delay)
 end
 
@@ -141,7 +141,7 @@ local function send_all()
   for _, number in ipairs(sent) do
     local at = arg + COMMAND * (number - 1)
     local box, flow, delay = tonumber(ARGV[at + 1]), way_of(ARGV[at + 2])
-    if box and delay == 0 then many[box] = (many[box] or 0) + 1 end
+    if box and delay <= 0 then many[box] = (many[box] or 0) + 1 end
     if box and flow ~= '1' and not queue_up then  -- the first class or tenant: a line is in use
       call('HSET', KEYS[11], 'c0', '0')
       queue_up = open_line(ready, active, KEYS[11], KEYS[12], KEYS[13])
@@ -157,8 +157,9 @@ local function send_all()
     local flow, delay = way_of(ARGV[at + 2])
     if box then
       if mark ~= '' then redis.pcall('SET', other, mark) end
-      if delay == 0 and put(box, envelope, flow) then delay = 1000 end  -- its mailbox takes nothing: it is tried again
-      if delay > 0 then keep_delayed(ready, due, KEYS[6], KEYS[7], names[box], id, delay, with_flow(envelope, flow)) end
+      local at = waits_until(due, KEYS[6], KEYS[7], names[box], id, delay)
+      if not at and put(box, envelope, flow) then at = now + 1000 end  -- its mailbox takes nothing: it is tried again
+      if at then keep_delayed(ready, due, KEYS[6], KEYS[7], names[box], id, at, with_flow(envelope, flow)) end
       if publish then publish('accepted', names[box], envelope, '', '', '', '') end
     else
       local text = ARGV[at + 1]

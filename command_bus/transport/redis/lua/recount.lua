@@ -6,7 +6,7 @@
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
 -- KEYS[3]   stats     hash of counters
 -- KEYS[4]   delayed   hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
--- KEYS[5]   later     hash: mailbox name -> number of delayed commands
+-- KEYS[5]   later     hash: mailbox name -> number of delayed commands (see shared/delayed.lua)
 -- KEYS[6…]  the streams of follow-ups for other shards, then the mailboxes that were seen in `active`
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
@@ -66,7 +66,9 @@ if counts then
   local stored = redis.call('HGETALL', later)
   for i = 1, #stored, 2 do
     local name = stored[i]
-    if tonumber(stored[i + 1]) ~= counts[name] then
+    if string.sub(name, 1, 1) == '*' then  -- the number of a command, see shared/delayed.lua
+      if name ~= '*' and redis.call('HEXISTS', delayed, string.sub(name, 2)) == 0 then fields[name] = 0 end
+    elseif tonumber(stored[i + 1]) ~= counts[name] then
       wrong = wrong + 1
       fields[name] = counts[name] or 0
     end

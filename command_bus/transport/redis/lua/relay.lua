@@ -1,6 +1,6 @@
 -- relay: take follow-ups that were written for this shard in another one, each of them once.
 --
--- uses: incarnation, memory_limit, record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), place, postpone, arrive, deliver, events
+-- uses: incarnation, memory_limit, record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), place, delayed, postpone, arrive, deliver, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -8,7 +8,7 @@
 -- KEYS[4]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
 -- KEYS[5]   due       sorted set of what becomes due, by ms
 -- KEYS[6]   delayed   hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
--- KEYS[7]   later     hash: mailbox name -> number of delayed commands
+-- KEYS[7]   later     hash: mailbox name -> number of delayed commands (see shared/delayed.lua)
 -- KEYS[8]   stats     hash of counters
 -- KEYS[9]   relayed   hash: g the generation, c and a command id -> the entry from which it was taken
 -- KEYS[10]  watched   hash: entity type -> number of events to keep (see shared/events.lua)
@@ -22,7 +22,7 @@
 -- ARGV[2]   generation  that an earlier call returned; empty: none is taken
 -- ARGV[3]   floor       the first entry that stands in the other shard's stream
 -- ARGV[4]   incarnation  of this shard that the worker has read, see shared/incarnation.lua
--- ARGV[5…]  for each entry its id, its text (see shared/deliver.lua), the ms from which it may stand in its mailbox, 0 for at once, its
+-- ARGV[5…]  for each entry its id, its text (see shared/deliver.lua), the ms at which it takes its place, 0 for at once, its
 --           envelope or outcome, and its mark, or the child and call of an outcome
 --
 -- returns the generation with which the next call is believed; nil if this one was not: another worker has called since; 'gone' if the shard is of
@@ -61,14 +61,17 @@ local key = 16
 for i = 5, #ARGV, 5 do
   local _, flow, name, id = parse_follow_up(ARGV[i + 1])
   if flow == OUTCOME then  -- whatever comes again changes nothing
-    deliver(keys, KEYS[key], KEYS[key + 1], ARGV[i + 1], 0, ARGV[i + 3], ARGV[i + 4], queue_up)
+    deliver(keys, KEYS[key], KEYS[key + 1], ARGV[i + 1], nil, ARGV[i + 3], ARGV[i + 4], queue_up)
   elseif not taken['c' .. id] then
     if flow ~= '1' and not queue_up then  -- the first class or tenant: a line is in use
       redis.call('HSET', KEYS[12], 'c0', '0')
       queue_up = open_line(ready, active, KEYS[12], KEYS[13], KEYS[14])
     end
-    local wait = math.max(tonumber(ARGV[i + 2]) - now, 0)
-    deliver(keys, KEYS[key], KEYS[key + 1], ARGV[i + 1], wait, ARGV[i + 3], ARGV[i + 4], queue_up)
+    local at = tonumber(ARGV[i + 2])
+    if at == 0 then  -- accepted when it was written; kept, it stands by that moment
+      at = waits_until(due, delayed, later, name, id, 0) and math.min(now, tonumber(string.match(ARGV[i], '^%d+')))
+    end
+    deliver(keys, KEYS[key], KEYS[key + 1], ARGV[i + 1], at or nil, ARGV[i + 3], ARGV[i + 4], queue_up)
     redis.call('HSET', relayed, 'c' .. id, ARGV[i])
     if publish then publish('accepted', name, ARGV[i + 3], '', '', '', '') end
     accepted = accepted + 1

@@ -8,7 +8,7 @@
 -- KEYS[3]   stats     hash of counters
 -- KEYS[4]   due       sorted set of what becomes due, by ms
 -- KEYS[5]   delayed   hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
--- KEYS[6]   later     hash: mailbox name -> number of delayed commands
+-- KEYS[6]   later     hash: mailbox name -> number of delayed commands (see shared/delayed.lua)
 -- KEYS[7]   parked    hash: mailbox name -> id of its dead letter
 -- KEYS[8]   dead      stream of dead letters
 -- KEYS[9]   mailbox
@@ -75,11 +75,7 @@ end
 
 local function take_out(id, side, mark)
   if string.sub(id, 1, 2) == 'd:' then
-    local command = string.sub(id, 3)
-    if redis.call('HDEL', delayed, command) == 0 then return false end
-    redis.call('ZREM', due, id)
-    count_down_delayed(delayed_counts, name)
-    return true
+    return take_delayed(due, delayed, delayed_counts, name, string.sub(id, 3))
   end
   if holds and not is_behind(id, running) then return false end  -- it runs, or is settled
   if is_fresh and id == head_id and (first or '0') ~= '0' then return false end

@@ -1,11 +1,11 @@
 -- schedule_fire: accept the firings of schedules into their mailboxes, each number once.
 --
--- uses: record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), place, events, incarnation
+-- uses: record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), place, delayed, postpone, envelope_id, events, incarnation
 --
 -- KEYS[1]   ready    stream of activations
 -- KEYS[2]   active   hash: mailbox name -> record (see shared/record.lua)
 -- KEYS[3]   stats    hash of counters, with the shard's incarnation
--- KEYS[4]   later    hash: mailbox name -> number of delayed commands
+-- KEYS[4]   later    hash: mailbox name -> number of delayed commands (see shared/delayed.lua)
 -- KEYS[5]   paused   hash: scope -> mode|since in ms|why (see shared/holds.lua)
 -- KEYS[6]   watched  hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[7]   events   stream of what happened to commands of watched types
@@ -15,7 +15,9 @@
 -- KEYS[10]  flows    hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
 -- KEYS[11]  turns    sorted set of flows, by their virtual time
 -- KEYS[12]  line     sorted set of the places of entities that wait
--- KEYS[13…] for each firing its mailbox, and the mark of its command id
+-- KEYS[13]  due      sorted set of what becomes due, by ms
+-- KEYS[14]  delayed  hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
+-- KEYS[15…] for each firing its mailbox, and the mark of its command id
 -- ARGV[1]   limit    of commands in this shard; perhaps a colon and the limit of mailboxes with work
 -- ARGV[2]   shard    its incarnation, as it was read
 -- ARGV[3…]  for each firing: schedule, incarnation, number, '1' if it counts although there is nothing to compare it with, mailbox name,
@@ -83,7 +85,15 @@ local function fire(arg, box, mark)
     queue_up = open_line(ready, active, KEYS[10], KEYS[11], KEYS[12])
   end
   if known then return 'k' end
-  if place(keys, name, box, envelope, ARGV[arg + 9], queue_up) then
+  local id = id_in(envelope)
+  local at = waits_until(KEYS[13], KEYS[14], later, name, id, 0)
+  local fault
+  if at then
+    fault = keep_delayed(ready, KEYS[13], KEYS[14], later, name, id, at, with_flow(envelope, ARGV[arg + 9]))
+  else
+    fault = place(keys, name, box, envelope, ARGV[arg + 9], queue_up)
+  end
+  if fault then
     if before then call('HSET', fired, schedule, before) else call('HDEL', fired, schedule) end
     return refuse('w', schedule, stamp, envelope)
   end
@@ -100,7 +110,7 @@ end
 
 local answers = {}
 for arg = 3, #ARGV, 10 do
-  local key = 13 + 2 * #answers
+  local key = 15 + 2 * #answers
   answers[#answers + 1] = fire(arg, KEYS[key], KEYS[key + 1])
 end
 if queue_up then queue_up.finish() end

@@ -97,6 +97,8 @@ class RedisSchedules(RetryingRequests):
             shard.lone,
             shard.fired,
             *shard.fair,
+            shard.due,
+            shard.delayed,
         ]
         args: list[Any] = [self._limits, await self._incarnations.of(shard)]
         for each in part:

@@ -50,7 +50,7 @@ def enqueue_arguments(
         if not submission.marked and not submission.delay_ms:
             kinds.append("p")
             continue
-        kinds.append(_KINDS[submission.marked, submission.delay_ms > 0])
+        kinds.append(_KINDS[submission.marked, submission.delay_ms != 0])
         if submission.marked:
             marks.append(keys.mark(submission.command_id))
             digests.append(submission.digest)

@@ -17,7 +17,7 @@ from command_bus.transport.redis.admin.entities import surveyed
 from command_bus.transport.redis.admin.holds import parse_hold
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.page_size import PageSize
-from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.redis.keys import KeySpace, ShardKeys, delayed_member, delayed_number
 from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
 from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
 
@@ -52,7 +52,12 @@ class RedisLocator:
         answers = await place.ask(_look, keys, mailbox, command_id)
         found = parse_record(answers[0] if isinstance(answers[0], bytes) else None)
         settled = await place.ask(_settled, keys, mailbox, found)
-        record, paused, later, length, mark, retry, delayed, workers, time = map(_permitted, answers)
+        record, paused, later, length, mark, retry, number, workers, time = map(_permitted, answers)
+        delayed = (
+            None
+            if number is None
+            else await place.ask(lambda client: client.zscore(keys.due, delayed_member(number, command_id)))
+        )
         scopes = (mailbox, scope_of(mailbox), EVERYTHING)
         holds = {scope: parse_hold(scope, value) for scope, value in zip(scopes, paused or (), strict=False) if value is not None}
         seconds, micros = time or (0, 0)
@@ -110,7 +115,7 @@ async def _look(client: Redis, keys: ShardKeys, mailbox: str, command_id: str) -
     pipeline.xlen(keys.mailbox(mailbox))
     pipeline.get(keys.mark(command_id))
     pipeline.zscore(keys.due, f"r:{mailbox}")
-    pipeline.zscore(keys.due, f"d:{command_id}")
+    pipeline.hget(keys.delayed_counts, delayed_number(command_id))
     pipeline.hgetall(keys.workers)
     pipeline.time()
     return await pipeline.execute(raise_on_error=False)

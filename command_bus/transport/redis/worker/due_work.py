@@ -28,7 +28,7 @@ from redis.asyncio import Redis
 from command_bus.clock import mono
 from command_bus.randomness import JITTER
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.keys import GROUP, ShardKeys
+from command_bus.transport.redis.keys import GROUP, ShardKeys, delayed_id
 from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, PROMOTE
 from command_bus.transport.redis.worker.line_use import LineUse
 from command_bus.transport.redis.worker.periodic import run_periodically
@@ -252,7 +252,7 @@ class DueWork:
 
     async def _placed(self, members: Sequence[Member]) -> list[tuple[Member, str]]:
         """Return members with their mailboxes: as many of the first as may be promoted at once, by the bytes that this moves."""
-        delayed = [member.name[2:] for member in members if member.name[:2] == "d:"]
+        delayed = [delayed_id(member.name) for member in members if member.name[:2] == "d:"]
         found: list[bytes] = (
             await self._connections.run(DELAYED_MAILBOXES, [self._keys.delayed], [_MOST, *delayed]) if delayed else []
         )

@@ -30,7 +30,7 @@
 -- ARGV[7…]  for each step: operation, activation, holder, running ('fence|message', or empty if none of its commands was started; then
 --           '>next' if the worker has read the next command ahead; of a take '+|message' if limits let this message start); then, if the
 --           operation has m: mark ttl in ms, mark; e: ttl; i: reply; o: outcome; u: unique key; x: 'k' if it is kept; r: call, child and outcome; f: how
---           many follow-ups, and for each its text (see shared/deliver.lua), delay in ms, envelope and mark, or child and call of an outcome for
+--           many follow-ups, and for each its text (see shared/deliver.lua), ms from now until it takes its place, below zero the moment itself, envelope and mark, or child and call of an outcome for
 --           another shard; and by its verb b, p: record, raw envelope; w: delay in ms, '1' if the attempt counts, 's' if its handler put it off; g: '1' if the attempt counts;
 --           u: ms when it ends, empty if it has no end, '1' if the worker knows that the command is to be cancelled, how many fields must be
 --           there, how many are awaited, its command id, and those fields

@@ -1,12 +1,12 @@
 -- What the handlers of the settled commands send, with the settlement, and outcomes for the durable commands that wait for them: to this shard,
 -- and for other shards into the streams that workers relay.
 --
--- uses: place, postpone, arrive, deliver, agenda, send_out
+-- uses: place, delayed, postpone, arrive, deliver, agenda, send_out
 
 local function send_all(keys)
   local commands = 0
   for _, each in ipairs(sending) do
-    local target, flow, name = parse_follow_up(each.text)
+    local target, flow, name, id = parse_follow_up(each.text)
     if flow ~= OUTCOME then commands = commands + 1 end
     if target == '' then
       if flow ~= '1' and not queue_up then  -- the first class or tenant: a line is in use
@@ -14,8 +14,9 @@ local function send_all(keys)
         queue_up = open_line(ready, active, KEYS[key + 1], KEYS[key + 2], KEYS[key + 3])
       end
       keys.delayed, keys.later = each.delayed, each.later
-      deliver(keys, each.key, each.other, each.text, each.wait, each.envelope, each.extra, queue_up)
-      if publish then publish('accepted', name, each.envelope, '', '', '', each.wait > 0 and each.wait or '') end
+      local at = flow ~= OUTCOME and waits_until(due, each.delayed, each.later, name, id, each.wait) or nil
+      deliver(keys, each.key, each.other, each.text, at, each.envelope, each.extra, queue_up)
+      if publish then publish('accepted', name, each.envelope, '', '', '', at and at > now and format('%.0f', at - now) or '') end
     else
       send_out(each.key, due, ready, target, now, each)
     end

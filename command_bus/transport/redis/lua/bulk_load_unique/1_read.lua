@@ -7,7 +7,7 @@
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
 -- KEYS[3]   stats     hash of counters
 -- KEYS[4]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
--- KEYS[5]   later     hash: mailbox name -> number of delayed commands
+-- KEYS[5]   later     hash: mailbox name -> number of delayed commands (see shared/delayed.lua)
 -- KEYS[6]   record    hash: the dispatch
 -- KEYS[7]   ids       hash: command id -> check; what was accepted or folded of the version that is open
 -- KEYS[8]   last      hash: entity -> sequence number of its last command, where rows have one

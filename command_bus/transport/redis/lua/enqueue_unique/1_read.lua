@@ -7,7 +7,7 @@
 -- KEYS[3]   stats     hash of counters
 -- KEYS[4]   due       sorted set of what becomes due, by ms
 -- KEYS[5]   delayed   hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
--- KEYS[6]   later     hash: mailbox name -> number of delayed commands
+-- KEYS[6]   later     hash: mailbox name -> number of delayed commands (see shared/delayed.lua)
 -- KEYS[7]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
 -- KEYS[8]   last      number of the producer's last batch, a colon, and how it was answered
 -- KEYS[9]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
@@ -27,7 +27,7 @@
 -- ARGV[6]   rooms     'commands that a mailbox may hold:number of mailboxes ' for each stretch of equal ones
 -- ARGV[7]   reply ttl in ms, of an inbox
 -- ARGV[8…]  for each command, no two of the same key: number of its mailbox, envelope, digest (empty without a mark), command id, key; mode (f
---           the first wins, until it is settled; s the first wins, until it is started; l the latest wins); ms of delay, window and longest
+--           the first wins, until it is settled; s the first wins, until it is started; l the latest wins); ms of delay (below zero the moment itself), window and longest
 --           wait (0 if there is none); its own part of a stander, from the flags on; the stander of its key as the producer knows it, empty
 --           if it knows none; for that one's caller a reply, ms for which its mark is kept (0 if it has none); its flow (see
 --           shared/line.lua), 1 if it has no class or tenant

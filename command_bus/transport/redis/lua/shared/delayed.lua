@@ -1,8 +1,26 @@
--- delayed: the hash `later`: mailbox name -> number of delayed commands.
+-- delayed: the hash `later`: mailbox name -> number of delayed commands; * and a command id -> its number; * -> the last number given.
+--
+-- Delayed commands are numbered in the order of their acceptance, and the member of `due` begins with the number: those that become due in one
+-- millisecond are sorted by it. No mailbox's name has a *.
 
--- Count one delayed command less. Called behind the first write, so it does not fail.
-local function count_down_delayed(delayed_counts, name)
-  local left = redis.pcall('HINCRBY', delayed_counts, name, -1)
-  if type(left) ~= 'number' or left <= 0 then redis.call('HDEL', delayed_counts, name) end
+-- Return the member of `due` of a delayed command: d:<number, in 16 digits>:<command id>.
+local function due_member(delayed_counts, id)
+  local number = redis.pcall('HGET', delayed_counts, '*' .. id)
+  return string.format('d:%016.0f:', type(number) == 'string' and tonumber(number) or 0) .. id
 end
 
+-- Count one delayed command less. Called behind the first write, so it does not fail.
+local function count_down_delayed(delayed_counts, name, id)
+  local left = redis.pcall('HINCRBY', delayed_counts, name, -1)
+  if type(left) ~= 'number' or left <= 0 then redis.pcall('HDEL', delayed_counts, name) end
+  redis.pcall('HDEL', delayed_counts, '*' .. id)
+  if redis.pcall('HLEN', delayed_counts) == 1 then redis.pcall('HDEL', delayed_counts, '*') end
+end
+
+-- Take a delayed command away; return whether it was there.
+local function take_delayed(due, delayed, delayed_counts, name, id)
+  if redis.call('HDEL', delayed, id) == 0 then return false end
+  redis.call('ZREM', due, due_member(delayed_counts, id))
+  count_down_delayed(delayed_counts, name, id)
+  return true
+end

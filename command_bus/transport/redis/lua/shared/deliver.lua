@@ -1,6 +1,6 @@
 -- deliver: give a follow-up its place: a command that a handler sent, or the outcome of one for the durable command that waits for it. A full or
 -- drained mailbox does not refuse it. One that takes nothing, because its key is of another type, has it as a delayed command, which is tried
--- again each second. Uses place, postpone, arrive.
+-- again each second. Uses place, delayed, postpone, arrive.
 
 local OUTCOME = '!'  -- the flow of an outcome
 
@@ -16,13 +16,13 @@ local function deliver_outcome(keys, box, side, name, outcome, extra)
   if child then arrive_outcome(keys, side, call, child, outcome, name, box) end
 end
 
--- Put it into its mailbox, or let it wait for so many ms. Called behind the first write, so it does not fail. `keys` has the names of the keys
+-- Put it into its mailbox, or let it wait until a moment, `at`; nil if it takes its place at once. Called behind the first write, so it does not fail. `keys` has the names of the keys
 -- ready, active, lone, paused (nil where nothing is paused), due, delayed, later and suspended, and `now` in ms; `queue_up` is the line, nil where
 -- none is in use. A command with a mark has that as `extra`, and the mark's key as `other`. An outcome has the side record's.
-local function deliver(keys, box, other, text, wait, envelope, extra, queue_up)
+local function deliver(keys, box, other, text, at, envelope, extra, queue_up)
   local _, flow, name, id = parse_follow_up(text)
   if flow == OUTCOME then return deliver_outcome(keys, box, other, name, envelope, extra) end
   if extra ~= '' then redis.pcall('SET', other, extra) end
-  if wait == 0 and place(keys, name, box, envelope, flow, queue_up) then wait = 1000 end
-  if wait > 0 then keep_delayed(keys.ready, keys.due, keys.delayed, keys.later, name, id, wait, with_flow(envelope, flow)) end
+  if not at and place(keys, name, box, envelope, flow, queue_up) then at = keys.now + 1000 end
+  if at then keep_delayed(keys.ready, keys.due, keys.delayed, keys.later, name, id, at, with_flow(envelope, flow)) end
 end

@@ -1,6 +1,31 @@
--- postpone: keep delayed commands until they are due.
+-- postpone: keep delayed commands until they are due. Uses delayed.
 
-local first_due = nil  -- ms of the earliest member of `due`, once it is known
+local first_due, clock = nil, nil  -- ms of the earliest member of `due`, and of the server's time, once they are known
+local told_of_overdue = false
+
+-- Return the server's time in ms. It stands still while a script runs.
+local function now_ms()
+  if not clock then
+    local time = redis.call('TIME')
+    clock = time[1] * 1000 + math.floor(time[2] / 1000)
+  end
+  return clock
+end
+
+-- Return the ms at which a command takes its place. A delay is ms from now; below zero it is the moment itself, which may be past.
+local function moment_of(delay)
+  return delay < 0 and math.max(-delay, now_ms()) or now_ms() + delay
+end
+
+-- Return ms of the earliest member of `due`, or the error if that is none of ours.
+local function earliest(due)
+  if not first_due then
+    local head = redis.pcall('ZRANGE', due, 0, 0, 'WITHSCORES')
+    if head.err then return head end
+    first_due = tonumber(head[2] or '9007199254740991')
+  end
+  return first_due
+end
 
 -- Return the entry of a delayed command with its flow (see shared/line.lua); a mailbox does not keep that.
 local function with_flow(entry, flow)
@@ -9,29 +34,42 @@ local function with_flow(entry, flow)
   return entry .. 'f:' .. #flow .. ':' .. flow  -- see shared/entry_text.lua
 end
 
--- Keep a delayed command; return the error if the server takes nothing. `due`, `delayed` and `delayed_counts` are keys, `entry` is the command
--- as `delayed` keeps it.
-local function keep_delayed(ready, due, delayed, delayed_counts, name, id, delay, entry)
-  local time = redis.call('TIME')
-  local at = time[1] * 1000 + math.floor(time[2] / 1000) + delay
-  if not first_due then
-    local head = redis.pcall('ZRANGE', due, 0, 0, 'WITHSCORES')
-    if head.err then return head end
-    first_due = tonumber(head[2] or '9007199254740991')
-  end
+-- Keep a delayed command until a moment; return the error if the server takes nothing. `due`, `delayed` and `delayed_counts` are keys, `entry`
+-- is the command as `delayed` keeps it.
+local function keep_delayed(ready, due, delayed, delayed_counts, name, id, at, entry)
+  local first = earliest(due)
+  if type(first) == 'table' then return first end
   local kept = redis.pcall('HSET', delayed, id, name .. '\n' .. entry)
   if type(kept) == 'table' then return kept end
   if type(redis.pcall('HINCRBY', delayed_counts, name, 1)) == 'table' then redis.pcall('HSET', delayed_counts, name, '1') end
-  redis.call('ZADD', due, at, 'd:' .. id)
-  if at < first_due or first_due <= at - delay then  -- what is overdue may be a member that no worker of this release takes
-    first_due = at
+  if kept == 1 then
+    local number = redis.pcall('HINCRBY', delayed_counts, '*', 1)
+    redis.pcall('HSET', delayed_counts, '*' .. id, type(number) == 'number' and number or 0)
+  end
+  redis.call('ZADD', due, at, due_member(delayed_counts, id))
+  local is_overdue = first <= now_ms() and not told_of_overdue  -- it may be a member that no worker of this release takes
+  if at < first or is_overdue then
+    first_due, told_of_overdue = math.min(at, first), told_of_overdue or is_overdue
     redis.pcall('XADD', ready, '*', 'tick', '1')
   end
 end
 
 -- Keep a delayed command as above; return the error also if its mailbox, with the key `box`, is of another type.
-local function postpone(ready, due, delayed, delayed_counts, box, name, id, delay, entry)
+local function postpone(ready, due, delayed, delayed_counts, box, name, id, at, entry)
   local length = redis.pcall('XLEN', box)
   if type(length) == 'table' then return length end
-  return keep_delayed(ready, due, delayed, delayed_counts, name, id, delay, entry)
+  return keep_delayed(ready, due, delayed, delayed_counts, name, id, at, entry)
+end
+
+-- Return until when a command that comes now is kept; nil if it takes its place at once. One whose moment is now stands behind delayed ones of its
+-- mailbox that may be due, which no worker has let in yet: it is kept with them, and they take their places in the order of their moments. `id`
+-- is nil of what is no command of ours.
+local function waits_until(due, delayed, delayed_counts, name, id, delay)
+  if delay ~= 0 then
+    local at = moment_of(delay)
+    if at > now_ms() then return at end
+  end
+  if not id or not tonumber(redis.pcall('HGET', delayed_counts, name)) then return nil end
+  local first = earliest(due)
+  if type(first) == 'number' and first <= now_ms() and redis.pcall('HEXISTS', delayed, id) == 0 then return now_ms() end
 end

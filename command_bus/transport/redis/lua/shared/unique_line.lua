@@ -33,12 +33,13 @@ local function unique_line(ready, active, unique, due, delayed, delayed_counts, 
   local function join(box, each, replaced)
     local most, delay = each.longest > 0 and now + each.longest, each.delay
     if most and replaced then most = tonumber((select(3, parse_stander(replaced)))) or most end
-    if most then delay = math.max(0, math.min(delay, most - now)) end
+    if most then delay = math.max(0, math.min(moment_of(delay), most) - now) end
+    local at = waits_until(due, delayed, delayed_counts, names[box], each.id, delay)
     local fault, place
-    if delay > 0 then
+    if at then
       local entry = '\193e:' .. #each.envelope .. ':' .. each.envelope .. 'u:' .. #each.key .. ':' .. each.key
       local mailbox = KEYS[first_box + box]
-      fault, place = postpone(ready, due, delayed, delayed_counts, mailbox, names[box], each.id, delay, with_flow(entry, each.flow)), 'd'
+      fault, place = postpone(ready, due, delayed, delayed_counts, mailbox, names[box], each.id, at, with_flow(entry, each.flow)), 'd'
     else
       fault, place = put(box, each.envelope, each.flow)
     end
@@ -46,7 +47,7 @@ local function unique_line(ready, active, unique, due, delayed, delayed_counts, 
     local until_ms = each.window > 0 and format('%.0f', now + each.window) or ''
     local value = place .. '|' .. until_ms .. '|' .. (most and format('%.0f', most) or '') .. '|' .. each.own
     try('HSET', unique, each.key, value)
-    if publish then publish('accepted', names[box], each.envelope, '', '', '', delay > 0 and format('%.0f', delay) or '') end
+    if publish then publish('accepted', names[box], each.envelope, '', '', '', at and at > now and format('%.0f', at - now) or '') end
     return nil, value
   end
 
@@ -54,10 +55,7 @@ local function unique_line(ready, active, unique, due, delayed, delayed_counts, 
   local function take_out(box, stander)
     local place, _, _, _, _, _, id = parse_stander(stander)
     if place == 'd' then
-      if call('HDEL', delayed, id) == 0 then return false end
-      call('ZREM', due, 'd:' .. id)
-      count_down_delayed(delayed_counts, names[box])
-      return true
+      return take_delayed(due, delayed, delayed_counts, names[box], id)
     end
     if call('XDEL', KEYS[first_box + box], place) == 0 then return false end
     if records[box] and string.find(records[box], '^[hH]|') then

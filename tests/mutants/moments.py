@@ -1,0 +1,66 @@
+"""Breakages of the order and the time of delayed commands."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["MOMENTS"]
+
+_LUA = "transport/redis/lua"
+_POSTPONE = f"{_LUA}/shared/postpone.lua"
+_TABLE = "tests/tables/test_moments.py"
+_TIES = f"{_TABLE}::test_what_is_due_in_one_millisecond_runs_in_the_order_of_acceptance[dispatch_batch]"
+_BEHIND = f"{_TABLE}::test_what_comes_behind_a_moment_stands_behind_what_is_due_then[dispatch]"
+_MOMENT = f"{_TABLE}::test_a_moment_is_the_same_however_late_it_is_brought[dispatch]"
+
+MOMENTS = (
+    Mutant(
+        "delayed commands have no numbers",
+        _POSTPONE,
+        "type(number) == 'number' and number or 0",
+        "0",
+        _TIES,
+    ),
+    Mutant(
+        "numbers of delayed commands are not padded",
+        f"{_LUA}/shared/delayed.lua",
+        "'d:%016.0f:'",
+        "'d:%.0f:'",
+        _TIES,
+    ),
+    Mutant(
+        "what comes behind a moment does not look at what is due",
+        _POSTPONE,
+        "first <= now_ms() and redis.pcall('HEXISTS', delayed, id) == 0",
+        "false",
+        _BEHIND,
+    ),
+    Mutant(
+        "a load does not look at what is due",
+        f"{_LUA}/bulk_load.lua",
+        "any_delayed and waits_until(",
+        "false and waits_until(",
+        _BEHIND,
+    ),
+    Mutant(
+        "a schedule does not look at what is due",
+        f"{_LUA}/schedule_fire.lua",
+        "waits_until(KEYS[13], KEYS[14], later, name, id, 0)",
+        "nil",
+        _BEHIND,
+    ),
+    Mutant(
+        "a moment counts as a span",
+        _POSTPONE,
+        "return delay < 0 and math.max(-delay, now_ms())",
+        "return delay < 0 and now_ms() + math.max(-delay - now_ms(), 0) + 1000",
+        _MOMENT,
+    ),
+    Mutant(
+        "a delayed command expires by when it was let in",
+        f"{_LUA}/promote.lua",
+        "string.format('%.0f-*', math.min(at, now))",
+        "'*'",
+        f"{_TABLE}::test_a_delayed_command_expires_by_its_moment",
+    ),
+)
