@@ -10,6 +10,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from command_bus.errors import InvalidCommand, InvalidSettings
+from command_bus.spelling import shown
 
 __all__ = ["LONGEST", "checked_seconds", "duration_fault", "milliseconds_of", "mono", "time_of", "wall_ms"]
 
@@ -36,7 +37,7 @@ def duration_fault(value: object, *, zero: bool = False) -> str | None:
         zero: Whether it may be 0.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not (0 <= value < math.inf) or not (value or zero):
-        return f"is a {'non-negative' if zero else 'positive'} number of seconds, not {value!r}"
+        return f"is a {'non-negative' if zero else 'positive'} number of seconds, not {shown(value)}"
     return None if value <= LONGEST else f"is at most {LONGEST:,.0f} seconds (31 years)"
 
 
@@ -61,7 +62,7 @@ def milliseconds_of(name: str, at: object) -> int:
     if not isinstance(at, datetime) or at.utcoffset() is None:
         what = "a datetime" if not isinstance(at, datetime) else "a datetime with a time zone"
         raise InvalidSettings(
-            f"{name}: {what}, for example datetime(2026, 12, 1, 9, tzinfo=ZoneInfo('Europe/Berlin')), not {at!r}"
+            f"{name}: {what}, for example datetime(2026, 12, 1, 9, tzinfo=ZoneInfo('Europe/Berlin')), not {shown(at)}"
         )
     return (at - _EPOCH) // timedelta(milliseconds=1)
 

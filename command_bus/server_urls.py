@@ -8,9 +8,19 @@ from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-__all__ = ["ALL_SCHEMES", "SCHEMES_OF_SEVERAL", "has_password", "redacted", "split_url", "unverified", "url_fault", "weakened"]
+__all__ = [
+    "ALL_SCHEMES",
+    "SCHEMES_OF_SEVERAL",
+    "has_password",
+    "redacted",
+    "split_url",
+    "unverified",
+    "url_fault",
+    "weakened",
+    "with_taken_options",
+]
 
 SCHEMES_OF_SEVERAL: Final = ("redis+sentinel://", "rediss+sentinel://", "redis+cluster://", "rediss+cluster://")
 ALL_SCHEMES: Final = ("redis://", "rediss://", "unix://", *SCHEMES_OF_SEVERAL)
@@ -22,6 +32,28 @@ _PLACE = re.compile(r"(\[[^\]]+\]|[^:\[\]]+)(:[0-9]{1,5})?")
 _END_OF_PLACE = re.compile(r"[/?#]")
 _OPTION = re.compile(r"[a-z][a-z0-9_]*")
 _WITH_AT = re.compile(r"(sentinel_)?(username|password|client_name|ssl_password)=", re.IGNORECASE)
+_TAKEN = frozenset(
+    (
+        "db", "username", "password", "client_name", "socket_keepalive", "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_cert_reqs",
+        "ssl_certfile", "ssl_check_hostname", "ssl_ciphers", "ssl_keyfile", "ssl_min_version", "ssl_password",
+    )
+)  # fmt: skip
+_LEFT = frozenset(
+    ("health_check_interval", "max_connections", "retry_on_timeout", "socket_connect_timeout", "socket_timeout", "timeout")
+)
+"""URLs that are shared with other clients have these; the bus has its own limits of time, and pools of its own."""
+_OURS = frozenset(
+    (
+        "command_packer", "connection_class", "credential_provider", "decode_responses", "driver_info", "encoder_class", "encoding",
+        "encoding_errors", "event_dispatcher", "himport_registry", "host", "legacy_responses", "lib_name", "lib_version",
+        "maint_notifications_config", "parser_class", "path", "port", "protocol", "redis_connect_func", "retry", "retry_on_error",
+        "socket_keepalive_options", "socket_read_size", "socket_type", "ssl_exclude_verify_flags", "ssl_include_verify_flags",
+        "ssl_ocsp_context", "ssl_ocsp_expected_cert", "ssl_validate_ocsp", "ssl_validate_ocsp_stapled",
+    )
+)  # fmt: skip
+"""Arguments of redis-py's connections that are no options here. Another name may be part of a password, and is not shown."""
+_PROTOCOL = "2"
+_DATABASE = re.compile(r"/?([0-9]{1,9}/?)?")
 _MODERN = ("771", "772")  # ssl.TLSVersion.TLSv1_2 and TLSv1_3, as a URL writes them
 _WORD_OF_SECRETS = "pass"
 
@@ -65,7 +97,31 @@ def url_fault(url: str) -> str | None:
     if any(not _OPTION.fullmatch(name) for name in names) or not all("=" in each for each in parts.query.split("&") if each):
         return f"its options are not name=value&name=value; {_QUOTE}"
     repeated = sorted({name for name in names if names.count(name) > 1})
-    return f"{', '.join(repeated)}: each option once; of two, clients would read one or the other" if repeated else None
+    if repeated:
+        return f"{', '.join(repeated)}: each option once; of two, clients would read one or the other"
+    return _refused_option(parts)
+
+
+def _refused_option(parts: SplitResult) -> str | None:
+    """Return what is wrong with the options; None if nothing is."""
+    if parts.scheme in ("redis", "rediss") and not _DATABASE.fullmatch(parts.path):
+        return f"what stands behind the address is no number of a database; {_QUOTE}"
+    for given, value in _options(parts):
+        name = given.removeprefix("sentinel_")
+        if name == "db" and not _DATABASE.fullmatch(value):
+            return f"{given} is no number of a database"
+        if name in _OURS and (name, value) != ("protocol", _PROTOCOL):
+            return f"{given} is no option of it: the bus decides that itself; options are {', '.join(sorted(_TAKEN))}"
+        if name not in _TAKEN | _LEFT | _OURS:
+            return f"its options behind the ? are not all options of a connection: {', '.join(sorted(_TAKEN))}; {_QUOTE}"
+    return None
+
+
+def with_taken_options(url: str) -> str:
+    """Return a sound URL with the options that the bus takes from it: with the others, redis-py would take them before the bus's own."""
+    address, _, query = url.partition("?")
+    kept = [each for each in query.split("&") if unquote(each.partition("=")[0]).removeprefix("sentinel_") in _TAKEN]
+    return f"{address}?{'&'.join(kept)}" if kept else address
 
 
 def redacted(url: str) -> str:

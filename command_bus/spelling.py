@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["did_you_mean", "nearest", "some_of"]
+__all__ = ["did_you_mean", "nearest", "shown", "some_of"]
 
 
 _COMPARED = 300
+
+
+_LONGEST_SHOWN = 500  # letters of a value
 
 
 _LONGEST = 200  # letters
@@ -43,6 +46,15 @@ def some_of(names: Iterable[str]) -> str:
     found = sorted(names)
     more = f", and {len(found) - _TOLD:,} more" if len(found) > _TOLD else ""
     return ", ".join(found[:_TOLD]) + more if found else "none"
+
+
+def shown(value: object) -> str:
+    """Return a value that a caller gave, for an error: a bounded `repr`, or its type if it has none (an int of 5,000 digits, a deep list)."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - whatever it is, the error about it must be told
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ from command_bus.clock import checked_seconds, milliseconds_of, time_of
 from command_bus.durable.names import checked_name
 from command_bus.durable.values import encoded_signal
 from command_bus.errors import BadStep, InvalidCommand, InvalidSettings, UnknownCommand
+from command_bus.messages.message import checked_id
 from command_bus.messages.progress import ProgressInfo
 from command_bus.randomness import token
 from command_bus.serialization.durable_options import is_durable
@@ -89,14 +90,15 @@ class Commands:
         checked = checked_name("name of a signal", name)
         limits = reading_limits(self._session.settings)
         data = encoded_signal(f"signal {name!r}", value, limits)
-        once = signal_id or token(12).hex()
-        waiting = await self._waiting_in(str(command_id))
-        parked = None if waiting else await StatusReader(self._session, str(command_id)).parked_in()
+        once = checked_id(signal_id) if signal_id else token(12).hex()
+        wanted = checked_id(command_id)
+        waiting = await self._waiting_in(wanted)
+        parked = None if waiting else await StatusReader(self._session, wanted).parked_in()
         for mailbox in waiting if parked is None else [parked]:
-            envelope = await self._durable_in(mailbox, str(command_id))
-            sealed = self._sealed(envelope, str(command_id), f"g:{checked}", data)
+            envelope = await self._durable_in(mailbox, wanted)
+            sealed = self._sealed(envelope, wanted, f"g:{checked}", data)
             signal = SignalToBring(checked, once, sealed, is_parked=mailbox == parked)
-            told = await self._session.transport.wishes.signal(mailbox, str(command_id), signal)
+            told = await self._session.transport.wishes.signal(mailbox, wanted, signal)
             if told == "full":
                 raise BadStep(
                     f"{command_id} takes no further signal: {MOST_SIGNALS:,} signals, or {MOST_SIGNAL_BYTES:,} bytes of their values, is the "
@@ -104,7 +106,7 @@ class Commands:
                 )
             if told != "gone":
                 return told == "taken" or signal_id is None  # an answer was lost: its own id can only be repeated by itself
-        raise UnknownCommand(f"no command {str(command_id)!r} waits or runs: it has ended, or its id is not remembered")
+        raise UnknownCommand(f"no command {wanted!r} waits or runs: it has ended, or its id is not remembered")
 
     async def _durable_in(self, mailbox: str, command_id: str) -> WireEnvelope | None:
         """Return the envelope of a command that may wait for signals; None if it is not found.
@@ -153,7 +155,7 @@ class Commands:
             UnknownCommand: Nothing is known of it.
             TransportUnavailable: The server cannot be reached.
         """
-        return await StatusReader(self._session, str(command_id)).status()
+        return await StatusReader(self._session, checked_id(command_id)).status()
 
     def progress(self, command_id: str | UUID) -> AsyncIterator[ProgressInfo]:
         """Iterate over how far a command is: `async for each in bus.commands.progress(command_id)`.
@@ -165,7 +167,7 @@ class Commands:
             UnknownCommand: Nothing is known of it: see `status`.
             TransportUnavailable: The server cannot be reached.
         """
-        return RecordReader(self._session, str(command_id)).progress()
+        return RecordReader(self._session, checked_id(command_id)).progress()
 
     async def record(self, command_id: str | UUID) -> CommandRecord:
         """Return what a command that is not settled has stored: progress, log, and the steps of a durable one.
@@ -174,7 +176,7 @@ class Commands:
             UnknownCommand: Nothing is known of it: see `status`.
             TransportUnavailable: The server cannot be reached.
         """
-        return await RecordReader(self._session, str(command_id)).record()
+        return await RecordReader(self._session, checked_id(command_id)).record()
 
     async def cancel(self, command_id: str | UUID, *, running: bool = False, reason: str = "", wait: float = 10.0) -> bool:
         """Take a command out of line; with `running` also end one that has started. Its caller gets `CommandCancelled`.
@@ -204,7 +206,7 @@ class Commands:
             Unconfirmed: Of a durable command: too few replicas confirmed the wish (`durability="replicated"`). Asking again is safe.
             TransportUnavailable: The server cannot be reached.
         """
-        seconds, cancelling = checked_seconds("wait", wait), Cancelling(self._session, str(command_id), reason)
+        seconds, cancelling = checked_seconds("wait", wait), Cancelling(self._session, checked_id(command_id), reason)
         return await cancelling.take_out() or (running and await cancelling.end(seconds))
 
     async def reschedule(self, command_id: str, *, delay: float | None = None, at: datetime | None = None) -> bool:

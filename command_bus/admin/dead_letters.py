@@ -25,6 +25,7 @@ from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Cancelled, cancelled_midway
 from command_bus.session import Session
+from command_bus.spelling import shown
 from command_bus.transport.admin_interfaces import DeadLetterStore
 from command_bus.transport.flows import envelope_flow
 from command_bus.transport.marks import digest_of, is_marked, reply_in, waiting_mark
@@ -395,4 +396,4 @@ def _nobody_vouches(stored: StoredDeadLetter) -> bool:
 
 
 def _unknown(letter_id: str) -> UnknownDeadLetter:
-    return UnknownDeadLetter(f"there is no dead letter {letter_id!r}: it was replayed, discarded or purged before")
+    return UnknownDeadLetter(f"there is no dead letter {shown(letter_id)}: it was replayed, discarded or purged before")

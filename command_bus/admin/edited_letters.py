@@ -6,7 +6,6 @@ header `edited_letter` says which letter was edited, in the command's context an
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,10 +14,10 @@ from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.message import Message, canonical_entity_id
 from command_bus.serialization.announcements import CommandInfo, read_description
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, pack_envelope
+from command_bus.serialization.json_fields import JsonFields
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import codec_for
 from command_bus.serialization.msgpack import pack
-from command_bus.serialization.schema_check import schema_problems
 from command_bus.serialization.version_option import with_version
 from command_bus.session import Session
 
@@ -26,7 +25,6 @@ __all__ = ["EDITED", "edited_envelope"]
 
 EDITED = "edited_letter"
 """The header of a command that was edited: the id of its dead letter."""
-_SHOWN = 5  # problems
 
 
 async def edited_envelope(
@@ -77,17 +75,12 @@ def _of_class(envelope: WireEnvelope, message: Message[Any], limits: Limits) -> 
 async def _of_mapping(
     session: Session, envelope: WireEnvelope, payload: Mapping[str, Any], limits: Limits
 ) -> tuple[bytes, str | None, int]:
-    if not isinstance(payload, Mapping) or not all(isinstance(key, str) for key in payload):
+    if not isinstance(payload, Mapping):
         raise InvalidCommand(f"the payload of {envelope.name!r} is a mapping of field names to values")
     info = await _announced(session, envelope.name)
-    try:
-        problems = schema_problems(json.loads(json.dumps(dict(payload), default=_as_json)), info.schema)
-    except (TypeError, ValueError) as error:  # a map whose keys are no JSON, say
-        raise InvalidCommand(f"{envelope.name}: {error}") from None
-    if problems:
-        raise InvalidCommand(f"{envelope.name}: {'; '.join(problems[:_SHOWN])}")
-    entity_id = None if info.key is None else canonical_entity_id(payload.get(info.key))
-    return pack(dict(payload), limits), entity_id, info.version
+    fields = JsonFields(info.schema).read(envelope.name, dict(payload))
+    entity_id = None if info.key is None else canonical_entity_id(fields.get(info.key))
+    return pack(fields, limits), entity_id, info.version
 
 
 async def _announced(session: Session, name: str) -> CommandInfo:
@@ -101,8 +94,3 @@ async def _announced(session: Session, name: str) -> CommandInfo:
     if info is None:
         raise InvalidCommand(f"no worker has announced {name!r}, so its fields cannot be checked: give an instance of its class")
     return info
-
-
-def _as_json(value: Any) -> Any:
-    """Return a text for values that JSON lacks, as pydantic's schemas describe them."""
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -12,7 +12,7 @@ from command_bus.admin.holding import pause_end
 from command_bus.admin.info import UniqueKeyPage
 from command_bus.admin.unique_keys import key_info
 from command_bus.errors import InvalidCommand
-from command_bus.messages.message import Message, canonical_entity_id, check_entity_type
+from command_bus.messages.message import Message, canonical_entity_id, check_entity_type, checked_id
 from command_bus.messages.options import DispatchOptions, FollowedCallOptions
 from command_bus.messages.unique import Unique
 from command_bus.sending.sender import Sender
@@ -100,7 +100,7 @@ class EntityScope:
 
     async def cancel(self, command_id: str | UUID) -> bool:
         """Cancel a command of this entity: see `CommandBus.cancel`. Only its own mailbox is searched."""
-        return await WaitingCommands(self._session).cancel_in(self._mailbox, str(command_id))
+        return await WaitingCommands(self._session).cancel_in(self._mailbox, checked_id(command_id))
 
     async def abort(self, reason: str = "", *, by: str = "", wait: float = 10.0, force: bool = False) -> AbortReport:
         """End the attempt that runs, even if its handler hangs: its command is settled as interrupted, by its contract.

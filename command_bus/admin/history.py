@@ -17,7 +17,7 @@ from uuid import UUID
 
 from command_bus.clock import time_of
 from command_bus.errors import BadResult, CommandBusError, InvalidCommand, InvalidSettings
-from command_bus.messages.message import canonical_entity_id, check_entity_type
+from command_bus.messages.message import canonical_entity_id, check_entity_type, checked_id
 from command_bus.sending.results import reply_value
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
@@ -126,7 +126,7 @@ class CommandHistory:
             BadResult: What is kept of it cannot be read: a later release wrote it.
             TransportUnavailable: The server cannot be reached.
         """
-        found = await self._session.transport.operator.history.find(str(command_id))
+        found = await self._session.transport.operator.history.find(checked_id(command_id))
         kept = [end for end in found if not end.is_over]
         if not kept:
             return None

@@ -13,7 +13,9 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["otherwise", "to_jsonable", "utc_time"]
+from command_bus.serialization.json_forms import json_form, key_form
+
+__all__ = ["to_jsonable", "utc_time"]
 
 _DURATIONS = frozenset(
     (
@@ -53,10 +55,10 @@ def to_jsonable(value: Any) -> Any:
     if isinstance(value, tuple) and (names := getattr(value, "_fields", None)):
         return _object(zip(names, value, strict=True))
     if isinstance(value, Mapping):
-        return {str(name): to_jsonable(each) for name, each in value.items()}
+        return {key_form(name): to_jsonable(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [to_jsonable(each) for each in value]
-    return value
+    return json_form(value)
 
 
 def _object(pairs: Any) -> dict[str, Any]:
@@ -76,13 +78,3 @@ def _member(name: str, value: Any) -> tuple[str, Any]:
 def _moment(ms: int | None) -> str | None:
     at = utc_time(ms) if ms else None
     return None if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def otherwise(value: Any) -> Any:
-    """Return a value of a type that JSON lacks as pydantic would write it, or else as text."""
-    from pydantic_core import PydanticSerializationError, to_jsonable_python
-
-    try:
-        return to_jsonable_python(value)
-    except PydanticSerializationError:
-        return str(value)

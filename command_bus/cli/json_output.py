@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from command_bus.admin.json_data import otherwise, to_jsonable, utc_time
+from command_bus.admin.json_data import to_jsonable, utc_time
 from command_bus.cli.terminal import SafeText, escape_json
 
 __all__ = ["to_json", "to_jsonable", "utc_time"]
@@ -13,4 +13,4 @@ __all__ = ["to_json", "to_jsonable", "utc_time"]
 
 def to_json(value: Any, *, indent: int | None = 2) -> SafeText:
     """Return a value as JSON. Types that JSON lacks are written as pydantic would write them, or else as text."""
-    return escape_json(json.dumps(to_jsonable(value), indent=indent, ensure_ascii=False, default=otherwise))
+    return escape_json(json.dumps(to_jsonable(value), indent=indent, ensure_ascii=False))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 from command_bus.dashboard.masked_texts import without
 from command_bus.errors import InvalidCommand
+from command_bus.serialization.json_forms import json_form, key_form
 
 __all__ = ["HIDDEN", "MASK", "Masking"]
 
@@ -60,17 +59,19 @@ class Masking:
 
     def _plain(self, name: str, value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {str(key): MASK if self._is_masked(name, str(key)) else self._plain(name, each) for key, each in value.items()}
+            return {
+                key_form(key): MASK if self._is_masked(name, str(key)) else self._plain(name, each) for key, each in value.items()
+            }
         if isinstance(value, list | tuple):
             return [self._plain(name, each) for each in value]
-        return _as_json(value)
+        return json_form(value)
 
     def _restored(self, name: str, before: Any, after: Any, place: str) -> Any:
         """Return what was shown and given back, with the values of before where they belong."""
         if _is_same(self._plain(name, before), after):
             return before
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            keys = {str(key): key for key in before}
+            keys = {key_form(key): key for key in before}
             return {
                 keys.get(text, text): before[keys[text]]
                 if text in keys and self._is_masked(name, text) and value == MASK
@@ -126,16 +127,3 @@ def _not_restored(place: str) -> InvalidCommand:
         f"{place} has {MASK}, which stands for a masked value, but not in its place: write the value there, or leave the item and the "
         "field that have it as they were"
     )
-
-
-def _as_json(value: Any) -> Any:
-    """Return a value as JSON has it: what JSON lacks as text."""
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, Sequence | set | frozenset):
-        return [_as_json(each) for each in value]
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)

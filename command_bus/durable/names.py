@@ -8,6 +8,7 @@ from functools import lru_cache
 from hashlib import sha256
 
 from command_bus.errors import BadStep
+from command_bus.spelling import shown
 from command_bus.transport.mailboxes import encoded
 
 __all__ = [
@@ -53,8 +54,7 @@ def checked_name(what: str, name: object) -> str:
     """
     checked = _encoded_name(str.__str__(name)) if isinstance(name, str) else None  # equal texts of a subclass may differ
     if checked is None:
-        shown = repr(name) if len(repr(name)) < _LONG else f"{repr(name)[:_LONG]}…"
-        raise BadStep(f"the {what} {shown}: 1 to 200 printable ASCII characters without a space")
+        raise BadStep(f"the {what} {shown(name)}: 1 to 200 printable ASCII characters without a space")
     return checked
 
 

@@ -8,6 +8,8 @@ from typing import Any
 from pydantic_core import to_json
 from starlette.responses import Response
 
+from command_bus.serialization.json_forms import json_form
+
 __all__ = ["HEADERS", "answer", "encoded"]
 
 HEADERS: Mapping[str, str] = {
@@ -20,11 +22,8 @@ HEADERS: Mapping[str, str] = {
 
 
 def encoded(value: Any) -> bytes:
-    """Return a value as JSON. What JSON lacks is written as pydantic would write it, bytes that are no text as base64, the rest as text."""
-    try:
-        return to_json(value, inf_nan_mode="null", fallback=str)
-    except ValueError:
-        return to_json(value, inf_nan_mode="null", bytes_mode="base64", fallback=str)
+    """Return a value as JSON; what JSON lacks as `json_form` says."""
+    return to_json(json_form(value))
 
 
 def answer(

@@ -12,7 +12,7 @@ from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 from command_bus.messages.message import Message, Query
 from command_bus.serialization.announcements import CommandInfo, read_description
-from command_bus.serialization.schema_check import SchemaCheck
+from command_bus.serialization.json_fields import JsonFields, json_fields_of
 from command_bus.worker.descriptions import describe_message
 
 __all__ = ["Catalogue", "Known"]
@@ -31,15 +31,15 @@ class Known:
         name: The wire name.
         is_query: Whether it is a query, which is always called.
         info: As it is announced, or as its class says; None if JSON Schema cannot describe the class.
+        fields: Reads its fields.
         kind: Its class, if this process has it.
-        check: Checks fields where there is no class.
     """
 
     name: str
     is_query: bool
     info: CommandInfo | None
+    fields: JsonFields = field(compare=False)
     kind: type[Message[Any]] | None = None
-    check: SchemaCheck | None = field(default=None, compare=False)
 
 
 class Catalogue:
@@ -102,13 +102,11 @@ class Catalogue:
             return before
         record = describe_message(kind, self._bus.settings)
         info = None if record is None else read_description(name, record, ())
-        return Known(name, issubclass(kind, Query), info, kind)
+        return Known(name, issubclass(kind, Query), info, json_fields_of(kind), kind)
 
     def _announced(self, info: CommandInfo) -> Known:
         """Return a command that is announced; its schema is compiled once."""
         before = self._known.get(info.name)
-        if before is not None and before.info is not None and before.check is not None and before.info.schema == info.schema:
-            check = before.check
-        else:
-            check = SchemaCheck(info.schema)
-        return Known(info.name, info.kind == "query", info, None, check)
+        same = before is not None and before.kind is None and before.info is not None and before.info.schema == info.schema
+        fields = before.fields if before is not None and same else JsonFields(info.schema)
+        return Known(info.name, info.kind == "query", info, fields)

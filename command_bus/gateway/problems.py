@@ -125,10 +125,7 @@ def problem_of(error: CommandBusError) -> Problem:
 
 def failed_fields(name: str, error: ValidationError, prefix: str = "") -> Problem:
     """Return what is wrong with fields, without their values."""
-    found = located_problems(error)
-    if not any(place for place, _ in found) and error.errors(include_input=False)[0]["type"] == "json_invalid":
-        return Problem(400, "invalid_json", f"the body is no JSON: {found[0][1].partition(': ')[2]}")
-    errors = [{"field": prefix + place, "problem": reason} for place, reason in found]
+    errors = [{"field": prefix + place, "problem": reason} for place, reason in located_problems(error)]
     return Problem(422, "invalid_command", f"{name}: {problems_of(error)}", errors=errors)
 
 

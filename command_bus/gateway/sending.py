@@ -6,11 +6,10 @@ import re
 from typing import Any, NamedTuple
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import from_json, to_json
 from starlette.responses import Response
 
 from command_bus.admin.json_data import to_jsonable
-from command_bus.errors import CommandBusError, CommandTimeout
+from command_bus.errors import CommandBusError, CommandTimeout, InvalidCommand
 from command_bus.gateway.answers import answer
 from command_bus.gateway.catalogue import Known
 from command_bus.gateway.incoming import Incoming, Query
@@ -20,7 +19,8 @@ from command_bus.messages.options import CallOptions, DispatchOptions
 from command_bus.messages.outgoing import Envelope, RawEnvelope
 from command_bus.messages.policies import Priority
 from command_bus.messages.receipts import BatchOutcome, Receipt
-from command_bus.serialization.models import reply_codec_for
+from command_bus.serialization.json_forms import read_json
+from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.msgpack import unpack
 from command_bus.spelling import did_you_mean
 
@@ -37,7 +37,7 @@ class SendOptions(Query):
     """Options of a command, beside its fields; see `CommandBus.dispatch`."""
 
     delay: float | None = Field(default=None, ge=0, description="Seconds until it takes its place in its entity's line.")
-    at: AwareDatetime | None = Field(default=None, description="The moment when it does, instead of `delay`.")
+    at: AwareDatetime | None = Field(default=None, strict=False, description="The moment when it does, instead of `delay`.")
     expires: float | None = Field(default=None, gt=0, description="Seconds after which it is not started any more.")
     keep_result: bool = Field(default=False, description="Keep its result, as that of a command with an Idempotency-Key is kept.")
     priority: Priority | None = Field(default=None, description="Which entities come first, rather than as the command says.")
@@ -107,7 +107,7 @@ async def post_batch(incoming: Incoming) -> Response:
     if not incoming.holder.rights.may_some("send"):
         incoming.need("send")
     try:
-        batch = Batch.model_validate_json(await incoming.body() or b"{}")
+        batch = Batch.model_validate(_json(await incoming.body()))
     except ValidationError as error:
         raise failed_fields("the batch", error) from None
     count, most = len(batch.commands), incoming.state.options.max_batch
@@ -161,35 +161,49 @@ def _command(known: Known, body: bytes) -> Message[Any] | RawEnvelope:
     Raises:
         Problem: It is no JSON, or a field is wrong.
     """
-    if known.kind is not None:
-        return _message(known.name, known.kind, body)
+    fields = _json(body)
+    return _raw(known, fields, "") if known.kind is None else _message(known, known.kind, fields, "")
+
+
+def _json(body: bytes) -> Any:
     try:
-        fields = from_json(body or b"{}", allow_inf_nan=False)
+        return read_json(body or b"{}")
     except ValueError as error:
         raise Problem(400, "invalid_json", f"the body is no JSON: {error}") from None
-    return _raw(known, fields, "")
 
 
-def _message(name: str, kind: type[Message[Any]], body: bytes, prefix: str = "") -> Message[Any]:
+def _message(known: Known, kind: type[Message[Any]], fields: Any, prefix: str) -> Message[Any]:
     """Return a command of a class that is here.
 
     Raises:
-        Problem: It is no JSON, or a field is wrong.
+        Problem: A field is wrong.
     """
     try:
-        return kind.model_validate_json(body or b"{}")
+        return codec_for(kind).validated(_wire(known, fields, prefix))
     except ValidationError as error:
-        raise failed_fields(name, error, prefix) from None
+        raise failed_fields(known.name, error, prefix) from None
 
 
-def _raw(known: Known, fields: Any, prefix: str) -> RawEnvelope:
-    """Return a command without its class, checked against what is announced."""
-    info, check = known.info, known.check
-    assert info is not None  # noqa: S101 - for type checkers: only what is announced has no class
+def _wire(known: Known, fields: Any, prefix: str) -> dict[str, Any]:
+    """Return fields as they travel, checked by the schema.
+
+    Raises:
+        Problem: One is wrong.
+    """
     if not isinstance(fields, dict):
         raise _wrong(known.name, [(prefix.rstrip("."), "the fields of a command are a JSON object")])
-    if check is not None and (found := check.located(fields)):
+    if found := known.fields.located(fields):
         raise _wrong(known.name, [(prefix + path, problem) for path, problem in found])
+    try:
+        return known.fields.wire(fields)
+    except InvalidCommand as error:
+        raise _wrong(known.name, [(prefix.rstrip("."), error.message)]) from None
+
+
+def _raw(known: Known, given: Any, prefix: str) -> RawEnvelope:
+    """Return a command without its class."""
+    info, fields = known.info, _wire(known, given, prefix)
+    assert info is not None  # noqa: S101 - for type checkers: only what is announced has no class
     if info.key is None or info.entity is None:
         return RawEnvelope(None, None, known.name, fields, info.version)
     if info.key not in fields:  # the announced schema did not require it
@@ -219,7 +233,7 @@ async def _item(incoming: Incoming, number: int, item: BatchItem) -> Envelope[An
         if known.kind is None:
             raw = _raw(known, item.fields, prefix)
             return RawEnvelope(raw.entity_type, raw.entity_id, raw.name, raw.payload, raw.version, options)
-        command = _message(known.name, known.kind, to_json(item.fields), prefix)
+        command = _message(known, known.kind, item.fields, prefix)
     except Problem as problem:
         problem.members["index"] = number
         raise

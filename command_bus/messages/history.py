@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings
 from command_bus.messages.retry_policy import require
+from command_bus.spelling import shown
 
 __all__ = ["MOST_KEPT", "NUMBER_KEPT", "History", "HistoryChoice", "checked_history", "history_of"]
 
@@ -85,7 +86,7 @@ def checked_history(what: str, choice: Any) -> History | Literal[False] | None:
     if isinstance(choice, str):
         return History(choice)
     raise InvalidSettings(
-        f'{what}: history is an age such as "30 days", a History(age="30 days", number=100_000), or False, not {choice!r}'
+        f'{what}: history is an age such as "30 days", a History(age="30 days", number=100_000), or False, not {shown(choice)}'
     )
 
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeAlias, TypeVar, cast, get_args, get_origin
+from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from typing_extensions import Unpack
@@ -25,6 +26,7 @@ from command_bus.messages.limits import Limit, checked_limits
 from command_bus.messages.policies import PRIORITIES, Delivery, OnPoison, Priority, RetryPolicy
 from command_bus.messages.unique import Unique
 from command_bus.messages.unreadable import unreadable
+from command_bus.spelling import shown
 
 __all__ = [
     "Command",
@@ -35,6 +37,7 @@ __all__ = [
     "canonical_entity_id",
     "check_entity_type",
     "check_wire_name",
+    "checked_id",
     "is_entity_type",
     "is_wire_name",
 ]
@@ -76,7 +79,10 @@ def canonical_entity_id(value: object) -> str:
     if isinstance(value, str):
         text = value
     elif isinstance(value, int) and not isinstance(value, bool):
-        text = str(value)
+        try:
+            text = str(value)
+        except ValueError:  # Python's limit of digits
+            raise InvalidCommand(f"an entity id may have {MAX_ENTITY_ID_BYTES} bytes, this int has more digits") from None
     else:
         raise InvalidCommand(f"an entity id is a string or an int, not {type(value).__name__}")
     if not text:
@@ -88,6 +94,24 @@ def canonical_entity_id(value: object) -> str:
             raise InvalidCommand(f"the entity id {text[:40]!r} has lone surrogates, which UTF-8 cannot carry") from error
         if size > MAX_ENTITY_ID_BYTES:
             raise InvalidCommand(f"an entity id may have {MAX_ENTITY_ID_BYTES} bytes, this one has {size}; use a digest of it")
+    return text
+
+
+def checked_id(command_id: str | UUID) -> str:
+    """Return a command id as text.
+
+    Raises:
+        InvalidCommand: It is empty, too long or no text.
+    """
+    text = str(command_id) if isinstance(command_id, UUID) else command_id
+    if not isinstance(text, str) or not text:
+        raise InvalidCommand(f"a command id is a non-empty string or a UUID, not {shown(command_id)}")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidCommand("the command id has lone surrogates, which UTF-8 cannot carry") from error
+    if size > MAX_COMMAND_ID_BYTES:
+        raise InvalidCommand(f"a command id may have {MAX_COMMAND_ID_BYTES} bytes, this one has {size}: use a digest of it")
     return text
 
 
@@ -119,7 +143,7 @@ def check_entity_type(entity: str) -> str:
         InvalidCommand: Not 1 to 64 letters, digits, `_`, `.` or `-`.
     """
     if not isinstance(entity, str) or not is_entity_type(entity):
-        raise InvalidCommand(f"entity type {entity!r}: 1 to 64 of letters, digits, '_', '.' and '-'")
+        raise InvalidCommand(f"entity type {shown(entity)}: 1 to 64 of letters, digits, '_', '.' and '-'")
     return entity
 
 
@@ -135,7 +159,7 @@ def check_wire_name(name: str) -> str:
         InvalidCommand: Not 1 to 200 letters, digits, `_`, `.`, `:`, `/` or `-`.
     """
     if not isinstance(name, str) or not is_wire_name(name):
-        raise InvalidCommand(f"wire name {name!r}: 1 to 200 of letters, digits, '_', '.', ':', '/' and '-'")
+        raise InvalidCommand(f"wire name {shown(name)}: 1 to 200 of letters, digits, '_', '.', ':', '/' and '-'")
     return name
 
 
@@ -389,7 +413,7 @@ def _entity_field(cls: type[Message[Any]], entity: str | None) -> str | None:
     if entity is not None and len(marked) != 1:
         found = "marks no field" if not marked else f"marks {len(marked)} fields ({', '.join(marked)})"
         raise RegistrationError(
-            f"{cls.__qualname__} has entity={entity!r} but {found} with EntityId: annotate the one field that holds the id"
+            f"{cls.__qualname__} has entity={shown(entity)} but {found} with EntityId: annotate the one field that holds the id"
         )
     if marked and not cls.model_fields[marked[0]].is_required():
         raise RegistrationError(f"{cls.__qualname__}.{marked[0]} holds the entity id: it must be required, without a default")

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings
+from command_bus.spelling import shown
 
 __all__ = ["Backoff", "RetryPolicy", "require"]
 
@@ -63,11 +64,11 @@ class RetryPolicy:
             self._check_delays(self.delays)
         attempts = self.attempts
         is_count = isinstance(attempts, int) and not isinstance(attempts, bool) and attempts >= 1
-        require(is_count, f"RetryPolicy(attempts={attempts!r}): at least 1")
+        require(is_count, f"RetryPolicy(attempts={shown(attempts)}): at least 1")
         object.__setattr__(self, "attempts", int(attempts))
         for name, value in (("delay", self.delay), ("max_delay", self.max_delay)):
             fault = duration_fault(value, zero=True)
-            require(fault is None, f"RetryPolicy({name}={value!r}): {name} {fault}")
+            require(fault is None, f"RetryPolicy({name}={shown(value)}): {name} {fault}")
         require(1 <= self.factor <= _STEEPEST, f"RetryPolicy(factor={self.factor!r}): from 1 to {_STEEPEST:,}")
         require(0 <= self.jitter <= 1, f"RetryPolicy(jitter={self.jitter!r}): a share from 0 to 1")
         if callable(self.backoff):

@@ -10,6 +10,7 @@ from typing import Any, TypedDict, cast
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import Message
 from command_bus.messages.schedule_specs import Cron, Every, Missed, Overlap, SchedulePolicy
+from command_bus.spelling import shown
 
 __all__ = ["DeclaredSchedule", "PutOptions", "ScheduleOptions", "checked_name", "split_options"]
 
@@ -81,17 +82,17 @@ class DeclaredSchedule:
         checked_name(self.name)
         if self.command is not None and not isinstance(self.command, Message):
             raise InvalidSettings(
-                f"command: an instance of a command's class, not {self.command!r}, for the schedule {self.name!r}"
+                f"command: an instance of a command's class, not {shown(self.command)}, for the schedule {self.name!r}"
             )
         if not isinstance(self.spec, Cron | Every):
-            raise InvalidSettings(f'spec: cron("0 2 * * *") or every(30), not {self.spec!r}, for the schedule {self.name!r}')
+            raise InvalidSettings(f'spec: cron("0 2 * * *") or every(30), not {shown(self.spec)}, for the schedule {self.name!r}')
         if isinstance(self.spec, Every) and self.policy.jitter * 1000 >= self.spec.ms:
             raise InvalidSettings(
                 f"jitter: less than the {self.spec.ms / 1000:g} s between two ticks, not {self.policy.jitter:g}, "
                 f"for the schedule {self.name!r}: else ticks overtake each other"
             )
         if isinstance(self.revision, bool) or not isinstance(self.revision, int) or self.revision < 0:
-            raise InvalidSettings(f"revision: a whole number, at least 1, not {self.revision!r}")
+            raise InvalidSettings(f"revision: a whole number, at least 1, not {shown(self.revision)}")
 
     @property
     def kind(self) -> type[Message[Any]] | None:
@@ -106,7 +107,7 @@ def checked_name(name: object) -> str:
         InvalidSettings: It is no text of 1 to 200 bytes without control characters.
     """
     if not isinstance(name, str) or not name or not name.isprintable():
-        raise InvalidSettings(f'name: printable text, for example "close-books", not {name!r}')
+        raise InvalidSettings(f'name: printable text, for example "close-books", not {shown(name)}')
     if len(name.encode()) > _LONGEST_NAME:
         raise InvalidSettings(f"name: at most {_LONGEST_NAME} bytes, this one has {len(name.encode())}")
     return name

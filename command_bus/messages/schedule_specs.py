@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 
 from command_bus.clock import duration_fault, milliseconds_of, time_of
 from command_bus.errors import InvalidSettings, MissingExtra
+from command_bus.spelling import shown
 
 __all__ = [
     "Cron",
@@ -126,7 +127,7 @@ def cron(pattern: str, tz: str = "UTC") -> Cron:
     """
     example = 'for example cron("0 2 * * MON-FRI", tz="Europe/Berlin")'
     if not isinstance(pattern, str) or len(pattern.split()) != 5:
-        raise InvalidSettings(f"cron: five fields (minute hour day month weekday), not {pattern!r}; {example}")
+        raise InvalidSettings(f"cron: five fields (minute hour day month weekday), not {shown(pattern)}; {example}")
     if not isinstance(tz, str) or not tz:
         raise InvalidSettings(f"tz: the name of a time zone, not {tz!r}; {example}")
     try:
@@ -137,9 +138,9 @@ def cron(pattern: str, tz: str = "UTC") -> Cron:
     try:
         first = next(_simulated(found.pattern, datetime(2024, 1, 1, tzinfo=zone)), None)
     except ValueError as error:
-        raise InvalidSettings(f"cron: {pattern!r}: {error}; {example}") from error
+        raise InvalidSettings(f"cron: {shown(pattern)}: {error}; {example}") from error
     if first is None:
-        raise InvalidSettings(f"cron: {pattern!r} never has a date; {example}")
+        raise InvalidSettings(f"cron: {shown(pattern)} never has a date; {example}")
     return found
 
 
@@ -186,7 +187,7 @@ class SchedulePolicy:
             if value not in words:
                 raise InvalidSettings(f"{name}: one of {', '.join(words)}, not {value!r}")
         for name, seconds, zero in (("catch_up", self.catch_up, False), ("jitter", self.jitter, True)):
-            fault = None if seconds is None else duration_fault(seconds, zero=zero)
+            fault = None if seconds is None and name == "catch_up" else duration_fault(seconds, zero=zero)
             if fault is not None:
                 raise InvalidSettings(f"{name} {fault}; for example {name}=60")
         for name, at in (("start", self.start), ("end", self.end)):
@@ -195,8 +196,8 @@ class SchedulePolicy:
         if self.start is not None and self.end is not None and self.end <= self.start:
             raise InvalidSettings(f"end: behind start, which is {self.start.isoformat()}")
         runs = self.max_runs
-        if runs is not None and (isinstance(runs, bool) or not isinstance(runs, int) or runs < 1):
-            raise InvalidSettings(f"max_runs: a whole number, at least 1, not {runs!r}; leave it out for no limit")
+        if runs is not None and (isinstance(runs, bool) or not isinstance(runs, int) or not 1 <= runs < 2**63):
+            raise InvalidSettings(f"max_runs: a whole number, at least 1, not {shown(runs)}; leave it out for no limit")
 
     @property
     def catch_up_ms(self) -> int:

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 
 from command_bus.errors import InvalidCommand, RegistrationError
 from command_bus.messages.message import MOST_VERSION, Message
+from command_bus.spelling import shown
 
 __all__ = ["Upcaster", "check_upcasters", "checked_version", "upcast", "upcasts"]
 
@@ -110,5 +111,5 @@ def checked_version(version: int) -> int:
         InvalidCommand: It is no whole number from 1 to a million.
     """
     if type(version) is not int or not 1 <= version <= MOST_VERSION:
-        raise InvalidCommand(f"version: a whole number from 1 to {MOST_VERSION:,}, not {version!r}")
+        raise InvalidCommand(f"version: a whole number from 1 to {MOST_VERSION:,}, not {shown(version)}")
     return version

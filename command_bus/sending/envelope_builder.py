@@ -24,13 +24,14 @@ from command_bus.messages.message import (
     canonical_entity_id,
     check_entity_type,
     check_wire_name,
+    checked_id,
 )
 from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
 from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy, Priority, RetryPolicy
 from command_bus.messages.unique import Unique
 from command_bus.messages.upcasting import checked_version
 from command_bus.sending.call_cycles import check_running, with_waiting
-from command_bus.sending.checked_options import checked_headers, checked_id
+from command_bus.sending.checked_options import checked_headers
 from command_bus.sending.command_digests import command_digest
 from command_bus.sending.command_ids import new_command_id
 from command_bus.sending.outgoing_options import compresses, fold, keep, schedule

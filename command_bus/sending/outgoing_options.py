@@ -12,6 +12,7 @@ from command_bus.messages.unique import Unique
 from command_bus.sending.checked_options import checked_ms, moment_ms
 from command_bus.serialization.history_option import HISTORY, history_option
 from command_bus.settings import BusSettings
+from command_bus.spelling import shown
 
 __all__ = ["compresses", "fold", "keep", "schedule"]
 
@@ -31,7 +32,7 @@ def fold(out: OutgoingMessage, unique: Unique | None, delay: float, at: datetime
     if unique is None:
         return delay
     if not isinstance(unique, Unique):
-        raise InvalidCommand(f"unique is a Unique, not {unique!r}: from command_bus import Unique")
+        raise InvalidCommand(f"unique is a Unique, not {shown(unique)}: from command_bus import Unique")
     if out.entity_type is None:
         raise InvalidCommand(f"a unique key is one within an entity, and {out.name!r} names none")
     if unique.debounce is not None and (delay or at is not None):

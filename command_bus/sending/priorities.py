@@ -8,6 +8,7 @@ from command_bus.errors import InvalidCommand
 from command_bus.messages.history import History
 from command_bus.messages.policies import PRIORITIES, Priority
 from command_bus.serialization.history_option import HISTORY, history_option
+from command_bus.spelling import shown
 
 __all__ = ["checked_priority", "options_of"]
 
@@ -27,5 +28,5 @@ def checked_priority(priority: Priority) -> Priority:
         InvalidCommand: It is none.
     """
     if priority not in PRIORITIES:
-        raise InvalidCommand(f"priority={priority!r}: 'high', 'normal' or 'low'")
+        raise InvalidCommand(f"priority={shown(priority)}: 'high', 'normal' or 'low'")
     return priority

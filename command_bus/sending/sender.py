@@ -16,7 +16,7 @@ from command_bus.clock import checked_seconds, mono
 from command_bus.errors import TransportUnavailable
 from command_bus.messages.context import while_lent
 from command_bus.messages.history import HistoryChoice
-from command_bus.messages.message import Message
+from command_bus.messages.message import Message, checked_id
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
 from command_bus.messages.policies import Priority, RetryPolicy
@@ -190,7 +190,7 @@ class Sender:
         """See `CommandBus.result`."""
         seconds = checked_seconds("timeout", timeout, zero=True)
         reply_type = Any if command_type is None else command_type.spec().reply
-        result = self._results.result(str(command_id), reply_type, seconds)
+        result = self._results.result(checked_id(command_id), reply_type, seconds)
         if seconds <= 0:
             return await result
         hook = self._session.active_hook

@@ -127,6 +127,7 @@ _INNER: Final[dict[str, Callable[[Any, set[str], int], Any]]] = {
     "oneOf": _several,
     "allOf": _several,
     "prefixItems": _several,
+    "x-keys": _one,
 }
 _FITS: Final[dict[str, Callable[[Any], bool]]] = {
     "$defs": lambda _: False,  # those of the whole schema count
@@ -138,6 +139,8 @@ _FITS: Final[dict[str, Callable[[Any], bool]]] = {
     "enum": _is_list,
     "required": _is_texts,
     "uniqueItems": lambda value: isinstance(value, bool),
+    "x-wire": _is_text,
+    "x-packed": _is_texts,
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), _is_number),
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), _is_count),
 }

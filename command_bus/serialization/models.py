@@ -134,12 +134,22 @@ class MessageCodec(Generic[M]):
         Raises:
             InvalidCommand: They do not match the class.
         """
+        try:
+            return self.validated(fields)
+        except ValidationError as error:
+            raise InvalidCommand(f"{self._name}: {problems_of(error)}") from None
+
+    def validated(self, fields: dict[str, Any]) -> M:
+        """Return the same, for who tells each place.
+
+        Raises:
+            ValidationError: The values do not match the class.
+            InvalidCommand: A validator of the class raised something else.
+        """
         validate = self._validate or self._built()
         try:
             message: M = validate(fields)
-        except ValidationError as error:
-            raise InvalidCommand(f"{self._name}: {problems_of(error)}") from None
-        except MemoryError:
+        except (ValidationError, MemoryError):
             raise
         except Exception as error:  # a worker must not stop for what a validator raises
             raise InvalidCommand(f"{self._name}: one of its validators raised {type(error).__qualname__}") from error

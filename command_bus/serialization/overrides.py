@@ -15,6 +15,7 @@ from typing import Any
 from command_bus.clock import checked_seconds, duration_fault
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.retry_policy import RetryPolicy
+from command_bus.spelling import shown
 
 __all__ = ["ATTEMPT_TIMEOUT", "RETRY", "attempt_timeout_in", "is_attempt_timeout", "is_retry", "override", "retry_in"]
 
@@ -40,7 +41,7 @@ def override(options: dict[str, Any], retry: RetryPolicy | None, attempt_timeout
 
 def _packed(retry: RetryPolicy) -> dict[str, Any]:
     if not isinstance(retry, RetryPolicy):
-        raise InvalidCommand(f"retry is a RetryPolicy, not {retry!r}")
+        raise InvalidCommand(f"retry is a RetryPolicy, not {shown(retry)}")
     if callable(retry.backoff):
         raise InvalidCommand(
             "retry: a function of backoff does not travel with a command; give the class one, or delays=(…) here"

@@ -12,23 +12,20 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
-from pydantic_core import SchemaError, SchemaValidator, ValidationError, core_schema
+from pydantic_core import SchemaValidator
 
 from command_bus.serialization.text import capped
+from command_bus.serialization.text_formats import DECIMAL, FORMATS, PATTERNS, is_valid, pattern_validator
 
-__all__ = ["SchemaCheck", "pattern_validator", "schema_problems"]
+__all__ = ["Problem", "SchemaCheck", "schema_problems"]
 
 Schema = Mapping[str, Any]
 Problem = tuple[str, str]
 """The path of a value, and what is wrong with it."""
 
 _STEPS: Final = 20_000
-_PATTERNS: Final = 64
-"""Patterns of one schema that are compiled; a compiled one may take megabytes."""
-_LONGEST_PATTERN: Final = 2_000
 _LONGEST_TEXT: Final = 1_000
 """Bytes of a list of choices in a problem."""
 _DEEPEST: Final = 100
@@ -52,11 +49,6 @@ _BOUNDS: Final[dict[str, tuple[str, Callable[[Any, Any], bool]]]] = {
     "exclusiveMaximum": ("below", operator.lt),
 }
 _LENGTHS: Final[dict[type, tuple[str, str]]] = {str: ("minLength", "maxLength"), list: ("minItems", "maxItems")}
-_FORMATS: Final = {
-    "date-time": SchemaValidator(core_schema.datetime_schema()),
-    "date": SchemaValidator(core_schema.date_schema()),
-    "time": SchemaValidator(core_schema.time_schema()),
-}
 
 
 class _Budget:
@@ -107,6 +99,8 @@ class SchemaCheck:
         every = [self._part(each) for each in schema.get("allOf", ())]
         choices = schema.get("anyOf") or schema.get("oneOf")
         own = _any_of([self._part(each) for each in choices]) if choices else self._plain(schema)
+        if schema.get("x-wire") == "decimal":
+            own = _decimal(own, bounded=bool(choices))
         return _first_of([*every, own]) if every else own
 
     def _reference(self, name: str) -> _Check:
@@ -139,8 +133,8 @@ class SchemaCheck:
 
     def _texts(self, schema: Schema) -> _Check | None:
         checks = _lengths(schema, str)
-        pattern, wanted = schema.get("pattern"), _FORMATS.get(schema.get("format", ""))
-        if pattern is not None and (pattern in self._patterns or len(self._patterns) < _PATTERNS):
+        pattern, wanted = schema.get("pattern"), FORMATS.get(schema.get("format", ""))
+        if pattern is not None and (pattern in self._patterns or len(self._patterns) < PATTERNS):
             self._patterns.add(pattern)
             checks.append(_matching(pattern))
         if wanted is not None:
@@ -300,22 +294,28 @@ def _matching(pattern: str) -> _Check:
 
     def check(value: Any, _: _Budget) -> Sequence[Problem]:
         engine = pattern_validator(pattern)
-        return () if engine is None or _is_valid(engine, value) else problem  # None: the worker may support its dialect
+        return () if engine is None or is_valid(engine, value) else problem  # None: the worker may support its dialect
 
     return check
 
 
 def _formatted(wanted: SchemaValidator, name: str) -> _Check:
     problem = (("", f"is of format {name}"),)
-    return lambda value, _: () if _is_valid(wanted, value) else problem
+    return lambda value, _: () if is_valid(wanted, value) else problem
 
 
-def _is_valid(engine: SchemaValidator, value: Any) -> bool:
-    try:
-        engine.validate_python(value)
-    except ValidationError:
-        return False
-    return True
+def _decimal(check: _Check, *, bounded: bool) -> _Check:
+    """Return a check of a decimal number, which is a text, or a number within the same bounds."""
+    problem = (("", "is a decimal number"),)
+
+    def checked(value: Any, budget: _Budget) -> Sequence[Problem]:
+        if type(value) is not str:
+            return check(value, budget)
+        if not is_valid(DECIMAL, value):
+            return problem
+        return check(value, budget) or (check(float(value), budget) if bounded else ())
+
+    return checked
 
 
 def _items(first: list[_Check], rest: _Check) -> _Check:
@@ -352,14 +352,3 @@ def _fields(known: Mapping[str, _Check], required: Sequence[str], rest: _Check) 
 def _below(name: str, problems: Sequence[Problem]) -> list[Problem]:
     """Return the problems of an item, with their paths in what holds it."""
     return [(f"{name}.{path}" if path else name, problem) for path, problem in problems]
-
-
-@lru_cache(maxsize=_PATTERNS)
-def pattern_validator(pattern: str) -> SchemaValidator | None:
-    """Return pydantic's validator of a pattern, which no pattern can block as it can `re`; None if it is too long or of another dialect."""
-    if len(pattern) > _LONGEST_PATTERN:
-        return None
-    try:
-        return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
-    except SchemaError:
-        return None

@@ -6,13 +6,13 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError
 
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.messages.message import Message, MessageSpec, Query
 from command_bus.messages.unique import Unique
+from command_bus.serialization.json_schemas import fields_schema, reply_schema
 from command_bus.settings import BusSettings
 
 __all__ = ["describe_command", "describe_commands", "describe_message"]
@@ -28,7 +28,7 @@ def describe_message(kind: type[Message[Any]], settings: BusSettings) -> bytes |
     """Return the JSON description of a command; None if JSON Schema lacks the type of a field: its class is needed then."""
     spec = kind.spec()
     try:
-        schema = kind.model_json_schema(by_alias=False)
+        schema = fields_schema(kind)
     except PydanticInvalidForJsonSchema:
         return None
     policy = settings.handling(spec)
@@ -69,6 +69,6 @@ def _unique(unique: Unique, name: str) -> dict[str, Any]:
 
 def _reply_schema(reply: Any) -> dict[str, Any] | None:
     try:
-        return TypeAdapter(reply).json_schema(mode="serialization")
+        return reply_schema(reply)
     except (PydanticUserError, PydanticSchemaGenerationError):  # a type that JSON Schema lacks
         return None

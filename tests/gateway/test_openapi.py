@@ -12,6 +12,7 @@ from command_bus.gateway.catalogue import Catalogue, Known
 from command_bus.gateway.openapi import document
 from command_bus.gateway.rights import Rights
 from command_bus.serialization.announcements import CommandInfo
+from command_bus.serialization.json_fields import JsonFields
 from tests.gateway.bank import allowed
 from tests.gateway.conftest import Client
 
@@ -91,7 +92,7 @@ _TYPE = {"type": "object", "properties": {"x": {"$ref": "#/$defs/Inner"}}, "$def
 
 def known(*names: str, schema: Any = _TYPE) -> dict[str, Known]:
     return {
-        name: Known(name, is_query=False, info=CommandInfo(name, "command", None, None, "at_least_once", {}, schema, schema, ()))
+        name: Known(name, False, CommandInfo(name, "command", None, None, "at_least_once", {}, schema, schema, ()), JsonFields({}))
         for name in names
     }
 

@@ -12,6 +12,7 @@ _AWAY = "tests/conformance/test_server_away.py"
 _PAUSE = "tests/conformance/test_worker_pause.py"
 _LETTERS = "tests/conformance/test_letter_retention.py"
 _EDITED = "tests/conformance/test_edited_replays.py"
+_EDGES = "tests/unit/test_edges.py"
 _RECOUNT = "tests/conformance/test_recount.py"
 _ENTITIES = "tests/conformance/test_max_entities.py"
 
@@ -86,6 +87,27 @@ SMALL = (
         "for _, entry in ipairs(entries) do redis.call('XADD', box, entry[1]",
         "for _, entry in ipairs(entries) do redis.call('XADD', box, '*'",
         f"{_EDITED}::test_ids_stay",
+    ),
+    Mutant(
+        "a number of JSON beyond what a double holds is infinity",
+        "serialization/json_forms.py",
+        "    if not math.isfinite(value):\n",
+        "    if False:\n",
+        f"{_EDGES}::test_what_is_no_json_is_a_value_error",
+    ),
+    Mutant(
+        "two texts may be one key",
+        "serialization/json_fields.py",
+        " or key_form(key) != text:",
+        ":",
+        f"{_EDGES}::test_a_key_or_text_that_is_none_is_refused",
+    ),
+    Mutant(
+        "an option of the URL comes before the bus's own",
+        "server_urls.py",
+        '.removeprefix("sentinel_") in _TAKEN]',
+        '.removeprefix("sentinel_")]',
+        f"{_EDGES}::test_no_option_comes_before_what_the_bus_needs",
     ),
     Mutant(
         "an edited command is not checked against its entity",

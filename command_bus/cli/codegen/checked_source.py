@@ -17,7 +17,7 @@ IMPORTED: Final = {
     "enum": ("Enum",),
     "typing": ("Annotated", "Any", "Literal"),
     "uuid": ("UUID",),
-    "pydantic": ("BaseModel", "ConfigDict", "Field", "TypeAdapter"),
+    "pydantic": ("Base64Bytes", "Base64Str", "Base64UrlBytes", "Base64UrlStr", "BaseModel", "ConfigDict", "Field", "TypeAdapter"),
     "command_bus": ("Command", "EntityId", "Query"),
 }
 FIELD_ARGUMENTS: Final = frozenset({"ge", "le", "gt", "lt", "multiple_of", "min_length", "max_length", "pattern"})

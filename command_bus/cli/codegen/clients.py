@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from command_bus.cli.codegen.checked_source import RefusedSource, check_source
 from command_bus.cli.codegen.type_names import (
+    LITERAL,
     class_name,
     default_source,
     enum_members,
     field_name_problem,
     iter_references,
+    listed_values,
     python_type,
 )
 from command_bus.messages.message import is_entity_type, is_wire_name
@@ -232,7 +234,7 @@ class _Module:
 
 
 def _model(name: str, schema: Schema, names: Mapping[str, str]) -> str:
-    if "enum" in schema or "const" in schema:
+    if ("enum" in schema or "const" in schema) and all(isinstance(each, LITERAL) for each in listed_values(schema)):
         lines = [f"class {name}(Enum):", *_doc(schema), *(f"    {member} = {value!r}" for member, value in enum_members(schema))]
         return "\n".join([*lines, ""])
     if schema.get("type") != "object":
@@ -240,6 +242,8 @@ def _model(name: str, schema: Schema, names: Mapping[str, str]) -> str:
     lines = [f"class {name}(BaseModel):", *_doc(schema)]
     if schema.get("additionalProperties") is False:
         lines += ['    model_config = ConfigDict(extra="forbid")', ""]
+    elif schema.get("additionalProperties"):
+        lines += ['    model_config = ConfigDict(extra="allow")', ""]
     fields = _fields(schema, names, None)
     return "\n".join([*lines, *fields, *([] if fields or len(lines) > 1 else ["    pass"]), ""])
 
@@ -303,7 +307,9 @@ def _imports(text: str) -> list[str]:
         "uuid": used("UUID"),
     }
     lines += [f"from {module} import {', '.join(names)}" for module, names in standard.items() if names]
-    foreign = used("BaseModel", "ConfigDict", "Field", "TypeAdapter")
+    foreign = used(
+        "Base64Bytes", "Base64Str", "Base64UrlBytes", "Base64UrlStr", "BaseModel", "ConfigDict", "Field", "TypeAdapter"
+    )
     lines += ["", f"from pydantic import {', '.join(foreign)}"] if foreign else []
     own = used("Command", "EntityId", "Query")
     return [*lines, "", f"from command_bus import {', '.join(own)}"] if own else lines

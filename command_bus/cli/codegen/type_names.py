@@ -1,11 +1,11 @@
 """Python types, as source, from JSON Schemas that pydantic wrote, as far as a schema determines the type.
 
-Two cases are ambiguous: `Decimal` and `float | str` have the same schema, which is read as `Decimal`; and types that are sent as text
-(paths, addresses) are read as `str`.
+Types that are sent as text (paths, addresses) are read as `str`.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import keyword
 import re
@@ -14,9 +14,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from command_bus.cli.codegen.checked_source import IMPORTED
-from command_bus.serialization.schema_check import pattern_validator
+from command_bus.serialization.limits import Undecodable
+from command_bus.serialization.msgpack import unpack
+from command_bus.serialization.text_formats import pattern_validator
 
-__all__ = ["class_name", "default_source", "enum_members", "field_name_problem", "iter_references", "python_type", "reference"]
+__all__ = [
+    "LITERAL",
+    "class_name",
+    "default_source",
+    "enum_members",
+    "field_name_problem",
+    "iter_references",
+    "listed_values",
+    "python_type",
+    "reference",
+]
 
 Schema = Mapping[str, Any]
 Names = Mapping[str, str]
@@ -32,10 +44,9 @@ _TEXTS = {
     "time": "dt.time",
     "duration": "dt.timedelta",
     "uuid": "UUID",
-    "binary": "bytes",
-    "base64url": "bytes",
 }
-_LITERAL = (str, int, bool, float, type(None))
+_ENCODED = {"base64": "Base64", "base64url": "Base64Url"}
+LITERAL = (str, bytes, int, bool, float, type(None))
 _PLAIN = {"integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 _OF_NUMBERS = {
     "minimum": "ge",
@@ -59,14 +70,26 @@ def python_type(schema: Schema, names: Names) -> str:
     if len(schema.get("allOf", ())) == 1:
         return python_type(schema["allOf"][0], names)
     choices = schema.get("anyOf") or schema.get("oneOf")
+    if schema.get("x-wire") == "decimal":
+        limits = _limits(choices[0]) if choices else ""
+        return f"Annotated[Decimal, Field({limits})]" if limits else "Decimal"
     if choices:
-        return _union(choices, names)
+        return _union(choices, names, plain=schema.get("x-wire") == "plain")
     if "const" in schema or "enum" in schema:
-        values: list[Any] = schema["enum"] if "enum" in schema else [schema["const"]]
-        return _literal(values) if all(isinstance(value, _LITERAL) for value in values) else "Any"
+        values = listed_values(schema)
+        return _literal(values) if all(isinstance(value, LITERAL) for value in values) else "Any"
     bare = _bare(schema, names)
     limits = _limits(schema)
     return f"Annotated[{bare}, Field({limits})]" if limits else bare
+
+
+def listed_values(schema: Schema) -> list[Any]:
+    """Return the values of an enum or literal, as they travel."""
+    forms: list[Any] = schema["enum"] if "enum" in schema else [schema["const"]]
+    try:
+        return [unpack(base64.b64decode(each)) for each in schema["x-packed"]] if "x-packed" in schema else forms
+    except (ValueError, Undecodable):
+        return forms
 
 
 def reference(schema: Schema) -> str:
@@ -127,7 +150,7 @@ def field_name_problem(name: str) -> str | None:
 
 def enum_members(schema: Schema) -> list[tuple[str, Any]]:
     """Return the members of an enum, named after their values."""
-    values: list[Any] = schema["enum"] if "enum" in schema else [schema["const"]]
+    values = listed_values(schema)
     names: dict[str, Any] = {}
     for number, value in enumerate(values):
         name = _identifiable(_NO_NAME.sub("_", _identifiable(str(value))).strip("_").upper()).strip()
@@ -143,13 +166,14 @@ def _identifiable(text: str) -> str:
     return "".join(c if f"_{c}".isidentifier() else " " for c in normal)
 
 
-def _union(choices: list[Schema], names: Names) -> str:
-    kinds = [choice.get("type") for choice in choices if choice.get("type") != "null"]
-    nothing = ["None"] if len(kinds) < len(choices) else []
+def _union(choices: list[Schema], names: Names, *, plain: bool) -> str:
     some = [choice for choice in choices if choice.get("type") != "null"]
-    if sorted(map(str, kinds)) == ["number", "string"] and "format" not in some[kinds.index("string")]:
-        limits = _limits(some[kinds.index("number")])
-        parts = [f"Annotated[Decimal, Field({limits})]" if limits else "Decimal"]
+    nothing = ["None"] if len(some) < len(choices) else []
+    kinds = [str(choice.get("type")) for choice in some]
+    if (
+        not plain and sorted(kinds) == ["number", "string"] and "format" not in some[kinds.index("string")]
+    ):  # of an earlier worker
+        parts = [python_type({"x-wire": "decimal", "anyOf": [some[kinds.index("number")]]}, names)]
     else:
         parts = [python_type(choice, names) for choice in some]
     return " | ".join(dict.fromkeys([*parts, *nothing]))
@@ -158,14 +182,23 @@ def _union(choices: list[Schema], names: Names) -> str:
 def _bare(schema: Schema, names: Names) -> str:
     match schema.get("type"):
         case "string":
-            return _TEXTS.get(schema.get("format", ""), "str")
+            return _text(schema)
         case "array":
             return _array(schema, names)
         case "object":
             values = schema.get("additionalProperties")
-            return f"dict[str, {python_type(values, names)}]" if isinstance(values, Mapping) and values else "dict[str, Any]"
+            keys = python_type(schema["x-keys"], names) if isinstance(schema.get("x-keys"), Mapping) else "str"
+            return f"dict[{keys}, {python_type(values, names) if isinstance(values, Mapping) and values else 'Any'}]"
         case kind:
             return _PLAIN.get(str(kind), "Any")
+
+
+def _text(schema: Schema) -> str:
+    plain = "str" if schema.get("x-wire") is None else "bytes"
+    encoded = _ENCODED.get(schema.get("format", ""))
+    if encoded is not None and schema.get("x-wire") != "base64":  # the class decodes it, so does the client's
+        return f"{encoded}{plain.capitalize()}"
+    return _TEXTS.get(schema.get("format", ""), plain)
 
 
 def _array(schema: Schema, names: Names) -> str:
@@ -178,7 +211,7 @@ def _array(schema: Schema, names: Names) -> str:
 
 
 def _limits(schema: Schema) -> str:
-    if schema.get("prefixItems") or schema.get("format") in _TEXTS:
+    if schema.get("prefixItems") or schema.get("format") in {*_TEXTS, *_ENCODED} or "x-wire" in schema:
         return ""
     words = _CONSTRAINTS.get(str(schema.get("type")), {})
     return ", ".join(f"{name}={schema[key]!r}" for key, name in words.items() if key in schema and _holds(key, schema[key]))

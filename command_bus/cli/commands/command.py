@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,8 +74,10 @@ def signal(
     \b
     Exit codes: 0 taken, or taken before under this --id, 1 no such command waits or runs, 2 wrong usage, 4 no server.
     """  # noqa: D301
+    from command_bus.serialization.json_forms import read_json
+
     try:
-        data: Any = json.loads(value)
+        data: Any = read_json(value)
     except ValueError as error:
         raise usage_error(f"the value is no JSON: {error}. Quote a text: '\"yes\"'") from None
     taken = on_bus(target, lambda bus: bus.commands.signal(command_id, name, data, signal_id=signal_id))

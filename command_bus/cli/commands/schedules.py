@@ -12,7 +12,7 @@ from command_bus.cli.commands.send import (
     Fields,
     Headers,
     Name,
-    address_from_announcement,
+    announced_fields,
     fields_from,
     headers_from,
     message_from_class,
@@ -189,8 +189,8 @@ def put(
         message = message_from_class(bus, command, values)
         if message is not None:
             return await bus.schedules.put(name, message, spec, **options)
-        kind, entity_id, version = await address_from_announcement(bus, command, values)
-        return await bus.schedules.put_raw(name, kind, entity_id, command, values, spec, version=version, **options)
+        kind, entity_id, sent, version = await announced_fields(bus, command, values)
+        return await bus.schedules.put_raw(name, kind, entity_id, command, sent, spec, version=version, **options)
 
     info: ScheduleInfo = on_bus(target, act)
     if as_json:

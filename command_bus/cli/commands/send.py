@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -37,7 +36,7 @@ __all__ = [
     "Fields",
     "Headers",
     "Name",
-    "address_from_announcement",
+    "announced_fields",
     "call",
     "fields_from",
     "headers_from",
@@ -132,8 +131,8 @@ def send(
             message = message_from_class(bus, command, values)
             if message is not None:
                 return await bus.dispatch(message, **options)
-            kind, entity_id, version = await address_from_announcement(bus, command, values)
-            return await bus.dispatch_raw(kind, entity_id, command, values, version=version, **options)
+            kind, entity_id, sent, version = await announced_fields(bus, command, values)
+            return await bus.dispatch_raw(kind, entity_id, command, sent, version=version, **options)
 
     receipt = run_command(work, sends=True)
     echo(to_json(receipt) if as_json else receipt_text(receipt))
@@ -176,8 +175,8 @@ def call(
             message = message_from_class(bus, command, values)
             if message is not None:
                 return _reply_data(message, await bus.call(message, **options))
-            kind, entity_id, version = await address_from_announcement(bus, command, values)
-            return await bus.call_raw(kind, entity_id, command, values, version=version, **options)
+            kind, entity_id, sent, version = await announced_fields(bus, command, values)
+            return await bus.call_raw(kind, entity_id, command, sent, version=version, **options)
 
     echo(to_json(run_command(work, sends=True)))
 
@@ -188,6 +187,8 @@ def fields_from(given: str | None) -> dict[str, Any]:
     Raises:
         typer.Exit: The text is no JSON object.
     """
+    from command_bus.serialization.json_forms import read_json
+
     where = "the argument"
     try:
         if given is None or given == "-":
@@ -197,7 +198,7 @@ def fields_from(given: str | None) -> dict[str, Any]:
                 where, given = "standard input", sys.stdin.read()
         elif given.startswith("@"):
             where, given = given, Path(given[1:]).read_text(encoding="utf-8")
-        values = json.loads(given or "{}")
+        values = read_json(given or "{}")
     except OSError as error:
         raise usage_error(f"{where} cannot be read: {error.strerror}") from None
     except ValueError as error:
@@ -233,17 +234,16 @@ def message_from_class(bus: CommandBus, name: str, values: dict[str, Any]) -> Me
     Raises:
         typer.Exit: Fields are wrong.
     """
-    from pydantic import ValidationError
-
-    from command_bus.serialization.models import problems_of
+    from command_bus.errors import InvalidCommand
+    from command_bus.serialization.json_fields import message_from_json
 
     kind = next((handler.message_type for handler in bus.registry if handler.spec.name == name), None)
     if kind is None:
         return None
     try:
-        return kind.model_validate_json(json.dumps(values))
-    except ValidationError as error:
-        raise usage_error(f"{name}: {problems_of(error)}") from None
+        return message_from_json(kind, name, values)
+    except InvalidCommand as error:
+        raise usage_error(error.message) from None
 
 
 def _reply_data(message: Message[Any], reply: Any) -> Any:
@@ -254,23 +254,26 @@ def _reply_data(message: Message[Any], reply: Any) -> Any:
     return unpack(reply_codec_for(type(message).spec().reply).encode(reply))
 
 
-async def address_from_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -> tuple[str | None, Any, int]:
-    """Check the fields against the announced schema, and return the entity type, its id and the version of the fields.
+async def announced_fields(bus: CommandBus, name: str, given: dict[str, Any]) -> tuple[str | None, Any, dict[str, Any], int]:
+    """Read the fields by the announced schema, and return the entity type, its id, the fields as they travel and their version.
 
     Raises:
         typer.Exit: No worker announced the command, or fields are wrong.
     """
-    from command_bus.serialization.schema_check import schema_problems
+    from command_bus.errors import InvalidCommand
+    from command_bus.serialization.json_fields import JsonFields
 
     info = await bus.fleet.command(name)
     if info is None:
         known = [each.name for each in await bus.fleet.commands()]
         shown = f"{some_of(known)}{did_you_mean(name, known)}"
         raise usage_error(f"no worker has announced {name!r}, so it cannot be checked; announced are: {shown}")
-    if found := schema_problems(values, info.schema):
-        raise usage_error(f"{name}: {'; '.join(found)}")
+    try:
+        values = JsonFields(info.schema).read(name, given)
+    except InvalidCommand as error:
+        raise usage_error(error.message) from None
     if info.key is None:
-        return None, None, info.version
+        return None, None, values, info.version
     if info.key not in values:  # the announced schema did not require it
         raise usage_error(f"{name}: {info.key} is missing")
-    return info.entity, values[info.key], info.version
+    return info.entity, values[info.key], values, info.version

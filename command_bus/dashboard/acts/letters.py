@@ -16,6 +16,7 @@ from command_bus.dashboard.pages.letters import FILTERS
 from command_bus.dashboard.visit import Visit
 from command_bus.dashboard.words import when
 from command_bus.errors import BusClosed, CommandBusError, InvalidCommand, TransportUnavailable, UnknownDeadLetter
+from command_bus.serialization.json_forms import read_json
 
 __all__ = ["LETTER_ACTS"]
 
@@ -85,8 +86,8 @@ def _changes(shown: str, given: str) -> str:
 async def _edit(visit: Visit, fields: Fields) -> str:
     letter = await _letter(visit, fields)
     try:
-        given = json.loads(fields["payload"])
-    except (ValueError, RecursionError) as error:
+        given = read_json(fields["payload"])
+    except ValueError as error:
         raise InvalidCommand(f"the payload is not JSON: {error}") from None
     if not isinstance(given, dict):
         raise InvalidCommand("the payload is an object of field names and values")

@@ -5,7 +5,6 @@ Their JSON Schema checks each row, so the command's class need not be installed 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,17 +13,15 @@ from command_bus.messages.message import MessageSpec, canonical_entity_id
 from command_bus.messages.policies import PRIORITIES, Delivery, Priority
 from command_bus.messages.unique import Unique
 from command_bus.serialization.announcements import CommandInfo
+from command_bus.serialization.json_fields import JsonFields
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.msgpack import pack
-from command_bus.serialization.schema_check import SchemaCheck
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.writing.command_mapping import CommandMapping, field_columns
 from command_bus.spark.writing.field_checks import FieldPlan
 from command_bus.transport.flows import tenant_of
 
 __all__ = ["announced_mapping"]
-
-_SHOWN = 5  # problems of a row
 
 
 def announced_mapping(info: CommandInfo, options: WriteOptions, columns: Sequence[str]) -> CommandMapping:
@@ -52,15 +49,10 @@ def announced_mapping(info: CommandInfo, options: WriteOptions, columns: Sequenc
         unique=_unique(info),
     )
     plans = [FieldPlan(field, None, required=field in required) for field in fields]
-    check = SchemaCheck(info.schema)
+    reader = JsonFields(info.schema)
 
     def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None, str]:
-        try:
-            problems = check.problems(json.loads(json.dumps(row, default=_as_json)))
-        except (TypeError, ValueError) as error:  # a map whose keys are no JSON, say
-            raise InvalidCommand(f"{info.name}: {error}") from None
-        if problems:
-            raise InvalidCommand(f"{info.name}: {'; '.join(problems[:_SHOWN])}")
+        row = reader.read(info.name, row)
         tenant = "" if tenant_field is None else tenant_of(row.get(tenant_field))
         return pack(row, limits), None if spec.key is None else canonical_entity_id(row.get(spec.key)), tenant
 
@@ -83,8 +75,3 @@ def _unique(info: CommandInfo) -> Unique | None:
             f"what workers publish of {info.name!r} cannot be used (its unique key: {error}): give the class as module:Class, or install the "
             "workers' release of command_bus"
         ) from None
-
-
-def _as_json(value: Any) -> Any:
-    """Return a text for values that JSON lacks, as pydantic's schemas describe them."""
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)

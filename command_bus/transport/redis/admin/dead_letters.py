@@ -116,8 +116,8 @@ class RedisDeadLetters(RetryingRequests):
 
 def shard_and_entry(letter_id: str, shards: int) -> tuple[int, str] | None:
     """Return the shard of a dead letter and its id there; None if it is no such id."""
-    shard, _, entry = letter_id.partition("-")
-    if not shard.isdecimal() or int(shard) >= shards or not _ENTRY.fullmatch(entry):
+    shard, _, entry = letter_id.partition("-") if isinstance(letter_id, str) else ("", "", "")
+    if not shard.isdecimal() or len(shard) > 9 or int(shard) >= shards or not _ENTRY.fullmatch(entry):
         return None
     return int(shard), entry
 

@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry as SyncRetry
 
 from command_bus.errors import InvalidSettings
-from command_bus.server_urls import ALL_SCHEMES, SCHEMES_OF_SEVERAL, url_fault
+from command_bus.server_urls import ALL_SCHEMES, SCHEMES_OF_SEVERAL, url_fault, with_taken_options
 from command_bus.transport.redis.connection.factory import CONNECT_TIMEOUT, SOCKET_TIMEOUT, ClientFactory, UrlClients, packing
 from command_bus.transport.redis.connection.failover import following, following_pool
 from command_bus.transport.redis.connection.pipe import Pipe
@@ -40,6 +40,7 @@ def clients_of(url: str, options: Mapping[str, Any] | None = None) -> ClientFact
     """
     if (fault := url_fault(url)) is not None:
         raise InvalidSettings(f"url: {fault}")
+    url = with_taken_options(url)
     if url.startswith(SCHEMES_OF_SEVERAL):
         parsed = TopologyUrl.parse(url).filled(options or {})
         if parsed.kind == "sentinel":

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
 from command_bus.clock import mono
-from command_bus.errors import BusClosed, TransportUnavailable, Unconfirmed
+from command_bus.errors import BusClosed, InvalidCommand, TransportUnavailable, Unconfirmed
 from command_bus.transport.availability import Availability
 from command_bus.transport.redis.connection.backoff import Backoff
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, NotPrimary, is_redirect, translated
@@ -232,6 +232,8 @@ class Connections:
                 if not is_redirect(error):
                     raise
                 return await _answer_to(request(self.commands, *args, **options))
+        except UnicodeEncodeError as error:
+            raise InvalidCommand("a text that was given has lone surrogates, which UTF-8 cannot carry") from error
         except CONNECTION_ERRORS as error:
             raise translated(error, self.label) from error
 

@@ -1,0 +1,100 @@
+"""JSON Schemas of fields and replies, with what JSON Schema lacks: what the wire carries where JSON has only text or numbers.
+
+| keyword | says |
+| --- | --- |
+| `x-wire` | `bytes` (a text in UTF-8), `base64` (of bytes), `decimal`, or `plain` of numbers and texts that look like one |
+| `x-keys` | of a map whose keys are no text: the schema of a key; JSON has the key's own JSON as text |
+| `x-packed` | of an enum or literal with such values: the values in MessagePack, in base64, in the order of `enum` |
+
+Names are the fields' own, never aliases: so they travel, and so replies are.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+
+from command_bus.errors import InvalidCommand
+from command_bus.serialization.msgpack import pack
+
+__all__ = ["fields_schema", "reply_schema"]
+
+
+def fields_schema(kind: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of a class's fields, as JSON may give them.
+
+    Raises:
+        PydanticInvalidForJsonSchema: JSON Schema lacks the type of a field.
+    """
+    return kind.model_json_schema(by_alias=False, schema_generator=_Schemas)
+
+
+def reply_schema(reply: Any) -> dict[str, Any]:
+    """Return the schema of a reply, as it is returned.
+
+    Raises:
+        PydanticUserError: JSON Schema lacks the type.
+        PydanticSchemaGenerationError: So does pydantic.
+    """
+    return TypeAdapter(reply).json_schema(by_alias=False, mode="serialization", schema_generator=_Schemas)
+
+
+class _Schemas(GenerateJsonSchema):
+    def bytes_schema(self, schema: Any) -> JsonSchemaValue:
+        found = super().bytes_schema(schema)
+        return {**found, "x-wire": "base64" if found.get("format") == "base64url" else "bytes"}
+
+    def decimal_schema(self, schema: Any) -> JsonSchemaValue:
+        return {**super().decimal_schema(schema), "x-wire": "decimal"}
+
+    def union_schema(self, schema: Any) -> JsonSchemaValue:
+        found = super().union_schema(schema)
+        plain = sorted(str(each.get("type")) for each in found.get("anyOf", ()) if each.get("type") != "null") == [
+            "number",
+            "string",
+        ]
+        return {**found, "x-wire": "plain"} if plain else found
+
+    def dict_schema(self, schema: Any) -> JsonSchemaValue:
+        found = super().dict_schema(schema)
+        if "keys_schema" not in schema:
+            return found
+        keys = self.generate_inner(schema["keys_schema"])
+        return found if keys.get("type") == "string" and not keys.keys() & {"x-wire", "x-packed"} else {**found, "x-keys": keys}
+
+    def enum_schema(self, schema: Any) -> JsonSchemaValue:
+        return _with_packed(super().enum_schema(schema), schema["members"])
+
+    def literal_schema(self, schema: Any) -> JsonSchemaValue:
+        return _with_packed(super().literal_schema(schema), schema["expected"])
+
+    # What pydantic computes does not travel: a reply is made again from its fields.
+
+    def model_fields_schema(self, schema: Any) -> JsonSchemaValue:
+        return super().model_fields_schema(_stored(schema))
+
+    def dataclass_args_schema(self, schema: Any) -> JsonSchemaValue:
+        return super().dataclass_args_schema(_stored(schema))
+
+    def typed_dict_schema(self, schema: Any) -> JsonSchemaValue:
+        return super().typed_dict_schema(_stored(schema))
+
+
+def _stored(schema: Any) -> Any:
+    return {**schema, "computed_fields": []}
+
+
+def _with_packed(found: JsonSchemaValue, members: Sequence[Any]) -> JsonSchemaValue:
+    """Return the schema of some values; with what travels, if JSON has it in another form."""
+    values = [each.value if isinstance(each, Enum) else each for each in members]
+    if all(isinstance(each, str | int | float | list | None) for each in values):
+        return found
+    try:
+        return {**found, "x-packed": [base64.b64encode(pack(each)).decode() for each in values]}
+    except InvalidCommand:  # a value that cannot be sent: the worker says so
+        return found
