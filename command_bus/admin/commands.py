@@ -22,7 +22,13 @@ from command_bus.serialization.durable_options import is_durable
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, names_of
 from command_bus.serialization.limits import reading_limits
 from command_bus.session import Session
-from command_bus.transport.durable import MOST_SIGNAL_BYTES, MOST_SIGNALS, SignalToBring
+from command_bus.transport.durable import (
+    MOST_OTHER_SIGNAL_BYTES,
+    MOST_OTHER_SIGNALS,
+    MOST_SIGNAL_BYTES,
+    MOST_SIGNALS,
+    SignalToBring,
+)
 from command_bus.transport.marks import mailbox_in
 
 __all__ = ["Commands", "DelayedCommand"]
@@ -74,13 +80,14 @@ class Commands:
             command_id: Of the command.
             name: Of the signal.
             value: Plain data, or a model: of the type that the handler waits for.
-            signal_id: One id is taken once, however often it is sent; by default each call sends a signal of its own.
+            signal_id: One id of this name is taken once, however often it is sent; by default each call sends a signal of its own.
 
         Returns:
             False if a signal with this id was taken before.
 
         Raises:
-            BadStep: The name or the value cannot be one, or the command has taken 1,000 signals, or 4 MiB of their values.
+            BadStep: The name or the value cannot be one, or the command takes no more of this name: 10,000 and 16 MiB of each that
+                it has waited for, 1,000 and 4 MiB of all others.
             InvalidCommand: The command is not durable.
             InvalidSettings: The command is encrypted, and this bus has no cipher.
             UnknownCommand: No such command waits or runs, or none that is remembered: durable ones are.
@@ -101,8 +108,9 @@ class Commands:
             told = await self._session.transport.wishes.signal(mailbox, wanted, signal)
             if told == "full":
                 raise BadStep(
-                    f"{command_id} takes no further signal: {MOST_SIGNALS:,} signals, or {MOST_SIGNAL_BYTES:,} bytes of their values, is the "
-                    "most that one command takes. Send a reference instead of the value, or a command instead of the signal"
+                    f"{command_id} takes no further signal {name!r}. The most of a name that a command has waited for is {MOST_SIGNALS:,} signals "
+                    f"and {MOST_SIGNAL_BYTES:,} bytes of their values, and of all other names together {MOST_OTHER_SIGNALS:,} and "
+                    f"{MOST_OTHER_SIGNAL_BYTES:,}. Send a reference instead of the value, or a command instead of the signal"
                 )
             if told != "gone":
                 return told == "taken" or signal_id is None  # an answer was lost: its own id can only be repeated by itself

@@ -14,6 +14,8 @@ from command_bus.transport.steps import FollowUp, Lease
 
 __all__ = [
     "CIRCLE",
+    "MOST_OTHER_SIGNALS",
+    "MOST_OTHER_SIGNAL_BYTES",
     "MOST_SIGNALS",
     "MOST_SIGNAL_BYTES",
     "NO_ROOM",
@@ -35,9 +37,13 @@ NO_ROOM = b"!"
 """What is stored of the outcome of a call that had no room in its caller's side record."""
 SMALL_OUTCOME = 4096
 """Bytes of an outcome that always has room."""
-MOST_SIGNALS = 1_000
-"""Most signals that one command takes."""
-MOST_SIGNAL_BYTES = 4 * 1024 * 1024
+MOST_SIGNALS = 10_000
+"""Most signals of one name that a command has waited for. Each name that it waits for has as many, so that nobody takes their room."""
+MOST_SIGNAL_BYTES = 16 * 1024 * 1024
+"""Most bytes of their values."""
+MOST_OTHER_SIGNALS = 1_000
+"""Most signals of all other names, or that come before the command waits for them."""
+MOST_OTHER_SIGNAL_BYTES = 4 * 1024 * 1024
 """Most bytes of their values."""
 Stored = bytes | None
 """The answer for a field: None if it is stored now, else the value that was there already and stays; of a time the milliseconds."""
@@ -97,7 +103,7 @@ class SignalToBring:
 
     Attributes:
         name: What the command waits for.
-        signal_id: One id is taken once.
+        signal_id: One id of a name is taken once.
         value: Its bytes.
         is_parked: Whether a dead letter of the command parks its mailbox.
     """
@@ -123,7 +129,7 @@ class CalledCommand(NamedTuple):
 
 
 Told = Literal["taken", "repeated", "gone", "full"]
-"""`repeated` if it came before; `gone` if the command does not wait in its mailbox any more; `full` if it takes no further signal."""
+"""`repeated` if it came before; `gone` if the command does not wait in its mailbox any more; `full` if it takes no further signal of this name."""
 
 
 @dataclass(frozen=True, slots=True)

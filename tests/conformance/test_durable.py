@@ -391,7 +391,8 @@ async def test_signals_come_in_their_order_and_each_id_once(sandbox: Sandbox, sh
         await shop.suspended()
         assert await signal(receipt.command_id, "item", 2, signal_id="second")
         await shop.suspended()
-        assert await signal(receipt.command_id, "other", 5)
+        assert await signal(receipt.command_id, "other", 5, signal_id="second")
+        assert not await signal(receipt.command_id, "other", 6, signal_id="second")
         assert await signal(receipt.command_id, "item", 3)
         assert await receipt.result(timeout=10) == [1, 2, 3]
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from command_bus import BadSignal, CommandFailed, DurableContext, InvalidSettings
+from command_bus import BadSignal, BadStep, CommandFailed, DurableContext, InvalidSettings
+from command_bus.transport.redis.durable import telling
 from tests.conformance.conftest import Sandbox
 from tests.conformance.durable_shop import Flow, ParkedFlow, Shop
 
@@ -101,3 +102,26 @@ async def test_a_signal_is_encrypted_as_its_command_is(sandbox: Sandbox, shop: S
                 await bring()
             assert await sealed.result("plain", Flow, timeout=20) == 1
             assert await sealed.result("sealed", Flow, timeout=20) == 3
+
+
+@pytest.mark.parametrize("limit", ["MOST_SIGNALS", "MOST_SIGNAL_BYTES"])
+async def test_each_awaited_name_has_room_of_its_own(
+    sandbox: Sandbox, shop: Shop, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(telling, "MOST_OTHER_SIGNALS", 2)
+    monkeypatch.setattr(telling, limit, 5)  # a number from 0 to 127 has one byte
+
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        return [await context.signal(name) for name in ("item",) * 5 + ("last",)]
+
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.dispatch(Flow(order="o-1"), command_id="o-1")
+        await shop.suspended()
+        for number in range(5):  # more than come of names that nobody waits for
+            await bus.commands.signal("o-1", "item", number)
+        await shop.suspended()
+        with pytest.raises(BadStep, match="takes no further signal 'item'"):
+            await bus.commands.signal("o-1", "item", 5)
+        await bus.commands.signal("o-1", "last", 9)
+        assert await bus.result("o-1", Flow, timeout=20) == [0, 1, 2, 3, 4, 9]

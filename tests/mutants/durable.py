@@ -187,9 +187,23 @@ DURABLE = (
     Mutant(
         "a signal is taken whenever it is sent",
         f"{_LUA}/tell.lua",
-        "elseif redis.call('HEXISTS', side, 'gi:' .. once) == 1 then\n",
-        "elseif redis.call('HEXISTS', side, 'gi:' .. once) == 2 then\n",
+        "elseif redis.call('HEXISTS', side, 'gi:' .. what .. '#' .. once) == 1 then\n",
+        "elseif redis.call('HEXISTS', side, 'gi:' .. what .. '#' .. once) == 2 then\n",
         f"{_BUS}::test_signals_come_in_their_order_and_each_id_once",
+    ),
+    Mutant(
+        "the id of a signal is taken once of all names",
+        f"{_LUA}/tell.lua",
+        "redis.call('HEXISTS', side, 'gi:' .. what .. '#' .. once) == 1",
+        "string.find(table.concat(redis.call('HKEYS', side), ' '), '#' .. once, 1, true)",
+        f"{_BUS}::test_signals_come_in_their_order_and_each_id_once",
+    ),
+    Mutant(
+        "signals that nobody waits for take the room of those that are awaited",
+        f"{_LUA}/advance/3a_states.lua",
+        "    if signal then waits[#waits + 1], waits[#waits + 2] = 'ga:' .. signal, '1' end\n",
+        "",
+        "tests/conformance/test_durable_bad_steps.py::test_128_signals_beyond_the_most_are_refused_and_harm_nobody",
     ),
     Mutant(
         "an outcome reaches whoever is named",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from command_bus.transport.durable import MOST_SIGNAL_BYTES, MOST_SIGNALS, Told
+from command_bus.transport.durable import MOST_OTHER_SIGNAL_BYTES, MOST_OTHER_SIGNALS, MOST_SIGNAL_BYTES, MOST_SIGNALS, Told
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import TELL
@@ -42,6 +42,6 @@ async def told_and_confirmed(
     names = [keys.ready, keys.active, keys.paused, keys.due, keys.suspended, *keys.fair]
     names += [keys.mailbox(mailbox), keys.mark(command_id), keys.side(command_id)]
     args = [GROUP, mailbox, telling.kind, telling.what, telling.once, telling.value, _KEPT_MS]
-    args += [MOST_SIGNALS, MOST_SIGNAL_BYTES, telling.parked]
+    args += [telling.parked, MOST_SIGNALS, MOST_SIGNAL_BYTES, MOST_OTHER_SIGNALS, MOST_OTHER_SIGNAL_BYTES]
     answer, confirmed = await connections.run_confirmed(TELL, names, args, keys.stats)
     return _ANSWERS[answer], confirmed

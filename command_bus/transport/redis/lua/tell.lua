@@ -20,12 +20,14 @@
 -- ARGV[5]   once       id of the signal: one is taken once; or of the command that was called
 -- ARGV[6]   value      of the signal, the wish, or the outcome
 -- ARGV[7]   ttl        ms for which what comes before the first start is kept, at least
--- ARGV[8]   signals    that a command takes at most
--- ARGV[9]   bytes      of them at most
--- ARGV[10]  parked     1 if a dead letter of the command parks the mailbox; else empty
+-- ARGV[8]   parked     1 if a dead letter of the command parks the mailbox; else empty
+-- ARGV[9]   signals    most of one name that the command has waited for
+-- ARGV[10]  bytes      most of their values
+-- ARGV[11]  others     most of all other names
+-- ARGV[12]  bytes      most of their values
 --
 -- returns 'taken'; 'repeated' if it came before; 'gone' if the command does not wait in this mailbox any more; 'full' if it takes no further
---         signal
+--         signal of this name
 --
 -- A signal also reaches a command that parks its mailbox: it goes on from its side record once it is replayed.
 
@@ -33,9 +35,17 @@ local keys = {ready = KEYS[1], active = KEYS[2], paused = KEYS[3], due = KEYS[4]
 local box, side, name, kind, what, once, value = KEYS[9], KEYS[11], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local mark = redis.call('GET', KEYS[10])
 local function is_parked()
-  if ARGV[10] == '' or parse_record(redis.call('HGET', KEYS[2], name) or '') ~= 's' then return false end
+  if ARGV[8] == '' or parse_record(redis.call('HGET', KEYS[2], name) or '') ~= 's' then return false end
   local head, message = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1], redis.call('HGET', side, 'm')
   return head and (not message or message == head[1])
+end
+-- Return whether a signal has room. Names that nobody waits for do not take it from those that the command has waited for.
+local is_awaited = kind == 'signal' and redis.call('HEXISTS', side, 'ga:' .. what) == 1
+local function has_room()
+  local count, bytes, most, most_bytes = 'gq', 'gb', ARGV[11], ARGV[12]
+  if is_awaited then count, bytes, most, most_bytes = 'gn:' .. what, 'gb:' .. what, ARGV[9], ARGV[10] end
+  local came = redis.call('HMGET', side, count, bytes)
+  return tonumber(came[1] or 0) < tonumber(most) and tonumber(came[2] or 0) + #value <= tonumber(most_bytes)
 end
 if (not mark or string.sub(mark, 1, 1) ~= 'q' or string.sub(mark, 10) ~= name) and not is_parked() then return 'gone' end
 pass_memory_limit(KEYS[1], ARGV[1])
@@ -48,16 +58,18 @@ elseif kind == 'outcome' then
   local arrived = arrive_outcome(keys, side, what, once, value, name, box)
   if arrived == nil then return 'gone' end
   if not arrived then answer = 'repeated' end
-elseif redis.call('HEXISTS', side, 'gi:' .. once) == 1 then
+elseif redis.call('HEXISTS', side, 'gi:' .. what .. '#' .. once) == 1 then
   answer = 'repeated'
-elseif tonumber(redis.call('HGET', side, 'gq') or 0) >= tonumber(ARGV[8])
-  or tonumber(redis.call('HGET', side, 'gb') or 0) + #value > tonumber(ARGV[9]) then
+elseif not has_room() then
   answer = 'full'
 else
-  redis.call('HSET', side, 'gi:' .. once, '1')
-  redis.call('HINCRBY', side, 'gq', 1)
-  redis.call('HINCRBY', side, 'gb', #value)
+  redis.call('HSET', side, 'gi:' .. what .. '#' .. once, '1')
   local number = redis.call('HINCRBY', side, 'gn:' .. what, 1)
+  redis.call('HINCRBY', side, 'gb:' .. what, #value)
+  if not is_awaited then
+    redis.call('HINCRBY', side, 'gq', 1)
+    redis.call('HINCRBY', side, 'gb', #value)
+  end
   arrive_signal(keys, side, 'g:' .. what .. '#' .. string.format('%.0f', number), value, name, box)
 end
 if redis.call('HEXISTS', side, 'm') == 0 then redis.call('PEXPIRE', side, ARGV[7]) end

@@ -137,9 +137,13 @@ local function read_fields(hash, names)
   return found
 end
 
--- Return what the side record says of a slice of the fields that are awaited.
+-- Return what the side record says of a slice of the fields that are awaited. A signal that is has room of its own from then on.
 local function awaiting(fields, fence, at)
   local waits = {}
-  for i = at, math.min(at + SLICE - 1, #fields) do waits[#waits + 1], waits[#waits + 2] = 'a:' .. fields[i], fence end
+  for i = at, math.min(at + SLICE - 1, #fields) do
+    local signal = string.match(fields[i], '^g:(.*)#')
+    waits[#waits + 1], waits[#waits + 2] = 'a:' .. fields[i], fence
+    if signal then waits[#waits + 1], waits[#waits + 2] = 'ga:' .. signal, '1' end
+  end
   return waits
 end

@@ -11,8 +11,9 @@
 -- o:<what>   what came of a child or a signal; the first that is written stays; `!` of a child whose outcome had no room
 -- n:<call>   the handler waits for a child no longer: its time was over. What comes of the child is written all the same
 -- b          how many bytes outcomes of children may still have, besides small ones; the worker that calls the second writes it
--- g:<name>#<n>, gn:<name>, gi:<id>    the nth signal of a name, how many there were, and the ids of signals that were taken
--- gq, gb     how many signals were taken, and their bytes
+-- g:<name>#<n>, gn:<name>, gb:<name>, gi:<name>#<id>    the nth signal of a name, how many there were, their bytes, and the ids that were taken
+-- ga:<name>  the command has waited for this name
+-- gq, gb     how many signals came of names that the command had not waited for, and their bytes
 -- k          what the command ends with once it is compensated: its handler does not run again
 -- cancel     who asked for its end, and why
 -- p, l:<n>, ln, lq    how far it is; the last entries of its log, how many there were, and fence|number of the last
