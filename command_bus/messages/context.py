@@ -205,7 +205,8 @@ class CommandContext:
     def log(self, text: str, **facts: Any) -> None:
         """Append an entry to the command's log: `context.log("written", rows=7)`. The last hundred are kept, of all runs of the command together.
 
-        As `progress`, it returns at once. An entry has at most 1,000 bytes.
+        As `progress`, it returns at once. An entry has at most 1,000 bytes. What an earlier run of a durable command has logged, of the first 1,000
+        entries, is not logged again, as its handler comes to the same place again.
 
         Raises:
             BadReport: The text or a value is not what it may be.

@@ -57,7 +57,7 @@ class Note(NamedTuple):
         value: Its bytes; of a time the milliseconds from now.
         is_time: Whether it is a time.
         child: The command that is sent in the same step, if the field is stored now; or None.
-        report: `p` of the progress, which takes the place of the last one; `l` of an entry of the log, whose name is fence and number in its run;
+        report: `p` of what takes the place of the last one, the progress say; `l` of an entry of the log, whose name is fence and number in its run;
             empty for others.
     """
 

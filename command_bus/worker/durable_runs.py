@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from command_bus.durable.endings import Ending, pack_ending, unpack_ending
 from command_bus.durable.names import ENDING, MESSAGE, UNDO
 from command_bus.durable.run import DurableRun, RunLost
 from command_bus.durable.run_tools import RunTools, Threads
-from command_bus.errors import CommandBusError
+from command_bus.errors import BadResult, CommandBusError
 from command_bus.messages.durable import Suspended
 from command_bus.sending.children import Children
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope
@@ -23,7 +24,7 @@ from command_bus.transport.marks import reply_in
 from command_bus.transport.steps import Cause, DeadLetterStep, Done, GiveBack, Lease, Park, Started, Step
 from command_bus.worker.bindings import as_durable
 from command_bus.worker.decisions import Decisions
-from command_bus.worker.reports import RunReports
+from command_bus.worker.reports import LOGGED, RunReports
 from command_bus.worker.runnable import Runnable
 
 __all__ = ["DurableRuns"]
@@ -97,13 +98,19 @@ class DurableRuns:
     def reports(self, lease: Lease, run: Runnable) -> RunReports:
         """Return what stores what one run of a handler reports, durable or not."""
         is_sealed = self._protection is not None and run.envelope.flags & ENCRYPTED
+        seal, unseal = self._cipher(run.envelope)
+        logged = None
+        if run.durable is not None:
+            logged = b""
+            with suppress(BadResult):  # then all is logged again
+                logged = unseal(LOGGED, run.durable.fields[LOGGED]) if LOGGED in run.durable.fields else b""
         return RunReports(
             self._records,
             lease,
             run.envelope.command_id,
             run.started,
-            seal=self._cipher(run.envelope)[0] if is_sealed else None,
-            is_durable=run.durable is not None,
+            seal=seal if is_sealed else None,
+            logged=logged,
         )
 
     def _cipher(self, envelope: WireEnvelope) -> tuple[Callable[[str, bytes], bytes], Callable[[str, bytes], bytes]]:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
+from hashlib import blake2b
 from threading import Lock
 from typing import Any
 
 from command_bus.clock import mono
 from command_bus.errors import HandlerOver
+from command_bus.serialization.msgpack import pack
 from command_bus.serialization.reports import LOG, PROGRESS, Cipher, pack_entry, pack_progress
 from command_bus.transport.durable import Note, SideRecords
 from command_bus.transport.steps import Lease, Started
 
-__all__ = ["RunReports"]
+__all__ = ["LOGGED", "RunReports"]
+
+LOGGED = "lh"
+"""The field with the digests of what a durable command has logged: its handler runs again, and logs the same."""
 
 _EVERY = 1.0
 """Seconds between two writes."""
 _MOST = 100
 """Log entries that wait to be written: the older ones are not kept anyway."""
+_DIGEST, _MOST_DIGESTS = 6, 1_000
+"""Bytes of a digest, and how many are kept."""
 
 
 class RunReports:
@@ -30,7 +38,7 @@ class RunReports:
         command_id: Of the command.
         started: Its start.
         seal: Encrypts; None: nothing is.
-        is_durable: Whether the command keeps its side record by itself.
+        logged: Digests of what earlier runs of a durable command have logged; None: it is not durable.
     """
 
     __slots__ = (
@@ -42,6 +50,7 @@ class RunReports:
         "_keeps",
         "_lease",
         "_lock",
+        "_logged",
         "_loop",
         "_next",
         "_number",
@@ -49,6 +58,7 @@ class RunReports:
         "_records",
         "_seal",
         "_started",
+        "_unrepeated",
         "_writing",
         "is_used",
     )
@@ -61,7 +71,7 @@ class RunReports:
         started: Started,
         *,
         seal: Cipher | None,
-        is_durable: bool,
+        logged: bytes | None,
     ) -> None:
         self._records = records
         self._lease = lease
@@ -69,7 +79,9 @@ class RunReports:
         self._started = started
         self._loop = asyncio.get_running_loop()
         self._seal = seal
-        self._keeps = is_durable
+        self._keeps = logged is not None
+        self._logged = logged
+        self._unrepeated = Counter(_digests(logged or b""))
         self._began = mono()
         self._lock = Lock()
         self._progress: bytes | None = None
@@ -94,6 +106,8 @@ class RunReports:
         self._check()
         data = pack_entry(text, facts, self._now_ms(), self._seal)
         with self._lock:
+            if self._is_logged(text, facts):
+                return
             self._number += 1
             self._entries.append(Note(f"{self._started.fence}|{self._number}", data, report=LOG))
             del self._entries[:-_MOST]
@@ -119,6 +133,18 @@ class RunReports:
             raise HandlerOver(
                 "the handler's run is over, or its lease is lost: nothing that it reports is stored. Let it end: see context.cancelled"
             )
+
+    def _is_logged(self, text: str, facts: Mapping[str, Any]) -> bool:
+        """Return whether an earlier run has logged this, as often as this run so far; note it if not."""
+        if self._logged is None:
+            return False
+        digest = blake2b(pack([text, dict(facts)]), digest_size=_DIGEST).digest()
+        if self._unrepeated[digest]:
+            self._unrepeated[digest] -= 1
+            return True
+        if len(self._logged) < _DIGEST * _MOST_DIGESTS:
+            self._logged += digest
+        return False
 
     @property
     def _unwritten(self) -> bool:
@@ -159,7 +185,13 @@ class RunReports:
     def _taken(self) -> list[Note]:
         with self._lock:
             notes, self._entries = self._entries, []
+            if notes and self._logged is not None:
+                notes.append(Note(LOGGED, self._seal(LOGGED, self._logged) if self._seal else self._logged, report=PROGRESS))
             if self._progress is not None:
                 notes.append(Note(PROGRESS, self._progress, report=PROGRESS))
                 self._progress = None
         return notes
+
+
+def _digests(logged: bytes) -> list[bytes]:
+    return [logged[at : at + _DIGEST] for at in range(0, len(logged), _DIGEST)]

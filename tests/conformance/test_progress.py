@@ -30,6 +30,7 @@ from command_bus.transport.redis.durable.side_records import RedisSideRecords
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import side_of
 from tests.conformance.put_service import until
+from tests.conformance.test_durable_signals import Mirror
 
 
 class Load(Command[int], entity="shop"):
@@ -96,9 +97,13 @@ def _handlers(registry: HandlerRegistry, seen: Seen) -> None:
     @registry.handles(Trip)
     async def trip(command: Trip, context: DurableContext) -> int:
         context.progress(0.5, "booking")
-        context.log("run")
+        for at in range(2):
+            context.log("run", at=at)
+            context.log("equal")
         await context.step("book", _booked)
         await context.signal("go")
+        context.log("went")
+        await context.signal("on")
         return 1
 
 
@@ -202,8 +207,9 @@ async def test_the_log_keeps_the_last_hundred_of_all_runs(sandbox: Sandbox, seen
         seen.free.set()
 
 
-async def test_a_durable_command_keeps_it_over_a_suspension(sandbox: Sandbox, seen: Seen) -> None:
-    async with sandbox.bus() as bus, bus.worker():
+@pytest.mark.parametrize("cipher", [None, Mirror()])
+async def test_a_durable_command_keeps_it_over_a_suspension(sandbox: Sandbox, seen: Seen, cipher: Mirror | None) -> None:
+    async with sandbox.bus(cipher=cipher) as bus, bus.worker():
         receipt = await bus.dispatch(Trip(trip="a"))
 
         async def is_suspended() -> bool:
@@ -212,9 +218,14 @@ async def test_a_durable_command_keeps_it_over_a_suspension(sandbox: Sandbox, se
         await until(is_suspended)
         record = await bus.commands.record(receipt.command_id)
         assert (record.progress.share, record.progress.note) == (0.5, "booking")
-        assert [each.text for each in record.log] == ["run"]
+        assert [each.text for each in record.log] == ["run", "equal", "run", "equal"]
         assert [(each.kind, each.name, each.done) for each in record.steps] == [("step", "book#1", True)]
-        await bus.commands.signal(receipt.command_id, "go")
+        for signal in ("go", "no"):
+            await bus.commands.signal(receipt.command_id, signal)
+            await until(is_suspended)
+            log = (await bus.commands.record(receipt.command_id)).log
+            assert [each.text for each in log] == ["run", "equal", "run", "equal", "went"], "a later run logs what is new"
+        await bus.commands.signal(receipt.command_id, "on")
         assert await bus.result(receipt.command_id, Trip, timeout=10) == 1
 
 

@@ -92,7 +92,9 @@ _TYPE = {"type": "object", "properties": {"x": {"$ref": "#/$defs/Inner"}}, "$def
 
 def known(*names: str, schema: Any = _TYPE) -> dict[str, Known]:
     return {
-        name: Known(name, False, CommandInfo(name, "command", None, None, "at_least_once", {}, schema, schema, ()), JsonFields({}))
+        name: Known(
+            name, False, CommandInfo(name, "command", None, None, "at_least_once", {}, schema, schema, ()), JsonFields({})
+        )
         for name in names
     }
 

@@ -192,6 +192,20 @@ DURABLE = (
         f"{_BUS}::test_signals_come_in_their_order_and_each_id_once",
     ),
     Mutant(
+        "each run of a durable command logs what the runs before it have logged",
+        "command_bus/worker/reports.py",
+        "        if self._unrepeated[digest]:\n",
+        "        if self._unrepeated[digest] > 9:\n",
+        "tests/conformance/test_progress.py::test_a_durable_command_keeps_it_over_a_suspension",
+    ),
+    Mutant(
+        "equal entries of a durable command's log are one",
+        "command_bus/worker/reports.py",
+        "            self._logged += digest\n",
+        "            self._logged += digest\n            self._unrepeated[digest] += 1\n",
+        "tests/conformance/test_progress.py::test_a_durable_command_keeps_it_over_a_suspension",
+    ),
+    Mutant(
         "the id of a signal is taken once of all names",
         f"{_LUA}/tell.lua",
         "redis.call('HEXISTS', side, 'gi:' .. what .. '#' .. once) == 1",

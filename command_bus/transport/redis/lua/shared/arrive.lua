@@ -16,7 +16,7 @@
 -- gq, gb     how many signals came of names that the command had not waited for, and their bytes
 -- k          what the command ends with once it is compensated: its handler does not run again
 -- cancel     who asked for its end, and why
--- p, l:<n>, ln, lq    how far it is; the last entries of its log, how many there were, and fence|number of the last
+-- p, l:<n>, ln, lq, lh    how far it is; the last entries of its log, how many there were, fence|number of the last, and digests of the first
 -- d          the command is not durable: the record has a time to live
 -- w, a:<field>    of a suspended command: fence|how many fields are still awaited; and for each of those the fence
 --
