@@ -8,17 +8,33 @@ does in its `__aexit__` is not known, so the command stays.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from contextlib import AsyncExitStack, ExitStack
 from types import CoroutineType, MethodType
 from typing import Any
 
-__all__ = ["awaits_directly"]
+from command_bus.messages.durable import Durable
+
+__all__ = ["awaits_directly", "is_awaited_directly"]
 
 _LIMITING = frozenset({"asyncio", "anyio", "async_timeout", "trio"})
 """Modules whose blocks time or group what is awaited in them."""
 _EXITS = frozenset({"__aexit__", "__exit__"})
 _DEEPEST = 500
+
+
+async def is_awaited_directly(root: object, durable: Durable[Any]) -> bool:
+    """Return whether a handler awaits this directly. It is looked at from outside while it waits."""
+    loop = asyncio.get_running_loop()
+    seen: asyncio.Future[bool] = loop.create_future()
+
+    def look() -> None:
+        if not seen.done():
+            seen.set_result(awaits_directly(root, durable.awaited))
+
+    loop.call_soon(look)
+    return await seen
 
 
 def awaits_directly(root: object, awaited: object) -> bool:

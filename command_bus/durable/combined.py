@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from command_bus.durable.performed import Performed
 from command_bus.durable.run import DurableRun
 from command_bus.durable.step import Step
-from command_bus.durable.waits import TIMED_OUT, Waited
+from command_bus.durable.waits import Waited
 from command_bus.errors import BadStep, StepMismatch
 from command_bus.messages.durable import Durable
 from command_bus.transport.durable import Note
@@ -15,26 +16,23 @@ from command_bus.transport.durable import Note
 __all__ = ["AllOf", "FirstOf"]
 
 
-class AllOf:
+class AllOf(Performed):
     """Waits until several operations have ended."""
 
     def __init__(self, run: DurableRun, parts: tuple[Durable[Any], ...]) -> None:
-        self._run = run
+        super().__init__(run)
         self._parts = parts
-        self._operations = [_part(each, "all", Waited, Step) for each in parts]
+        self._operations: list[Waited | Step] = [_part(each, "all", Waited, Step) for each in parts]
+        if parts:
+            self.name = f"all({self._operations[0].name})"
 
-    async def perform(self, durable: Durable[Any]) -> Any:
-        """See `Operation`."""
-        with self._run.performing:
-            return await self._performed(durable)
-
-    async def _performed(self, durable: Durable[Any]) -> Any:
-        await self._run.storing.end()
+    async def performed(self, durable: Durable[Any]) -> Any:
+        """See `Performed`."""
         begun = await asyncio.gather(*map(_begun, self._parts), return_exceptions=True)
         waits = [each for each in self._operations if isinstance(each, Waited)]
         failed = next((each for each in begun if isinstance(each, BaseException)), None)
-        if failed is None and not all(map(self._run.is_over, waits)):
-            await self._run.wait(durable, waits, wanted=len(waits))
+        if failed is None and not all(map(self.run.is_over, waits)):
+            await self.run.wait(durable, waits, wanted=len(waits))
         if failed is not None:
             raise failed
         ended = [
@@ -42,41 +40,43 @@ class AllOf:
         ]
         return tuple(ended)
 
+    def leave(self) -> None:
+        """See `Performed`."""
+        for each in self._operations:
+            each.leave()
 
-class FirstOf:
+
+class FirstOf(Performed):
     """Waits until one of several operations has ended."""
 
-    def __init__(self, run: DurableRun, parts: tuple[Durable[Any], ...]) -> None:
-        self._run = run
+    def __init__(self, run: DurableRun, parts: tuple[Durable[Any], ...], key: str | None) -> None:
+        super().__init__(run)
         self._parts = parts
         self._operations: list[Waited] = [_part(each, "first", Waited) for each in parts]
-        self._name = run.names.numbered("f:first")
+        self.name = run.names.numbered("f:first", key)
         if not parts:
             raise BadStep("context.first takes at least one call, sleep or signal")
 
-    async def perform(self, durable: Durable[Any]) -> Durable[Any]:
-        """See `Operation`."""
-        with self._run.performing:
-            return await self._performed(durable)
-
-    async def _performed(self, durable: Durable[Any]) -> Durable[Any]:
-        run, waits = self._run, self._operations
-        await run.storing.end()
+    async def performed(self, durable: Durable[Any]) -> Durable[Any]:
+        """See `Performed`."""
+        run, waits = self.run, self._operations
         await asyncio.gather(*(each.begin() for each in waits))
-        stored = run.fields.get(self._name)
+        stored = run.fields.get(self.name)
         if stored is None:
             if not any(map(run.is_over, waits)):
                 await run.wait(durable, waits, wanted=1)
-            over = next((each for each in waits if run.is_over(each)), None)
-            ended = TIMED_OUT if over is None else over.name.encode()
-            stored = (await run.store(Note(self._name, ended)))[0] or ended
-        winner = None if stored == TIMED_OUT else self._named(stored.decode(errors="replace"))
+            ended = next(each for each in waits if run.is_over(each)).name.encode()
+            stored = (await run.store(Note(self.name, ended)))[0] or ended
+        winner = self._named(stored.decode(errors="replace"))
         for part, wait in zip(self._parts, waits, strict=True):
             if part is not winner:
                 wait.leave()
-        if winner is None:
-            raise run.errors.note(TimeoutError("nothing has ended in time"))
         return winner
+
+    def leave(self) -> None:
+        """See `Performed`."""
+        for each in self._operations:
+            each.leave()
 
     def _named(self, name: str) -> Durable[Any]:
         """Return the part that has won, by its name, so that it may have another place in new code. Earlier releases stored its place.
@@ -88,7 +88,7 @@ class FirstOf:
         place = int(name) if name.isdecimal() else names.index(name) if name in names else len(names)
         if place >= len(names):
             raise StepMismatch(
-                f"{self._name[2:]!r} is stored, and came to {name}, which is not among what the handler waits for now. Let it wait for that as "
+                f"{self.name[2:]!r} is stored, and came to {name}, which is not among what the handler waits for now. Let it wait for that as "
                 "well, for commands that have begun"
             )
         return self._parts[place]

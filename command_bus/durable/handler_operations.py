@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 from command_bus.clock import checked_seconds
 from command_bus.durable.combined import AllOf, FirstOf
+from command_bus.durable.in_flight import current_step
 from command_bus.durable.names import checked_name
 from command_bus.durable.run import DurableRun
-from command_bus.durable.step import Step, current_step
+from command_bus.durable.step import Step
+from command_bus.durable.time_limits import TimeLimit
 from command_bus.durable.undo import Undo
 from command_bus.durable.values import compare
 from command_bus.durable.waits import Call, Signal, Sleep
@@ -35,6 +38,7 @@ class HandlerOperations:
 
     def __init__(self, run: DurableRun) -> None:
         self._run = run
+        self._in_flight = run.in_flight  # that of the handler: what compensates has another
 
     @property
     def step_key(self) -> str | None:
@@ -51,14 +55,19 @@ class HandlerOperations:
         """See `DurableContext.observe`."""
         self._run.passed = passed
 
+    def check(self) -> None:
+        """See `DurableOperations.check`."""
+        self._in_flight.check()
+        self._run.check()
+
     def step(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], options: StepOptions) -> Durable[Any]:
         """See `DurableContext.step`."""
-        self._run.check()
+        self.check()
         return self._awaited(Step(self._run, name, function, args, options), f"step({name!r}, …)")
 
-    def call(self, command: Message[R], undo: Message[Any] | None, options: DurableCallOptions) -> Durable[R]:
+    def call(self, command: Message[R], undo: Message[Any] | None, key: str | None, options: DurableCallOptions) -> Durable[R]:
         """See `DurableContext.call`."""
-        self._run.check()
+        self.check()
         if options.get("command_id") is not None:
             raise InvalidCommand(
                 "a durable call has an id of its own, which is the same whenever the handler runs: leave command_id out"
@@ -73,38 +82,39 @@ class HandlerOperations:
         out = children.outgoing(command, **sent)
         undoing = None if undo is None else children.outgoing(undo)
         seconds = None if timeout is None else checked_seconds("timeout", timeout)
-        return self._awaited(Call(self._run, out, type(command).spec().reply, seconds, undoing), f"call({out.name}(…))")
+        made = Call(self._run, out, type(command).spec().reply, seconds, undoing, key=key)
+        return self._awaited(made, f"call({out.name}(…))")
 
-    def sleep(self, seconds: float) -> Durable[None]:
+    def sleep(self, seconds: float, key: str | None) -> Durable[None]:
         """See `DurableContext.sleep`."""
-        self._run.check()
-        return self._awaited(Sleep(self._run, seconds), f"sleep({seconds!r})")
+        self.check()
+        return self._awaited(Sleep(self._run, seconds, key), f"sleep({seconds!r})")
 
     def signal(self, name: str, timeout: float | None, returns: Any) -> Durable[Any]:
         """See `DurableContext.signal`."""
-        self._run.check()
+        self.check()
         checked = checked_name("name of a signal", name)
         return self._awaited(Signal(self._run, name, checked, timeout, returns), f"signal({name!r})")
 
     def all(self, operations: tuple[Durable[Any], ...]) -> Durable[Any]:
         """See `DurableContext.all`."""
-        self._run.check()
+        self.check()
         return self._awaited(AllOf(self._run, operations), "all(…)")
 
-    def first(self, operations: tuple[Durable[Any], ...]) -> Durable[Any]:
+    def first(self, operations: tuple[Durable[Any], ...], key: str | None) -> Durable[Any]:
         """See `DurableContext.first`."""
-        self._run.check()
-        return self._awaited(FirstOf(self._run, operations), "first(…)")
+        self.check()
+        return self._awaited(FirstOf(self._run, operations, key), "first(…)")
 
-    def timeout(self, seconds: float) -> AbstractAsyncContextManager[None]:
+    def timeout(self, seconds: float, key: str | None) -> AbstractAsyncContextManager[None]:
         """See `DurableContext.timeout`."""
-        self._run.check()
-        return self._limited(checked_seconds("the time limit", seconds, zero=True), self._run.names.numbered("t:timeout"))
+        self.check()
+        return self._limited(checked_seconds("the time limit", seconds, zero=True), self._run.names.numbered("t:timeout", key))
 
     def compensate(self, command: Message[Any], key: str | None) -> None:
         """See `DurableContext.compensate`."""
         run = self._run
-        run.check()
+        self.check()
         out = run.tools.children.outgoing(command)
         field = run.names.undo(out.name, out.entity_type, out.entity_id, key)
         stored = run.fields.get(field)
@@ -134,10 +144,18 @@ class HandlerOperations:
     async def _limited(self, seconds: float, name: str) -> AsyncGenerator[None]:
         run = self._run
         if name not in run.fields:
+            await run.cut_offs.check(run.now_ms)
             await run.store(Note(name, int(seconds * 1000), is_time=True))
-        limit = int(run.fields[name])
-        run.time_limits.append(limit)
+        limit = TimeLimit(run.names, name, int(run.fields[name]))
+        limit.enter(run.now_ms)
         try:
             yield
-        finally:
-            run.time_limits.remove(limit)
+        except asyncio.CancelledError as error:
+            if not limit.leave():
+                raise
+            raise run.errors.note(TimeoutError(f"the time limit of {seconds:g} s was over first")) from error
+        except BaseException:
+            limit.leave()
+            raise
+        else:
+            limit.leave()

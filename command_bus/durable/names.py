@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import weakref
 from collections import defaultdict
 from functools import lru_cache
 from hashlib import sha256
+from typing import Any
 
 from command_bus.errors import BadStep
 from command_bus.spelling import shown
@@ -88,9 +91,22 @@ class Names:
 
     def __init__(self) -> None:
         self._counts: defaultdict[str, int] = defaultdict(int)
+        self._makers: dict[str, weakref.ref[asyncio.Task[Any]]] = {}
 
-    def numbered(self, name: str) -> str:
-        """Return a name with the number of its use in this run, from 1."""
+    def numbered(self, name: str, key: str | None = None) -> str:
+        """Return a name with its key, or with the number of its use in this run, from 1.
+
+        Raises:
+            BadStep: The key cannot be one; or there is none, and another task has used the name: who is first would decide who has which number.
+        """
+        if key is not None:
+            return f"{name}={checked_name('key', key)}"
+        task = asyncio.current_task()
+        if task is not None and self._makers.setdefault(name, weakref.ref(task))() is not task:
+            raise BadStep(
+                f"two tasks of the handler do {name!r}, and their numbers would depend on which is faster. Give each a key=, or write "
+                "`context.…` in the handler itself and await what it returns in the tasks; of signals, wait in one task or give them two names"
+            )
         self._counts[name] += 1
         return f"{name}#{self._counts[name]}"
 
@@ -98,27 +114,25 @@ class Names:
         """Return the field of a step.
 
         Raises:
-            BadStep: Its name or key cannot be one.
+            BadStep: Its name or key cannot be one, or as `numbered`.
         """
-        checked = checked_name("name of a step", name)
-        if key is not None:
-            return f"s:{checked}={checked_name('key of a step', key)}"
-        return f"s:{self.numbered(f's:{checked}')[2:]}"
+        return self.numbered(f"s:{checked_name('name of a step', name)}", key)
 
-    def call(self, name: str, entity_type: str | None, entity_id: str | None) -> str:
-        """Return the name of a call: the command's wire name, its entity and a number."""
-        return self.numbered(_target(name, entity_type, entity_id))
+    def call(self, name: str, entity_type: str | None, entity_id: str | None, key: str | None) -> str:
+        """Return the name of a call: the command's wire name, its entity and a number or key.
+
+        Raises:
+            BadStep: As `numbered`.
+        """
+        return self.numbered(_target(name, entity_type, entity_id), key)
 
     def undo(self, name: str, entity_type: str | None, entity_id: str | None, key: str | None) -> str:
         """Return the field of a command that undoes something, and was named by itself.
 
         Raises:
-            BadStep: Its key cannot be one.
+            BadStep: As `numbered`.
         """
-        target = _target(f"undo:{name}", entity_type, entity_id)
-        if key is None:
-            return f"{UNDO}{self.numbered(target)}"
-        return f"{UNDO}{target}={checked_name('key of a compensation', key)}"
+        return f"{UNDO}{self.numbered(_target(f'undo:{name}', entity_type, entity_id), key)}"
 
 
 def undo_field(call: str) -> str:

@@ -8,10 +8,13 @@ from functools import partial
 from typing import Any, NoReturn
 
 from command_bus.clock import mono
-from command_bus.durable.blocks import awaits_directly
+from command_bus.durable.blocks import is_awaited_directly
+from command_bus.durable.in_flight import LAST_WORDS, InFlight
+from command_bus.durable.lingering import lingers
 from command_bus.durable.names import CANCEL, ENDING, EPOCH, MESSAGE, Names, call_field
-from command_bus.durable.run_tools import Performing, RunLost, RunTools, Storing, Wait
+from command_bus.durable.run_tools import RunLost, RunTools, Storing, Wait, Working
 from command_bus.durable.signals import Signals, StoredErrors
+from command_bus.durable.time_limits import CutOffs
 from command_bus.durable.undo import UndoPlaces, pack_undo
 from command_bus.durable.values import child_of
 from command_bus.errors import BadStep, CommandCancelled
@@ -22,18 +25,12 @@ from command_bus.transport.durable import CalledCommand, Note, SideRecords
 from command_bus.transport.sender_interfaces import Reply
 from command_bus.transport.steps import WORKER_LOST, GiveBack, Lease, Started, Suspend
 
-__all__ = ["LINGER", "LONG_LINGER", "DurableRun", "RunLost", "cancelled"]
+__all__ = ["DurableRun", "RunLost", "cancelled"]
 
 MOST_FIELDS = 10_000
 """Most fields of a side record besides signals, which have a limit of their own: senders must not use up what the handler may store."""
 PAYLOADS = 16
 """Most bytes of a side record, in payloads of the largest size."""
-LINGER, LONG_LINGER = 0.05, 1.0
-"""Most seconds for which a worker waits itself before it suspends a command: the longer time for the outcomes of calls, which come to it by
-themselves, and if that is in the way of no other. To be suspended costs a second start, and behind a backlog most calls end within a second.
-"""
-_LAST_WORDS = 1.0
-"""Seconds that `finally` blocks have once a run is over."""
 _SOON = 0.001
 """Seconds that are not waited for."""
 _FIRST_LOOK, _LAST_LOOK = 0.1, 1.0
@@ -78,13 +75,14 @@ class DurableRun:
         self.suspension: Suspend | GiveBack | None = None  # how this run has ended before its handler
         self.ended_waiting = False  # whether the handler's task was cancelled while it waited
         self.progressed = False
-        self.time_limits: list[int] = []
+        self.cut_offs = CutOffs(self.names, self.fields, tools.children.awaited)
         self.signals = Signals(partial(_read_own, tools.records, lease, command_id, started) if fields is None else None)
         self.errors = StoredErrors()
         self.replies: list[Reply] = []
         self.undo_places = UndoPlaces(self.fields)
         self.has_called = any(name.startswith("c:") for name in self.fields)
         self.storing = Storing()
+        self._unanswered: set[asyncio.Future[Any]] = set()
         self.on_suspended: Callable[[], None] | None = None
         self.passed: Callable[[str], Awaitable[None]] | None = None
         self._task = task
@@ -95,8 +93,8 @@ class DurableRun:
         self._waiting: dict[asyncio.Future[None], Sequence[Wait]] = {}
         self._looked, self._looks_soon = mono(), False
         self._looked_up, self._last_call = mono(), ""
-        self.performing = Performing(partial(_wake, self._waiting))
-        self.working = Performing(lambda: None)  # the functions of steps
+        self.in_flight = InFlight(command_id, partial(_wake, self._waiting))
+        self.working = Working()
         self._counts_anew = started.attempt > 1
 
     # What is stored.
@@ -130,18 +128,29 @@ class DurableRun:
         """
         if isinstance(self.suspension, Suspend):
             raise Suspended
+        own, notes = len(notes), (*notes, *self.cut_offs.taken())
         self._check_size(notes)
-        counts_anew = progressed and self._counts_anew
-        found = await self.tools.records.store(self.lease, self.command_id, notes, progressed=counts_anew)
+        stored = self.tools.records.store(self.lease, self.command_id, notes, progressed=progressed and self._counts_anew)
+        answer = asyncio.ensure_future(stored)
+        try:
+            found = await asyncio.shield(answer)
+        except asyncio.CancelledError:  # it is on its way, and what it sends as well: the end of the run has to know
+            self._unanswered.add(answer)
+            answer.add_done_callback(
+                lambda done: None if done.cancelled() or done.exception() else self._keep(notes, done.result())
+            )
+            raise
         if found is None:
             await self._lost()
         if progressed:
             self.progressed, self._counts_anew = True, False
-        stored: list[bytes | None] = []
-        for note, value in zip(notes, found or (), strict=True):
+        self._keep(notes, found)
+        return (found or [])[:own]
+
+    def _keep(self, notes: Sequence[Note], found: list[bytes | None] | None) -> None:
+        """Note what is stored now."""
+        for note, value in zip(notes, found or (), strict=found is not None):
             self.fields[note.name] = value if value is not None else note.value if isinstance(note.value, bytes) else b""
-            stored.append(value)
-        return stored
 
     def _check_size(self, notes: Sequence[Note]) -> None:
         if ENDING in self.fields or any(note.name == ENDING for note in notes):
@@ -200,21 +209,26 @@ class DurableRun:
     @property
     def limit_ms(self) -> int | None:
         """The server's time at which what is awaited here is over."""
-        return min(self.time_limits, default=None)
+        return self.cut_offs.until_ms
 
     def is_over(self, wait: Wait) -> bool:
-        """Return whether a wait has ended: what it waits for is there, or its time has passed."""
-        return wait.field in self.fields or (wait.until_ms is not None and self.now_ms >= wait.until_ms)
+        """Return whether a wait has ended: what it waits for is there, or its time has passed, and that of no block before it."""
+        if wait.field in self.fields:
+            return True
+        until, limit = wait.until_ms, self.limit_ms
+        return until is not None and self.now_ms >= until and (limit is None or until <= limit)
 
     # Waiting.
 
     async def wait(self, durable: Durable[Any], waits: Sequence[Wait], *, wanted: int) -> None:
-        """Wait until so many of these are over, or the time limit of a block has passed.
+        """Wait until so many of these are over.
 
         Raises:
             Suspended: The command waits without a worker from now on.
             CommandCancelled: The command is to end.
         """
+        if notes := self.cut_offs.taken():
+            await self.store(*notes)
         began, pause, may_suspend = mono(), _FIRST_LOOK, asyncio.current_task() is self._task
         given_up: list[Wait] = []
         may_linger = self.tools.may_linger()
@@ -225,22 +239,23 @@ class DurableRun:
                 self._looks_soon = may_linger = False  # what is not there yet comes from another shard
                 await self._look(waits, 0)
             pending = [each for each in waits if not self.is_over(each)]
-            if len(waits) - len(pending) >= wanted or (limit is not None and self.now_ms >= limit):
+            if len(waits) - len(pending) >= wanted:
                 return
-            if self.wish is not None:
-                given_up += [each for each in pending if each not in given_up and await each.give_up()]
-                pending = [each for each in pending if each not in given_up]
-                if not pending:
-                    raise cancelled(self)
+            await self.cut_offs.check(self.now_ms)
+            knows_wish = self.wish is not None  # one that comes after this wakes the command at once
+            if knows_wish and not (pending := await self._not_given_up(pending, given_up)):
+                raise cancelled(self)
             ends = [each.until_ms for each in pending if each.until_ms is not None]
-            ends += [limit] if limit is not None else []
-            end = min(ends, default=None)
-            left = _lingers(pending, may_linger) - (mono() - began)
+            end = min([*ends, limit] if limit is not None else ends, default=None)
+            left = lingers(pending, may_linger) - (mono() - began)
             stays = not may_suspend
             if may_suspend and left < _SOON:
-                may_suspend, stays = await self._is_direct(durable), True
-                if may_suspend and self.performing.count == 1 and not self.storing.count:  # else once what is beside it has ended
-                    self._suspend(pending, wanted - (len(waits) - len(pending)), end)
+                await self.storing.end()
+                may_suspend, stays = await is_awaited_directly(self.root, durable), True
+                if (
+                    may_suspend and self.in_flight.count == 1 and not self.storing.count
+                ):  # else once what is in flight beside it has ended
+                    self._suspend(pending, wanted - (len(waits) - len(pending)), end, knows_wish)
             patience = max(looks_at - mono(), 0.001) if stays else max(left, 0.0)
             if end is not None:
                 patience = min(patience, max((end - self.now_ms) / 1000, 0.001))
@@ -265,10 +280,15 @@ class DurableRun:
             if self.wish is not None:
                 raise cancelled(self)
 
-    def _suspend(self, pending: Sequence[Wait], wanted: int, end: int | None) -> NoReturn:
+    async def _not_given_up(self, pending: Sequence[Wait], given_up: list[Wait]) -> list[Wait]:
+        """Give up what may be, as the command is to end; return what has to be waited for."""
+        given_up += [each for each in pending if each not in given_up and await each.give_up()]
+        return [each for each in pending if each not in given_up]
+
+    def _suspend(self, pending: Sequence[Wait], wanted: int, end: int | None, knows_wish: bool) -> NoReturn:
         fields = tuple(each.field for each in pending if each.field)
         missing = max(1, min(wanted, len(fields)))
-        self.suspension = Suspend(self.command_id, fields, missing, end, self.wish is not None)
+        self.suspension = Suspend(self.command_id, fields, missing, end, knows_wish)
         self._leave()
 
     def hand_back(self) -> NoReturn:
@@ -282,7 +302,7 @@ class DurableRun:
 
     def _leave(self) -> NoReturn:
         if self._task is not None:
-            asyncio.get_running_loop().call_later(_LAST_WORDS, self._end, self._task, self.lease.attempt_id)
+            asyncio.get_running_loop().call_later(LAST_WORDS, self._end, self._task, self.lease.attempt_id)
         if self.on_suspended is not None:
             self.on_suspended()
         raise Suspended
@@ -291,19 +311,6 @@ class DurableRun:
         """End a handler that goes on although its run is over."""
         if self.root is not None and self.lease.attempt_id == attempt_id:
             task.cancel()
-
-    async def _is_direct(self, durable: Durable[Any]) -> bool:
-        """Return whether the handler awaits this directly, once all is stored. It is looked at from outside while it waits."""
-        await self.storing.end()
-        loop = asyncio.get_running_loop()
-        seen: asyncio.Future[bool] = loop.create_future()
-
-        def look() -> None:
-            if not seen.done():
-                seen.set_result(awaits_directly(self.root, durable.awaited))
-
-        loop.call_soon(look)
-        return await seen
 
     async def _change(self, patience: float, pending: Sequence[Wait]) -> None:
         """Wait until something arrives, at most so many seconds. The slot is lent meanwhile."""
@@ -347,15 +354,27 @@ class DurableRun:
 
     async def running(self, work: Awaitable[Any]) -> Any:
         """Run the handler, or what compensates for it; all that it stores is stored then."""
+        if self.in_flight.is_over:  # what compensates has its own: the handler's context stays barred
+            self.in_flight = InFlight(self.command_id, partial(_wake, self._waiting))
         self.root = work
         try:
             try:
                 return await work
             finally:
-                await self.tools.threads.rest()
-                await self.storing.end()
+                await self._rest()
         finally:
             self._over()
+
+    async def _rest(self) -> None:
+        """Bar the context, and end or await what is in flight."""
+        threads = self.tools.threads
+        try:
+            await self.in_flight.rest(lambda: threads.are_busy)
+        finally:
+            await threads.rest()
+            if self._unanswered:
+                await asyncio.wait(self._unanswered)
+            await self.storing.end()
 
     def _over(self) -> None:
         """Note that the handler is over."""
@@ -383,13 +402,6 @@ def _own(fields: Mapping[str, bytes], started: Started) -> dict[str, bytes]:
 
 async def _read_own(records: SideRecords, lease: Lease, command_id: str, started: Started) -> dict[str, bytes]:
     return _own(await records.read(lease, command_id), started)
-
-
-def _lingers(pending: Sequence[Wait], may_linger: bool) -> float:
-    """Return the seconds for which the worker itself waits for these."""
-    if may_linger and all(each.lingers > LINGER for each in pending):
-        return LONG_LINGER
-    return min(LINGER, max((each.lingers for each in pending), default=0.0))
 
 
 def _is_of_signals(field: str) -> bool:

@@ -12,7 +12,7 @@ from command_bus.sending.children import Children
 from command_bus.serialization.limits import Limits
 from command_bus.transport.durable import SideRecords
 
-__all__ = ["Performing", "RunLost", "RunTools", "Storing", "Threads", "Wait"]
+__all__ = ["RunLost", "RunTools", "Storing", "Threads", "Wait", "Working"]
 
 
 class RunLost(Exception):
@@ -49,6 +49,11 @@ class Threads(Protocol):
         """Call a function in a thread; return its result, and whether this was cancelled meanwhile: then the caller stores the result, and ends."""
         ...
 
+    @property
+    def are_busy(self) -> bool:
+        """Whether a function runs in one."""
+        ...
+
     async def rest(self) -> None:
         """Wait for the threads whose functions the handler did not wait for. What ends the wait raises: the command may not be settled then."""
         ...
@@ -69,23 +74,17 @@ class Wait(Protocol):
         ...
 
 
-class Performing:
-    """The operations that a handler awaits now: `with run.performing:`. While one is in flight beside another, the command stays with its worker.
+class Working:
+    """The functions of steps that run now: `with run.working:`."""
 
-    Args:
-        ended: Called when one has ended.
-    """
-
-    def __init__(self, ended: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         self.count = 0
-        self._ended = ended
 
     def __enter__(self) -> None:
         self.count += 1
 
     def __exit__(self, *_: object) -> None:
         self.count -= 1
-        self._ended()
 
 
 class Storing:

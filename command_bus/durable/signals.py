@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from command_bus.errors import BadStep
+from command_bus.messages.error_groups import leaves
 
 __all__ = ["Signals", "StoredErrors"]
 
@@ -50,7 +51,8 @@ class Signals:
         return self._taken[name]
 
     def give_back(self, name: str) -> None:
-        """Note that the last one was not taken: it had not come in time."""
+        """Note that the last one was not taken: it had not come in time, or is not waited for any more."""
+        self.waiting.discard(name)
         self._taken[name] -= 1
 
 
@@ -70,7 +72,5 @@ class StoredErrors:
         self._raised.clear()
 
     def has(self, error: BaseException) -> bool:
-        """Return whether it, or all that is in its group, came out of stored outcomes."""
-        if isinstance(error, BaseExceptionGroup):
-            return all(map(self.has, error.exceptions))
-        return any(error is each for each in self._raised)
+        """Return whether it, or one in its group, came out of a stored outcome."""
+        return any(leaf is each for leaf in leaves(error) for each in self._raised)

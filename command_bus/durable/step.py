@@ -5,39 +5,24 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from contextvars import ContextVar
 from functools import partial
-from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
+from command_bus.durable.in_flight import StepKey, current_step
+from command_bus.durable.performed import Performed
 from command_bus.durable.run import DurableRun, cancelled
 from command_bus.durable.values import DIGEST, compare, decoded_result, digest_of, encoded_result, result_type
-from command_bus.errors import Reject
+from command_bus.errors import BadStep, Reject
 from command_bus.messages.durable import Durable, StepOptions
+from command_bus.messages.error_groups import leading
 from command_bus.messages.put_off import GiveUp, Snooze
 from command_bus.randomness import JITTER
 from command_bus.transport.durable import Note
 
-__all__ = ["Step", "StepKey", "current_step"]
+__all__ = ["Step"]
 
 
-class StepKey(NamedTuple):
-    """The parts of the idempotency key of a step. They refer to no run: what a step starts may outlive that, and has a copy of its context."""
-
-    command_id: str
-    seed: str
-    field: str
-
-    def text(self) -> str:
-        """Return the key: the same each time that the step is tried, and for no other step."""
-        return blake2b(f"{self.command_id}\0{self.seed}\0{self.field}".encode(), digest_size=16).hexdigest()
-
-
-current_step: ContextVar[StepKey | None] = ContextVar("command_bus_current_step", default=None)
-"""The key of the step whose function runs here."""
-
-
-class Step:
+class Step(Performed):
     """Runs a function once, and stores its result."""
 
     def __init__(
@@ -48,9 +33,9 @@ class Step:
         args: tuple[Any, ...],
         options: StepOptions,
     ) -> None:
-        self._run = run
+        super().__init__(run)
         self._name = name
-        self._field = run.names.step(name, options.key)
+        self._field = self.name = run.names.step(name, options.key)
         self._shown = f"step {self._field[2:]!r}"
         self._function = function
         self._args = args
@@ -59,20 +44,15 @@ class Step:
         self._retry = options.retry
         self._is_cancelled = False
 
-    async def perform(self, durable: Durable[Any]) -> Any:
-        """See `Operation`."""
+    async def performed(self, durable: Durable[Any]) -> Any:
+        """See `Performed`."""
         del durable
-        with self._run.performing:
-            return await self._performed()
-
-    async def _performed(self) -> Any:
-        run, limits = self._run, self._run.tools.limits
-        run.check()
+        run, limits = self.run, self.run.tools.limits
         stored = run.fields.get(self._field)
         if stored is not None:
             compare(self._shown, stored, self._digest)
             return decoded_result(self._shown, self._kind, run.tools.unseal(self._field, stored[DIGEST:]), limits)
-        await run.storing.end()
+        await run.cut_offs.check(run.now_ms)
         if run.wish is not None:
             raise cancelled(run)
         with run.working:
@@ -95,18 +75,22 @@ class Step:
             try:
                 return await self._called()
             except Exception as error:
-                if isinstance(error, Reject | GiveUp | Snooze) or attempt >= retry.attempts or not retry.retries(error):
+                if (
+                    isinstance(leading(error), Reject | GiveUp | Snooze | BadStep)
+                    or attempt >= retry.attempts
+                    or not retry.retries(error)
+                ):
                     raise  # what a handler says by these it says for itself
                 pause = retry.delay_after(attempt, JITTER.uniform, error)
                 await self._run.pause(pause)
                 attempt += 1
 
     async def _called(self) -> Any:
-        token = current_step.set(StepKey(self._run.command_id, self._run.seed, self._field))
+        token = current_step.set(StepKey(self.run.command_id, self.run.seed, self._field))
         try:
             if inspect.iscoroutinefunction(self._function):
                 return await self._function(*self._args)
-            result, self._is_cancelled = await self._run.tools.threads.call(partial(self._function, *self._args))
+            result, self._is_cancelled = await self.run.tools.threads.call(partial(self._function, *self._args))
             return await result if hasattr(type(result), "__await__") else result
         finally:
             current_step.reset(token)

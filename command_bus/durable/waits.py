@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
 from command_bus.clock import checked_seconds
+from command_bus.durable.lingering import LINGER, LONG_LINGER
 from command_bus.durable.names import ROOM, late_field, outcome_field, signal_field, undo_field
-from command_bus.durable.run import LINGER, LONG_LINGER, DurableRun, cancelled
+from command_bus.durable.performed import Performed
+from command_bus.durable.run import DurableRun, cancelled
 from command_bus.durable.undo import Undo
 from command_bus.durable.values import child_of, compare, decoded_signal
 from command_bus.errors import BadStep, CallCycle, CommandBusError, CommandCancelled
@@ -17,38 +20,31 @@ from command_bus.transport.durable import NO_ROOM, SMALL_OUTCOME, Note
 
 __all__ = ["TIMED_OUT", "Call", "Ended", "Signal", "Sleep", "UndoCall", "Waited"]
 
+_TURNS = 10
+"""Turns of the event loop in which a task that was cancelled gives back what it waited for."""
 TIMED_OUT = b""
 """The value of a field whose time was over first."""
 
 
-class Waited:
+class Waited(Performed):
     """An operation that waits for a field, or for a time."""
 
-    name: str = ""  # what it is known by in all runs
     field: str = ""
     until_ms: int | None = None
     lingers: float = 0.0
 
-    def __init__(self, run: DurableRun) -> None:
-        self.run = run
-
-    async def perform(self, durable: Durable[Any]) -> Any:
-        """See `Operation`."""
-        with self.run.performing:
-            await self.run.storing.end()
-            await self.begin()
-            if not self.run.is_over(self):
-                await self.run.wait(durable, (self,), wanted=1)
-            return await self.result()
+    async def performed(self, durable: Durable[Any]) -> Any:
+        """See `Performed`."""
+        await self.begin()
+        if not self.run.is_over(self):
+            await self.run.wait(durable, (self,), wanted=1)
+        return await self.result()
 
     async def begin(self) -> None:
         """Store what it begins with."""
 
     async def result(self) -> Any:
-        """Return what it came to; called once it is over, or the time limit of a block has passed."""
-
-    def leave(self) -> None:
-        """Note that the handler goes on without it; it may be awaited later."""
+        """Return what it came to; called once it is over."""
 
     async def give_up(self) -> bool:
         """See `Wait`."""
@@ -58,6 +54,7 @@ class Waited:
         """Return the server's time, in ms, of so many seconds after it was first asked for."""
         field = f"t:{name}"
         if field not in self.run.fields:
+            await self.run.cut_offs.check(self.run.now_ms)
             await self.run.store(Note(field, int(seconds * 1000), is_time=True))
         return int(self.run.fields[field])
 
@@ -66,14 +63,21 @@ class Call(Waited):
     """Sends a command once, and waits for its outcome. Where time was over first, all runs see that, and the outcome is stored all the same."""
 
     def __init__(
-        self, run: DurableRun, out: OutgoingMessage, reply: Any, timeout: float | None, undo: OutgoingMessage | None
+        self,
+        run: DurableRun,
+        out: OutgoingMessage,
+        reply: Any,
+        timeout: float | None,
+        undo: OutgoingMessage | None,
+        *,
+        key: str | None,
     ) -> None:
         super().__init__(run)
         self._out = out
         self._reply = reply
         self._timeout = timeout
         self._undo = undo
-        self._call = self.name = run.names.call(out.name, out.entity_type, out.entity_id)
+        self._call = self.name = run.names.call(out.name, out.entity_type, out.entity_id, key)
         self._undo_place = 0 if undo is None or f"c:{self._call}" in run.fields else run.undo_places.next()
         self._is_told = False
         self.field = outcome_field(self._call)
@@ -85,10 +89,10 @@ class Call(Waited):
         run = self.run
         if self._begun:
             return
-        self._begun = True
         run.check()
         known = run.fields.get(f"c:{self._call}")
         if known is None:
+            await run.cut_offs.check(run.now_ms)
             if run.wish is not None:
                 raise cancelled(run)
             known, digest = await self._send()
@@ -100,6 +104,7 @@ class Call(Waited):
             self.field = self._late
         elif self._timeout is not None:
             self.until_ms = await self.fixed_time(self._call, self._timeout)
+        self._begun = True
 
     async def _send(self) -> tuple[bytes, bytes]:
         """Store the call and send its command; return what is stored of it, and its digest."""
@@ -215,10 +220,10 @@ class Ended(Waited):
 class Sleep(Waited):
     """Waits for a time."""
 
-    def __init__(self, run: DurableRun, seconds: float) -> None:
+    def __init__(self, run: DurableRun, seconds: float, key: str | None) -> None:
         super().__init__(run)
         self._seconds = checked_seconds("the time to sleep", seconds, zero=True)
-        self.name = run.names.numbered("sleep")
+        self.name = run.names.numbered("sleep", key)
         self.lingers = min(self._seconds, LINGER)
 
     async def begin(self) -> None:
@@ -228,9 +233,6 @@ class Sleep(Waited):
 
     async def result(self) -> None:
         """See `Waited`."""
-        limit = self.run.limit_ms
-        if limit is not None and self.until_ms is not None and limit < self.until_ms:
-            raise self.run.errors.note(TimeoutError("the time limit of the block was over before the sleep"))
 
 
 class Signal(Waited):
@@ -245,6 +247,7 @@ class Signal(Waited):
         self._returns = returns
         self._missed = outcome_field(self._wait)
         self._begun = False
+        self._takes = False  # one that may still go to the next wait for this name
 
     async def begin(self) -> None:
         """See `Waited`."""
@@ -257,28 +260,34 @@ class Signal(Waited):
             return
         for field, value in (await self.run.signals.early()).items():
             self.run.arrive(field, value)
+        for _ in range(_TURNS):
+            if self._name in self.run.signals.waiting:
+                await asyncio.sleep(0)
         self.field = signal_field(self._name, self.run.signals.take(self._name))
+        self._takes = True
         if self._timeout is not None:
             self.until_ms = await self.fixed_time(self._wait, self._timeout)
 
     def leave(self) -> None:
-        """See `Waited`. The next wait for this name gets the signal that this one would have got."""
-        self.run.signals.waiting.discard(self._name)
-        if self.field != self._missed:
+        """See `Performed`. The next wait for this name gets the signal that this one would have got."""
+        if self._takes:
             self.run.signals.give_back(self._name)
-            self._begun = False
+            self._takes = False
+        if self.field != self._missed:
+            self.field, self._begun = "", False
 
     async def result(self) -> Any:
         """See `Waited`."""
-        run = self.run
-        run.signals.waiting.discard(self._name)
-        value = run.fields.get(self.field)
+        run, value = self.run, self.run.fields.get(self.field)
         if self.field == self._missed or value is None:
             if self.field != self._missed:
                 await run.store(Note(self._missed, TIMED_OUT))
-                run.signals.give_back(self._name)
+                self.leave()
                 self.field = self._missed
             raise run.errors.note(TimeoutError(f"the {self._shown} has not come in time"))
+        if self._takes:
+            run.signals.waiting.discard(self._name)
+            self._takes = False
         name, tools = self.field.partition("#")[0], run.tools
         return decoded_signal(self._shown, self._returns, partial(tools.unseal, name, value), tools.limits)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
 from command_bus.clock import mono
+from command_bus.errors import HandlerOver
 from command_bus.messages.reports import Reports, checked_share, checked_text
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class CommandContext:
         """Dispatch as `CommandBus.dispatch`, by the worker's bus: the handler's module need not import one.
 
         Raises:
+            HandlerOver: The handler is over.
             RuntimeError: The context was made by hand, without a bus.
         """
         return await self._sender().dispatch(command, **options)
@@ -107,6 +109,7 @@ class CommandContext:
         """Call as `CommandBus.call`, by the worker's bus; not to the handler's own entity.
 
         Raises:
+            HandlerOver: The handler is over.
             RuntimeError: The context was made by hand, without a bus.
         """
         value: R = await self._sender().call(command, **options)
@@ -131,12 +134,9 @@ class CommandContext:
         Raises:
             InvalidCommand: It or an option is not what it may be, or it is one too many: at most 1,000, and 4 MiB.
             QueueFull: The shard of its entity holds more than twice its part of `max_total_depth`, or did a second ago.
-            RuntimeError: The handler is over.
+            HandlerOver: The handler is over.
         """
-        if self._is_over:
-            raise RuntimeError(
-                f"the handler of {self.name or 'this context'} is over: what it sends goes with its settlement, so send before it returns"
-            )
+        self._check_not_over("what it sends goes with its settlement, so send before it returns")
         command_id = "" if self._outbox is None else self._outbox.add(command, always=on == "always", **options)
         self._sent.append(command)
         return command_id
@@ -151,7 +151,17 @@ class CommandContext:
         """`dispatch` and `call` for handlers that are no coroutines."""
         return BlockingSender(self)
 
+    def _check_not_over(self, advice: str) -> None:
+        """Check that a task that the handler has left behind does not use its context.
+
+        Raises:
+            HandlerOver: The handler is over.
+        """
+        if self._is_over:
+            raise HandlerOver(f"the handler of {self.name or 'this context'} is over: {advice}")
+
     def _sender(self) -> HandlerBus:
+        self._check_not_over("a task that goes on by itself sends by the bus")
         if self.bus is None:
             raise RuntimeError(
                 "this context has no bus: one that a worker makes has the worker's; in a unit test give one, "
@@ -262,8 +272,8 @@ class BlockingSender:
         return self._wait(self._context.dispatch(command, **options))
 
     def call(self, command: Message[R], **options: Unpack[FollowedCallOptions]) -> R:
-        """Call as `CommandContext.call`."""
-        return self._wait(self._context.call(command, **options))
+        """Call as `CommandContext.call`, also in the function of a step of a durable handler: a call of the handler would wait there for the step."""
+        return self._wait(CommandContext.call(self._context, command, **options))
 
     def _wait(self, work: Coroutine[Any, Any, R]) -> R:
         """Run it on the loop of the bus, which carries on the ids of the running command: the loop copies this thread's context."""

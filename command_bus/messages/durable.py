@@ -20,6 +20,7 @@ from command_bus.messages.policies import RetryPolicy
 
 if TYPE_CHECKING:
     from command_bus.messages.message import Message
+    from command_bus.messages.options import FollowUpOptions, SendOn
 
 __all__ = ["Durable", "DurableContext", "DurableOperations", "Operation", "StepOptions", "Suspended"]
 
@@ -122,11 +123,11 @@ class DurableOperations(Protocol):
         """See `DurableContext.step`."""
         ...
 
-    def call(self, command: Message[R], undo: Message[Any] | None, options: DurableCallOptions) -> Durable[R]:
+    def call(self, command: Message[R], undo: Message[Any] | None, key: str | None, options: DurableCallOptions) -> Durable[R]:
         """See `DurableContext.call`."""
         ...
 
-    def sleep(self, seconds: float) -> Durable[None]:
+    def sleep(self, seconds: float, key: str | None) -> Durable[None]:
         """See `DurableContext.sleep`."""
         ...
 
@@ -138,16 +139,26 @@ class DurableOperations(Protocol):
         """See `DurableContext.all`."""
         ...
 
-    def first(self, operations: tuple[Durable[Any], ...]) -> Durable[Any]:
+    def first(self, operations: tuple[Durable[Any], ...], key: str | None) -> Durable[Any]:
         """See `DurableContext.first`."""
         ...
 
-    def timeout(self, seconds: float) -> AbstractAsyncContextManager[None]:
+    def timeout(self, seconds: float, key: str | None) -> AbstractAsyncContextManager[None]:
         """See `DurableContext.timeout`."""
         ...
 
     def compensate(self, command: Message[Any], key: str | None) -> None:
         """See `DurableContext.compensate`."""
+        ...
+
+    def check(self) -> None:
+        """Check that the handler itself asks, and is not over.
+
+        Raises:
+            CancelledError: It is over.
+            Suspended: This run is.
+            BadStep: It is the function of a step that asks.
+        """
         ...
 
     def observe(self, passed: Callable[[str], Awaitable[None]]) -> None:
@@ -247,7 +258,12 @@ class DurableContext(CommandContext):
         return self._operations.step(name, function, args, options)
 
     def call(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride] - it is awaited as the plain one is, with an id of its own
-        self, command: Message[R], *, undo: Message[Any] | None = None, **options: Unpack[DurableCallOptions]
+        self,
+        command: Message[R],
+        *,
+        undo: Message[Any] | None = None,
+        key: str | None = None,
+        **options: Unpack[DurableCallOptions],
     ) -> Coroutine[object, None, R]:
         """Call a command of another entity, once, and wait for its result for as long as it takes, without a worker.
 
@@ -255,6 +271,8 @@ class DurableContext(CommandContext):
             command: The command. It is sent once, however often the handler runs.
             undo: A command that is sent if this handler fails for good later: see `compensate`. It is stored in the step that sends the call.
                 Nothing is undone of a call that was rejected or never ran, or of a durable one that was cancelled: it undoes what it did itself.
+            key: Tells calls of one class and entity apart, where several tasks make them; without it they are numbered in the order in which they
+                are made.
             **options: As for `CommandBus.call`. The id of the command is made, and nobody waits for its progress. After `timeout` seconds the
                 call raises `TimeoutError`; the command may still run.
 
@@ -264,11 +282,11 @@ class DurableContext(CommandContext):
             StepMismatch: An earlier run called this entity with another command here.
             TimeoutError: It took too long.
         """
-        return self._durable().call(command, undo, options)
+        return self._durable().call(command, undo, key, options)
 
-    def sleep(self, seconds: float) -> Coroutine[object, None, None]:
-        """Wait so many seconds, also for months. The time is fixed when it begins, and is the server's."""
-        return self._durable().sleep(seconds)
+    def sleep(self, seconds: float, *, key: str | None = None) -> Coroutine[object, None, None]:
+        """Wait so many seconds, also for months. The time is fixed when it begins, and is the server's. `key` is as in `call`."""
+        return self._durable().sleep(seconds, key)
 
     @overload
     def signal(self, name: str, *, timeout: float | None = None, returns: type[T]) -> Coroutine[object, None, T]: ...
@@ -302,21 +320,28 @@ class DurableContext(CommandContext):
         """Wait until each of these has ended, and return their results; the error of the first in this order that has one is raised."""
         return self._durable().all(operations)
 
-    def first(self, *operations: Coroutine[object, None, A]) -> Coroutine[object, None, Durable[A]]:
+    def first(self, *operations: Coroutine[object, None, A], key: str | None = None) -> Coroutine[object, None, Durable[A]]:
         """Wait until one of these has ended, and return that one: `winner = await context.first(paid, late)`, then `await winner`.
 
-        A later run of the handler gets the same one.
+        A later run of the handler gets the same one. `key` is as in `call`.
         """
         these: Any = operations
-        return self._durable().first(these)
+        return self._durable().first(these, key)
 
-    def timeout(self, seconds: float) -> AbstractAsyncContextManager[None]:
-        """Limit what is awaited in a block: `async with context.timeout(3600): …`. After that time it raises `TimeoutError`.
+    def timeout(self, seconds: float, *, key: str | None = None) -> AbstractAsyncContextManager[None]:
+        """Limit a block: `async with context.timeout(3600): …`. It ends as `asyncio.timeout` does.
 
-        The time is fixed when the block is entered first, and holds over all runs of the handler. What the block does without awaiting anything
-        of this context is not limited.
+        After that time what the block awaits is cancelled, also the function of a step, and `TimeoutError` is raised where the block ends. The time
+        is fixed when the block is entered first, and holds over all runs of the handler; a later run is cut off at the same place. `key` is as in
+        `call`.
         """
-        return self._durable().timeout(seconds)
+        return self._durable().timeout(seconds, key)
+
+    def send(self, command: Message[Any], *, on: SendOn = "completed", **options: Unpack[FollowUpOptions]) -> str:
+        """See `CommandContext.send`. Not in the function of a step: a later run gets its result, and would send nothing."""
+        if self._operations is not None:
+            self._operations.check()
+        return CommandContext.send(self, command, on=on, **options)
 
     def compensate(self, command: Message[Any], *, key: str | None = None) -> None:
         """Send this command if the handler fails for good later: it undoes what was done so far.

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings
+from command_bus.messages.error_groups import leaves
 from command_bus.spelling import shown
 
 __all__ = ["Backoff", "RetryPolicy", "require"]
@@ -99,8 +100,12 @@ class RetryPolicy:
         object.__setattr__(self, "delays", tuple(float(value) for value in delays))
 
     def retries(self, error: BaseException) -> bool:
-        """Return whether an error of this type is worth another attempt."""
-        return isinstance(error, self.retry_on) and not isinstance(error, self.give_up_on)
+        """Return whether an error of this type is worth another attempt. Of a group each has to be, unless `retry_on` names such groups."""
+        errors = leaves(error)
+        if isinstance(error, self.give_up_on) or any(isinstance(each, self.give_up_on) for each in errors):
+            return False
+        groups = tuple(kind for kind in self.retry_on if issubclass(kind, BaseExceptionGroup))
+        return isinstance(error, groups) or all(isinstance(each, self.retry_on) for each in errors)
 
     def delay_after(self, attempt: int, uniform: Callable[[float, float], float], error: BaseException | None = None) -> float:
         """Return the seconds to wait after the given failed attempt (1 for the first).
@@ -108,23 +113,26 @@ class RetryPolicy:
         Args:
             attempt: Which.
             uniform: Gives the jitter.
-            error: What failed it, for a `backoff` that is a function.
+            error: What failed it, for a `backoff` that is a function. Of a group it is asked for each error, and the longest time counts.
 
         Raises:
             InvalidSettings: The function gave no number of seconds.
             Exception: What the function raised.
         """
         if callable(self.backoff) and error is not None:
-            seconds = self.backoff(attempt, error)
-            fault = duration_fault(seconds, zero=True)
-            require(fault is None, f"RetryPolicy(backoff={self.backoff!r}): what it gives {fault}")
-            return float(seconds)
+            return max(self._asked(self.backoff, attempt, each) for each in leaves(error))
         if self.delays is not None:
             base = self.delays[min(attempt, len(self.delays)) - 1]
         else:
             base = self.delay if self.backoff == "fixed" else self.delay * self.factor ** min(attempt - 1, 64)
             base = min(base, self.max_delay)
         return max(0.0, base * uniform(1 - self.jitter, 1 + self.jitter)) if self.jitter else base
+
+    def _asked(self, backoff: Backoff, attempt: int, error: BaseException) -> float:
+        seconds = backoff(attempt, error)
+        fault = duration_fault(seconds, zero=True)
+        require(fault is None, f"RetryPolicy(backoff={backoff!r}): what it gives {fault}")
+        return float(seconds)
 
 
 def _check_function(function: Backoff) -> None:

@@ -26,6 +26,7 @@ from typing import Any, Literal
 from command_bus.errors import CommandRejected, MissingExtra, Reject
 from command_bus.messages.context import CommandContext, running_command
 from command_bus.messages.durable import Suspended
+from command_bus.messages.error_groups import leading
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.messages.put_off import Snooze
 from command_bus.messages.receipts import BatchResult
@@ -139,26 +140,30 @@ class Tracing(Middleware):
         ) as span:
             try:
                 yield span
-            except (Reject, CommandRejected) as refused:  # what the business says no to is no error of the system
-                span.set_attribute("command_bus.outcome", "rejected")
-                if refused.code:
-                    span.set_attribute("command_bus.rejection_code", refused.code)
-                raise
-            except Snooze as snooze:  # nor is work that is put off
-                span.set_attribute("command_bus.outcome", "snoozed")
-                span.set_attribute("command_bus.snooze_seconds", snooze.seconds)
-                raise
-            except Suspended:  # nor is a durable handler that waits
-                span.set_attribute("command_bus.outcome", "suspended")
-                raise
             except BaseException as error:
-                _fail(span, error)
+                _say(span, leading(error))
                 raise
 
     def _inject(self, outbound: OutgoingMessage) -> None:
         _W3C.inject(outbound.headers)
         if _in_batch.get() and "traceparent" in outbound.headers:
             outbound.headers[_MODE] = _LINK
+
+
+def _say(span: Span, error: BaseException) -> None:
+    """Say how something ended. What the business says no to is no error of the system, nor is work that is put off, nor a handler that waits."""
+    match error:
+        case Reject() | CommandRejected():
+            span.set_attribute("command_bus.outcome", "rejected")
+            if error.code:
+                span.set_attribute("command_bus.rejection_code", error.code)
+        case Snooze():
+            span.set_attribute("command_bus.outcome", "snoozed")
+            span.set_attribute("command_bus.snooze_seconds", error.seconds)
+        case Suspended():
+            span.set_attribute("command_bus.outcome", "suspended")
+        case _:
+            _fail(span, error)
 
 
 def _fail(span: Span, error: BaseException) -> None:

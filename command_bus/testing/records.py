@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from command_bus.clock import wall_ms
 from command_bus.errors import Reject
+from command_bus.messages.error_groups import leading
 from command_bus.messages.message import Message
 from command_bus.middleware import Middleware, Sending
 from command_bus.transport.submissions import Admission
@@ -130,7 +131,7 @@ class Recorder(Middleware):
         try:
             note.value = await proceed()
         except BaseException as error:  # noqa: BLE001 - the caller raises it again
-            note.error = error
+            note.error = leading(error)
         finally:
             self._under_way.pop(id(note), None)
             self.handled.append(note)

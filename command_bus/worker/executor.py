@@ -278,15 +278,15 @@ class Executor:
             run.reports = self._durable.reports(run.lease, run)
         context.sends_by(outbox, run.reports)
         try:
-            result = await self._call(run, context)
+            try:
+                result = await self._call(run, context)
+            finally:
+                context.sends_by(None)
         except Exception:
             run.follow_ups = await outbox.settled(completed=False)
             raise
-        else:
-            run.follow_ups = await outbox.settled(completed=True)
-            return result
-        finally:
-            context.sends_by(None)
+        run.follow_ups = await outbox.settled(completed=True)
+        return result
 
     async def _invoke(self, run: Runnable, context: CommandContext | None) -> Any:
         handler = run.handler

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from command_bus.durable.in_flight import StepRuns
+from command_bus.messages.error_groups import leading
 from command_bus.transport.steps import Cancellation, Cause
 from command_bus.worker.thread_runs import ThreadRunsError
 from command_bus.worker.threads import NeverStartedError, NoThreadError
@@ -33,9 +35,9 @@ class Raised:
 
 
 def explained(error: BaseException, interrupted: Cancellation | None) -> Interruption | Raised:
-    """Translate the exception that ended a handler."""
-    match error:
-        case ThreadRunsError():
+    """Translate the exception that ended a handler; of a group the one that says how it ends."""
+    match error := leading(error):
+        case ThreadRunsError() | StepRuns():
             return Interruption(STOPPING, thread_runs=True)
         case NeverStartedError():
             return Interruption(never_started=True)

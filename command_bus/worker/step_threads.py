@@ -70,6 +70,11 @@ class StepThreads:
                 del error, job  # its traceback has this frame, which would keep the run until the garbage collector comes
         return value, is_cancelled
 
+    @property
+    def are_busy(self) -> bool:
+        """See `Threads`."""
+        return any(job.begun and not job.done.done() for job in self._jobs)
+
     async def rest(self) -> None:
         """See `Threads`."""
         is_cancelled = False

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from command_bus import Command, DurableContext, EntityId, EntityPolicy, Limit
-from command_bus.durable import run as run_module
+from command_bus.durable import lingering
 from command_bus.transport.durable import SMALL_OUTCOME
 from command_bus.transport.redis.keys import KeySpace
 from tests.conformance.conftest import Sandbox
@@ -31,7 +31,7 @@ def shop(sandbox: Sandbox) -> Shop:
 @pytest.fixture
 def lingers_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers wait for longer than any test does."""
-    monkeypatch.setattr(run_module, "LONG_LINGER", 60.0)
+    monkeypatch.setattr(lingering, "LONG_LINGER", 60.0)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ DURABLE = (
     ),
     Mutant(
         "all steps of a run have one key",
-        "durable/step.py",
+        "durable/in_flight.py",
         '{self.seed}\\0{self.field}".encode()',
         '{self.seed}".encode()',
         "tests/conformance/test_durable_step_keys.py",
@@ -137,7 +137,7 @@ DURABLE = (
     ),
     Mutant(
         "a signal waits for the outcome of the call beside it",
-        "durable/run.py",
+        "durable/lingering.py",
         "if may_linger and all(each.lingers > LINGER for each in pending):",
         "if may_linger and any(each.lingers > LINGER for each in pending):",
         f"{_LINGERING}::test_what_does_not_come_by_itself_is_not_late",
@@ -411,20 +411,20 @@ DURABLE = (
     Mutant(
         "a signal that lost is gone",
         "durable/waits.py",
-        "            self.run.signals.give_back(self._name)\n            self._begun = False\n",
-        "            self._begun = False\n",
+        "            self.run.signals.give_back(self._name)\n",
+        "            self.run.signals.waiting.discard(self._name)\n",
         f"{_WAITS}::test_who_lost_against_a_time_may_wait_for_the_signal_again",
     ),
     Mutant(
         "the first of several is another one in a later run",
         "durable/combined.py",
-        "        stored = run.fields.get(self._name)\n        if stored is None:\n",
+        "        stored = run.fields.get(self.name)\n        if stored is None:\n",
         "        stored = None\n        if stored is None:\n",
         f"{_WAITS}::test_the_first_stays_the_first",
         more=(
             (
                 "durable/combined.py",
-                "            stored = (await run.store(Note(self._name, ended)))[0] or ended\n",
+                "            stored = (await run.store(Note(self.name, ended)))[0] or ended\n",
                 "            stored = ended\n",
             ),
         ),
@@ -439,8 +439,8 @@ DURABLE = (
     Mutant(
         "the first of several is known by its place",
         "durable/combined.py",
-        "else over.name.encode()\n",
-        "else str(waits.index(over)).encode()\n",
+        "ended = next(each for each in waits if run.is_over(each)).name.encode()\n",
+        "ended = str(next(place for place, each in enumerate(waits) if run.is_over(each))).encode()\n",
         "tests/conformance/test_durable_mismatch.py::test_new_code_finds_what_was_first_or_parks",
     ),
     Mutant(

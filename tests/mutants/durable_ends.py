@@ -36,8 +36,8 @@ DURABLE_ENDS = (
     Mutant(
         "a command is suspended before what undoes is stored",
         "durable/run.py",
-        "        await self.storing.end()\n        loop = asyncio.get_running_loop()\n",
-        "        loop = asyncio.get_running_loop()\n",
+        "                await self.storing.end()\n                may_suspend",
+        "                may_suspend",
         f"{_ORDER}::test_what_undoes_is_stored_before_the_handler_waits",
     ),
     Mutant(
@@ -70,9 +70,9 @@ DURABLE_ENDS = (
     ),
     Mutant(
         "what undoes a call is stored before what was named earlier",
-        "durable/waits.py",
-        "            await self.run.storing.end()\n            await self.begin()\n",
-        "            await self.begin()\n",
+        "durable/performed.py",
+        "            await self.run.storing.end()\n",
+        "",
         "tests/conformance/test_durable_undo_names.py::test_what_undoes_a_call_is_stored_behind_what_was_named_before",
     ),
     Mutant(

@@ -21,6 +21,7 @@ from tests.mutants.schedules import SCHEDULES
 from tests.mutants.slots import SLOTS
 from tests.mutants.small import SMALL
 from tests.mutants.spark import SPARK
+from tests.mutants.tasks import TASKS
 from tests.mutants.unique import UNIQUE
 from tests.mutants.values import VALUES
 from tests.mutants.versions import VERSIONS
@@ -31,6 +32,7 @@ PARTS = (
     *COMPRESSION,
     *DURABLE,
     *DURABLE_ENDS,
+    *TASKS,
     *EVENTS,
     *FOLLOWING,
     *FOLLOW_UPS,

@@ -10,6 +10,7 @@
 -- u:~<call>, u:<what>   what undoes a call, or is named by itself: a command that is sent if the handler fails for good
 -- o:<what>   what came of a child or a signal; the first that is written stays; `!` of a child whose outcome had no room
 -- n:<call>   the handler waits for a child no longer: its time was over. What comes of the child is written all the same
+-- z:<what>~<n>   the nth await of an operation was cut off: by which time limit, or after how many ms
 -- b          how many bytes outcomes of children may still have, besides small ones; the worker that calls the second writes it
 -- g:<name>#<n>, gn:<name>, gb:<name>, gi:<name>#<id>    the nth signal of a name, how many there were, their bytes, and the ids that were taken
 -- ga:<name>  the command has waited for this name
@@ -22,7 +23,7 @@
 --
 -- The hash `suspended` has for each mailbox with a suspended command the ms since when, a bar and its command id: so that they are found.
 --
--- Only the holder of the lease writes s, c, t, u, n, k; the replay of a dead letter m and e. What arrives is written by the script that brings it.
+-- Only the holder of the lease writes s, c, t, u, n, k, z; the replay of a dead letter m and e. What arrives is written by the script that brings it.
 
 -- Let a suspended command start again, if it is this one, and with `also_tried` one that waits for a retry. Its deadline no longer counts.
 -- `keys` has the names of the keys ready, active, paused, due and suspended; `paused` is nil where nothing is paused. It may have `now` in ms.

@@ -1,0 +1,61 @@
+"""Breakages of what a durable handler runs beside one another, and of its time limits."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["TASKS"]
+
+_TASKS, _LIMITED = (f"tests/conformance/test_durable_{part}.py" for part in ("tasks", "time_limits"))
+
+TASKS = (
+    Mutant(
+        "a run that is over leaves its tasks alone",
+        "durable/in_flight.py",
+        "                task.cancel()\n",
+        "                del task\n",
+        f"{_TASKS}::test_what_a_task_does_beside_a_failure_is_undone_after_it",
+    ),
+    Mutant(
+        "a context may be used once its handler is over",
+        "durable/in_flight.py",
+        "        if self.is_over:\n",
+        "        if False:\n",
+        f"{_TASKS}::test_a_context_that_is_over_sends_nothing",
+    ),
+    Mutant(
+        "the function of a step may use the context",
+        "durable/in_flight.py",
+        "if (key := current_step.get()) is not None and",
+        "if (key := current_step.get()) is not None and not key and",
+        f"{_TASKS}::test_the_function_of_a_step_does_not_use_the_context",
+    ),
+    Mutant(
+        "two tasks number one name by their speed",
+        "durable/names.py",
+        "if task is not None and self._makers",
+        "if False and self._makers",
+        f"{_TASKS}::test_a_name_that_two_tasks_use_has_a_key",
+    ),
+    Mutant(
+        "an error in a group has no meaning",
+        "messages/error_groups.py",
+        "    for kind in _PRECEDENCE:\n",
+        "    for kind in ():\n",
+        f"{_TASKS}::test_an_error_in_a_group_means_what_it_means_alone",
+    ),
+    Mutant(
+        "a wait that was cancelled keeps its signal",
+        "durable/performed.py",
+        "                self.leave()\n",
+        "",
+        f"{_TASKS}::test_a_wait_that_was_cancelled_takes_no_signal",
+    ),
+    Mutant(
+        "what a time limit cut off is forgotten",
+        "durable/time_limits.py",
+        "            if limit.name.encode() == by:\n",
+        "            if False:\n",
+        f"{_LIMITED}::test_all_that_is_awaited_is_cut_off",
+    ),
+)
