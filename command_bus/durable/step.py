@@ -82,7 +82,7 @@ class Step(Performed):
                 ):
                     raise  # what a handler says by these it says for itself
                 pause = retry.delay_after(attempt, JITTER.uniform, error)
-                await self._run.pause(pause)
+                await self.run.pause(pause)
                 attempt += 1
 
     async def _called(self) -> Any:
