@@ -193,14 +193,14 @@ DURABLE = (
     ),
     Mutant(
         "each run of a durable command logs what the runs before it have logged",
-        "command_bus/worker/reports.py",
+        "worker/reports.py",
         "        if self._unrepeated[digest]:\n",
         "        if self._unrepeated[digest] > 9:\n",
         "tests/conformance/test_progress.py::test_a_durable_command_keeps_it_over_a_suspension",
     ),
     Mutant(
         "equal entries of a durable command's log are one",
-        "command_bus/worker/reports.py",
+        "worker/reports.py",
         "            self._logged += digest\n",
         "            self._logged += digest\n            self._unrepeated[digest] += 1\n",
         "tests/conformance/test_progress.py::test_a_durable_command_keeps_it_over_a_suspension",
