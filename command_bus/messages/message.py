@@ -269,14 +269,14 @@ class Message(BaseModel, Generic[Reply_co]):
     def model_construct(cls, _fields_set: set[str] | None = None, **values: Any) -> Self:
         """Make a message without validation, as pydantic does; it is checked when it is sent."""
         made = super().model_construct(_fields_set, **values)
-        made.__dict__[_UNCHECKED] = True
+        vars(made)[_UNCHECKED] = True
         return made
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy, as pydantic does; what `update` brings is checked when it is sent."""
         copied = super().model_copy(update=update, deep=deep)
         if update:
-            copied.__dict__[_UNCHECKED] = True
+            vars(copied)[_UNCHECKED] = True
         return copied
 
     def entity_id(self) -> str | None:
