@@ -13,7 +13,8 @@ from command_bus.admin.called_letters import caller_of, check_alone, undoes
 from command_bus.admin.edited_letters import edited_envelope
 from command_bus.admin.info import DeadLetter, LetterPage
 from command_bus.admin.letter_pages import newest_letters
-from command_bus.durable.endings import Ending, pack_ending
+from command_bus.durable.compensation import failed_undos
+from command_bus.durable.endings import Ending, pack_ending, unpack_ending
 from command_bus.durable.names import ENDING, UNDO
 from command_bus.errors import CommandBusError, InvalidCommand, InvalidSettings, UnknownDeadLetter
 from command_bus.messages.message import Message
@@ -220,6 +221,9 @@ class DeadLetters:
     async def discard(self, letter_id: str) -> None:
         """Delete a letter. If its entity is parked by it, the entity goes on with the next command.
 
+        A durable command that is parked undoes what it did first. If its compensation has failed, that one is given up: it goes on with the
+        others, and ends with its first error.
+
         Raises:
             UnknownDeadLetter: There is none with this id (any more).
         """
@@ -271,14 +275,22 @@ class DeadLetters:
         left = NO_SETTLEMENT
         if not _nobody_vouches(stored):
             left = self._retention.settlement(envelope, outcome, "discarded", letter=record)
-        if left.side and stored.parked and await self._has_to_undo(stored, envelope):
-            return await self._replay(stored, envelope, ending=pack_ending(Ending("cancelled", reply_in(left.mark) or b"")))
+        if left.side and stored.parked and (ending := await self._ending(stored, envelope, reply_in(left.mark) or b"")):
+            return await self._replay(stored, envelope, ending=pack_ending(ending))
         return await self._store.settle(stored, "discard", replace(left, mark_ms=max(1, self._retention.dedup, left.mark_ms)))
 
-    async def _has_to_undo(self, stored: StoredDeadLetter, envelope: WireEnvelope) -> bool:
-        """Return whether a parked durable command has something to undo first. One that has begun to, and failed, is given up."""
+    async def _ending(self, stored: StoredDeadLetter, envelope: WireEnvelope, reply: bytes) -> Ending | None:
+        """Return what a parked durable command ends with once it has undone what it did; None if there is nothing to undo.
+
+        One that has begun to undo, and failed, ends with its first error; what failed is given up.
+
+        Raises:
+            BadStep: Its end was written by another release.
+        """
         fields = await self._session.transport.wishes.read(stored.mailbox, envelope.command_id)
-        return ENDING not in fields and any(name.startswith(UNDO) for name in fields)
+        if ENDING in fields:
+            return unpack_ending(fields[ENDING])._replace(given_up=failed_undos(fields))
+        return Ending("cancelled", reply) if any(name.startswith(UNDO) for name in fields) else None
 
     async def _stored(self, letter_id: str) -> StoredDeadLetter:
         stored = await self._store.get(letter_id)

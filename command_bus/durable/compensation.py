@@ -1,10 +1,12 @@
 """Compensation: a durable command that fails for good undoes what it did, then it is settled with its first error.
 
 What the command ends with is stored first; from then on its handler does not run again. The commands that undo are called one after the other, in
-reverse order. One that fails parks the entity; a replay of its dead letter calls it again.
+reverse order. One that fails parks the entity; a replay of its dead letter calls it again, and a discard goes on with the others.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection, Mapping
 
 from command_bus.durable.combined import AllOf
 from command_bus.durable.names import CALL, ENDING, UNDO, outcome_field
@@ -17,7 +19,7 @@ from command_bus.messages.durable import Durable
 from command_bus.serialization.reply import BEGUN, Cancelled, Expired, Forged, Invalid, Rejected, Unhandled, unpack_reply
 from command_bus.transport.durable import NO_ROOM, Note
 
-__all__ = ["CompensationFailed", "compensate", "has_to_compensate", "is_compensating", "note_ending"]
+__all__ = ["CompensationFailed", "compensate", "failed_undos", "has_to_compensate", "is_compensating", "note_ending"]
 
 _FAILED = "pf:"
 _REMOVED = b"-"
@@ -42,15 +44,24 @@ async def note_ending(run: DurableRun, ending: bytes) -> bytes:
     return (await run.store(Note(ENDING, ending)))[0] or ending
 
 
-async def compensate(run: DurableRun) -> None:
+def failed_undos(fields: Mapping[str, bytes]) -> tuple[str, ...]:
+    """Return the fields of what undoes and has failed, by the side record of a command; one that was called again may have worked then."""
+    return tuple(name for name in fields if name.startswith(UNDO) and f"{_FAILED}{name}" in fields)
+
+
+async def compensate(run: DurableRun, given_up: Collection[str] = ()) -> None:
     """Undo what was done, once all that was called has ended: what has not started is taken out of line, what has started is waited for.
+
+    Args:
+        run: The run.
+        given_up: The fields of what undoes and is not called again.
 
     Raises:
         CompensationFailed: A command that undoes has failed for good.
         Suspended: The command waits for one.
     """
     await _end_calls(run)
-    undos = [Undo.read(name, value) for name, value in run.fields.items() if name.startswith(UNDO)]
+    undos = [Undo.read(name, value) for name, value in run.fields.items() if name.startswith(UNDO) and name not in given_up]
     for undo in sorted(undos, key=lambda each: each.place, reverse=True):
         await _undo(run, undo)
 

@@ -22,18 +22,21 @@ class Ending(NamedTuple):
         reply: Its outcome, as its caller gets it.
         record: Its dead letter; empty if there is none.
         sends: What its handler sends with this end.
+        given_up: The fields of what undoes, and was given up by an operator: it failed.
     """
 
     status: str
     reply: bytes
     record: bytes = b""
     sends: tuple[FollowUp, ...] = ()
+    given_up: tuple[str, ...] = ()
 
 
 def pack_ending(ending: Ending) -> bytes:
     """Return what is kept."""
     sends = [[each.mailbox, each.command_id, each.envelope, each.flow, each.delay_ms, each.mark] for each in ending.sends]
-    return pack([ending.status, ending.reply, ending.record, sends])
+    kept = [ending.status, ending.reply, ending.record, sends]
+    return pack([*kept, list(ending.given_up)] if ending.given_up else kept)
 
 
 def unpack_ending(data: bytes) -> Ending:
@@ -46,7 +49,8 @@ def unpack_ending(data: bytes) -> Ending:
         parts: Any = unpack(data)
     except Undecodable as error:
         raise BadStep(f"the end of the command cannot be read: {error.reason}") from None
-    if type(parts) is not list or len(parts) != len(Ending._fields) or parts[0] not in _STATUSES:
+    most = len(Ending._fields)
+    if type(parts) is not list or len(parts) not in (most - 1, most) or parts[0] not in _STATUSES:
         raise BadStep("the end of the command was written by another release")
-    status, reply, record, sends = parts
-    return Ending(status, reply, record, tuple(FollowUp(*each) for each in sends))
+    status, reply, record, sends, *given_up = parts
+    return Ending(status, reply, record, tuple(FollowUp(*each) for each in sends), tuple(*given_up))

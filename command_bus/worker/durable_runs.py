@@ -151,7 +151,7 @@ class DurableRuns:
         """Undo what a command did; return how it ends then, None if another worker has its lease."""
         try:
             ending = unpack_ending(durable.fields[ENDING])
-            await durable.running(compensate(durable))
+            await durable.running(compensate(durable, ending.given_up))
         except Suspended:
             assert durable.suspension is not None  # noqa: S101 - who raises it has set it
             return durable.suspension

@@ -336,6 +336,49 @@ async def test_a_compensation_that_fails_parks_and_is_tried_again(sandbox: Sandb
     assert await shop.side_records() == []
 
 
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_discarding_what_failed_to_undo_goes_on_with_the_others(sandbox: Sandbox, shop: Shop, shards: int) -> None:
+    """Each that fails is given up by a discard of its own; the caller gets the first error."""
+
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        for account, fails in (("a-1", 0), ("a-2", 9), ("a-3", 0), ("a-4", 9)):
+            context.compensate(Refund(account=account, fails=fails))
+        raise Reject("no stock", code="none")
+
+    async with sandbox.bus(shards=shards) as bus, bus.worker():
+        receipt = await bus.dispatch(Flow(order="o-1"), keep_result=True)
+        for done in (["a-4"], ["a-4", "a-3", "a-2"]):
+            letter = await until(lambda: parked(bus))
+            assert letter.reason == "compensation_failed"
+            assert refunds(shop) == done
+            await bus.dead_letters.discard(letter.id)
+            await until(lambda done=done: len(refunds(shop)) > len(done))
+        with pytest.raises(CommandRejected, match="no stock"):
+            await receipt.result(timeout=10)
+        await bus.wait_idle(10)
+    assert refunds(shop) == ["a-4", "a-3", "a-2", "a-1"]
+    assert await shop.side_records() == []
+
+
+async def test_one_that_is_replayed_after_a_discard_calls_only_what_failed_last(sandbox: Sandbox, shop: Shop) -> None:
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        context.compensate(Refund(account="a-1", fails=2))
+        context.compensate(Refund(account="a-2", fails=1))
+        raise Reject("no stock", code="none")
+
+    async with sandbox.bus() as bus, bus.worker():
+        receipt = await bus.dispatch(Flow(order="o-1"), keep_result=True)
+        first = await until(lambda: parked(bus))
+        await bus.dead_letters.discard(first.id)
+        second = await until(lambda: parked(bus))
+        await bus.dead_letters.replay(second.id)
+        with pytest.raises(CommandRejected, match="no stock"):
+            await receipt.result(timeout=10)
+    assert refunds(shop) == ["a-2", "a-1", "a-1"]
+
+
 async def test_what_cannot_be_read_is_tried_again_as_the_class_is(
     sandbox: Sandbox, shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

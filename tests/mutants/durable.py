@@ -206,6 +206,13 @@ DURABLE = (
         "tests/conformance/test_progress.py::test_a_durable_command_keeps_it_over_a_suspension",
     ),
     Mutant(
+        "what was given up is called again",
+        "durable/compensation.py",
+        " and name not in given_up]",
+        "]",
+        "tests/conformance/test_durable_ends.py::test_discarding_what_failed_to_undo_goes_on_with_the_others",
+    ),
+    Mutant(
         "the id of a signal is taken once of all names",
         f"{_LUA}/tell.lua",
         "redis.call('HEXISTS', side, 'gi:' .. what .. '#' .. once) == 1",

@@ -87,7 +87,7 @@ if verb == 'replay' and not is_parked then
 end
 redis.call('XDEL', dead, id)
 local side = KEYS[18] ~= mark and KEYS[18]
-if side and ARGV[12] ~= '' then redis.call('HSETNX', side, 'k', ARGV[12]) end
+if side and ARGV[12] ~= '' then redis.call('HSET', side, 'k', ARGV[12]) end
 if side and verb == 'discard' then redis.call('DEL', side) end
 local publish = publisher(KEYS[11], KEYS[12])
 publish(verb == 'replay' and 'replayed' or 'discarded', name, envelope_of_text(fields['e'] or ''), '', '', '', id)
