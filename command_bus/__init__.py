@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from command_bus.errors import (
         BadReport,
         BadResult,
-        BadSignal,
         BadSignature,
         BadStep,
         BusClosed,
@@ -131,7 +130,6 @@ __all__ = [
     "AwaitedInfo",
     "BadReport",
     "BadResult",
-    "BadSignal",
     "BadSignature",
     "BadStep",
     "BatchOutcome",

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote
 
 from command_bus.admin.command_status import StatusReader
-from command_bus.durable.names import UNDO, call_field, outcome_field
+from command_bus.durable.names import UNDO, call_field, outcome_field, refused_field
 from command_bus.durable.undo import Undo
 from command_bus.errors import BadStep
 from command_bus.messages.progress import ProgressInfo
@@ -46,7 +46,8 @@ class StepInfo:
     Attributes:
         kind: `step`, `call`, `signal` (one that came), or `undo` (a command that undoes something, from when it is named).
         name: Its name; of a call the wire name. A number tells those of the same name apart.
-        done: Whether it has a result: the outcome of a call, or of what undoes, is there.
+        done: Whether it has a result: the outcome of a call, or of what undoes, is there. Of a signal: False if the handler
+            did not take its value.
         command_id: Of the command that was called, else empty: what undoes is called once the command ends.
         entity: Of that, for people.
     """
@@ -140,7 +141,7 @@ def _steps(fields: Mapping[str, bytes]) -> tuple[StepInfo, ...]:
         if kind == "s":
             found.append(StepInfo("step", unquote(name)))
         elif kind == "g":
-            found.append(StepInfo("signal", unquote(name)))
+            found.append(StepInfo("signal", unquote(name), refused_field(field) not in fields))
         elif kind == "u":
             found.append(_undo(field, value, fields))
         elif kind == "c" and not name.startswith(UNDO):

@@ -27,6 +27,7 @@ __all__ = [
     "checked_name",
     "late_field",
     "outcome_field",
+    "refused_field",
     "signal_field",
     "undo_field",
 ]
@@ -84,6 +85,11 @@ def late_field(call: str) -> str:
 def signal_field(name: str, number: int) -> str:
     """Return the field of the nth signal of a name."""
     return f"g:{name}#{number}"
+
+
+def refused_field(signal: str) -> str:
+    """Return the field that says that no wait takes a signal, whose field is given."""
+    return f"gr{signal[1:]}"
 
 
 class Names:

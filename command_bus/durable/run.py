@@ -76,7 +76,9 @@ class DurableRun:
         self.ended_waiting = False  # whether the handler's task was cancelled while it waited
         self.progressed = False
         self.cut_offs = CutOffs(self.names, self.fields, tools.children.awaited)
-        self.signals = Signals(partial(_read_own, tools.records, lease, command_id, started) if fields is None else None)
+        self.signals = Signals(
+            self.fields, partial(_read_own, tools.records, lease, command_id, started) if fields is None else None
+        )
         self.errors = StoredErrors()
         self.replies: list[Reply] = []
         self.undo_places = UndoPlaces(self.fields)
@@ -150,13 +152,15 @@ class DurableRun:
     def _keep(self, notes: Sequence[Note], found: list[bytes | None] | None) -> None:
         """Note what is stored now."""
         for note, value in zip(notes, found or (), strict=found is not None):
+            self._signals += note.name not in self.fields and _is_of_signals(note.name)
             self.fields[note.name] = value if value is not None else note.value if isinstance(note.value, bytes) else b""
 
     def _check_size(self, notes: Sequence[Note]) -> None:
         if ENDING in self.fields or any(note.name == ENDING for note in notes):
             return  # what it did is undone, however much it has stored
         self._size += sum(len(note.value) for note in notes if isinstance(note.value, bytes))
-        if len(self.fields) - self._signals + len(notes) > MOST_FIELDS:
+        own = sum(not _is_of_signals(note.name) for note in notes)
+        if own and len(self.fields) - self._signals + own > MOST_FIELDS:
             raise BadStep(
                 f"a durable command may store {MOST_FIELDS:,} fields for its steps and calls: divide its work into commands"
             )
@@ -213,7 +217,7 @@ class DurableRun:
 
     def is_over(self, wait: Wait) -> bool:
         """Return whether a wait has ended: what it waits for is there, or its time has passed, and that of no block before it."""
-        if wait.field in self.fields:
+        if wait.has_come():
             return True
         until, limit = wait.until_ms, self.limit_ms
         return until is not None and self.now_ms >= until and (limit is None or until <= limit)

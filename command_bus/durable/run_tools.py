@@ -69,6 +69,10 @@ class Wait(Protocol):
     lingers: float
     """Most seconds for which the worker waits itself before the command is suspended."""
 
+    def has_come(self) -> bool:
+        """Return whether what it waits for is there."""
+        ...
+
     async def give_up(self) -> bool:
         """Give it up because the command is to end; return False if its outcome has to be waited for. One that was given up has none for this run."""
         ...

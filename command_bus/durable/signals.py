@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
+from command_bus.durable.names import refused_field, signal_field
 from command_bus.errors import BadStep
 from command_bus.messages.error_groups import leaves
 
@@ -19,10 +20,12 @@ class Signals:
     """The signals that a run has taken, by name.
 
     Args:
-        read: Reads the side record, if that was not read when the run began; else None.
+        fields: The side record.
+        read: Reads it, if that was not done when the run began; else None.
     """
 
-    def __init__(self, read: Callable[[], Awaitable[Mapping[str, bytes]]] | None) -> None:
+    def __init__(self, fields: Mapping[str, bytes], read: Callable[[], Awaitable[Mapping[str, bytes]]] | None) -> None:
+        self._fields = fields
         self._read = read
         self._reading: asyncio.Lock | None = None
         self._taken: defaultdict[str, int] = defaultdict(int)
@@ -38,8 +41,8 @@ class Signals:
             self._read = None
             return found
 
-    def take(self, name: str) -> int:
-        """Return the number of the next signal of a name.
+    def take(self, name: str) -> str:
+        """Return the field of the next signal of a name.
 
         Raises:
             BadStep: Another operation waits for it.
@@ -47,8 +50,14 @@ class Signals:
         if name in self.waiting:
             raise BadStep(f"the handler waits for the signal {name!r} twice at a time: give the signals two names")
         self.waiting.add(name)
+        return self.next(name)
+
+    def next(self, name: str) -> str:
+        """Return the field of the signal behind the last one that was taken, except those that were refused."""
         self._taken[name] += 1
-        return self._taken[name]
+        while refused_field(field := signal_field(name, self._taken[name])) in self._fields:
+            self._taken[name] += 1
+        return field
 
     def give_back(self, name: str) -> None:
         """Note that the last one was not taken: it had not come in time, or is not waited for any more."""

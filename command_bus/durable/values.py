@@ -8,17 +8,17 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, get_type_hints
 
-from command_bus.errors import BadResult, BadSignal, BadStep, StepMismatch
+from command_bus.errors import BadResult, BadStep, StepMismatch
 from command_bus.serialization.equality import DIGEST, NotPlain, digest, is_same
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import reply_codec_for
 
 __all__ = [
     "DIGEST",
+    "check_readable",
     "child_of",
     "compare",
     "decoded_result",
-    "decoded_signal",
     "digest_of",
     "encoded_result",
     "encoded_signal",
@@ -127,25 +127,16 @@ def decoded_result(step: str, kind: Any, data: bytes, limits: Limits) -> Any:
         ) from error
 
 
-def decoded_signal(signal: str, kind: Any, data: Callable[[], bytes], limits: Limits) -> Any:
-    """Return the value of a signal.
-
-    Args:
-        signal: Its name, for the error.
-        kind: Of what the handler takes.
-        data: Decrypts the value.
-        limits: Of values.
+def check_readable(what: str, kind: Any) -> None:
+    """Check that there can be values of a type.
 
     Raises:
-        BadSignal: It is not of this type, or cannot be decrypted.
+        BadStep: None of them could be read.
     """
     try:
-        return reply_codec_for(kind).decode(data(), limits)
+        reply_codec_for(kind).check()
     except BadResult as error:
-        raise BadSignal(
-            f"the {signal} has come with a value that the handler does not take: {_plain(error)}. Catch BadSignal and wait for the next one, or "
-            "let returns= take the value, and replay the dead letter"
-        ) from error
+        raise BadStep(f"returns= of the {what}: {_plain(error)}") from error
 
 
 def _plain(error: BadResult) -> str:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+import logging
 from typing import Any
 
 from command_bus.clock import checked_seconds
 from command_bus.durable.lingering import LINGER, LONG_LINGER
-from command_bus.durable.names import ROOM, late_field, outcome_field, signal_field, undo_field
+from command_bus.durable.names import ROOM, late_field, outcome_field, refused_field, undo_field
 from command_bus.durable.performed import Performed
 from command_bus.durable.run import DurableRun, cancelled
 from command_bus.durable.undo import Undo
-from command_bus.durable.values import child_of, compare, decoded_signal
-from command_bus.errors import BadStep, CallCycle, CommandBusError, CommandCancelled
+from command_bus.durable.values import check_readable, child_of, compare
+from command_bus.errors import BadResult, BadStep, CallCycle, CommandBusError, CommandCancelled
 from command_bus.messages.durable import Durable
 from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.serialization.models import reply_codec_for
+from command_bus.serialization.text import printable
 from command_bus.transport.durable import NO_ROOM, SMALL_OUTCOME, Note
 
 __all__ = ["TIMED_OUT", "Call", "Ended", "Signal", "Sleep", "UndoCall", "Waited"]
 
+_log = logging.getLogger("command_bus.worker")
 _TURNS = 10
 """Turns of the event loop in which a task that was cancelled gives back what it waited for."""
 TIMED_OUT = b""
@@ -45,6 +48,10 @@ class Waited(Performed):
 
     async def result(self) -> Any:
         """Return what it came to; called once it is over."""
+
+    def has_come(self) -> bool:
+        """See `Wait`."""
+        return self.field in self.run.fields
 
     async def give_up(self) -> bool:
         """See `Wait`."""
@@ -236,10 +243,15 @@ class Sleep(Waited):
 
 
 class Signal(Waited):
-    """Waits for the next signal of a name."""
+    """Waits for the next signal of a name whose value fits.
+
+    Who may send signals must not be able to end the command, or to stop its entity: what does not fit is refused where it comes, also for all runs
+    and waits after this.
+    """
 
     def __init__(self, run: DurableRun, name: str, checked: str, timeout: float | None, returns: Any) -> None:
         super().__init__(run)
+        check_readable(f"signal {name!r}", returns)
         self._shown = f"signal {name!r}"
         self._name = checked
         self._wait = self.name = run.names.numbered(f"signal:{checked}")
@@ -263,10 +275,40 @@ class Signal(Waited):
         for _ in range(_TURNS):
             if self._name in self.run.signals.waiting:
                 await asyncio.sleep(0)
-        self.field = signal_field(self._name, self.run.signals.take(self._name))
+        self.field = self.run.signals.take(self._name)
         self._takes = True
         if self._timeout is not None:
             self.until_ms = await self.fixed_time(self._wait, self._timeout)
+
+    def has_come(self) -> bool:
+        """See `Wait`."""
+        run = self.run
+        while self._takes and self.field in run.fields:
+            try:
+                self._value()
+            except BadResult as error:
+                run.storing.begin(self._refuse(self.field, error))
+                self.field = run.signals.next(self._name)
+            else:
+                break
+        return self.field in run.fields
+
+    async def _refuse(self, field: str, error: BadResult) -> None:
+        """Store that no run takes a signal, before any goes on from that."""
+        (known,) = await self.run.store(Note(refused_field(field), b"1"))
+        if known is None:
+            number, why = field.rpartition("#")[2], error.message.replace("the reply", "it", 1)
+            text = "%s: the %s, the number %s of its name, is left out, as its value does not fit what the handler waits for: %s"
+            _log.warning(text, printable(self.run.command_id), self._shown, number, printable(why))
+
+    def _value(self) -> Any:
+        """Return the value of the signal that has come.
+
+        Raises:
+            BadResult: It does not fit, or cannot be decrypted.
+        """
+        name, tools = self.field.partition("#")[0], self.run.tools
+        return reply_codec_for(self._returns).decode(tools.unseal(name, self.run.fields[self.field]), tools.limits)
 
     def leave(self) -> None:
         """See `Performed`. The next wait for this name gets the signal that this one would have got."""
@@ -278,8 +320,8 @@ class Signal(Waited):
 
     async def result(self) -> Any:
         """See `Waited`."""
-        run, value = self.run, self.run.fields.get(self.field)
-        if self.field == self._missed or value is None:
+        run = self.run
+        if self.field == self._missed or self.field not in run.fields:
             if self.field != self._missed:
                 await run.store(Note(self._missed, TIMED_OUT))
                 self.leave()
@@ -288,8 +330,7 @@ class Signal(Waited):
         if self._takes:
             run.signals.waiting.discard(self._name)
             self._takes = False
-        name, tools = self.field.partition("#")[0], run.tools
-        return decoded_signal(self._shown, self._returns, partial(tools.unseal, name, value), tools.limits)
+        return self._value()
 
 
 def _room(run: DurableRun) -> int:

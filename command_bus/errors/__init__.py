@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from command_bus.errors.callers import (
     BadReport,
-    BadSignal,
     BadStep,
     BusClosed,
     CallCycle,
@@ -61,7 +60,6 @@ from command_bus.errors.servers import (
 __all__ = [
     "BadReport",
     "BadResult",
-    "BadSignal",
     "BadSignature",
     "BadStep",
     "BusClosed",

@@ -6,7 +6,6 @@ from command_bus.errors.root import CommandBusError
 
 __all__ = [
     "BadReport",
-    "BadSignal",
     "BadStep",
     "BusClosed",
     "CallCycle",
@@ -115,12 +114,6 @@ class BadStep(CommandBusError):
     """A durable handler did something that cannot be stored, or what is stored does not fit its code any more. It is not retried."""
 
     code = "bad_step"
-
-
-class BadSignal(BadStep):
-    """A signal has come whose value a handler does not take: it has another type, or cannot be decrypted. The next one of its name can be awaited."""
-
-    code = "bad_signal"
 
 
 class BadReport(CommandBusError, ValueError):

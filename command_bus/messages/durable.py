@@ -295,6 +295,9 @@ class DurableContext(CommandContext):
     def signal(self, name: str, *, timeout: float | None = None, returns: Any = Any) -> Coroutine[object, None, Any]:
         """Wait for the next signal of a name: `bus.commands.signal(command_id, name, value)`. It is kept if it comes before it is asked for.
 
+        One whose value is not of the type `returns`, or cannot be decrypted, is left out, in all runs: the log of the worker says so, and the wait
+        goes on. To decide about any value, leave `returns` out.
+
         Args:
             name: Of the signal; 1 to 200 printable characters without a space.
             timeout: Seconds; None: for ever.
@@ -302,7 +305,6 @@ class DurableContext(CommandContext):
 
         Raises:
             TimeoutError: None came in time.
-            BadSignal: Its value is not of this type, or cannot be decrypted. It counts as taken: the next wait gets the next signal.
         """
         return self._durable().signal(name, timeout, returns)
 

@@ -299,6 +299,15 @@ class ReplyCodec(Generic[R]):
             return self._pack(value, limits)
         return pack(adapter.serializer.to_python(value, **_AS_DATA), limits)
 
+    def check(self) -> None:
+        """Check that replies of the type can be read.
+
+        Raises:
+            BadResult: Values of the type cannot be sent, or it names a type that does not exist.
+        """
+        if self._validator is None:
+            self._built()
+
     def _built(self) -> TypeAdapter[Any]:
         try:
             self.prepare()

@@ -1,12 +1,13 @@
-"""Signals whose values a durable handler does not take: another type, or another cipher than the command's. None ends the command."""
+"""Signals whose values a durable handler does not take: another type, or another cipher than the command's. None ends the command, or parks it."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from command_bus import BadSignal, BadStep, CommandFailed, DurableContext, InvalidSettings
+from command_bus import BadStep, CommandBus, CommandFailed, DurableContext, InvalidSettings
 from command_bus.transport.redis.durable import telling
 from tests.conformance.conftest import Sandbox
 from tests.conformance.durable_shop import Flow, ParkedFlow, Shop
@@ -24,57 +25,123 @@ class Mirror:
         return data[len(aad) :][::-1]
 
 
+class Other(Mirror):
+    """Another cipher: the first cannot read what it encrypts."""
+
+    def encrypt(self, data: bytes, aad: bytes) -> bytes:
+        return b"another" + super().encrypt(data, aad)
+
+
 @pytest.fixture
 def shop(sandbox: Sandbox) -> Shop:
     return Shop(sandbox)
 
 
-async def approved(context: DurableContext) -> int:
-    """Return how many signals were refused before one was taken."""
-    refused = 0
-    while True:
-        try:
-            assert await context.signal("approved", returns=bool) is True
-        except BadSignal:
-            refused += 1
-        else:
-            return refused
+async def unfit(bus: CommandBus, shop: Shop) -> None:
+    """Bring signals that the handler does not take: one is its dict, two are texts."""
+    for value in ({"yes": 1}, "yes", "no"):
+        await shop.suspended()
+        await bus.commands.signal("o-1", "approved", value)
 
 
-async def test_135_the_next_signal_is_awaited_behind_one_that_does_not_fit(sandbox: Sandbox, shop: Shop) -> None:
+@pytest.mark.parametrize("together", ["alone", "all", "first", "timeout"])
+async def test_135_a_signal_that_does_not_fit_is_left_out(
+    sandbox: Sandbox, shop: Shop, together: str, caplog: pytest.LogCaptureFixture
+) -> None:
     @shop.script
     async def order(context: DurableContext) -> Any:
-        refused = await approved(context)
+        approved = context.signal("approved", returns=bool, timeout=60 if together == "timeout" else None)
+        if together == "first":
+            assert await context.first(approved, context.sleep(60)) is approved
+        value = (await context.all(approved, context.sleep(0)))[0] if together == "all" else await approved
         await context.signal("go")  # suspended: the next run gets the same signals
-        return refused
-
-    async with sandbox.bus() as bus, bus.worker():
-        await bus.dispatch(Flow(order="o-1"), command_id="o-1")
-        for value in ({"yes": 1}, "yes", True):
-            await shop.suspended()
-            await bus.commands.signal("o-1", "approved", value)
-        await bus.commands.signal("o-1", "go")
-        assert await bus.result("o-1", Flow, timeout=20) == 2
-
-
-async def test_code_that_takes_the_signal_goes_on_from_the_dead_letter(sandbox: Sandbox, shop: Shop) -> None:
-    @shop.script
-    async def order(context: DurableContext) -> Any:
-        shop.log.append("run")
-        return await context.signal("approved", returns=bool)
+        return [value, await context.signal("approved")]
 
     async with sandbox.bus() as bus, bus.worker():
         await bus.dispatch(ParkedFlow(order="o-1"), command_id="o-1")
-        await shop.suspended()
-        await bus.commands.signal("o-1", "approved", {"yes": 1})
-        with pytest.raises(CommandFailed, match="Catch BadSignal"):
-            await bus.result("o-1", ParkedFlow, timeout=20)
-        assert shop.count("run") == 2  # it is not retried
-        shop.script(approved)
-        await bus.dead_letters.replay((await anext(bus.dead_letters.list())).id)
+        await unfit(bus, shop)
         await shop.suspended()
         await bus.commands.signal("o-1", "approved", True)
-        assert await bus.result("o-1", ParkedFlow, timeout=20) == 1
+        await shop.suspended()
+        steps = {each.name: each.done for each in (await bus.commands.record("o-1")).steps if each.kind == "signal"}
+        assert steps == {"approved#1": False, "approved#2": False, "approved#3": False, "approved#4": True}
+        await bus.commands.signal("o-1", "approved", "for the second wait")
+        await bus.commands.signal("o-1", "go")
+        assert await bus.result("o-1", ParkedFlow, timeout=20) == [True, "for the second wait"]
+        assert await bus.dead_letters.count() == {}
+    assert sum("is left out" in each.getMessage() for each in caplog.records) == 3, "each is logged once"
+
+
+async def test_a_signal_that_does_not_fit_wins_against_no_time(sandbox: Sandbox, shop: Shop) -> None:
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        approved, late = context.signal("approved", returns=bool), context.sleep(1.0)
+        return "late" if await context.first(approved, late) is late else await approved
+
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.dispatch(Flow(order="o-1"), command_id="o-1")
+        await shop.suspended()
+        await bus.commands.signal("o-1", "approved", "yes")
+        assert await bus.result("o-1", Flow, timeout=20) == "late"
+
+
+async def test_what_was_left_out_is_so_for_new_code(sandbox: Sandbox, shop: Shop) -> None:
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        return await context.signal("approved", returns=bool)
+
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.dispatch(Flow(order="o-1"), command_id="o-1")
+        await unfit(bus, shop)
+        await shop.suspended()
+
+        @shop.script
+        async def main(context: DurableContext) -> Any:
+            return await context.signal("approved", returns=str)
+
+        shop.scripts["main"] = main
+        await bus.commands.signal("o-1", "approved", "new")
+        assert await bus.result("o-1", Flow, timeout=20) == "new"
+
+
+async def test_a_time_limit_of_what_does_not_fit_is_not_moved(sandbox: Sandbox, shop: Shop) -> None:
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        with pytest.raises(TimeoutError):
+            await context.signal("approved", returns=bool, timeout=1.0)
+        return await context.signal("approved", returns=bool)
+
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.dispatch(Flow(order="o-1"), command_id="o-1")
+        await unfit(bus, shop)
+        await asyncio.sleep(1.0)
+        await shop.suspended()
+        await bus.commands.signal("o-1", "approved", True)
+        assert await bus.result("o-1", Flow, timeout=20) is True
+
+
+async def test_a_type_that_no_value_can_have_is_the_handlers_fault(sandbox: Sandbox, shop: Shop) -> None:
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        return await context.signal("approved", returns=Mirror)
+
+    async with sandbox.bus() as bus, bus.worker():
+        with pytest.raises(CommandFailed, match="returns= of the signal 'approved'"):
+            await bus.call(Flow(order="o-1"), timeout=20)
+
+
+async def test_a_signal_that_cannot_be_decrypted_is_left_out(sandbox: Sandbox, shop: Shop) -> None:
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        return await context.signal("go", returns=int)
+
+    async with sandbox.bus(cipher=Mirror()) as bus, bus.worker(), sandbox.bus(cipher=Other()) as other:
+        await bus.dispatch(Flow(order="o-1"), command_id="o-1")
+        await shop.suspended()
+        await other.commands.signal("o-1", "go", 1)
+        await shop.suspended()
+        await bus.commands.signal("o-1", "go", 2)
+        assert await bus.result("o-1", Flow, timeout=20) == 2
 
 
 @pytest.mark.parametrize("begun", [True, False])

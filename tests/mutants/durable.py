@@ -213,6 +213,20 @@ DURABLE = (
         "tests/conformance/test_durable_ends.py::test_discarding_what_failed_to_undo_goes_on_with_the_others",
     ),
     Mutant(
+        "a signal that does not fit is taken",
+        "durable/waits.py",
+        "        while self._takes and self.field in run.fields:\n",
+        "        while self._takes and self.field in run.fields and run is None:\n",
+        "tests/conformance/test_durable_signals.py::test_a_signal_that_does_not_fit_wins_against_no_time",
+    ),
+    Mutant(
+        "new code takes a signal that was left out",
+        "durable/signals.py",
+        " in self._fields:\n",
+        " in {}:\n",
+        "tests/conformance/test_durable_signals.py::test_what_was_left_out_is_so_for_new_code",
+    ),
+    Mutant(
         "the id of a signal is taken once of all names",
         f"{_LUA}/tell.lua",
         "redis.call('HEXISTS', side, 'gi:' .. what .. '#' .. once) == 1",

@@ -13,6 +13,7 @@
 -- z:<what>~<n>   the nth await of an operation was cut off: by which time limit, or after how many ms
 -- b          how many bytes outcomes of children may still have, besides small ones; the worker that calls the second writes it
 -- g:<name>#<n>, gn:<name>, gb:<name>, gi:<name>#<id>    the nth signal of a name, how many there were, their bytes, and the ids that were taken
+-- gr:<name>#<n>    the nth signal of a name is left out: its value does not fit what the handler waits for
 -- ga:<name>  the command has waited for this name
 -- gq, gb     how many signals came of names that the command had not waited for, and their bytes
 -- k          what the command ends with once it is compensated: its handler does not run again
