@@ -74,6 +74,7 @@ HASHABLE = [kind for kind in SCALARS if not (isinstance(kind[0], type) and issub
 
 
 def _of_items(kind: Kind) -> list[Kind]:
+    annotation: Any
     annotation, values = kind
     return [
         (list[annotation], st.lists(values, max_size=2)),
@@ -81,6 +82,12 @@ def _of_items(kind: Kind) -> list[Kind]:
         (dict[str, annotation], st.dictionaries(st.text(max_size=2), values, max_size=2)),
         (annotation | None, values | st.none()),
     ]
+
+
+def _set_of(kind: Kind) -> Kind:
+    annotation: Any
+    annotation, values = kind
+    return set[annotation], st.sets(values, max_size=2)
 
 
 def _unions(one: Kind, other: Kind) -> Kind:
@@ -94,7 +101,7 @@ def _model(fields: list[Kind]) -> Kind:
     return model, st.builds(model, **{name: values for name, (_, values) in named.items()})
 
 
-SETS: Any = st.sampled_from(HASHABLE).map(lambda kind: (set[kind[0]], st.sets(kind[1], max_size=2)))  # type: ignore[name-defined]
+SETS: Any = st.sampled_from(HASHABLE).map(_set_of)
 KEYED: Any = st.tuples(st.sampled_from(HASHABLE), st.sampled_from(SCALARS)).map(
     lambda kinds: (dict[kinds[0][0], kinds[1][0]], st.dictionaries(kinds[0][1], kinds[1][1], max_size=2))
 )

@@ -94,18 +94,22 @@ def test_a_class_that_names_later_ones_is_looked_at_before_it_is_sent() -> None:
         codec_for(Early).prepare()
 
 
+def _message(fields: dict[str, Any]) -> Any:
+    return create_model("Message", __base__=Command[None], **fields)
+
+
 @pytest.mark.filterwarnings("ignore:Field name:UserWarning")
 @pytest.mark.parametrize("name", ["spec", "entity_id", "model_copy", "model_extra"])
 @pytest.mark.parametrize("default", [..., "x"])
 def test_a_field_that_hides_what_every_message_has(name: str, default: Any) -> None:
     with pytest.raises(RegistrationError, match=rf"Message\.{name}: every message has an attribute of that name"):
-        create_model("Message", __base__=Command[None], **{name: (str, default)})
+        _message({name: (str, default)})
 
 
 @pytest.mark.filterwarnings("ignore:Field name:UserWarning")
 @pytest.mark.parametrize("name", ["dispatch", "copy", "json", "schema", "validate", "model_number"])
 def test_other_names_are_fields(name: str) -> None:
-    made: Any = create_model("Message", __base__=Command[None], __config__=None, **{name: (str, ...)})
+    made = _message({name: (str, ...)})
     assert made.model_fields[name].is_required()
     message = made(**{name: "x"})
     assert codec_for(made).decode(codec_for(made).encode(message)) == message
