@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 from command_bus.durable.combined import AllOf
 from command_bus.durable.names import CALL, ENDING, UNDO, outcome_field
-from command_bus.durable.run import DurableRun
+from command_bus.durable.run import DurableRun, cancelled
 from command_bus.durable.undo import Undo
 from command_bus.durable.values import child_of
 from command_bus.durable.waits import Ended, UndoCall
@@ -74,7 +74,8 @@ async def _end_calls(run: DurableRun) -> None:
         if outcome_field(call) in run.fields:
             continue
         child, mailbox = child_of(run.fields[name])
-        if await run.tools.children.remove(mailbox, child):
+        children, wish = run.tools.children, run.wish
+        if await (children.remove(mailbox, child) if wish is None else children.give_up(mailbox, child, str(cancelled(run)))):
             await run.store(Note(outcome_field(call), _REMOVED))
         else:
             running.append(Durable(Ended(run, call)))

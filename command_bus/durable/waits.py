@@ -16,6 +16,7 @@ from command_bus.durable.values import check_readable, child_of, compare
 from command_bus.errors import BadResult, BadStep, CallCycle, CommandBusError, CommandCancelled
 from command_bus.messages.durable import Durable
 from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.serialization.durable_options import is_durable
 from command_bus.serialization.models import reply_codec_for
 from command_bus.serialization.text import printable
 from command_bus.transport.durable import NO_ROOM, SMALL_OUTCOME, Note
@@ -86,7 +87,7 @@ class Call(Waited):
         self._undo = undo
         self._call = self.name = run.names.call(out.name, out.entity_type, out.entity_id, key)
         self._undo_place = 0 if undo is None or f"c:{self._call}" in run.fields else run.undo_places.next()
-        self._is_told = False
+        self._is_told = self._is_told_to_end = False
         self.field = outcome_field(self._call)
         self._late = late_field(self._call)
         self._begun = False
@@ -170,8 +171,13 @@ class Call(Waited):
             raise self.run.errors.note(error)  # noqa: B904 - it is the same
 
     async def give_up(self) -> bool:
-        """See `Wait`. A command that has started is waited for: what it did may have to be undone."""
-        return await self.run.tools.children.remove(self._child_mailbox, self._child)
+        """See `Wait`. A command that has started is waited for: what it did may have to be undone. A durable one ends, too."""
+        if self._is_told_to_end:
+            return False
+        reason, durable = str(cancelled(self.run)), is_durable(self._out.options)
+        is_out = await self.run.tools.children.give_up(self._child_mailbox, self._child, reason, is_durable=durable)
+        self._is_told_to_end = not is_out
+        return is_out
 
 
 class UndoCall(Waited):

@@ -170,6 +170,25 @@ class Children:
         """Take a command that was called out of its line; return False if it has begun, or is not there."""
         return await WaitingCommands(self._session).cancel_in(mailbox, command_id, fresh=True)
 
+    async def give_up(self, mailbox: str, command_id: str, reason: str, *, is_durable: bool = False) -> bool:
+        """Take a command that was called out of its line, or, if it is durable and has begun, let it end, and what it has called as well.
+
+        Args:
+            mailbox: Of the command.
+            command_id: Of the command.
+            reason: For what it ends with.
+            is_durable: Whether it is known to be durable; else it is looked up.
+
+        Returns:
+            False if its outcome has to be waited for.
+        """
+        if await self.remove(mailbox, command_id):
+            return True
+        wishes = self._session.transport.wishes
+        if is_durable or await wishes.has_begun(mailbox, command_id):
+            await wishes.cancel(mailbox, command_id, reason.encode())
+        return False
+
     async def look_up(self, called: CalledCommand) -> None:
         """Bring the caller the outcome of a call that has ended, if that was lost on its way. It stays lost for now while a server is away."""
         with suppress(CommandBusError):

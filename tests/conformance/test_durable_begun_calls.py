@@ -141,6 +141,48 @@ async def test_a_durable_call_that_is_cancelled_undoes_what_it_did_itself(sandbo
     assert refunds(shop) == ["a-2"]
 
 
+@pytest.mark.parametrize("left", [False, True], ids=["waited for", "given up before"])
+@pytest.mark.parametrize("shards", [1, 4])
+async def test_a_cancellation_goes_down_to_durable_calls_that_have_begun(
+    sandbox: Sandbox, shop: Shop, shards: int, left: bool
+) -> None:
+    """Each undoes what it did itself; nobody waits for their sleeps."""
+
+    async def grandchild(context: DurableContext) -> Any:
+        await context.call(Reserve(sku="s-3"), undo=Refund(account="a-3"))
+        await context.sleep(3600)
+
+    async def child(context: DurableContext) -> Any:
+        await context.call(Reserve(sku="s-2"), undo=Refund(account="a-2"))
+        await context.call(Flow(order="o-3", script="grandchild"), undo=Refund(account="never"))
+
+    shop.scripts |= {"grandchild": grandchild, "child": child}
+
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        await context.call(Reserve(sku="s-1"), undo=Refund(account="a-1"))
+        called = context.call(Flow(order="o-2", script="child"), undo=Refund(account="never"))
+        if left:
+            await context.first(called, context.signal("on"))
+            await context.signal("never")
+        await called
+
+    async with sandbox.bus(shards=shards) as bus, bus.worker():
+        await bus.dispatch(Flow(order="o-1"), command_id="o-1")
+        for entity in ("o-3", "o-2", "o-1"):
+            await shop.suspended(entity)
+        if left:
+            await bus.commands.signal("o-1", "on")
+            await shop.suspended()
+        assert await bus.commands.cancel("o-1", running=True, reason="not wanted")
+        with pytest.raises(CommandCancelled, match="not wanted"):
+            await bus.result("o-1", Flow, timeout=10)
+        await bus.wait_idle(10)
+        assert await bus.dead_letters.count() == {}
+    assert refunds(shop) == ["a-3", "a-2", "a-1"]
+    assert await shop.side_records() == []
+
+
 async def test_a_call_that_had_begun_and_then_had_no_handler_is_undone(sandbox: Sandbox, shop: Shop) -> None:
     """The workers that came with a deploy do not know it."""
     without = HandlerRegistry()

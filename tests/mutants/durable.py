@@ -192,27 +192,6 @@ DURABLE = (
         f"{_BUS}::test_signals_come_in_their_order_and_each_id_once",
     ),
     Mutant(
-        "each run of a durable command logs what the runs before it have logged",
-        "worker/reports.py",
-        "        if self._unrepeated[digest]:\n",
-        "        if self._unrepeated[digest] > 9:\n",
-        "tests/conformance/test_progress.py::test_a_durable_command_keeps_it_over_a_suspension",
-    ),
-    Mutant(
-        "equal entries of a durable command's log are one",
-        "worker/reports.py",
-        "            self._logged += digest\n",
-        "            self._logged += digest\n            self._unrepeated[digest] += 1\n",
-        "tests/conformance/test_progress.py::test_a_durable_command_keeps_it_over_a_suspension",
-    ),
-    Mutant(
-        "what was given up is called again",
-        "durable/compensation.py",
-        " and name not in given_up]",
-        "]",
-        "tests/conformance/test_durable_ends.py::test_discarding_what_failed_to_undo_goes_on_with_the_others",
-    ),
-    Mutant(
         "a signal that does not fit is taken",
         "durable/waits.py",
         "        while self._takes and self.field in run.fields:\n",

@@ -89,4 +89,18 @@ DURABLE_ENDS = (
         "",
         f"{_UNRUN}::test_what_has_begun_is_parked_by_a_worker_that_cannot_run_it",
     ),
+    Mutant(
+        "what was given up is called again",
+        "durable/compensation.py",
+        " and name not in given_up]",
+        "]",
+        "tests/conformance/test_durable_ends.py::test_discarding_what_failed_to_undo_goes_on_with_the_others",
+    ),
+    Mutant(
+        "a cancellation does not go down to durable calls",
+        "sending/children.py",
+        "        if is_durable or await wishes.has_begun(mailbox, command_id):\n",
+        "        if is_durable and not await wishes.has_begun(mailbox, command_id):\n",
+        "tests/conformance/test_durable_begun_calls.py::test_a_cancellation_goes_down_to_durable_calls_that_have_begun",
+    ),
 )

@@ -66,4 +66,18 @@ FOLLOWING = (
         " then return false end",
         f"{_CANCEL}::test_a_durable_command_that_waits_for_a_retry_is_compensated",
     ),
+    Mutant(
+        "each run of a durable command logs what the runs before it have logged",
+        "worker/reports.py",
+        "        if self._unrepeated[digest]:\n",
+        "        if self._unrepeated[digest] > 9:\n",
+        "tests/conformance/test_progress.py::test_a_durable_command_keeps_it_over_a_suspension",
+    ),
+    Mutant(
+        "equal entries of a durable command's log are one",
+        "worker/reports.py",
+        "            self._logged += digest\n",
+        "            self._logged += digest\n            self._unrepeated[digest] += 1\n",
+        "tests/conformance/test_progress.py::test_a_durable_command_keeps_it_over_a_suspension",
+    ),
 )
