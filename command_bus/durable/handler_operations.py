@@ -144,8 +144,12 @@ class HandlerOperations:
     async def _limited(self, seconds: float, name: str) -> AsyncGenerator[None]:
         run = self._run
         if name not in run.fields:
-            await run.cut_offs.check(run.now_ms)
-            await run.store(Note(name, int(seconds * 1000), is_time=True))
+            self._in_flight.begin()
+            try:
+                await run.cut_offs.check(run.now_ms)
+                await run.store(Note(name, int(seconds * 1000), is_time=True))
+            finally:
+                self._in_flight.end()
         limit = TimeLimit(run.names, name, int(run.fields[name]))
         limit.enter(run.now_ms)
         try:

@@ -180,9 +180,11 @@ class DurableRun:
         """
         if self.lease.cancel is not None:
             self.lease.cancel(WORKER_LOST)
-        if self.lease.cancel is None or self.storing.is_here:
+        task = asyncio.current_task()
+        if self.lease.cancel is None or self.storing.is_here or task is None:
             raise RunLost
-        await asyncio.get_running_loop().create_future()  # until this task is cancelled
+        task.cancel()  # a lease ends its handler once: that may have been before, and this has gone on
+        await asyncio.get_running_loop().create_future()
 
     async def undoing(self, out: OutgoingMessage, field: str, place: int, call: str = "") -> Note:
         """Return the field of a command that undoes something: its place in the order in which handlers name them, and the call."""

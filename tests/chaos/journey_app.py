@@ -7,7 +7,7 @@ has another value, and all runs must see the one that was stored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NoReturn
 
 from command_bus import (
@@ -20,7 +20,7 @@ from command_bus import (
 )
 from command_bus.durable.run import RunLost
 from command_bus.errors import CommandOutcomeError
-from command_bus.messages.durable import Durable, Suspended
+from command_bus.messages.durable import Suspended
 from tests.chaos.history import Effect, Recorder
 from tests.chaos.journeys import Errand, Journey, Stage, TakeBack, errand_for, route_of, take_back_for
 from tests.chaos.ledger import Fenced, Ledger
@@ -130,7 +130,7 @@ class _Traveller:
 
     # What stages are made of.
 
-    def _step(self, stage: Stage) -> Durable[str]:
+    def _step(self, stage: Stage) -> Coroutine[object, None, str]:
         context, retry = self._context, _IN_PLACE if stage.flaky else None
 
         async def effect() -> str:
@@ -151,14 +151,14 @@ class _Traveller:
             raise _Planned("once")
         return value
 
-    def _call(self, stage: Stage, key: str, *, timeout: float | None = None) -> Durable[int]:
+    def _call(self, stage: Stage, key: str, *, timeout: float | None = None) -> Coroutine[object, None, int]:
         seed = self._command.seed
         undo = take_back_for(seed, self._id, key) if stage.undone == key else None
         self._note("begun", key)
         limit: Any = {} if timeout is None else {"timeout": timeout}
         return self._context.call(errand_for(seed, self._id, key), undo=undo, **limit)
 
-    def _signal(self, stage: Stage) -> Durable[str]:
+    def _signal(self, stage: Stage) -> Coroutine[object, None, str]:
         return self._context.signal(f"go-{stage.key}", timeout=stage.timeout, returns=str)
 
     # The kinds of stages.
@@ -178,7 +178,7 @@ class _Traveller:
 
     async def first(self, stage: Stage) -> None:
         """Wait for a signal, a call or a time; `winner` is what came first."""
-        parts: dict[str, Durable[Any]] = {
+        parts: dict[str, Coroutine[object, None, Any]] = {
             stage.signals[0]: self._context.signal(f"go-{stage.key}", returns=str),
             stage.calls[0]: self._call(stage, stage.calls[0]),
             f"{stage.key}.sleep": self._context.sleep(stage.timeout or 1.0),

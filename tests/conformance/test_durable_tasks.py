@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from command_bus import (
     Snooze,
     StepMismatch,
 )
+from command_bus.transport.steps import WORKER_LOST
 from tests.conformance.conftest import Sandbox
 from tests.conformance.durable_shop import Flow, Refund, Reserve, Shop
 from tests.conformance.put_service import until
@@ -44,6 +46,7 @@ async def test_what_a_task_does_beside_a_failure_is_undone_after_it(sandbox: San
         try:
             await asyncio.sleep(0.3)
         except asyncio.CancelledError:
+            shop.log.append("cut off")
             await asyncio.sleep(0.2)  # the provider has it already
         shop.log.append("charged")
 
@@ -65,7 +68,7 @@ async def test_what_a_task_does_beside_a_failure_is_undone_after_it(sandbox: San
         with pytest.raises(CommandFailed, match="no carrier"):
             await bus.call(Flow(order="o-1"), timeout=20)
         await asyncio.sleep(0.5)
-    assert shop.log == ["charged", ("refund", "a-1")]
+    assert shop.log == ["cut off", "charged", ("refund", "a-1")]
 
 
 @pytest.mark.parametrize("what", ["step", "call", "sleep", "compensate"])
@@ -267,3 +270,65 @@ async def test_a_context_that_is_over_sends_nothing(sandbox: Sandbox, shop: Shop
         await shop.context
     assert errors == ["CancelledError", "HandlerOver", "HandlerOver", "CancelledError", "HandlerOver", "CancelledError"]
     assert shop.log == []
+
+
+@pytest.mark.parametrize("way", ["direct", "gather"])
+async def test_a_run_that_was_interrupted_ends_where_it_finds_its_lease_lost(sandbox: Sandbox, shop: Shop, way: str) -> None:
+    """A lease interrupts its handler once. A step that goes on all the same finds that it may not store what it returns."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+    leases: list[Any] = []
+
+    async def charge() -> None:
+        begun.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        operations: Any = context._operations
+        leases.append(operations._run.lease)
+        step = context.step("charge", charge)
+        try:
+            await (step if way == "direct" else asyncio.gather(step))
+        finally:
+            ended.set()
+
+    async with sandbox.bus(grace=0.2) as bus, bus.worker():
+        await bus.dispatch(Flow(order="o-1"))
+        await asyncio.wait_for(begun.wait(), 10)
+        for key in await sandbox.keys():
+            if key.endswith(":active"):
+                await _forget(sandbox, key)
+        leases[0].cancel(WORKER_LOST)
+        await asyncio.wait_for(ended.wait(), 5)
+
+
+async def test_a_task_that_enters_a_time_limit_is_in_flight(sandbox: Sandbox, shop: Shop) -> None:
+    """It stores when that is over; so it is waited for, and enters nothing once its handler is over."""
+    log: list[str] = []
+
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        async def limited() -> None:
+            try:
+                async with context.timeout(60):
+                    log.append("entered")
+            finally:
+                log.append("ended")
+
+        task = asyncio.create_task(limited())
+        await asyncio.sleep(0)
+        shop.log.append(task)
+        return 1
+
+    async with sandbox.bus() as bus, bus.worker():
+        assert await bus.call(Flow(order="o-1"), timeout=10) == 1
+        assert shop.log[0].done()
+    assert log == ["ended"]
+
+
+async def _forget(sandbox: Sandbox, key: str) -> None:
+    """Take its lease from a command, as if another worker had it."""
+    client = sandbox.client(int(key.partition("}")[0].rpartition(":")[2]))
+    await client.hdel(key, "order:o-1")  # type: ignore[misc]
+    await client.aclose()

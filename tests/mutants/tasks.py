@@ -58,4 +58,18 @@ TASKS = (
         "            if False:\n",
         f"{_LIMITED}::test_all_that_is_awaited_is_cut_off",
     ),
+    Mutant(
+        "a run that was interrupted waits where it finds its lease lost",
+        "durable/run.py",
+        "        task.cancel()  # a lease ends its handler once: that may have been before, and this has gone on\n",
+        "",
+        f"{_TASKS}::test_a_run_that_was_interrupted_ends_where_it_finds_its_lease_lost",
+    ),
+    Mutant(
+        "a task that enters a time limit is not in flight",
+        "durable/handler_operations.py",
+        "            self._in_flight.begin()\n            try:\n",
+        "            self._in_flight.count += 1\n            try:\n",
+        f"{_TASKS}::test_a_task_that_enters_a_time_limit_is_in_flight",
+    ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from command_bus import (
     UnknownCommand,
 )
 from command_bus.errors import CommandOutcomeError, CommandTimeout
-from command_bus.messages.durable import Durable, Suspended
+from command_bus.messages.durable import Suspended
 from tests.simulation.history import Journey, JourneyRun, Sent
 from tests.simulation.loop import LANE
 from tests.simulation.workload import REGISTRY, Plan, Work, current
@@ -146,7 +146,7 @@ class _Traveller:
         except TimeoutError:
             self._see(key, "late")
 
-    def _stepped(self, stage: Stage) -> Durable[str]:
+    def _stepped(self, stage: Stage) -> Coroutine[object, None, str]:
         async def effect() -> str:
             await asyncio.sleep(stage.seconds)
             effects = self._journey.effects.setdefault(stage.key, [])
@@ -155,7 +155,7 @@ class _Traveller:
 
         return self._context.step(stage.key, effect)
 
-    def _called(self, stage: Stage, number: int = 0, *, undone: bool = False) -> Durable[int]:
+    def _called(self, stage: Stage, number: int = 0, *, undone: bool = False) -> Coroutine[object, None, int]:
         key = f"{stage.key}.{number}"
         random = Random(f"{self._simulation.seed} {key} called")
         entity = random.choice((*self._simulation.entities, "c0", "c1"))

@@ -46,6 +46,8 @@ class Cell:
         log: What happened, in its order.
         results: What each run got.
         tasks: In which its operation was awaited.
+        runs: How often its handler has begun.
+        is_deployed: Whether its first worker has gone; it may not have begun there.
     """
 
     way: str
@@ -55,6 +57,7 @@ class Cell:
     results: list[Any] = field(default_factory=list[Any])
     tasks: set[Any] = field(default_factory=set[Any])
     runs: int = 0
+    is_deployed: bool = False
 
     @property
     def name(self) -> str:
@@ -292,7 +295,7 @@ async def _is_lost(cell: Cell, context: DurableContext) -> None:
 
 
 async def _is_deployed(cell: Cell, context: DurableContext) -> None:
-    if cell.runs == 1:
+    if not cell.is_deployed:
         await asyncio.sleep(60)
 
 

@@ -93,7 +93,8 @@ class RedisSideRecords:
         backoff = LoggedBackoff(connections.outage, CANNOT_READ, _log)
         while True:
             try:
-                record = await read(connections, keys.side(command_id))
+                # A client of redis-py may swallow a cancellation, and the time limit that cancels this would be over for nothing.
+                record = await asyncio.shield(asyncio.ensure_future(read(connections, keys.side(command_id))))
             except CommandBusError as error:
                 await asyncio.sleep(backoff.failed(error))
             else:
