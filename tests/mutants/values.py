@@ -56,7 +56,7 @@ VALUES = (
     Mutant(
         "a copy with other fields passes as validated",
         "messages/message.py",
-        "        if update:\n            copied.__dict__[_UNCHECKED] = True\n",
+        "        if update:\n            vars(copied)[_UNCHECKED] = True\n",
         "",
         _CERTAIN,
     ),
