@@ -62,12 +62,12 @@ class HandlerOperations:
 
     def step(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], options: StepOptions) -> Durable[Any]:
         """See `DurableContext.step`."""
-        self.check()
+        self._in_flight.check_place()
         return self._awaited(Step(self._run, name, function, args, options), f"step({name!r}, …)")
 
     def call(self, command: Message[R], undo: Message[Any] | None, key: str | None, options: DurableCallOptions) -> Durable[R]:
         """See `DurableContext.call`."""
-        self.check()
+        self._in_flight.check_place()
         if options.get("command_id") is not None:
             raise InvalidCommand(
                 "a durable call has an id of its own, which is the same whenever the handler runs: leave command_id out"
@@ -87,28 +87,28 @@ class HandlerOperations:
 
     def sleep(self, seconds: float, key: str | None) -> Durable[None]:
         """See `DurableContext.sleep`."""
-        self.check()
+        self._in_flight.check_place()
         return self._awaited(Sleep(self._run, seconds, key), f"sleep({seconds!r})")
 
     def signal(self, name: str, timeout: float | None, returns: Any) -> Durable[Any]:
         """See `DurableContext.signal`."""
-        self.check()
+        self._in_flight.check_place()
         checked = checked_name("name of a signal", name)
         return self._awaited(Signal(self._run, name, checked, timeout, returns), f"signal({name!r})")
 
     def all(self, operations: tuple[Durable[Any], ...]) -> Durable[Any]:
         """See `DurableContext.all`."""
-        self.check()
+        self._in_flight.check_place()
         return self._awaited(AllOf(self._run, operations), "all(…)")
 
     def first(self, operations: tuple[Durable[Any], ...], key: str | None) -> Durable[Any]:
         """See `DurableContext.first`."""
-        self.check()
+        self._in_flight.check_place()
         return self._awaited(FirstOf(self._run, operations, key), "first(…)")
 
     def timeout(self, seconds: float, key: str | None) -> AbstractAsyncContextManager[None]:
         """See `DurableContext.timeout`."""
-        self.check()
+        self._in_flight.check_place()
         return self._limited(checked_seconds("the time limit", seconds, zero=True), self._run.names.numbered("t:timeout", key))
 
     def compensate(self, command: Message[Any], key: str | None) -> None:
@@ -143,6 +143,9 @@ class HandlerOperations:
     @asynccontextmanager
     async def _limited(self, seconds: float, name: str) -> AsyncGenerator[None]:
         run = self._run
+        if run.suspension is not None or self._in_flight.is_over:
+            await self._in_flight.refuse()
+        self.check()
         if name not in run.fields:
             self._in_flight.begin()
             try:

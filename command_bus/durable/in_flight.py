@@ -7,16 +7,22 @@ anybody decides how the command ends: what undoes an effect must not overtake it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable, Generator
 from contextvars import ContextVar
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from command_bus.clock import mono
 from command_bus.errors import BadStep
+from command_bus.messages.durable import Suspended
+from command_bus.serialization.text import printable
 
-__all__ = ["LAST_WORDS", "InFlight", "StepKey", "StepRuns", "current_step"]
+__all__ = ["LAST_WORDS", "InFlight", "Leavable", "StepKey", "StepRuns", "current_step"]
 
+_log = logging.getLogger("command_bus.worker")
+_MOST_REFUSED = 100
+"""Most operations that are refused, and not awaited for ever, once a run is over."""
 LAST_WORDS = 1.0
 """Seconds that `finally` blocks have once a run is over."""
 _LONGEST = 30.0
@@ -43,6 +49,34 @@ class StepRuns(BaseException):
     """Internal: the function of a step goes on although it was cancelled, so the command may not be settled."""
 
 
+class Leavable:
+    """The handler that a run awaits: it is left where it is once it catches again and again that the run is over.
+
+    Args:
+        work: The handler.
+        in_flight: Of its run.
+    """
+
+    def __init__(self, work: Awaitable[Any], in_flight: InFlight) -> None:
+        self._work = work
+        self._in_flight = in_flight
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        inner: Any = self._work.__await__()
+        thrown: list[BaseException] = []  # no name for it: its traceback leads to this frame
+        while True:
+            try:
+                waited = inner.throw(thrown.pop()) if thrown else inner.send(None)
+            except StopIteration as end:
+                return end.value
+            if self._in_flight.caught_by is not None and self._in_flight.caught_by is asyncio.current_task():
+                raise Suspended
+            try:
+                yield waited
+            except BaseException as error:  # noqa: BLE001 - all of it is the handler's
+                thrown.append(error)
+
+
 class InFlight:
     """The operations of one run that are awaited now.
 
@@ -54,6 +88,8 @@ class InFlight:
     def __init__(self, command_id: str, ended: Callable[[], None]) -> None:
         self.count = 0
         self.is_over = False
+        self.caught_by: asyncio.Task[Any] | None = None
+        self._refused = 0
         self._loop = asyncio.get_running_loop()
         self._command_id = command_id
         self._ended = ended
@@ -64,19 +100,43 @@ class InFlight:
 
         Raises:
             CancelledError: It is over. This ends a task that it has left behind.
+            BadStep: As `check_place`.
+        """
+        self.check_place()
+        if self.is_over:
+            raise asyncio.CancelledError("the handler that this context belongs to is over")
+
+    def check_place(self) -> None:
+        """Check that the handler asks, or a task of it.
+
+        Raises:
             BadStep: It is the function of a step that asks, or another thread.
         """
         if asyncio._get_running_loop() is not self._loop:  # noqa: SLF001 - as `get_running_loop`, which raises
             raise BadStep(
                 "a thread uses the context of a durable handler: do that in the handler, and hand the thread what it needs"
             )
-        if self.is_over:
-            raise asyncio.CancelledError("the handler that this context belongs to is over")
         if (key := current_step.get()) is not None and key.command_id == self._command_id:
             raise BadStep(
                 f"the function of the step {key.field[2:]!r} uses the context of its handler: a later run gets the step's result and does not call "
                 "it, so what it asked for would be missing. Do that in the handler, before the step or after it"
             )
+
+    async def refuse(self) -> None:
+        """Return before an operation raises that the run is over, unless code has caught that so often that it does so in a loop.
+
+        Such code would hold up the event loop, and all that runs in it: it stays where it is.
+        """
+        self._refused += 1
+        if self._refused <= _MOST_REFUSED:
+            return
+        if self.caught_by is None:
+            _log.error(
+                "%s: the handler catches that its run is over, in a loop, and is left. Catch Exception there, not all (`except:`, BaseException)",
+                printable(self._command_id),
+            )
+        self.caught_by = asyncio.current_task()
+        await self._loop.create_future()
 
     def begin(self) -> None:
         """Note that the current task awaits an operation.

@@ -30,6 +30,8 @@ class Performed(ABC):
 
     async def perform(self, durable: Durable[Any]) -> Any:
         """See `Operation`."""
+        if self.run.suspension is not None or self._in_flight.is_over:
+            await self._in_flight.refuse()
         self.run.check()
         self._in_flight.begin()
         self.awaits += 1

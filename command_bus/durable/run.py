@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from command_bus.clock import mono
 from command_bus.durable.blocks import is_awaited_directly
-from command_bus.durable.in_flight import LAST_WORDS, InFlight
+from command_bus.durable.in_flight import LAST_WORDS, InFlight, Leavable
 from command_bus.durable.lingering import lingers
 from command_bus.durable.names import CANCEL, ENDING, EPOCH, MESSAGE, Names, call_field
 from command_bus.durable.run_tools import RunLost, RunTools, Storing, Wait, Working
@@ -365,7 +365,7 @@ class DurableRun:
         self.root = work
         try:
             try:
-                return await work
+                return await Leavable(work, self.in_flight)
             finally:
                 await self._rest()
         finally:
