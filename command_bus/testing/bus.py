@@ -141,7 +141,7 @@ class TestBus(Noted):
             horizon: Virtual seconds.
 
         Raises:
-            AssertionError: Not idle in time; the message says what still runs.
+            AssertionError: Not idle in time; the message says what still runs, or which entities wait, and for what.
         """
         await self._processes.start()
         end, far = _real() + timeout, self.clock.time() + horizon
@@ -150,7 +150,8 @@ class TestBus(Noted):
             if not await self._processes.busy():
                 return
             if _real() > end or self.clock.time() > far:
-                raise AssertionError(f"not idle after {timeout:g} real or {horizon:g} virtual seconds: {await self._stats()}")
+                late = f"not idle after {timeout:g} real or {horizon:g} virtual seconds"
+                raise AssertionError(f"{late}: {await self._standing() or await self._stats()}")
             await self._leap(far)
 
     def settle(self, *, timeout: float = 10.0, horizon: float = 7200.0) -> None:
@@ -217,6 +218,11 @@ class TestBus(Noted):
             task.cancel()
             raise
         return task.result()
+
+    async def _standing(self) -> str:
+        """Return which entities have work, and what each waits for."""
+        page = await (await self._processes.sender()).entities.list()
+        return "; ".join(f"{each.name} {each.suspension or f'is {each.state}'}" for each in page.entities)
 
     async def _stats(self) -> Stats:
         return await (await self._processes.sender()).stats()

@@ -89,3 +89,17 @@ async def test_what_waits_for_a_signal_is_idle() -> None:
         await bus.bus.commands.signal("o-1", "go", "on")
         await bus.run_until_idle()
         assert await bus.bus.result("o-1", Order) == "on"
+
+
+async def test_what_is_not_idle_says_who_waits_for_what() -> None:
+    registry = HandlerRegistry()
+
+    @registry.handles(Order)
+    async def order(command: Order, context: DurableContext) -> str:
+        await context.first(context.signal("packed"), context.sleep(MONTH))
+        return "done"
+
+    async with TestBus(registry) as command_bus:
+        await command_bus.dispatch(Order(order="o-1"))
+        with pytest.raises(AssertionError, match=r"virtual seconds: order:o-1 waits for the signal packed$"):
+            await command_bus.run_until_idle()
