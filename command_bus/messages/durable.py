@@ -273,7 +273,7 @@ class DurableContext(CommandContext):
                 Nothing is undone of a call that was rejected or never ran, or of a durable one that was cancelled: it undoes what it did itself.
             key: Tells calls of one class and entity apart, where several tasks make them; without it they are numbered in the order in which they
                 are made.
-            **options: As for `CommandBus.call`. The id of the command is made, and nobody waits for its progress. After `timeout` seconds the
+            **options: As for `CommandBus.call`. The id of the command is made, and its progress is not followed. After `timeout` seconds the
                 call raises `TimeoutError`; the command may still run.
 
         Raises:

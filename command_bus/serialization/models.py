@@ -234,7 +234,7 @@ class ReplyCodec(Generic[R]):
         Args:
             value: The reply.
             limits: Of what is packed.
-            reads_back: Whether it has to come back as it is; if not, whoever reads it says what it is.
+            reads_back: Whether it has to come back as it is; if not, its reader says what it is.
 
         Raises:
             BadResult: It is of another type, cannot be sent, would not come back as it is, or is too large.

@@ -38,7 +38,7 @@ NO_ROOM = b"!"
 SMALL_OUTCOME = 4096
 """Bytes of an outcome that always has room."""
 MOST_SIGNALS = 10_000
-"""Most signals of one name that a command has waited for. Each name that it waits for has as many, so that nobody takes their room."""
+"""Most signals of one name that a command has waited for. Each name that it waits for has as many, which others cannot use up."""
 MOST_SIGNAL_BYTES = 16 * 1024 * 1024
 """Most bytes of their values."""
 MOST_OTHER_SIGNALS = 1_000

@@ -81,7 +81,7 @@ class DurableRuns:
         return durable
 
     async def unsettled(self, lease: Lease, started: Started, step: DeadLetterStep) -> Park | Literal["compensating"] | None:
-        """Return what becomes of a command that is given up by a worker that cannot run its handler, if it has something to undo; None otherwise.
+        """Return the step of a command that a worker gives up because it cannot run its handler, if something is to be undone; None otherwise.
 
         It is parked: nothing is undone before somebody has seen it. Where it ends already, a worker that knows it has to undo what it did.
         """

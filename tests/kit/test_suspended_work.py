@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from command_bus import Command, CommandFailed, DurableContext, EntityId, HandlerRegistry
+from command_bus import CallCycle, Command, DurableContext, EntityId, HandlerRegistry
 from command_bus.testing import TestBus
 
 
@@ -58,7 +58,7 @@ async def test_two_commands_that_wait_for_each_other_end(registry: HandlerRegist
         for name, kind in (("l", Left), ("r", Right)):
             try:
                 found.append(await bus.bus.result(name, kind))
-            except CommandFailed as error:
+            except CallCycle as error:
                 found.append("circle" if "wait for each other" in str(error) else str(error))
     assert sorted(each.split()[0] for each in found) in (["circle", "left"], ["circle", "right"])
     assert not [each for each in caplog.records if each.exc_info]

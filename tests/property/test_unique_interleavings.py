@@ -145,6 +145,7 @@ class Run:
         return Submission(BOX, command, pack_envelope(envelope), NO_DIGEST, 1000, delay, marked, unique=unique), key, mode
 
     async def send(self) -> None:
+        await self.promote()  # what is due stands before what is sent behind its moment, also before a worker looks
         batch = [self.submission() for _ in range(self.random.choice((1, 1, 2, 4)))]
         self.connections.fates = [self.random.choice(FATES) for _ in range(self.random.choice((0, 0, 1, 3)))]
         admissions: list[Any] = await self.harness.producer.enqueue_many([each for each, _, _ in batch], 60)

@@ -77,6 +77,11 @@ class Whole(Command[None], entity="thing", name="test.whole"):
     thing: EntityId
     count: int
 
+    @field_validator("count", mode="before")
+    @classmethod
+    def _less(cls, value: int) -> int:
+        return value - 1000 if value > 1000 else value
+
     @model_serializer
     def _whole(self) -> dict[str, Any]:
         return {"thing": self.thing, "count": self.count + 1000}
@@ -85,6 +90,11 @@ class Whole(Command[None], entity="thing", name="test.whole"):
 class Single(Command[None], entity="thing", name="test.single"):
     thing: EntityId
     count: int = 0
+
+    @field_validator("count", mode="before")
+    @classmethod
+    def _less(cls, value: int) -> int:
+        return value - 1000 if value > 1000 else value
 
     @field_serializer("count")
     def _more(self, value: int) -> int:

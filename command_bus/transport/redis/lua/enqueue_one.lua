@@ -57,7 +57,7 @@ if before and before >= number then
   return {err = 'STALE a later batch of this producer was answered'}
 end
 
-if mark and call('EXISTS', mark) > 0 then
+if mark and pcall('GET', mark) then  -- producers may get marks and not ask whether they exist
   pcall('SET', last, answered or (number - 1) .. ':', 'PX', ttl)
   return '?'
 end

@@ -39,7 +39,7 @@ local function is_parked()
   local head, message = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1], redis.call('HGET', side, 'm')
   return head and (not message or message == head[1])
 end
--- Return whether a signal has room. Names that nobody waits for do not take it from those that the command has waited for.
+-- Return whether a signal has room. Names that are not waited for do not take it from those that the command has waited for.
 local is_awaited = kind == 'signal' and redis.call('HEXISTS', side, 'ga:' .. what) == 1
 local function has_room()
   local count, bytes, most, most_bytes = 'gq', 'gb', ARGV[11], ARGV[12]
