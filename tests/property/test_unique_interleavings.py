@@ -145,7 +145,6 @@ class Run:
         return Submission(BOX, command, pack_envelope(envelope), NO_DIGEST, 1000, delay, marked, unique=unique), key, mode
 
     async def send(self) -> None:
-        await self.promote()  # what is due stands before what is sent behind its moment, also before a worker looks
         batch = [self.submission() for _ in range(self.random.choice((1, 1, 2, 4)))]
         self.connections.fates = [self.random.choice(FATES) for _ in range(self.random.choice((0, 0, 1, 3)))]
         admissions: list[Any] = await self.harness.producer.enqueue_many([each for each, _, _ in batch], 60)
@@ -159,6 +158,14 @@ class Run:
                 self.gone.add(expected[1])
             stands = None if expected[0] == "u" and mode == "first" else command if expected[0] != "u" else expected[1]
             self.triggers.append(Trigger(self.place, key, stands))
+        await self.see_who_waits_behind([submission.command_id for submission, _, _ in batch])
+
+    async def see_who_waits_behind(self, sent: list[str]) -> None:
+        """Move what was sent behind the moment of a delayed command, also one that it replaced: it waits with that until a worker looks."""
+        for command in sent:
+            if command in self.model.line and await self.harness.client.hexists(self.harness.shard.delayed, command):  # type: ignore[misc]
+                self.model.line.remove(command)
+                self.model.delayed.append(command)
 
     # Workers.
 

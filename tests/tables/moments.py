@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -226,7 +227,7 @@ async def called(scene: Scene, ns: list[int], delay: float) -> None:
     for n in ns:
         before = (await scene.bus.stats()).accepted
         await scene.bus.dispatch(Call(caller=scene.home("caller", shard_of_line=True), line=scene.line, n=n))
-        await until(lambda before=before: _accepted(scene, before + 2))
+        await until(partial(_accepted, scene, before + 2))
 
 
 async def _accepted(scene: Scene, count: int) -> bool:

@@ -189,7 +189,7 @@ def test_arrow_and_pydantic_agree(rows: list[dict[str, Any]]) -> None:
         if message is None:
             assert why(packed) == refusal
             continue
-        shard, (mailbox, command_id, check, envelope, entity, number, flow) = packed
+        shard, (mailbox, command_id, check, envelope, entity, number, flow, _) = packed
         assert (shard, command_id, entity, number, flow) == (3, row["command_id"], row["thing"], 0, "")
         out = dispatcher.connection.builder.of_item(Envelope(message, command_id=row["command_id"]))
         assert mailbox == dispatcher.connection.builder.build(out).mailbox
