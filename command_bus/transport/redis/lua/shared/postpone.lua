@@ -70,6 +70,11 @@ local function waits_until(due, delayed, delayed_counts, name, id, delay)
     if at > now_ms() then return at end
   end
   if not id or not tonumber(redis.pcall('HGET', delayed_counts, name)) then return nil end
-  local first = earliest(due)
-  if type(first) == 'number' and first <= now_ms() and redis.pcall('HEXISTS', delayed, id) == 0 then return now_ms() end
+  local last, first = tonumber(redis.pcall('HGET', delayed_counts, '**' .. name)), earliest(due)
+  local is_behind = last and last >= now_ms()  -- the clock went back since one was kept so
+  if (is_behind or (type(first) == 'number' and first <= now_ms())) and redis.pcall('HEXISTS', delayed, id) == 0 then
+    local at = is_behind and last or now_ms()
+    redis.pcall('HSET', delayed_counts, '**' .. name, string.format('%.0f', at))
+    return at
+  end
 end
