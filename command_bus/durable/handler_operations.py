@@ -140,6 +140,15 @@ class HandlerOperations:
         digest = self._run.tools.children.digest_of(out)
         compare(f"the compensation {field[2:]!r}", Undo.read(field, stored).digest, digest)
 
+    async def _store_cut_offs(self) -> None:
+        """Store what was cut off before the handler is told, so that no later run gets it, should this one be lost."""
+        self._in_flight.begin()
+        try:
+            if notes := self._run.cut_offs.taken():
+                await self._run.store(*notes)
+        finally:
+            self._in_flight.end()
+
     @asynccontextmanager
     async def _limited(self, seconds: float, name: str) -> AsyncGenerator[None]:
         run = self._run
@@ -160,6 +169,7 @@ class HandlerOperations:
         except asyncio.CancelledError as error:
             if not limit.leave():
                 raise
+            await self._store_cut_offs()
             raise run.errors.note(TimeoutError(f"the time limit of {seconds:g} s was over first")) from error
         except BaseException:
             limit.leave()
