@@ -1,4 +1,4 @@
-"""JSON, read strictly, and values as JSON has them: one rule for the gateway, the command line, the dashboard and announced schemas.
+"""JSON, read strictly, and values as JSON has them: one rule for every edge.
 
 | value | JSON |
 | --- | --- |
@@ -22,10 +22,11 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, from_json, to_jsonable_python
 
-__all__ = ["LongNumber", "bytes_from", "json_form", "key_form", "read_json"]
+__all__ = ["BASE64", "LongNumber", "bytes_from", "json_form", "key_form", "read_json"]
 
 _PERHAPS_INEXACT = re.compile(rb"[0-9.]{17}|[eE][+-]?[0-9]{3}")
-_BASE64 = "data:;base64,"
+BASE64 = "data:;base64,"
+"""Begins the form of bytes that are no text."""
 
 
 class LongNumber(float):
@@ -91,9 +92,9 @@ def key_form(key: Any) -> str:
 
 def _text_of(value: bytes) -> str:
     with suppress(UnicodeDecodeError):
-        if not value.startswith(_BASE64.encode()):
+        if not value.startswith(BASE64.encode()):
             return value.decode()
-    return _BASE64 + base64.b64encode(value).decode()
+    return BASE64 + base64.b64encode(value).decode()
 
 
 def bytes_from(text: str) -> bytes:
@@ -102,4 +103,4 @@ def bytes_from(text: str) -> bytes:
     Raises:
         ValueError: It begins as base64 does, and is none.
     """
-    return base64.b64decode(text.removeprefix(_BASE64), validate=True) if text.startswith(_BASE64) else text.encode()
+    return base64.b64decode(text.removeprefix(BASE64), validate=True) if text.startswith(BASE64) else text.encode()

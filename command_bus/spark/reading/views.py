@@ -24,6 +24,7 @@ from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, Stri
 
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import ENCRYPTED, KEEP_OUTCOME, unpack_envelope
+from command_bus.serialization.json_forms import json_form
 from command_bus.serialization.limits import Limits, Undecodable
 from command_bus.serialization.msgpack import unpack
 from command_bus.spark.options import View
@@ -116,8 +117,8 @@ def times(ms: Iterable[int | None] | Any) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON: dates as ISO text, bytes as Base64, decimals and UUIDs as text, sets as lists, NaN and infinity as text."""
-    return to_json(value, bytes_mode="base64", inf_nan_mode="strings", serialize_unknown=True).decode()
+    """Return a value as JSON, in the one form that all edges show (`json_form`)."""
+    return to_json(json_form(value)).decode()
 
 
 def packed_json(packed: bytes) -> str | None:
