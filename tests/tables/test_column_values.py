@@ -111,7 +111,8 @@ def _arrived(carrier: Carrier, mappings: Mappings, form: Callable[[Carrier], Any
         return error
     if isinstance(packed, RowReject):
         return RefusedRow(why(packed))
-    return codec_for(carrier.carry).decode(unpack_envelope(packed[1][3]).payload).value
+    arrived: Any = codec_for(carrier.carry).decode(unpack_envelope(packed[1][3]).payload)
+    return arrived.value
 
 
 CELLS = [
