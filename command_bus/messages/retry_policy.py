@@ -42,7 +42,7 @@ class RetryPolicy:
             the seconds until the next one out. It runs in the worker's event loop, so it does not block; neither `max_delay` nor `jitter` changes
             what it says. Where it raises or gives no number of seconds, that is logged, and the delay is the exponential one.
         factor: The multiplier of exponential backoff, 1 to 1,000.
-        max_delay: Cap in seconds, of exponential and fixed backoff.
+        max_delay: Cap in seconds of what exponential backoff grows to; `delay`, where that is more.
         jitter: Share of the delay that is random, 0 to 1: the actual delay is uniform in `delay * (1 ± jitter)`.
         retry_on: Exception types that are retried; others are dead-lettered at once.
         give_up_on: Exception types that are never retried, even if `retry_on` has a base of theirs.
@@ -70,6 +70,7 @@ class RetryPolicy:
         for name, value in (("delay", self.delay), ("max_delay", self.max_delay)):
             fault = duration_fault(value, zero=True)
             require(fault is None, f"RetryPolicy({name}={shown(value)}): {name} {fault}")
+        object.__setattr__(self, "max_delay", max(self.max_delay, self.delay))
         require(1 <= self.factor <= _STEEPEST, f"RetryPolicy(factor={self.factor!r}): from 1 to {_STEEPEST:,}")
         require(0 <= self.jitter <= 1, f"RetryPolicy(jitter={self.jitter!r}): a share from 0 to 1")
         if callable(self.backoff):

@@ -29,6 +29,11 @@ def test_exponential_backoff_doubles_up_to_its_cap() -> None:
     assert [policy.delay_after(attempt, middle) for attempt in (1, 2, 3, 4, 5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
 
 
+def test_a_delay_is_not_cut_by_the_default_of_another_option() -> None:
+    policy = RetryPolicy(delay=60.0, jitter=0)
+    assert [policy.delay_after(attempt, middle) for attempt in (1, 2, 9)] == [60.0, 60.0, 60.0]
+
+
 def test_fixed_backoff_stays() -> None:
     policy = RetryPolicy(delay=0.5, backoff="fixed", jitter=0)
     assert {policy.delay_after(attempt, middle) for attempt in (1, 2, 50)} == {0.5}
@@ -58,7 +63,7 @@ def test_every_delay_is_within_its_share_of_the_cap(
 ) -> None:
     policy = RetryPolicy(delay=delay, factor=factor, max_delay=max_delay, jitter=jitter)
     seconds = policy.delay_after(attempt, random.Random(seed).uniform)
-    assert 0 <= seconds <= max_delay * (1 + jitter) * (1 + 1e-9)
+    assert 0 <= seconds <= max(delay, max_delay) * (1 + jitter) * (1 + 1e-9)
 
 
 def test_retries_go_by_the_type_of_the_error() -> None:

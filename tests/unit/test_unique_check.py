@@ -66,7 +66,7 @@ def steep(attempt: int, error: BaseException) -> float:
         (RetryPolicy(attempts=4, delay=1, max_delay=3), 1 + 2 + 3),
         (RetryPolicy(attempts=5, delay=1, factor=3, max_delay=60), 1 + 3 + 9 + 27),
         (RetryPolicy(attempts=4, delay=5, backoff="fixed"), 5 + 5 + 5),
-        (RetryPolicy(attempts=2, delay=5, max_delay=3), 3),
+        (RetryPolicy(attempts=2, delay=5, max_delay=3), 5),
         (RetryPolicy(attempts=1, delay=5), 0),
         (RetryPolicy(delays=(1, 10)), 11),
         (RetryPolicy(attempts=4, backoff=steep), 0),

@@ -260,7 +260,9 @@ class TestRows:
         assert dispatch_row(DispatchFacts("d", version=version, opened=opened), [None], NOON)[1] == state
 
     def test_json_of_other_types(self):
-        assert json.loads(json_text({"a": [Decimal(1), {2}, b"\xff", float("-inf")]})) == {"a": ["1", [2], "data:;base64,/w==", None]}
+        assert json.loads(json_text({"a": [Decimal(1), {2}, b"\xff", float("-inf")]})) == {
+            "a": ["1", [2], "data:;base64,/w==", None]
+        }
 
 
 class Recorded(RedisBulkOutcomes):
