@@ -68,7 +68,10 @@ class Overlaps:
         return True
 
     async def _unsettled(self, record: ScheduleRecord) -> str | None:
-        """Return the mailbox of the last firing, if that is accepted and not settled."""
+        """Return the mailbox of the last firing, if that is accepted and not settled.
+
+        One that no worker believes (a wrong signature) is removed without its mark: of an empty mailbox nothing is waited for.
+        """
         if not record.last_id:
             return None
         try:
@@ -77,7 +80,9 @@ class Overlaps:
             return None
         mailbox = await self._templates.mailbox(envelope, record.last_id)
         mark = await self._session.transport.schedules.mark(mailbox, record.last_id)
-        return None if mark is None or is_settled(mark) else mailbox
+        if mark is None or is_settled(mark):
+            return None
+        return mailbox if (await self._session.transport.operator.entities.look(mailbox)).depth else None
 
     async def _is_late(self, record: ScheduleRecord, mailbox: str) -> bool:
         """Return whether the deadline has passed of a last firing that was never started."""

@@ -28,6 +28,7 @@ from command_bus import (
     RetryPolicy,
     Snooze,
     Unique,
+    every,
 )
 from command_bus.errors import CommandOutcomeError
 from command_bus.messages.outgoing import Envelope
@@ -91,6 +92,7 @@ class Bench:
         self.seen: list[str] = []
         self.functions: dict[Any, Any] = {}
         self.told: asyncio.Task[Any] | None = None
+        self.fired = ""
         self.stack, self.working = AsyncExitStack(), AsyncExitStack()
         self.later = 0.2 if cell.end in ("completed", "rejected", "failed", "given_up", "invalid") else 2.0
         self.subject = self.declared()
@@ -217,6 +219,10 @@ class Bench:
             self.told = asyncio.ensure_future(self.bus.call(Parent(parent="p"), timeout=60))
         elif origin == "load":
             await self.load(command)
+        elif origin == "schedule":
+            await self.bus.schedules.put("s", command, every(1_000_000), overlap="skip", **expires)
+            self.fired = await self.bus.schedules.trigger("s")
+            await self.bus.schedules.firing.fire_due(["s"])
         else:
             receipt = await self.bus.dispatch(command, command_id=ID, **expires, **options)
             self.told = asyncio.ensure_future(receipt.result(timeout=60))
@@ -339,7 +345,7 @@ class Bench:
 
     async def id(self) -> str:
         if self.cell.origin != "child":
-            return ID
+            return self.fired or ID
         head = (await self.bus.entity("task", "t").show(waiting=5)).head
         waiting = (await self.bus.entity("task", "t").show(waiting=5)).waiting
         return next(each.command_id for each in (head, *waiting) if each is not None and each.name == self.subject.__name__)
@@ -491,6 +497,12 @@ class Bench:
             found = [record.status for _, record, _ in await outcomes(self.bus, "load")]
             if len(found) < 1:
                 faults.append("its dispatch has no outcome")
-        elif self.cell.origin != "child" and self.cell.end not in UNREAD and await self.bus.history.get(ID) is None:
+        elif self.cell.origin != "child" and self.cell.end not in UNREAD and await self.bus.history.get(await self.id()) is None:
             faults.append("the history has no entry")
+        if self.cell.origin == "schedule":
+            firing = self.bus.schedules.firing
+            record, _ = await firing.found("s")
+            if record is None or await firing._overlaps.skips(record):
+                faults.append("the next tick of its schedule waits still")
+            await self.bus.schedules.remove("s")
         return faults
