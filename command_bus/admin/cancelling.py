@@ -6,6 +6,8 @@ import asyncio
 from typing import NamedTuple
 
 from command_bus.clock import mono
+from command_bus.durable.endings import unpack_ending
+from command_bus.durable.names import ENDING
 from command_bus.errors import CommandTimeout
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.durable_options import is_durable
@@ -100,11 +102,22 @@ class Cancelling:
         )
 
     async def _tell(self, mailbox: str, running: _Running | None) -> bool:
-        """Bring a durable command the wish that it ends; its worker, if it has one, sees it within a second."""
+        """Bring a durable command the wish that it ends; its worker, if it has one, sees it within a second.
+
+        If its end is decided, that stays, and what it waits for ends.
+
+        Raises:
+            BadStep: Its end was written by another release.
+        """
         told = await self._session.transport.wishes.cancel(mailbox, self._id, (self._reason or "it was cancelled").encode())
         if told != "gone" and running is not None:
             await self._request(mailbox, running.attempt)
-        return told != "gone"
+        return await self._ends_cancelled(mailbox) if told == "ending" else told != "gone"
+
+    async def _ends_cancelled(self, mailbox: str) -> bool:
+        """Return whether a durable command whose end is decided ends as cancelled."""
+        (ending,) = await self._session.transport.operator.suspensions.fields(mailbox, self._id, [ENDING])
+        return await self._was_cancelled("") if ending is None else unpack_ending(ending).status == "cancelled"
 
     async def _request(self, mailbox: str, attempt: Attempt) -> None:
         await self._interrupts.request(mailbox, Interrupt("cancel", attempt.id, attempt.now_ms, "", self._reason))

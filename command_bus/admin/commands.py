@@ -194,7 +194,7 @@ class Commands:
         worker knew of the wish, its outcome stands. The wish is for this command only: it never meets another, and a retry is taken out of line.
 
         A durable command ends at its next await of what has not ended yet: what it has called and has not started is taken out of line, what has
-        started is waited for, and what it did is compensated.
+        started is waited for, and what it did is compensated. One that is being compensated ends as it was decided before.
 
         Quick for ids that were given, for calls and for delayed commands. For the generated id of a dispatch every line is looked through.
 
@@ -205,11 +205,12 @@ class Commands:
             wait: Seconds to wait for the end of a handler. One that goes on longer has been told; its command is settled as cancelled at its end.
 
         Returns:
-            Whether it is cancelled, or will be: of a durable command, unless its handler finishes first. False if it has ended, is unknown, or has
-            started and `running` is not set.
+            Whether it is cancelled, or will be: of a durable command, unless its handler finishes first. False if it has ended, is compensated
+            with another end, is unknown, or has started and `running` is not set.
 
         Raises:
             InvalidCommand: `wait` is not a positive number of seconds.
+            BadStep: It is being compensated, and its end was written by another release.
             CommandTimeout: Its worker has not answered in time. What was asked for stays asked for some minutes longer.
             Unconfirmed: Of a durable command: too few replicas confirmed the wish (`durability="replicated"`). Asking again is safe.
             TransportUnavailable: The server cannot be reached.

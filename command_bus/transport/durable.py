@@ -128,8 +128,9 @@ class CalledCommand(NamedTuple):
     mailbox: str
 
 
-Told = Literal["taken", "repeated", "gone", "full"]
-"""`repeated` if it came before; `gone` if the command does not wait in its mailbox any more; `full` if it takes no further signal of this name."""
+Told = Literal["taken", "repeated", "ending", "gone", "full"]
+"""`repeated` if it came before; `ending` if it is decided how the command ends: what it waits for ends all the same; `gone` if the command does not
+wait in its mailbox any more; `full` if it takes no further signal of this name."""
 
 
 @dataclass(frozen=True, slots=True)

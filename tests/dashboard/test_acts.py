@@ -14,7 +14,7 @@ from command_bus.dashboard import forms
 from command_bus.dashboard.acts.asking import ACTS
 from command_bus.dashboard.pages import audit
 from tests.dashboard.conftest import ROLES, Browser, inputs, told
-from tests.dashboard.troubled_shop import Charge, Deposit, Mail, Shop, until
+from tests.dashboard.troubled_shop import Charge, Checkout, Deposit, Mail, Shop, until
 
 pytestmark = [pytest.mark.server, pytest.mark.asyncio(loop_scope="module")]
 
@@ -338,3 +338,15 @@ async def test_an_act_whose_end_is_on_the_page_before_is_no_open_one(
     text = " ".join(pages)
     assert (text.count("long ended"), text.count("9 removed")) == (1, 1)
     assert "never ended test begun, and its end is not known" in text
+
+
+async def test_what_is_being_undone_is_not_cancelled(troubled: Place, otto: Browser) -> None:
+    bus, _ = troubled
+    await bus.dispatch(Checkout(basket="b-undo", total=-1), command_id="undone-1")
+
+    async def is_undone() -> bool:
+        return (await bus.commands.status("undone-1")).state == "compensating"
+
+    await until(is_undone)
+    assert "command.cancel" not in await otto.page("/command?id=undone-1")
+    assert "what it did is being undone" in told(await otto.page("/act?act=command.cancel&id=undone-1"))

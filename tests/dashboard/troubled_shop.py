@@ -28,13 +28,14 @@ from command_bus import (
     EntityId,
     HandlerRegistry,
     Limit,
+    Reject,
     RetryPolicy,
     cron,
     every,
 )
 from command_bus.clock import mono
 
-__all__ = ["Charge", "Deposit", "Mail", "Shop", "open_shop", "trouble", "until"]
+__all__ = ["Charge", "Checkout", "Deposit", "Mail", "Shop", "open_shop", "trouble", "until"]
 
 
 class Charge(Command[str], entity="order", retry=RetryPolicy(attempts=3, delay=0.02, jitter=0), on_poison="park"):
@@ -119,6 +120,9 @@ class Shop:
 
     async def checkout(self, command: Checkout, context: DurableContext) -> str:
         await context.step("reserve", reserve, command.total)
+        if command.total < 0:
+            context.compensate(Export(report="undo", month=1))
+            raise Reject("a basket is not paid out")
         return str(await context.signal("approved", timeout=86_400))
 
 

@@ -144,7 +144,7 @@ def cancel(
     What a handler has done until then stays done; a durable command is compensated.
 
     \b
-    Exit codes: 0 all cancelled, or told to end, 1 one of them is not there any more, runs, or was settled, 2 wrong usage, 3 no answer from the
+    Exit codes: 0 all cancelled, or told to end, 1 one of them is not there any more, runs, is compensated, or was settled, 2 wrong usage, 3 no answer from the
     worker in time, 4 no server.
     """  # noqa: D301
 
@@ -159,7 +159,8 @@ def cancel(
             )
         )
     else:
-        refused = "it is settled, or was never accepted" if running else "it has started, is settled, or was never accepted"
+        other = "its end is decided and being compensated" if running else "it has started"
+        refused = f"{other}, it is settled, or was never accepted"
         for command_id, cancelled in done.items():
             echo(f"{command_id}: {'cancelled' if cancelled else f'not cancelled: {refused}'}")
     raise typer.Exit(ExitCode.DONE if all(done.values()) else ExitCode.FAILED)

@@ -22,6 +22,8 @@ _FOR = (
     ("480", "for 8 hours"),
     ("1440", "for a day"),
 )
+_DECIDED = {"settled": "It has ended already.", "compensating": "Its end is decided, and what it did is being undone."}
+"""Why there is nothing to cancel, by the state of a command."""
 _UNTIL = Input("minutes", "How long", "choice", choices=_FOR)
 
 
@@ -135,14 +137,14 @@ async def _plan_cancel(visit: Visit, fields: Fields) -> Plan:
     command_id = _command_id(fields)
     status = await visit.bus.commands.status(command_id)
     says = f"1 command ({status.name or command_id}, {status.state}) is taken out of line, or ended if it runs. Its caller gets CommandCancelled."
-    nothing = "It has ended already." if status.state == "settled" else ""
+    nothing = _DECIDED.get(status.state, "")
     back = visit.url("/command", id=command_id)
     return Plan(f"command {command_id}", says, back, {"id": command_id}, nothing=nothing)
 
 
 async def _cancel(visit: Visit, fields: Fields) -> str:
     done = await visit.bus.commands.cancel(_command_id(fields), running=True, reason=reason_of(fields), wait=5.0)
-    return f"command {fields['id']} is cancelled" if done else f"command {fields['id']} had ended already"
+    return f"command {fields['id']} is cancelled" if done else f"command {fields['id']}: its end was decided before"
 
 
 async def _plan_promote(visit: Visit, fields: Fields) -> Plan:

@@ -26,7 +26,7 @@
 -- ARGV[11]  others     most of all other names
 -- ARGV[12]  bytes      most of their values
 --
--- returns 'taken'; 'repeated' if it came before; 'gone' if the command does not wait in this mailbox any more; 'full' if it takes no further
+-- returns 'taken'; 'repeated' if it came before; 'ending' of a wish if it is decided already how the command ends; 'gone' if the command does not wait in this mailbox any more; 'full' if it takes no further
 --         signal of this name
 --
 -- A signal also reaches a command that parks its mailbox: it goes on from its side record once it is replayed.
@@ -53,6 +53,7 @@ local queue_up = redis.call('EXISTS', KEYS[6]) == 1 and open_line(KEYS[1], KEYS[
 local answer = 'taken'
 if kind == 'cancel' then
   if redis.call('HSETNX', side, 'cancel', value) == 0 then answer = 'repeated' end
+  if redis.call('HEXISTS', side, 'k') == 1 then answer = 'ending' end
   resume(keys, name, box, redis.call('HGET', side, 'm'), true)
 elseif kind == 'outcome' then
   local arrived = arrive_outcome(keys, side, what, once, value, name, box)
