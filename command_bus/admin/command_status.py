@@ -56,7 +56,8 @@ class CommandStatus:
         name: Its wire name; empty if it is not known (any more).
         entity: Its entity, for people; empty if it is not known any more.
         position: Its place in line: 1 is next or runs. None if it is in no line, or has more than a thousand commands before it.
-        attempt: How often it was started; a durable command since it last got on.
+        attempt: How often it was started; a durable command since it last got on. A start that took no attempt does not count, but once it was
+            started it is 1 at least.
         worker: Who runs it, or None.
         since_ms: Since when it runs or is suspended; None otherwise.
         until_ms: When it goes on: the end of a delay, of the wait for an attempt, of a snooze, or of a suspension that has one; None otherwise.

@@ -92,7 +92,7 @@ class EntityInfo:
             new).
         depth: Commands that it holds, running and delayed ones included.
         age: Seconds since the command at its head was accepted; 0.0 if all are delayed.
-        attempt: How often that was started.
+        attempt: How often that was started; a start that took no attempt does not count, but once it was started it is 1 at least.
         running_for: Seconds since this attempt started; None if none runs.
         worker: Who runs it, or None.
         retry_at_ms: When a retry is due, or a snooze over, by the server's clock, or None.

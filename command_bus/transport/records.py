@@ -70,7 +70,7 @@ class StoredEntity:
         state: What it waits for; `waiting` also if all that it has is delayed; `draining` if it waits and accepts nothing.
         depth: Commands in its mailbox, the running one and delayed ones included.
         oldest_ms: When the first of them was accepted; 0 if they are all delayed.
-        attempt: Of the command at its head: how often it was started.
+        attempt: Of the command at its head: how often it was started; 1 at least if it was.
         holder: The lease under which that runs: a worker's name, `#` and what tells its leases apart; empty if it does not run.
         first_ms: When that was first started; 0 if it never was.
         started_ms: When this attempt of it started, about; 0 if it does not run.

@@ -122,11 +122,11 @@ class Lease:
 
 
 class Snoozes(NamedTuple):
-    """The count of times that the handler of a command has put it off.
+    """The count of times that the handler of a command has put it off, and its first start, also if it was suspended or replayed.
 
     Attributes:
         times: How often.
-        first_ms: When the command was first started; 0 if it was never put off.
+        first_ms: When the command was first started; 0 if its record says so itself.
         waits: Whether its entity waits for the end of one, if it waits.
     """
 
@@ -146,7 +146,8 @@ class Started:
         fence: Decimal text; `attempts.py` says what it is.
         message: Its id in the mailbox; the part before the dash is the time of acceptance in ms.
         attempt: 1 for the first start.
-        first: The server's time of the first start in ms; below zero: of the wake after a snooze, or of an operator's replay where it was parked.
+        first: The server's time of the first start in ms; below zero: of the wake after a snooze or a suspension, or of an operator's replay where
+            it was parked.
         now_ms: The server's time of this start.
         envelope: None if the entry has no envelope at all.
         raw: The entry's fields as they are, where there are others than an envelope.

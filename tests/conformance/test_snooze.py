@@ -193,7 +193,7 @@ async def test_everybody_sees_why_and_until_when_it_waits(sandbox: Sandbox) -> N
         with pytest.raises(CommandTimeout, match=r"behind Sync .*, which its handler has put off") as caught:
             await bus.call(Sync(shop="s-1", number=1), timeout=0.3)
         (shown,) = (await bus.entities.list(states={"snoozed"})).entities
-        assert (shown.state, shown.attempt, shown.snoozes, shown.depth) == ("snoozed", 0, 1, 2)
+        assert (shown.state, shown.attempt, shown.snoozes, shown.depth) == ("snoozed", 1, 1, 2)
         details = await bus.entity("shop", "s-1").show()
         now = await bus.transport.operator.entities.now_ms()
         assert 50_000 < (shown.retry_at_ms or 0) - now <= 60_000

@@ -264,8 +264,8 @@ DURABLE = (
     Mutant(
         "the deadline counts after a wake",
         f"{_LUA}/shared/arrive.lua",
-        "  local first = '-' .. string.format(",
-        "  local first = string.format(",
+        "then first = '-' .. string.format(",
+        "then first = string.format(",
         f"{_STEPS}::test_an_outcome_wakes_it",
     ),
     Mutant(

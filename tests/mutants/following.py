@@ -8,6 +8,9 @@ __all__ = ["FOLLOWING"]
 
 _PROGRESS = "tests/conformance/test_progress.py"
 _CANCEL = "tests/conformance/test_cancel_running.py"
+_DECIDED = "tests/conformance/test_durable_decided_ends.py::test_cancel_tells_what_it_will_end_with"
+_FIRST = "tests/tables/test_first_starts.py::test_the_first_start_stays_what_it_was"
+_LUA = "transport/redis/lua"
 
 FOLLOWING = (
     Mutant(
@@ -79,5 +82,54 @@ FOLLOWING = (
         "            self._logged += digest\n",
         "            self._logged += digest\n            self._unrepeated[digest] += 1\n",
         "tests/conformance/test_progress.py::test_a_durable_command_keeps_it_over_a_suspension",
+    ),
+    Mutant(
+        "who cancels what is being undone is told that it will be cancelled",
+        f"{_LUA}/tell.lua",
+        "  if redis.call('HEXISTS', side, 'k') == 1 then answer = 'ending' end\n",
+        "",
+        _DECIDED,
+    ),
+    Mutant(
+        "who cancels what is cancelled already is told that it is not",
+        "admin/cancelling.py",
+        'unpack_ending(ending).status == "cancelled"',
+        "False",
+        _DECIDED,
+    ),
+    Mutant(
+        "a durable command was first started when it was suspended",
+        f"{_LUA}/advance/3b_verbs.lua",
+        "    parts = with_snooze(parts, message, started_ms, false, true)\n",
+        "",
+        _FIRST,
+    ),
+    Mutant(
+        "a durable command was first started when a cancellation woke it from a retry",
+        f"{_LUA}/shared/arrive.lua",
+        "  if not waits or string.sub(first, 1, 1) == '-' then first",
+        "  if true then first",
+        _FIRST,
+    ),
+    Mutant(
+        "a parked command was first started when it was replayed",
+        f"{_LUA}/settle_dead_letter.lua",
+        "    if head and kept then parts = with_first(kept, head[1], first) end\n",
+        "",
+        _FIRST,
+    ),
+    Mutant(
+        "the first start of what was never put off is not read",
+        "transport/redis/mailbox_record.py",
+        "    if not _number(first) or",
+        "    if not _number(count) or",
+        _FIRST,
+    ),
+    Mutant(
+        "what is suspended was never started",
+        "transport/redis/admin/entities.py",
+        "        fields.attempt or int(fields.first_ms != 0),\n",
+        "        fields.attempt,\n",
+        _FIRST,
     ),
 )

@@ -56,8 +56,9 @@ POLICIES = (
     Mutant(
         "the first start is that of the last wake",
         f"{_LUA}/advance/3b_verbs.lua",
-        "    if of ~= message then\n      if not more then return parts end\n      count, truly = 0,",
-        "    if of ~= message or more then\n      if not more then return parts end\n      count, truly = of == message and count or 0,",
+        "    if of ~= message then\n      if not more and not wakes then return parts end\n      count, truly = 0,",
+        "    if of ~= message or more then\n      if not more and not wakes then return parts end\n"
+        "      count, truly = of == message and count or 0,",
         f"{_STEPS}::test_snoozes_use_no_attempt_and_keep_the_order",
     ),
     Mutant(
@@ -97,9 +98,9 @@ POLICIES = (
     ),
     Mutant(
         "a replayed command keeps its snoozes",
-        f"{_LUA}/settle_dead_letter.lua",
-        "without_snooze(select(8, parse_record(record or '')))",
-        "select(8, parse_record(record or ''))",
+        f"{_LUA}/shared/snooze.lua",
+        "string.gsub(parts, '|z=[^|]*', '') .. '|z=0:'",
+        "parts .. '|z=0:'",
         f"{_STEPS}::test_a_parked_command_is_replayed_with_a_new_count",
     ),
     Mutant(

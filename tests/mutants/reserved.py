@@ -105,8 +105,8 @@ RESERVED = (
     Mutant(
         "a parked entity loses the parts of its record",
         f"{_LUA}/settle_dead_letter.lua",
-        "local parts = without_snooze(select(8, parse_record(record or '')))",
-        "local parts = nil",
+        "local first, _, kept = select(6, parse_record(record or ''))\n",
+        "local first, kept = nil, nil\n",
         f"{_KEPT}::test_parts_stay_where_an_entity_is_parked",
     ),
     Mutant(

@@ -144,8 +144,8 @@ def cancel(
     What a handler has done until then stays done; a durable command is compensated.
 
     \b
-    Exit codes: 0 all cancelled, or told to end, 1 one of them is not there any more, runs, is compensated, or was settled, 2 wrong usage, 3 no answer from the
-    worker in time, 4 no server.
+    Exit codes: 0 all cancelled, or told to end, 1 one of them is not there any more, runs, is compensated, or was settled, 2 wrong usage,
+    3 no answer from the worker in time, 4 no server.
     """  # noqa: D301
 
     async def cancel_each(bus: CommandBus) -> dict[str, bool]:

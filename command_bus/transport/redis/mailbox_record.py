@@ -37,10 +37,11 @@ class MailboxRecord(NamedTuple):
         fence: Of the command that runs; empty if none does.
         message: Id of the command that runs or is suspended, or of a lone one that was or is in the line; else empty.
         attempt: How often the oldest command was started.
-        first_ms: When it was first started; 0 if it never was, below zero: when it was replayed while parked, or woken after a snooze.
+        first_ms: When it was first started; 0 if it never was, below zero: when it was replayed while parked, or woken after a snooze
+            or a suspension.
         holder: The lease under which the command runs: a worker's name, `#` and what tells its leases apart; in the state `q` its place; else
             empty.
-        parts: What stands behind it, by key: `z` for snoozes, `c` for classes, others of later releases.
+        parts: What stands behind it, by key: `z` for snoozes and the first start, `c` for classes, others of later releases.
     """
 
     state: str
@@ -78,7 +79,7 @@ class MailboxRecord(NamedTuple):
         return self.state in ("o", "O", "U") or (self.state == "q" and self.message != "")
 
     def snoozes_of(self, message: str) -> Snoozes:
-        """Return how often its oldest command was put off by its handler: nothing if that is another one than the part is of.
+        """Return how often its oldest command was put off by its handler, and its first start: nothing if the part is of another command.
 
         Args:
             message: The oldest command; empty if it is not known.
@@ -140,9 +141,9 @@ def snoozes_of(parts: Iterable[str], message: str) -> Snoozes:
 
 
 def _snoozes(text: str, message: str) -> Snoozes:
-    """Read the part that counts snoozes (see `lua/shared/snooze.lua`); it may be of another command."""
+    """Read the part that counts snoozes, and keeps the first start (see `lua/shared/snooze.lua`); it may be of another command."""
     count, of, first, waits, *_ = [*text.split(":"), "", "", ""]
-    if not _number(count) or (message and of != message):
+    if not _number(first) or (message and of != message):
         return NO_SNOOZES
     return Snoozes(_number(count), _number(first), waits == "1")
 

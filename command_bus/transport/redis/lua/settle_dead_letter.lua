@@ -61,7 +61,8 @@ local fields = {}
 for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
 
 local record = redis.call('HGET', active, name)
-local parts = without_snooze(select(8, parse_record(record or '')))
+local first, _, kept = select(6, parse_record(record or ''))
+local parts = without_snooze(kept)
 local queue_up = redis.call('EXISTS', KEYS[15]) == 1 and open_line(ready, active, KEYS[15], KEYS[16], KEYS[17])
 local function wake(first)
   local held = holds_of(paused, name)
@@ -98,6 +99,8 @@ end
 if is_parked then
   redis.call('HDEL', parked, name)
   if verb == 'replay' then
+    local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
+    if head and kept then parts = with_first(kept, head[1], first) end
     if ARGV[6] ~= '' then redis.call('SET', mark, keep_digest(mark, ARGV[6])) end
   else
     local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]

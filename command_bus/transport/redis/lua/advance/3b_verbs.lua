@@ -76,12 +76,13 @@ local function make_other_verbs()
   end
 
   -- Return the parts of a record whose command is to wait: with one more snooze of it if its handler put it off, else with those that it had.
-  local function with_snooze(parts, message, first, more)
+  -- They keep its first start if the record will not: `wakes`.
+  local function with_snooze(parts, message, first, more, wakes)
     if parts == '' and not more then return parts end
     local count, of, truly = string.match(parts, '|z=(%d+):([%d-]+):(%d+)')
     parts = string.gsub(parts, '|z=[^|]*', '')
     if of ~= message then
-      if not more then return parts end
+      if not more and not wakes then return parts end
       count, truly = 0, string.match(first, '%d+') or '0'
     end
     return parts .. format('|z=%.0f:%s:%s:%d', count + (more and 1 or 0), message, truly, more and 1 or 0)
@@ -117,7 +118,7 @@ local function make_other_verbs()
 
   -- Let a durable command wait for what its side record is to have; or start it again at once, if that is there. What it has stored so far
   -- is progress: the count of its attempts begins again.
-  function suspend(step, name, activation, left, parts)
+  function suspend(step, name, activation, left, parts, started_ms)
     local message, side, at, awaited, wanted = messages[step], left.side, tonumber(left[1]), {}, tonumber(left[3])
     local names = {'m', 'cancel'}
     for i = 6, #left do awaited[i - 5], names[i - 3] = left[i], left[i] end
@@ -133,6 +134,7 @@ local function make_other_verbs()
       if found[i + 2] then wanted = wanted - 1 else missing[#missing + 1] = awaited[i] end
     end
     local first = '-' .. now_text
+    parts = with_snooze(parts, message, started_ms, false, true)
     if (#awaited > 0 and wanted <= 0) or (at and at <= now) or (left[2] ~= '1' and is_wished) then
       local head = alone[name] and {message, {'l'}, 'O'} or call('XRANGE', KEYS[before + step], message, message)[1]
       head[2] = fields_of(lone, name, head[2])
@@ -186,6 +188,6 @@ local function carry_out(step, verb, name, activation, follow, left, record, at)
   local attempt, first = string.match(record, '^(%d+)|([^|]*)|', at)
   if verb == 'p' then return park(step, name, left, attempt, first, parts) end
   if verb == 'w' then return wait(step, name, left[1], left[2], attempt, first, parts) end
-  if verb == 'u' then return suspend(step, name, activation, left, parts) end
+  if verb == 'u' then return suspend(step, name, activation, left, parts, first) end
   return give_back(step, left[1], attempt, first, parts)
 end

@@ -30,7 +30,7 @@
 -- `keys` has the names of the keys ready, active, paused, due and suspended; `paused` is nil where nothing is paused. It may have `now` in ms.
 local function resume(keys, name, box, message, also_tried)
   local before = redis.call('HGET', keys.active, name) or ''
-  local state, _, _, suspended, attempt, _, _, parts = parse_record(before)
+  local state, _, _, suspended, attempt, first, _, parts = parse_record(before)
   local waits = also_tried and state == 'w' and message and string.find(parts .. '|', '|started=' .. message .. '|', 1, true)
   local is_alone = state == 'U'
   if not waits and ((state ~= 'u' and not is_alone) or suspended ~= message) then return false end
@@ -39,7 +39,7 @@ local function resume(keys, name, box, message, also_tried)
     local time = redis.call('TIME')
     now = time[1] * 1000 + math.floor(time[2] / 1000)
   end
-  local first = '-' .. string.format('%.0f', now)
+  if not waits or string.sub(first, 1, 1) == '-' then first = '-' .. string.format('%.0f', now) end
   redis.call('ZREM', keys.due, 'r:' .. name)
   redis.call('HDEL', keys.suspended, name)
   if not waits then parts = parts .. '|paid=' .. suspended end

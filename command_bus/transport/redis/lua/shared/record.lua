@@ -11,7 +11,7 @@
 -- attempt     how often the oldest command was started
 -- first       ms of its first start, 0 if it was never started; below zero: replayed, its deadline no longer counts
 -- holder      the lease under which it runs (h, H, O), its place (q), else empty
--- parts       |key=value each: z of a command that its handler put off (see shared/snooze.lua); started, the id of a command that was started
+-- parts       |key=value each: z of a command that was put off or suspended (see shared/snooze.lua); started, the id of a command that was started
 --             and waits to be started again, of use while it is the oldest and `first` is not 0; paid, the id of a command that was
 --             suspended: its next start takes no token of a rate; c of classes (see shared/line.lua); others of later
 --             releases; a script that writes the record again keeps those that it does not know
