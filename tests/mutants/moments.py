@@ -36,10 +36,31 @@ MOMENTS = (
         _BEHIND,
     ),
     Mutant(
+        "what stands behind a moment is overtaken if the clock goes back",
+        _POSTPONE,
+        "(is_ahead or (type(first)",
+        "((type(first)",
+        f"{_TABLE}::test_the_clock_goes_back_behind_what_was_due[False]",
+    ),
+    Mutant(
+        "what has left is waited for once the clock went back",
+        _POSTPONE,
+        " and tonumber(redis.pcall('ZSCORE', due, due_member(delayed_counts, id))) == at",
+        "",
+        f"{_TABLE}::test_the_clock_goes_back_behind_what_was_due[True]",
+    ),
+    Mutant(
         "a load does not look at what is due",
         f"{_LUA}/bulk_load.lua",
         "any_delayed and waits_until(",
         "false and waits_until(",
+        _BEHIND,
+    ),
+    Mutant(
+        "a load with unique keys does not look at what is due for rows without one",
+        f"{_LUA}/bulk_load_unique/2_accept.lua",
+        "stand(box, each, 0)",
+        "put(box, each.envelope, each.flow)",
         _BEHIND,
     ),
     Mutant(

@@ -254,15 +254,20 @@ def _item(scene: Scene, n: int, unique: Unique | None) -> LoadItem:
     return mailbox, out.command_id, crc32(out.payload).to_bytes(4, "big"), pack_envelope(envelope), scene.line, 0, "", key
 
 
-async def loaded(scene: Scene, ns: list[int], delay: float, unique: Callable[[int], Unique] | None = None) -> None:
+async def loaded(scene: Scene, ns: list[int], delay: float, unique: Callable[[int], Unique | None] = lambda n: None) -> None:
     version, dispatches = Version(f"d{scene.number()}"), scene.bus.session.transport.bulk
     await dispatches.open(version, Opening())
-    items = [_item(scene, n, None if unique is None else unique(n)) for n in ns]
+    items = [_item(scene, n, unique(n)) for n in ns]
     await dispatches.load(version, scene.bus.session.redis.keys.shard_of(items[0][0]), items)
 
 
 async def loaded_unique(scene: Scene, ns: list[int], delay: float) -> None:
     await loaded(scene, ns, delay, lambda n: Unique(f"k{n}", wins="latest", debounce=delay or None))
+
+
+async def loaded_mixed(scene: Scene, ns: list[int], delay: float) -> None:
+    """Load rows of which every other one has a unique key, in one request."""
+    await loaded(scene, ns, delay, lambda n: Unique(f"k{n}") if n % 2 else None)
 
 
 LATER: dict[str, Way] = {
@@ -289,5 +294,6 @@ AT_ONCE: dict[str, Way] = {
     "context.call": called,
     "schedule": fired,
     "load": loaded,
+    "load, some unique": loaded_mixed,
 }
 """Each way into the line at once."""

@@ -160,3 +160,21 @@ async def test_a_delayed_command_expires_by_its_moment(scene: Scene) -> None:
     await scene.bus.dispatch(Step(line=scene.line, n=2), delay=MINUTE, expires=20 * MINUTE)
     scene.jump(3 * MINUTE)
     assert await ran(scene) == [2]
+
+
+@pytest.mark.parametrize("left", [True, False])
+async def test_the_clock_goes_back_behind_what_was_due(scene: Scene, left: bool) -> None:
+    """What stands behind it keeps its order; once it has left, nothing waits. Another delayed command of the entity is still there."""
+    await scene.bus.dispatch(Step(line=scene.line, n=9), delay=60 * MINUTE)
+    await scene.bus.dispatch(Step(line=scene.line, n=1), delay=MINUTE)
+    scene.jump(MINUTE + 1)
+    await scene.bus.dispatch(Step(line=scene.line, n=2))
+    if left:
+        scene.look()
+        await until(lambda: scene.ran == [1, 2])
+    scene.jump(-10 * MINUTE)
+    await scene.bus.dispatch(Step(line=scene.line, n=3))
+    if not left:
+        scene.jump(10 * MINUTE)
+        scene.look()
+    await until(lambda: scene.ran == [1, 2, 3])

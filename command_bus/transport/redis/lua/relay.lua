@@ -69,7 +69,7 @@ for i = 5, #ARGV, 5 do
     end
     local at = tonumber(ARGV[i + 2])
     if at == 0 then  -- accepted when it was written; kept, it stands by that moment
-      at = waits_until(due, delayed, later, name, id, 0) and math.min(now, tonumber(string.match(ARGV[i], '^%d+')))
+      at = waits_until(due, delayed, later, name, id, 0, tonumber(string.match(ARGV[i], '^%d+')))
     end
     deliver(keys, KEYS[key], KEYS[key + 1], ARGV[i + 1], at or nil, ARGV[i + 3], ARGV[i + 4], queue_up)
     redis.call('HSET', relayed, 'c' .. id, ARGV[i])

@@ -4,7 +4,7 @@ local flow_of_command = flow_reader(ARGV[12], flows)
 local publish = call('EXISTS', KEYS[9]) == 1 and publisher(KEYS[9], KEYS[10])
 local queue_up = call('EXISTS', flows) == 1 and open_line(ready, active, flows, KEYS[14], KEYS[15]) or nil
 local put, spoiled, finish = mailbox_writer(ready, active, lone, first_box, names, records, held, many, queue_up)
-local join, take_out, tell =
+local stand, join, take_out, tell =
   unique_line(ready, active, unique, due, delayed, delayed_counts, first_box, names, records, put, publish, now, ARGV[14])
 
 local seen, refused, others, reached = {}, {}, {}, {}
@@ -49,7 +49,7 @@ end
 local function accept(box, each, check, at, replaced)
   local was_idle, fault, stander = not records[box], nil, nil
   if each.key == '' then
-    fault = put(box, each.envelope, each.flow)
+    fault = stand(box, each, 0)
   else
     fault, stander = join(box, each, replaced)
   end

@@ -6,7 +6,7 @@ for at = head + stride, #ARGV, stride do
 end
 local queue_up = call('EXISTS', flows) == 1 and open_line(ready, active, flows, KEYS[13], KEYS[14]) or nil
 local put, spoiled, finish = mailbox_writer(ready, active, lone, first_box, names, records, held, many, queue_up)
-local join, take_out, tell =
+local _, join, take_out, tell =
   unique_line(ready, active, unique, due, delayed, delayed_counts, first_box, names, records, put, publish, now, reply_ttl)
 
 -- Return who is to be told that a command is replaced, as `tell` takes it.

@@ -61,20 +61,26 @@ local function postpone(ready, due, delayed, delayed_counts, box, name, id, at, 
   return keep_delayed(ready, due, delayed, delayed_counts, name, id, at, entry)
 end
 
+-- Return the ms of the latest command that is kept only to stand behind others, and whether it lies ahead: the clock went back since.
+local function last_kept(due, delayed_counts, name)
+  local at, id = string.match(redis.pcall('HGET', delayed_counts, '**' .. name) or '', '^(%d+)|(.*)$')
+  at = tonumber(at) or 0
+  return at, at >= now_ms() and tonumber(redis.pcall('ZSCORE', due, due_member(delayed_counts, id))) == at
+end
+
 -- Return until when a command that comes now is kept; nil if it takes its place at once. One whose moment is now stands behind delayed ones of its
 -- mailbox that may be due, which no worker has let in yet: it is kept with them, and they take their places in the order of their moments. `id`
--- is nil of what is no command of ours.
-local function waits_until(due, delayed, delayed_counts, name, id, delay)
+-- is nil of what is no command of ours; `since` is when a command was accepted that comes later.
+local function waits_until(due, delayed, delayed_counts, name, id, delay, since)
   if delay ~= 0 then
     local at = moment_of(delay)
     if at > now_ms() then return at end
   end
   if not id or not tonumber(redis.pcall('HGET', delayed_counts, name)) then return nil end
-  local last, first = tonumber(redis.pcall('HGET', delayed_counts, '**' .. name)), earliest(due)
-  local is_behind = last and last >= now_ms()  -- the clock went back since one was kept so
-  if (is_behind or (type(first) == 'number' and first <= now_ms())) and redis.pcall('HEXISTS', delayed, id) == 0 then
-    local at = is_behind and last or now_ms()
-    redis.pcall('HSET', delayed_counts, '**' .. name, string.format('%.0f', at))
+  local first, last, is_ahead = earliest(due), last_kept(due, delayed_counts, name)
+  if (is_ahead or (type(first) == 'number' and first <= now_ms())) and redis.pcall('HEXISTS', delayed, id) == 0 then
+    local at = is_ahead and last or math.min(since or now_ms(), now_ms())
+    if at >= last then redis.pcall('HSET', delayed_counts, '**' .. name, string.format('%.0f|', at) .. id) end
     return at
   end
 end

@@ -22,11 +22,22 @@ local function may_not_replace(mailbox)
   return type(answer) == 'table' and not string.find(answer.err, 'WRONGTYPE', 1, true)
 end
 
--- Return the functions `join`, `take_out` and `tell`. Mailboxes go by their number in `names`; `put` is that of `mailbox_writer`; `publish` is
+-- Return the functions `stand`, `join`, `take_out` and `tell`. Mailboxes go by their number in `names`; `put` is that of `mailbox_writer`; `publish` is
 -- nil if nothing is watched. A command is a table: its envelope, id, key, wire name, own part of a stander (from the flags on), ms of delay,
 -- window and longest wait (0 if there is none), and its flow.
 local function unique_line(ready, active, unique, due, delayed, delayed_counts, first_box, names, records, put, publish, now, reply_ttl)
   local call, try, format = redis.call, redis.pcall, string.format
+
+  -- Give a command its place, or keep it until then. Return the error if its mailbox takes nothing, its place (d while it is kept), and until when
+  -- it is kept.
+  local function stand(box, each, delay)
+    local at = waits_until(due, delayed, delayed_counts, names[box], each.id, delay)
+    if not at then return put(box, each.envelope, each.flow) end
+    local entry = each.envelope
+    if each.key ~= '' then entry = '\193e:' .. #entry .. ':' .. entry .. 'u:' .. #each.key .. ':' .. each.key end
+    local mailbox = KEYS[first_box + box]
+    return postpone(ready, due, delayed, delayed_counts, mailbox, names[box], each.id, at, with_flow(entry, each.flow)), 'd', at
+  end
 
   -- Put a command in line, for `replaced`, the stander whose place it takes, or nil. Return the error if its mailbox takes nothing; else nil and
   -- the stander that it is.
@@ -34,15 +45,7 @@ local function unique_line(ready, active, unique, due, delayed, delayed_counts, 
     local most, delay = each.longest > 0 and now + each.longest, each.delay
     if most and replaced then most = tonumber((select(3, parse_stander(replaced)))) or most end
     if most then delay = math.max(0, math.min(moment_of(delay), most) - now) end
-    local at = waits_until(due, delayed, delayed_counts, names[box], each.id, delay)
-    local fault, place
-    if at then
-      local entry = '\193e:' .. #each.envelope .. ':' .. each.envelope .. 'u:' .. #each.key .. ':' .. each.key
-      local mailbox = KEYS[first_box + box]
-      fault, place = postpone(ready, due, delayed, delayed_counts, mailbox, names[box], each.id, at, with_flow(entry, each.flow)), 'd'
-    else
-      fault, place = put(box, each.envelope, each.flow)
-    end
+    local fault, place, at = stand(box, each, delay)
     if fault then return fault end
     local until_ms = each.window > 0 and format('%.0f', now + each.window) or ''
     local value = place .. '|' .. until_ms .. '|' .. (most and format('%.0f', most) or '') .. '|' .. each.own
@@ -84,6 +87,6 @@ local function unique_line(ready, active, unique, due, delayed, delayed_counts, 
     end
     if publish then publish('superseded', names[box], packed_head(id, name, entity), '', '', '', '') end
   end
-  return join, take_out, tell
+  return stand, join, take_out, tell
 end
 
