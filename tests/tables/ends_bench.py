@@ -41,7 +41,7 @@ from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 from tests.conformance.test_dispatches import outcomes
 from tests.tables.ends import ENDS, UNREAD, Cell
-from tests.tables.ends_left import left_of
+from tests.tables.ends_left import left_of, tick_left_out
 
 __all__ = ["Bench"]
 
@@ -213,8 +213,7 @@ class Bench:
         command, origin = self.message, self.cell.origin
         expires: dict[str, Any] = {"expires": LATE} if self.cell.end == "expired" else {}
         if origin == "call":
-            timeout = LATE if expires else 60
-            self.told = asyncio.ensure_future(self.bus.call(command, command_id=ID, timeout=timeout))
+            self.told = asyncio.ensure_future(self.bus.call(command, command_id=ID, timeout=LATE if expires else 60))
         elif origin == "child":
             self.told = asyncio.ensure_future(self.bus.call(Parent(parent="p"), timeout=60))
         elif origin == "load":
@@ -243,8 +242,7 @@ class Bench:
         await bulk.commit(VERSION, "{}", 60_000)
 
     async def is_accepted(self) -> bool:
-        accepted = [each for each in await self.events() if each[0] == "accepted" and each[1] == self.subject.__name__]
-        return bool(accepted)
+        return any(kind == "accepted" for kind, _ in await self.events())
 
     async def events(self) -> list[tuple[str, str]]:
         page = await self.bus.events.recent("task", "t", limit=1000)
@@ -312,7 +310,6 @@ class Bench:
 
     async def into_suspended(self) -> None:
         await self.started("suspended")
-
         await until(lambda: "step" in self.seen)
         await until(lambda: self.state_is("suspended"))
 
@@ -346,9 +343,10 @@ class Bench:
     async def id(self) -> str:
         if self.cell.origin != "child":
             return self.fired or ID
-        head = (await self.bus.entity("task", "t").show(waiting=5)).head
-        waiting = (await self.bus.entity("task", "t").show(waiting=5)).waiting
-        return next(each.command_id for each in (head, *waiting) if each is not None and each.name == self.subject.__name__)
+        found = await self.bus.entity("task", "t").show(waiting=5)
+        return next(
+            each.command_id for each in (found.head, *found.waiting) if each is not None and each.name == self.subject.__name__
+        )
 
     async def ran(self, *script: str) -> None:
         self.script = list(script)
@@ -409,8 +407,7 @@ class Bench:
         await self.elsewhere(lambda: self.work(signed))
 
     async def to_cancelled(self) -> None:
-        running = self.cell.state in ("running", "thread", "suspended")
-        assert await self.bus.cancel(await self.id(), running=running)
+        assert await self.bus.cancel(await self.id(), running=self.cell.state in ("running", "thread", "suspended"))
         if self.cell.state != "suspended":
             await self.go()
 
@@ -430,8 +427,7 @@ class Bench:
         if self.cell.state == "retrying":
             self.script = ["fail"]
         await until(self.has_letter)
-        (letter,) = [each.id async for each in self.bus.dead_letters.list()]
-        return letter
+        return next(iter([each.id async for each in self.bus.dead_letters.list()]))
 
     async def has_letter(self) -> bool:
         return (await self.bus.dead_letters.count()).total() > 0
@@ -500,9 +496,5 @@ class Bench:
         elif self.cell.origin != "child" and self.cell.end not in UNREAD and await self.bus.history.get(await self.id()) is None:
             faults.append("the history has no entry")
         if self.cell.origin == "schedule":
-            firing = self.bus.schedules.firing
-            record, _ = await firing.found("s")
-            if record is None or await firing._overlaps.skips(record):
-                faults.append("the next tick of its schedule waits still")
-            await self.bus.schedules.remove("s")
+            faults += await tick_left_out(self.bus)
         return faults

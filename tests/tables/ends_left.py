@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from tests.tables.ends import ANY, EXPIRES, STAYS, UNREAD
 
 if TYPE_CHECKING:
+    from command_bus import CommandBus
     from tests.tables.ends_bench import Bench
 
-__all__ = ["left_of"]
+__all__ = ["left_of", "tick_left_out"]
 
 
 async def left_of(bench: Bench) -> list[str]:
@@ -71,3 +72,12 @@ async def _cleaned(client: Any, prefix: str) -> None:
     keys = [raw async for raw in client.scan_iter(f"{prefix}*", count=1000)]
     if keys:
         await client.delete(*keys)
+
+
+async def tick_left_out(bus: CommandBus) -> list[str]:
+    """Return a fault if the next tick of the schedule `s` would be left out, and remove it."""
+    firing: Any = bus.schedules.firing
+    record, _ = await firing.found("s")
+    left_out = record is None or await firing._overlaps.skips(record)
+    await bus.schedules.remove("s")
+    return ["the next tick of its schedule is left out"] if left_out else []

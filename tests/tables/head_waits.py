@@ -189,13 +189,13 @@ async def nothing(scene: Scene) -> None:
 
 
 async def deploy(scene: Scene) -> None:
-    """The worker that began is gone, and another works."""
+    """Let another worker go on where the first has stopped."""
     await scene.stop()
     await scene.start()
 
 
 async def away(scene: Scene) -> None:
-    """No worker is there at the moment."""
+    """Leave the moment without a worker."""
     await scene.stop()
 
 

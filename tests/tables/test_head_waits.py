@@ -1,4 +1,4 @@
-"""What waits at the head of its entity's line until a moment starts at that moment of the server, once, and whatever stands behind it follows."""
+"""The table *waits at the head × what happens meanwhile*: a command starts at its moment of the server, once, and what stands behind it follows."""
 
 from __future__ import annotations
 
