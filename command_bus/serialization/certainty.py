@@ -127,7 +127,9 @@ class _Walk:
         if kind == "union":
             return self._is_certain_union(choices_of(node))
         if kind == "tagged-union":
-            return isinstance(node["discriminator"], str) and all(map(self.is_certain, choices_of(node)))
+            return (
+                isinstance(node["discriminator"], str) and _are_plain_tags(node) and all(map(self.is_certain, choices_of(node)))
+            )
         if kind == "definition-ref":
             reference: str = node["schema_ref"]
             known = reference in self._seen
@@ -160,6 +162,12 @@ class _Walk:
         kinds = [kind for choice in choices for kind in _kinds(choice)]
         others = [choice for choice in choices if "other" in _kinds(choice)]
         return len(kinds) == len(set(kinds)) and all(map(self.is_certain, others))
+
+
+def _are_plain_tags(union: Node) -> bool:
+    """Return whether the tags of the members of a union differ also as they travel."""
+    tags = [tag.value if isinstance(tag, Enum) else tag for tag in union["choices"]]
+    return {*map(type, tags)} <= {str, int} and len({*tags}) == len(tags)
 
 
 def _keeps_value(node: Node) -> bool:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import date, datetime, time, timedelta
 from itertools import starmap
 from typing import Any, cast
+from uuid import UUID
 
 from pydantic import BaseModel
 
@@ -19,12 +20,16 @@ __all__ = ["difference"]
 
 _LISTS = (list, tuple, deque)
 _SETS = (set, frozenset)
+_MOMENTS = frozenset({date, datetime, time, timedelta, UUID})
+"""Types from which other libraries derive theirs, which have the same value in most cases: that arrives as a value of the type."""
 
 
 def difference(sent: Any, arrived: Any, path: str = "") -> str | None:
     """Return where and how a value differs from what was sent, without the values; None if it is the same value of the same class."""
     kind = type(sent)
     if kind is not type(arrived):
+        if type(arrived) in _MOMENTS and isinstance(sent, type(arrived)) and _is_same(sent, arrived):
+            return None
         return f"{path or 'it'}: a {kind.__qualname__} comes back as a {type(arrived).__qualname__}"
     if isinstance(sent, BaseModel):
         return _first(_of_model(sent, arrived, path))

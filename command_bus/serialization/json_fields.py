@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
-from pydantic.errors import PydanticInvalidForJsonSchema
 
 from command_bus.errors import InvalidCommand
 from command_bus.serialization.announced_schema import sound_schema
@@ -185,10 +184,7 @@ class JsonFields:
 @lru_cache(maxsize=4096)
 def json_fields_of(kind: type[BaseModel]) -> JsonFields:
     """Return the reader of a class's fields, always the same one. What JSON Schema cannot describe is left to the class."""
-    try:
-        return JsonFields(sound_schema(fields_schema(kind)) or {})
-    except PydanticInvalidForJsonSchema:
-        return JsonFields({})
+    return JsonFields(sound_schema(fields_schema(kind)) or {})
 
 
 def message_from_json(kind: type[M], name: str, fields: Any) -> M:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -25,23 +26,18 @@ from command_bus.serialization.msgpack import pack
 __all__ = ["fields_schema", "reply_schema"]
 
 
-def fields_schema(kind: type[BaseModel]) -> dict[str, Any]:
-    """Return the schema of a class's fields, as JSON may give them.
-
-    Raises:
-        PydanticInvalidForJsonSchema: JSON Schema lacks the type of a field.
-    """
-    return kind.model_json_schema(by_alias=False, schema_generator=_Schemas)
+def fields_schema(kind: type[BaseModel]) -> dict[str, Any] | None:
+    """Return the schema of a class's fields, as JSON may give them; None if JSON Schema lacks the type of one."""
+    with suppress(Exception):  # types, and functions of the user, may raise anything here, and a worker runs without
+        return kind.model_json_schema(by_alias=False, schema_generator=_Schemas)
+    return None
 
 
-def reply_schema(reply: Any) -> dict[str, Any]:
-    """Return the schema of a reply, as it is returned.
-
-    Raises:
-        PydanticUserError: JSON Schema lacks the type.
-        PydanticSchemaGenerationError: So does pydantic.
-    """
-    return TypeAdapter(reply).json_schema(by_alias=False, mode="serialization", schema_generator=_Schemas)
+def reply_schema(reply: Any) -> dict[str, Any] | None:
+    """Return the schema of a reply, as it is returned; None if JSON Schema lacks its type."""
+    with suppress(Exception):
+        return TypeAdapter(reply).json_schema(by_alias=False, mode="serialization", schema_generator=_Schemas)
+    return None
 
 
 class _Schemas(GenerateJsonSchema):

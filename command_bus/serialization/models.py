@@ -177,6 +177,8 @@ class MessageCodec(Generic[M]):
             raise InvalidCommand(_unserializable(error)) from error
         except ValueError as error:  # it contains itself
             raise InvalidCommand(f"the value: {error}") from error
+        except TypeError as error:
+            raise InvalidCommand(f"the value: {_unhashable_records(error)}") from error
         return pack(data, limits)
 
     def _read_back(self, message: M, data: bytes, limits: Limits) -> None:
@@ -257,6 +259,8 @@ class ReplyCodec(Generic[R]):
             raise BadResult(f"the reply of type {self._name} cannot be sent: {_unserializable(error)}") from error
         except InvalidCommand as error:
             raise BadResult(f"the reply of type {self._name} cannot be sent: {error.message}") from error
+        except TypeError as error:
+            raise BadResult(f"the reply of type {self._name} cannot be sent: {_unhashable_records(error)}") from error
         except MemoryError:
             raise
         except Exception as error:  # the same for validators and serializers of replies
@@ -366,6 +370,11 @@ def _unserializable(error: PydanticSerializationError) -> str:
     if named:
         return f"{', '.join(named)}: not of the declared type"
     return str(error).partition("\n")[0][:300]
+
+
+def _unhashable_records(error: TypeError) -> str:
+    """Return what an error of a serializer means: it makes maps of models, which are no members of sets, and no keys."""
+    return "models as members of a set, or as keys, cannot be sent: use a list" if "unhashable" in str(error) else str(error)
 
 
 def _name_of(kind: Any) -> str:

@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import Any
 
 from command_bus.errors import PayloadTooLarge
+from command_bus.serialization.differences import difference
 from command_bus.serialization.extensions import DECODERS, ENCODERS, SET
 from command_bus.serialization.fault_location import find_fault
 from command_bus.serialization.hash_collisions import CROWD, is_crowded
@@ -178,16 +179,19 @@ def _set_encoder(depth: int) -> Callable[[Any], Any]:
     """Pack a value that MessagePack has no type for, inside `depth` sets: the packer's hook."""
 
     def encode(value: Any) -> Any:
-        for base in type(value).__mro__:
+        kind = type(value)
+        for base in kind.__mro__:
             encoder = ENCODERS.get(base)
             if encoder is not None:
                 found = encoder(value)
+                if base is not kind and type(found) is ExtType and difference(value, DECODERS[found.code](found.data)):
+                    raise ValueError(f"a {kind.__qualname__} has what a {base.__qualname__} cannot hold")
                 return found if isinstance(found, _NATIVE) else encode(found)  # the packer calls its hook only once per object
         if isinstance(value, set | frozenset):
             return ExtType(SET, _pack_set(value, depth + 1))
-        if hasattr(type(value), "unicode_string"):
+        if hasattr(kind, "unicode_string"):
             return str(value)  # pydantic's URLs, whose base classes are private
-        raise TypeError(type(value).__qualname__)
+        raise TypeError(kind.__qualname__)
 
     return encode
 

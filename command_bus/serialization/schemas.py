@@ -179,6 +179,8 @@ def _relaxed(node: Node, definitions: list[Node]) -> Node:
         copy.pop("validation_alias", None)
     elif kind == "literal":
         return _with_enum_values(copy)
+    elif kind == "tagged-union":
+        copy["choices"] = {**_tags_by_value(copy), **copy["choices"]}
     elif kind == "enum" and not are_scalars(node):
         return _before(copy, _members_by_value(node["members"]))
     elif kind in _HASHED:
@@ -194,6 +196,12 @@ def _with_enum_values(literal: Node) -> Node:
     plain = [item for item in expected if not isinstance(item, Enum)]
     members = [item for item in expected if isinstance(item, Enum) and item.value not in plain]
     return _before(literal, _members_by_value(members)) if members else literal
+
+
+def _tags_by_value(union: Node) -> dict[str | int, Any]:
+    """Return the members of a union whose discriminator is a member of an enum, by the value of that, which is what travels."""
+    choices: dict[Any, Any] = union["choices"]
+    return {tag.value: choice for tag, choice in choices.items() if isinstance(tag, Enum) and type(tag.value) in (str, int)}
 
 
 def _before(node: Node, function: Callable[[Any], Any]) -> Node:

@@ -6,8 +6,6 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError
-
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.messages.message import Message, MessageSpec, Query
@@ -27,9 +25,8 @@ def describe_commands(registry: HandlerRegistry, settings: BusSettings) -> dict[
 def describe_message(kind: type[Message[Any]], settings: BusSettings) -> bytes | None:
     """Return the JSON description of a command; None if JSON Schema lacks the type of a field: its class is needed then."""
     spec = kind.spec()
-    try:
-        schema = fields_schema(kind)
-    except PydanticInvalidForJsonSchema:
+    schema = fields_schema(kind)
+    if schema is None:
         return None
     policy = settings.handling(spec)
     facts: dict[str, Any] = {"entity": spec.entity, "key": spec.key, "delivery": policy.delivery, "schema": schema}
@@ -44,7 +41,7 @@ def describe_command(kind: type[Message[Any]], spec: MessageSpec, policy: Handli
     retry = policy.retry
     return {
         "kind": "query" if issubclass(kind, Query) else "command",
-        "reply": _reply_schema(spec.reply),
+        "reply": reply_schema(spec.reply),
         "policy": {
             "attempts": retry.attempts,
             "delay": retry.delay,
@@ -65,10 +62,3 @@ def _unique(unique: Unique, name: str) -> dict[str, Any]:
     facts = asdict(unique)
     until = unique.until or ("settled" if unique.wins == "first" else "started")
     return {**facts, "key": unique.key or name, "until": until}
-
-
-def _reply_schema(reply: Any) -> dict[str, Any] | None:
-    try:
-        return reply_schema(reply)
-    except (PydanticUserError, PydanticSchemaGenerationError):  # a type that JSON Schema lacks
-        return None

@@ -40,6 +40,20 @@ VALUES = (
         _CERTAIN,
     ),
     Mutant(
+        "tags of a union may be equal as they travel",
+        "serialization/certainty.py",
+        " and len({*tags}) == len(tags)\n",
+        "\n",
+        f"{_TABLE}::test_182_a_value_arrives_as_it_was_sent_or_is_refused[dispatch]",
+    ),
+    Mutant(
+        "a derived datetime is sent without what it has more",
+        "serialization/msgpack.py",
+        "difference(value, DECODERS[found.code](found.data))",
+        "False",
+        f"{_TABLE}::test_182_a_value_arrives_as_it_was_sent_or_is_refused[dispatch]",
+    ),
+    Mutant(
         "defaults are not looked at",
         "serialization/certainty.py",
         'self.valid &= kind == "nullable" or',

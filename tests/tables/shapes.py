@@ -6,8 +6,9 @@ import dataclasses
 import enum
 from collections import deque
 from collections.abc import Mapping
-from datetime import datetime, time
+from datetime import date, datetime, time, timedelta
 from typing import Any
+from uuid import UUID
 
 from pydantic import BaseModel, SecretBytes, SecretStr
 
@@ -28,9 +29,11 @@ def shape(value: Any) -> Any:  # noqa: C901 - one line for each kind
     if dataclasses.is_dataclass(value):
         return name, [shape(getattr(value, field.name)) for field in dataclasses.fields(value)]
     if isinstance(value, datetime):
-        return name, str(value.replace(tzinfo=None)), value.utcoffset()  # a zone's name is not promised, its offset is
+        return "datetime", str(value.replace(tzinfo=None)), value.utcoffset()  # a zone's name is not promised, its offset is
     if isinstance(value, time):
         return name, repr(value.replace(fold=0))  # wire-format.md: `fold` of what has no zone does not travel
+    if isinstance(value, date | timedelta | UUID):  # what other libraries derive from these arrives as these
+        return next(base.__name__ for base in (date, timedelta, UUID) if isinstance(value, base)), str(value)
     if isinstance(value, SecretStr | SecretBytes):
         return name, value.get_secret_value()
     if isinstance(value, Mapping):

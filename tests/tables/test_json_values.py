@@ -316,9 +316,11 @@ def _verdict_of(carrier: Carrier, found: Any) -> str:
 def test_a_reply_is_what_its_schema_says(carrier: Carrier) -> None:
     try:
         travels = unpack(reply_codec_for(carrier.row.kind).encode(carrier.row.make()))
-        schema = reply_schema(carrier.row.kind)
     except Exception as error:
         pytest.skip(str(error)[:100])
+    schema = reply_schema(carrier.row.kind)
+    if schema is None:
+        pytest.skip("JSON Schema lacks it")
     if str(carrier.row).startswith(("NaN", "infinity", "Rights", "model_construct", "Json")):
         pytest.xfail("JSON or its schema lacks it, or the worker lets it through")
     assert not schema_problems(json_form(travels), schema)

@@ -49,6 +49,8 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
+from tests.tables.derived import Day, Elapsed, Key, Low, Moment, Nameless, Paid, Precise, Red, Still, Unpaid
+
 __all__ = ["ROWS", "Row"]
 
 Outcome = Literal["same", "defined", "given", "either"]
@@ -328,6 +330,16 @@ ROWS: list[Row] = [
     row(datetime, lambda: datetime(2026, 7, 1, tzinfo=BERLIN), name="datetime in a named zone"),
     row(datetime, lambda: datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=BERLIN), name="datetime in the second of two hours"),
     row(datetime, datetime.max.replace(tzinfo=HERE)),
+    row(datetime, Moment(2026, 1, 1, tzinfo=HERE), "either", "a derived datetime"),
+    row(datetime, Moment(2026, 10, 25, 2, 30, fold=1, tzinfo=BERLIN), "either", "a derived datetime in the second of two hours"),
+    row(datetime, Precise(2026, 1, 1), "given", "a derived datetime with nanoseconds"),
+    row(list[datetime], [Moment(2026, 1, 1), Precise(2026, 1, 1)], "given", "a list of derived datetimes"),
+    row(Annotated[datetime, AfterValidator(lambda value: value)], Moment(2026, 1, 1), "either", "a derived datetime that is read back"),
+    row(dict[str, Any], {"a": Precise(2026, 1, 1)}, "given", "a derived datetime with nanoseconds under Any"),
+    row(date, Day(2026, 1, 1), "either", "a derived date"),
+    row(date, datetime(2026, 1, 1), "given", "a datetime as a date"),
+    row(timedelta, Elapsed(1), "either", "a derived timedelta"),
+    row(UUID, Key(int=1), "either", "a derived UUID"),
     row(NaiveDatetime, datetime(2026, 1, 1)),
     row(FutureDatetime, lambda: datetime.now(UTC) + timedelta(seconds=0.4), name="FutureDatetime"),
     row(PastDate, date(2026, 1, 1)),
@@ -344,6 +356,7 @@ ROWS: list[Row] = [
     row(Size, Size.BIG),
     row(Span, Span.HIGH),
     row(Rights, Rights.READ | Rights.WRITE),
+    row(Nameless, Nameless.ONE, "given", "an enum of objects"),
     row(Literal["a", Color.RED], Color.RED),
     row(complex, 1j, "given"),
     # Text of other types.
@@ -361,6 +374,10 @@ ROWS: list[Row] = [
     row(tuple[int, ...], (1, 2)),
     row(set[tuple[int, str]], {(1, "a")}),
     row(frozenset[frozenset[int]], frozenset({frozenset({1})})),
+    row(frozenset[Frozen], lambda: frozenset([Frozen(x=1)]), "given", "a set of models"),
+    row(set[Still], lambda: {Still(1)}, "given", "a set of dataclasses"),
+    row(dict[Still, int], lambda: {Still(1): 1}, "given", "a map whose keys are dataclasses"),
+    row(set[Pair], {Pair(1)}),
     row(deque[int], deque([1])),
     row(OrderedDict[str, int], OrderedDict(b=1, a=2)),
     row(Counter[str], Counter("aab")),
@@ -454,6 +471,10 @@ ROWS: list[Row] = [
     row(Created | Point, lambda: Point(1), name="a model or a dataclass"),
     row(Cat | Dog, Dog, name="models told apart by a literal"),
     row(Annotated[Cat | Dog, Field(discriminator="kind")], Dog, name="a discriminated union"),
+    row(Annotated[Paid | Unpaid, Field(discriminator="kind")], Unpaid, name="a union told apart by an enum"),
+    row(Annotated[Paid | Unpaid, Field(discriminator="kind")], Paid, name="a union told apart by an enum with a number"),
+    row(Annotated[Unpaid | Red, Field(discriminator="kind")], Unpaid, "given", "an enum's value is another's tag"),
+    row(Annotated[Low | Unpaid, Field(discriminator="kind")], Low, "given", "a union told apart by an enum of tuples"),
     row(
         Annotated[Annotated[Cat, Tag("cat")] | Annotated[Dog, Tag("dog")], Discriminator(kind_of)],
         Dog,
