@@ -75,11 +75,14 @@ def _strange_snoozes(record: MailboxRecord, stream: Stream | None) -> str | None
     if part is None:
         return None
     heads = [] if stream is None else sorted(stream.entries)
-    oldest = record.message if record.is_held else "-".join(map(str, heads[0])) if heads else ""
+    oldest = "-".join(map(str, heads[0])) if heads else ""
+    if record.is_held or record.is_lone:
+        oldest = record.message or record.activation
     count, of, first, waits = part.split(":")
     if of != oldest:
         return f"its oldest command is {oldest or 'none'}, and {count} snoozes of {of} are counted"
-    return "a count of snoozes without a first start" if int(first) <= 0 or int(count) <= 0 or waits not in "01" else None
+    is_put_off = int(count) > 0 or waits == "0"  # of none: it was suspended, or parked
+    return None if int(first) > 0 and is_put_off and waits in "01" else "a count of snoozes without a first start"
 
 
 def _settled(record: MailboxRecord, stream: Stream) -> int:
