@@ -7,13 +7,11 @@ import asyncio
 import pytest
 
 from tests.conformance.put_service import until
+from tests.selection import quick
 from tests.tables.head_waits import MEANWHILE, MINUTE, WAITS, Scene, Step
 
-FIRST = ("away", "worker_clock_ahead")
-COLUMNS = [pytest.param(each, marks=() if each in FIRST else pytest.mark.slow) for each in MEANWHILE]
 
-
-@pytest.mark.parametrize("meanwhile", COLUMNS)
+@pytest.mark.parametrize("meanwhile", quick(list(MEANWHILE), ["away"]))
 @pytest.mark.parametrize("wait", WAITS)
 async def test_a_wait_ends_at_its_moment_and_is_not_overtaken(wait: str, meanwhile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch)
