@@ -248,8 +248,11 @@ def explained(history: History) -> Broken:
             yield claim.entity, f"{process} lost a lease to {claim.new[:4]} at {claim.at - 1000:.3f} s without any trouble"
     for run in history.executions:
         if run.how == "cancelled" and run.ended is not None:
-            start = run.ended - history.lease - TOLERANCE
-            if not any(begin <= run.ended and start <= until for _, begin, until in run.process.troubles):
+            start, troubles = run.ended - history.lease - TOLERANCE, [*run.process.troubles]
+            for claim in history.claims:  # who took it over may be slow to say so
+                if claim.old == run.worker and claim.entity == f"item:{run.entity}" and run.began <= claim.at <= run.ended:
+                    troubles += processes[claim.new].troubles if claim.new in processes else ()
+            if not any(begin <= run.ended and start <= until for _, begin, until in troubles):
                 yield run.entity, f"{run.id} was cancelled on {run.process} without any trouble"
 
 
