@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 
-from tests.simulation.history import Execution, History, Journey, JourneyRun, Sent
+from tests.simulation.history import Act, Execution, History, Journey, JourneyRun, Sent
 
 __all__ = ["DURABLE_BREAKAGES"]
 
@@ -61,6 +61,19 @@ def undone_while_a_call_runs(history: History) -> None:
     _called(history, 1000.3, 1000.8)
 
 
+def done_beside_the_next_run(history: History) -> None:
+    _journey(history).acts.append(Act("s1", 7, 1000.55))
+
+
+def done_behind_what_undoes_it(history: History) -> None:
+    one = _journey(history)
+    one.acts.append(Act("s1", 8, 1000.9))
+    one.undos.append("u1")
+    one.compensations.add("u1")
+    one.undone.append(("u1", "g1"))
+    one.undone_at = 1000.7
+
+
 def _called(history: History, began: float, ended: float) -> None:
     """Let what the journey did be undone while a call of it has not ended."""
     one = _journey(history)
@@ -83,4 +96,6 @@ DURABLE_BREAKAGES: list[Callable[[History], None]] = [
     not_undone,
     undone_while_a_call_stands_in_line,
     undone_while_a_call_runs,
+    done_beside_the_next_run,
+    done_behind_what_undoes_it,
 ]

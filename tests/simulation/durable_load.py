@@ -23,7 +23,7 @@ from command_bus import (
 )
 from command_bus.errors import CommandOutcomeError, CommandTimeout
 from command_bus.messages.durable import Suspended
-from tests.simulation.history import Journey, JourneyRun, Sent
+from tests.simulation.history import Act, Journey, JourneyRun, Sent
 from tests.simulation.loop import LANE
 from tests.simulation.workload import REGISTRY, Plan, Work, current
 
@@ -47,6 +47,9 @@ _KINDS = (
     "gather",
     "compensate",
     "named",
+    "torn",
+    "torn",
+    "helpers",
     "fail",
     "slow",
 )
@@ -135,25 +138,44 @@ class _Traveller:
     def _see(self, key: str, value: Any) -> None:
         self._run.saw.append((key, str(value)))
 
-    async def _seen(self, key: str, work: Awaitable[Any]) -> None:
-        """Await something, and record what it came to. A cancellation goes through: it is no outcome of this."""
+    async def _raising(self, key: str, work: Awaitable[Any]) -> None:
+        """Await something, and record what it came to; raise its error. A cancellation is no outcome of this."""
         try:
             self._see(key, await work)
         except CommandCancelled:
             raise
         except CommandOutcomeError as error:
             self._see(key, f"{type(error).__name__} {getattr(error, 'code', '')}")
+            raise
         except TimeoutError:
             self._see(key, "late")
+            raise
 
-    def _stepped(self, stage: Stage) -> Coroutine[object, None, str]:
+    async def _seen(self, key: str, work: Awaitable[Any]) -> None:
+        """Await something, and record what it came to."""
+        try:
+            await self._raising(key, work)
+        except CommandCancelled:
+            raise
+        except (CommandOutcomeError, TimeoutError):
+            pass
+
+    def _stepped(self, stage: Stage, key: str = "", *, name: str = "", stubborn: bool = False) -> Coroutine[object, None, str]:
+        key, journey, run = key or stage.key, self._journey, self._run
+
         async def effect() -> str:
-            await asyncio.sleep(stage.seconds)
-            effects = self._journey.effects.setdefault(stage.key, [])
-            effects.append(f"{stage.key} {len(effects)}")
+            try:
+                await asyncio.sleep(stage.seconds)
+            except asyncio.CancelledError:
+                if not stubborn:
+                    raise
+                await asyncio.sleep(0.2)
+            effects = journey.effects.setdefault(key, [])
+            effects.append(f"{key} {len(effects)}")
+            journey.acts.append(Act(key, run.fence, self._simulation.loop.time()))
             return effects[-1]
 
-        return self._context.step(stage.key, effect)
+        return self._context.step(name or key, effect)
 
     def _called(self, stage: Stage, number: int = 0, *, undone: bool = False) -> Coroutine[object, None, int]:
         key = f"{stage.key}.{number}"
@@ -220,8 +242,39 @@ class _Traveller:
         await self._seen(f"{stage.key}.0", self._called(stage))
         await self.compensate(stage)
 
+    async def torn(self, stage: Stage) -> None:
+        """Await a call and a step beside a sibling that raises: the run ends while they are in flight."""
+        random = Random(f"{self._simulation.seed} {stage.key} torn")
+        most, seconds, stubborn = random.choice((1, 2, 9)), random.choice((0.0, 0.02, 0.3)), random.random() < 0.4
+
+        async def raises() -> None:
+            await asyncio.sleep(seconds)
+            self._fail(stage, most)
+
+        await asyncio.gather(
+            self._raising(f"{stage.key}.0", self._called(stage, undone=True)),
+            self._raising(stage.key, self._stepped(stage, stubborn=stubborn)),
+            raises(),
+        )
+
+    async def helpers(self, stage: Stage) -> None:
+        """Await helpers whose steps have one name and no key: one after another, then steps of them side by side."""
+
+        async def helper(number: int) -> None:
+            for part in range(2):
+                key = f"{stage.key}.h{number}{part}"
+                await self._seen(key, self._stepped(stage, key, name=f"{stage.key}.h"))
+
+        for number in range(2):
+            await helper(number)
+        keys = [f"{stage.key}.g{number}" for number in range(2)]
+        await asyncio.gather(*(self._seen(key, self._stepped(stage, key, name=f"{stage.key}.h")) for key in keys))
+
     async def fail(self, stage: Stage) -> None:
-        if self._journey.failures.count(stage.key) < 1 + (stage.timeout is None):
+        self._fail(stage, 1 + (stage.timeout is None))
+
+    def _fail(self, stage: Stage, most: int) -> None:
+        if self._journey.failures.count(stage.key) < most:
             self._journey.failures.append(stage.key)
             self._run.how = "failed"
             raise RuntimeError("as planned")

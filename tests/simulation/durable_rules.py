@@ -17,7 +17,7 @@ def durable(history: History) -> Broken:
     starts = of_commands(history)
     for journey in history.journeys.values():
         texts = [*_ended(history, journey, starts), *_one_result(journey), *_calls(journey, starts), *_undone(journey, starts)]
-        texts += _undone_after(journey, starts)
+        texts += [*_undone_after(journey, starts), *_over(history, journey)]
         yield from ((journey.entity, f"{journey.tag}: {text}") for text in texts)
     if not history.jumps:
         yield from _in_line(history)
@@ -104,6 +104,19 @@ def _undone_after(journey: Journey, starts: dict[str, list[Execution]]) -> Itera
         for run in starts.get(key, []):
             if run.began > undone or (run is starts[key][-1] and run.ended is not None and run.ended > undone):
                 yield f"it was undone from {undone:.3f} on, and the call {key} ran from {run.began:.3f} to {run.ended}"
+
+
+def _over(history: History, journey: Journey) -> Iterator[str]:
+    """Yield effects of a run that was over: a later run had begun, or what undoes it. Only a worker that lost its lease does not know that."""
+    began = {run.fence: run.began for run in journey.runs}
+    others = [run for each in history.journeys.values() if each.entity == journey.entity for run in each.runs]
+    home = f"journey:{journey.entity}"
+    for key, fence, at in journey.acts:
+        over = [run.began for run in others if run.fence > fence and run.began < at]
+        over += [undone for undone in (journey.undone_at,) if undone is not None and undone < at]
+        is_lost = any(claim.entity == home and began[fence] <= claim.at <= at for claim in history.claims)
+        if over and not is_lost:
+            yield f"the run with fence {fence} was over at {min(over):.3f}, and did {key} at {at:.3f}"
 
 
 def _in_line(history: History) -> Broken:

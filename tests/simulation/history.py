@@ -11,7 +11,7 @@ from tests.simulation.limit_rules import LimitWatch
 from tests.simulation.state_rules import broken_states
 from tests.simulation.unique_rules import broken_keys
 
-__all__ = ["Claim", "Execution", "History", "Journey", "JourneyRun", "Sent", "Told", "Trigger", "of_commands"]
+__all__ = ["Act", "Claim", "Execution", "History", "Journey", "JourneyRun", "Sent", "Told", "Trigger", "of_commands"]
 
 _MOST_STATES = 20
 
@@ -94,6 +94,14 @@ class JourneyRun:
     """What its steps, calls and waits came to."""
 
 
+class Act(NamedTuple):
+    """An effect of a step: under the fence of which run it was done, and when."""
+
+    key: str
+    fence: int
+    at: float
+
+
 @dataclass(slots=True)
 class Journey:
     """A durable command."""
@@ -106,6 +114,8 @@ class Journey:
     outcome: str = ""
     runs: list[JourneyRun] = field(default_factory=list)
     effects: dict[str, list[str]] = field(default_factory=dict)
+    acts: list[Act] = field(default_factory=list)
+    """The same, in their order."""
     calls: set[str] = field(default_factory=set)
     signals: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
