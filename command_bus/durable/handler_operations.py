@@ -144,8 +144,7 @@ class HandlerOperations:
         """Store what was cut off before the handler is told, so that no later run gets it, should this one be lost."""
         self._in_flight.begin()
         try:
-            if notes := self._run.cut_offs.taken():
-                await self._run.store(*notes)
+            await self._run.store()
         finally:
             self._in_flight.end()
 

@@ -19,6 +19,7 @@ __all__ = [
     "CANCEL",
     "ENDING",
     "EPOCH",
+    "FAILURE",
     "MESSAGE",
     "ROOM",
     "UNDO",
@@ -42,6 +43,8 @@ ROOM = "b"
 """How many bytes outcomes of calls may still have, besides small ones."""
 CALL = "c:"
 """The prefix of the fields of calls."""
+FAILURE = "x:"
+"""The prefix of the fields of errors of steps."""
 MESSAGE = "m"
 """The message id of the command that the record is of."""
 UNDO = "u:"

@@ -12,8 +12,9 @@ from command_bus.durable.blocks import is_awaited_directly
 from command_bus.durable.in_flight import LAST_WORDS, InFlight, Leavable
 from command_bus.durable.lingering import lingers
 from command_bus.durable.names import CANCEL, ENDING, EPOCH, MESSAGE, Names, call_field
-from command_bus.durable.run_tools import RunLost, RunTools, Storing, Wait, Working
+from command_bus.durable.run_tools import RunLost, RunTools, Storing, Wait, Working, own_fields, read_own
 from command_bus.durable.signals import Signals, StoredErrors
+from command_bus.durable.step_failures import StepFailures
 from command_bus.durable.time_limits import CutOffs
 from command_bus.durable.undo import UndoPlaces, pack_undo
 from command_bus.durable.values import child_of
@@ -21,7 +22,7 @@ from command_bus.errors import BadStep, CommandCancelled
 from command_bus.messages.context import while_lent
 from command_bus.messages.durable import Durable, Suspended
 from command_bus.messages.outgoing import OutgoingMessage
-from command_bus.transport.durable import CalledCommand, Note, SideRecords
+from command_bus.transport.durable import CalledCommand, Note
 from command_bus.transport.sender_interfaces import Reply
 from command_bus.transport.steps import WORKER_LOST, GiveBack, Lease, Started, Suspend
 
@@ -69,7 +70,7 @@ class DurableRun:
         self.lease = lease
         self.command_id = command_id
         self.names = Names()
-        self.fields: dict[str, bytes] = _own(fields or {}, started)
+        self.fields: dict[str, bytes] = own_fields(fields or {}, started)
         self.is_resumed = MESSAGE in self.fields
         self.root: object = None
         self.suspension: Suspend | GiveBack | None = None  # how this run has ended before its handler
@@ -77,9 +78,10 @@ class DurableRun:
         self.progressed = False
         self.cut_offs = CutOffs(self.names, self.fields, tools.children.awaited)
         self.signals = Signals(
-            self.fields, partial(_read_own, tools.records, lease, command_id, started) if fields is None else None
+            self.fields, partial(read_own, tools.records, lease, command_id, started) if fields is None else None
         )
         self.errors = StoredErrors()
+        self.failures = StepFailures(self.fields, tools.limits)
         self.replies: list[Reply] = []
         self.undo_places = UndoPlaces(self.fields)
         self.has_called = any(name.startswith("c:") for name in self.fields)
@@ -130,7 +132,9 @@ class DurableRun:
         """
         if isinstance(self.suspension, Suspend):
             raise Suspended
-        own, notes = len(notes), (*notes, *self.cut_offs.taken())
+        own, notes = len(notes), (*notes, *self.cut_offs.taken(), *self.failures.taken())
+        if not notes:
+            return []
         self._check_size(notes)
         stored = self.tools.records.store(self.lease, self.command_id, notes, progressed=progressed and self._counts_anew)
         answer = asyncio.ensure_future(stored)
@@ -233,8 +237,7 @@ class DurableRun:
             Suspended: The command waits without a worker from now on.
             CommandCancelled: The command is to end.
         """
-        if notes := self.cut_offs.taken():
-            await self.store(*notes)
+        await self.store()
         began, pause, may_suspend = mono(), _FIRST_LOOK, asyncio.current_task() is self._task
         given_up: list[Wait] = []
         may_linger = self.tools.may_linger()
@@ -366,6 +369,9 @@ class DurableRun:
         try:
             try:
                 return await Leavable(work, self.in_flight)
+            except Exception as error:
+                self.failures.leave(error)
+                raise
             finally:
                 await self._rest()
         finally:
@@ -381,6 +387,8 @@ class DurableRun:
             if self._unanswered:
                 await asyncio.wait(self._unanswered)
             await self.storing.end()
+            if notes := self.failures.over():
+                await self.store(*notes)
 
     def _over(self) -> None:
         """Note that the handler is over."""
@@ -398,16 +406,6 @@ def _wake(waiting: Iterable[asyncio.Future[None]]) -> None:
 def _note_change(waiting: asyncio.Future[None]) -> None:
     if not waiting.done():
         waiting.set_result(None)
-
-
-def _own(fields: Mapping[str, bytes], started: Started) -> dict[str, bytes]:
-    """Return a side record, empty if it is that of an earlier command with this id."""
-    message = started.message.encode()
-    return dict(fields) if fields.get(MESSAGE, message) == message else {}
-
-
-async def _read_own(records: SideRecords, lease: Lease, command_id: str, started: Started) -> dict[str, bytes]:
-    return _own(await records.read(lease, command_id), started)
 
 
 def _is_of_signals(field: str) -> bool:

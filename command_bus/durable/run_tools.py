@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from command_bus.durable.names import MESSAGE
 from command_bus.sending.children import Children
 from command_bus.serialization.limits import Limits
 from command_bus.transport.durable import SideRecords
+from command_bus.transport.steps import Lease, Started
 
-__all__ = ["RunLost", "RunTools", "Storing", "Threads", "Wait", "Working"]
+__all__ = ["RunLost", "RunTools", "Storing", "Threads", "Wait", "Working", "own_fields", "read_own"]
 
 
 class RunLost(Exception):
@@ -123,3 +125,14 @@ class Storing:
             for each in tasks:
                 with suppress(RunLost):
                     each.result()
+
+
+def own_fields(fields: Mapping[str, bytes], started: Started) -> dict[str, bytes]:
+    """Return a side record, empty if it is that of an earlier command with this id."""
+    message = started.message.encode()
+    return dict(fields) if fields.get(MESSAGE, message) == message else {}
+
+
+async def read_own(records: SideRecords, lease: Lease, command_id: str, started: Started) -> dict[str, bytes]:
+    """Read the side record of a command."""
+    return own_fields(await records.read(lease, command_id), started)

@@ -52,11 +52,21 @@ class Step(Performed):
         if stored is not None:
             compare(self._shown, stored, self._digest)
             return decoded_result(self._shown, self._kind, run.tools.unseal(self._field, stored[DIGEST:]), limits)
+        failed = run.failures.field(f"{self._field[2:]}~{self.awaits}")
+        if (stored := run.fields.get(failed)) is not None:
+            compare(self._shown, stored, self._digest)
+            raise run.failures.again(failed, run.tools.unseal(failed, stored[DIGEST:]))
         await run.cut_offs.check(run.now_ms)
         if run.wish is not None:
             raise cancelled(run)
+        await run.store()  # what failed before must not be tried again beside this
         with run.working:
-            packed = encoded_result(self._shown, self._kind, await self._tried(), limits)
+            try:
+                result = await self._tried()
+            except Exception as error:
+                run.failures.note(failed, error, lambda field, data: self._digest + run.tools.seal(field, data))
+                raise
+            packed = encoded_result(self._shown, self._kind, result, limits)
             if run.passed is not None:
                 await run.passed(f"ran:{self._name}")
             await run.store(Note(self._field, self._digest + run.tools.seal(self._field, packed)), progressed=True)

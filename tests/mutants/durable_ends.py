@@ -6,12 +6,41 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["DURABLE_ENDS"]
 
+_CAUGHT = "tests/conformance/test_durable_caught_errors.py"
 _ORDER = "tests/conformance/test_durable_undo_order.py"
 _LETTERS = "tests/conformance/test_durable_letters.py"
 _UNRUN = "tests/conformance/test_durable_unrun_ends.py"
 _CIRCLES = "tests/conformance/test_durable_circles.py"
 
 DURABLE_ENDS = (
+    Mutant(
+        "an error of a step that the handler has caught is not stored",
+        "durable/step_failures.py",
+        "if self._left is None and not",
+        "if False and not",
+        f"{_CAUGHT}::test_a_charge_that_has_failed_is_not_tried_beside_the_one_that_took_its_place",
+    ),
+    Mutant(
+        "another function begins before that is stored",
+        "durable/step.py",
+        "        await run.store()  # what failed",
+        "        # what failed",
+        f"{_CAUGHT}::test_the_error_is_stored_before_another_function_begins",
+    ),
+    Mutant(
+        "an error that leaves the handler is not tried again once it is stored",
+        "durable/step_failures.py",
+        "for field in self._left or () if",
+        "for field in () if",
+        f"{_CAUGHT}::test_an_error_that_leaves_the_handler_after_more_steps_is_tried_again",
+    ),
+    Mutant(
+        "an error from which another is raised is no error that leaves the handler",
+        "durable/step_failures.py",
+        "for cause in _causes(each)}",
+        "for cause in (each,)}",
+        f"{_CAUGHT}::test_an_error_that_leaves_the_handler_after_more_steps_is_tried_again",
+    ),
     Mutant(
         "what was called and not waited for is undone while it stands in line or runs",
         "durable/compensation.py",

@@ -5,6 +5,8 @@
 -- m          message id of the command; a command that uses the id again has another, and gets nothing of this record
 -- e          the message id that it had before its dead letter was replayed, the first one: keys of steps and ids of children are made of it
 -- s:<step>   digest of a step's arguments (8 bytes) and its result
+-- x:<step>~<k>~<n>   the handler has caught the error of the kth await of a step: the digest, and the error
+-- y:<step>~<k>~<n>   that error has left the handler after all, and counts no longer
 -- c:<call>   digest of a child (8 bytes), its command id, a bar, and its mailbox
 -- t:<what>   ms at which a sleep or a time limit is over
 -- u:~<call>, u:<what>   what undoes a call, or is named by itself: a command that is sent if the handler fails for good
@@ -24,7 +26,7 @@
 --
 -- The hash `suspended` has for each mailbox with a suspended command the ms since when, a bar and its command id: so that they are found.
 --
--- Only the holder of the lease writes s, c, t, u, n, k, z; the replay of a dead letter m and e. What arrives is written by the script that brings it.
+-- Only the holder of the lease writes s, x, y, c, t, u, n, k, z; the replay of a dead letter m and e. What arrives is written by the script that brings it.
 
 -- Let a suspended command start again, if it is this one, and with `also_tried` one that waits for a retry. Its deadline no longer counts.
 -- `keys` has the names of the keys ready, active, paused, due and suspended; `paused` is nil where nothing is paused. It may have `now` in ms.
