@@ -84,4 +84,11 @@ MOMENTS = (
         "'*'",
         f"{_TABLE}::test_a_delayed_command_expires_by_its_moment",
     ),
+    Mutant(
+        "a long delay of a retry is cut by the default of its cap",
+        "messages/retry_policy.py",
+        "max(self.max_delay, self.delay))",
+        "self.max_delay)",
+        "tests/tables/test_head_waits.py::test_a_wait_ends_at_its_moment_and_is_not_overtaken[retry-nothing]",
+    ),
 )

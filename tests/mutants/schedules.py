@@ -232,4 +232,11 @@ SCHEDULES = (
         "",
         f"{_TOPOLOGIES}::test_a_put_beside_a_firing_that_no_replica_has_waits_for_replicas_or_changes_nothing",
     ),
+    Mutant(
+        "a firing that nobody believes leaves out ticks",
+        "scheduling/overlaps.py",
+        "entities.look(mailbox)).depth else None",
+        "entities.look(mailbox)) else None",
+        "tests/tables/test_ends.py::test_nothing_is_held_and_all_are_told[valkey-forged/schedule]",
+    ),
 )

@@ -51,4 +51,11 @@ SPARK = (
         "index not in faults for",
         "tests/unit/spark/test_row_flows.py::test_75_a_tenant_that_is_none_is_rejected_alone",
     ),
+    Mutant(
+        "bytes that begin as the form of bytes are read as others",
+        "spark/reading/outcome_batches.py",
+        "json_text(value) if BASE64 in text else text",
+        "text",
+        "tests/unit/spark/test_views.py::TestOutcomes::test_results_are_json",
+    ),
 )

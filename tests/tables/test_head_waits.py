@@ -11,7 +11,7 @@ from tests.selection import quick
 from tests.tables.head_waits import MEANWHILE, MINUTE, WAITS, Scene, Step
 
 
-@pytest.mark.parametrize("meanwhile", quick(list(MEANWHILE), ["away"]))
+@pytest.mark.parametrize("meanwhile", quick(list(MEANWHILE), ["away", "worker_clock_ahead"]))
 @pytest.mark.parametrize("wait", WAITS)
 async def test_a_wait_ends_at_its_moment_and_is_not_overtaken(wait: str, meanwhile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch)
