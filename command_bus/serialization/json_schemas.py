@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from contextlib import suppress
-from enum import Enum
+from enum import Enum, Flag
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
@@ -24,6 +24,10 @@ from command_bus.errors import InvalidCommand
 from command_bus.serialization.msgpack import pack
 
 __all__ = ["fields_schema", "reply_schema"]
+
+
+_MOST_FLAGS = 8
+"""Up to so many members of a flag, each of their combinations is named: 256 values."""
 
 
 def fields_schema(kind: type[BaseModel]) -> dict[str, Any] | None:
@@ -64,7 +68,11 @@ class _Schemas(GenerateJsonSchema):
         return found if keys.get("type") == "string" and not keys.keys() & {"x-wire", "x-packed"} else {**found, "x-keys": keys}
 
     def enum_schema(self, schema: Any) -> JsonSchemaValue:
-        return _with_packed(super().enum_schema(schema), schema["members"])
+        found, kind = super().enum_schema(schema), schema["cls"]
+        if not issubclass(kind, Flag):
+            return _with_packed(found, schema["members"])
+        del found["enum"]
+        return found | _together(kind)
 
     def literal_schema(self, schema: Any) -> JsonSchemaValue:
         return _with_packed(super().literal_schema(schema), schema["expected"])
@@ -83,6 +91,16 @@ class _Schemas(GenerateJsonSchema):
 
 def _stored(schema: Any) -> Any:
     return {**schema, "computed_fields": []}
+
+
+def _together(kind: type[Flag]) -> JsonSchemaValue:
+    """Return which numbers a flag may be: any of its members together."""
+    if len(kind) > _MOST_FLAGS:
+        return {"type": "integer", "minimum": 0}
+    values = {0}
+    for member in kind:
+        values |= {value | member.value for value in values}
+    return {"enum": sorted(values)}
 
 
 def _with_packed(found: JsonSchemaValue, members: Sequence[Any]) -> JsonSchemaValue:

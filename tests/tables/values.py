@@ -96,6 +96,10 @@ class Rights(enum.Flag):
     WRITE = 2
 
 
+class Wide(enum.IntFlag):
+    A, B, C, D, E, F, G, H, J = (2**bit for bit in range(9))
+
+
 class Item(BaseModel):
     x: int
     day: date | None = None
@@ -356,6 +360,8 @@ ROWS: list[Row] = [
     row(Size, Size.BIG),
     row(Span, Span.HIGH),
     row(Rights, Rights.READ | Rights.WRITE),
+    row(Rights, Rights(0)),
+    row(Wide, Wide.A | Wide.J),
     row(Nameless, Nameless.ONE, "given", "an enum of objects"),
     row(Literal["a", Color.RED], Color.RED),
     row(complex, 1j, "given"),
