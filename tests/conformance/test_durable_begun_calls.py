@@ -65,6 +65,7 @@ async def test_the_caller_learns_that_its_parked_call_was_discarded(
             assert await bus.dead_letters.purge() == 1
         assert (await receipt.result(timeout=8)).startswith("discarded by an operator")
         await bus.wait_idle(10)
+        assert (await bus.entities.recount(correct=False)).stored == 0
         (mark,) = [key for key in await sandbox.keys() if key.endswith(f"k:{letter.command_id}")]
         client = sandbox.client(int(mark.partition("}")[0].rpartition(":")[2]))
         assert await client.pttl(mark) > 0.9 * 3600 * 1000, "who looks for an outcome that was lost finds it for an hour"
@@ -114,6 +115,7 @@ async def test_a_call_that_had_begun_is_undone_whoever_ends_it(sandbox: Sandbox,
         with pytest.raises(CommandFailed, match="CommandCancelled") as raised:
             await receipt.result(timeout=10)
         await bus.wait_idle(10)
+        assert (await bus.entities.recount(correct=False)).stored == 0
     assert ("it had started, and may have run" in str(raised.value)) == (how != "cancel what waits")
     assert refunds(shop) == ([] if how == "cancel what waits" else ["a-1"])
 
@@ -138,6 +140,7 @@ async def test_a_durable_call_that_is_cancelled_undoes_what_it_did_itself(sandbo
         with pytest.raises(CommandFailed, match="CommandCancelled"):
             await receipt.result(timeout=10)
         await bus.wait_idle(10)
+        assert (await bus.entities.recount(correct=False)).stored == 0
     assert refunds(shop) == ["a-2"]
 
 
@@ -178,6 +181,7 @@ async def test_a_cancellation_goes_down_to_durable_calls_that_have_begun(
         with pytest.raises(CommandCancelled, match="not wanted"):
             await bus.result("o-1", Flow, timeout=10)
         await bus.wait_idle(10)
+        assert (await bus.entities.recount(correct=False)).stored == 0
         assert await bus.dead_letters.count() == {}
     assert refunds(shop) == ["a-3", "a-2", "a-1"]
     assert await shop.side_records() == []
@@ -207,4 +211,5 @@ async def test_a_call_that_had_begun_and_then_had_no_handler_is_undone(sandbox: 
             with pytest.raises(CommandFailed, match="NoHandler"):
                 await receipt.result(timeout=10)
             await bus.wait_idle(10)
+        assert (await bus.entities.recount(correct=False)).stored == 0
     assert refunds(shop) == ["a-1"]

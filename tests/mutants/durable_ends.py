@@ -42,6 +42,13 @@ DURABLE_ENDS = (
         f"{_CAUGHT}::test_an_error_that_leaves_the_handler_after_more_steps_is_tried_again",
     ),
     Mutant(
+        "the outcome of a call on its way to another shard is not counted",
+        "transport/redis/lua/shared/tell_caller.lua",
+        "  redis.pcall('HINCRBY', keys.stats, 'depth', 1)\n",
+        "",
+        "tests/conformance/test_durable_begun_calls.py::test_the_caller_learns_that_its_parked_call_was_discarded",
+    ),
+    Mutant(
         "what was called and not waited for is undone while it stands in line or runs",
         "durable/compensation.py",
         "    await _end_calls(run)\n",

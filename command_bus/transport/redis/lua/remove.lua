@@ -135,7 +135,7 @@ if record and redis.call('XLEN', box) == 0 and not holds then
 elseif state == 'free' then
   redis.call('HSET', active, name, queue(ready, name, '0', '0', parts, lined and lined.head_of(box)))
 end
-local keys = {ready = ready, active = active, paused = KEYS[17], due = due, suspended = KEYS[18]}
+local keys = {ready = ready, active = active, stats = stats, paused = KEYS[17], due = due, suspended = KEYS[18]}
 for _, each in ipairs(told) do tell_caller(keys, unpack(each)) end
 if queue_up then queue_up.finish() end
 if removed > 0 then redis.pcall('HINCRBY', stats, 'depth', -removed) end

@@ -118,7 +118,7 @@ if is_parked then
     wake('-' .. string.format('%.0f', time[1] * 1000))  -- below zero: replayed, its deadline no longer counts
   end
   if verb == 'discard' and ARGV[13] ~= '' then  -- any other letter is of a command whose caller was told when it ended
-    tell_caller({ready = ready, active = active, paused = paused, due = KEYS[19], suspended = KEYS[20]}, KEYS[21], KEYS[22], ARGV[13], ARGV[14], ARGV[15])
+    tell_caller({ready = ready, active = active, stats = stats, paused = paused, due = KEYS[19], suspended = KEYS[20]}, KEYS[21], KEYS[22], ARGV[13], ARGV[14], ARGV[15])
   end
   finish()
   return verb == 'replay' and 'replayed' or 'discarded'
