@@ -11,6 +11,7 @@ _POSTPONE = f"{_LUA}/shared/postpone.lua"
 _TABLE = "tests/tables/test_moments.py"
 _TIES = f"{_TABLE}::test_what_is_due_in_one_millisecond_runs_in_the_order_of_acceptance[dispatch_batch]"
 _BEHIND = f"{_TABLE}::test_what_comes_behind_a_moment_stands_behind_what_is_due_then[dispatch]"
+_DUE = "tests/simulation/test_simulation.py::test_what_is_due_at_once_or_while_no_worker_is_up_keeps_its_order"
 _MOMENT = f"{_TABLE}::test_a_moment_is_the_same_however_late_it_is_brought[dispatch]"
 
 MOMENTS = (
@@ -19,7 +20,7 @@ MOMENTS = (
         _POSTPONE,
         "type(number) == 'number' and number or 0",
         "0",
-        _TIES,
+        _DUE,
     ),
     Mutant(
         "numbers of delayed commands are not padded",
@@ -33,7 +34,7 @@ MOMENTS = (
         _POSTPONE,
         "first <= now_ms())",
         "false)",
-        _BEHIND,
+        _DUE,
     ),
     Mutant(
         "what stands behind a moment is overtaken if the clock goes back",

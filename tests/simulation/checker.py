@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+from tests.simulation.due_rules import behind, due
 from tests.simulation.durable_rules import durable
 from tests.simulation.end_rules import ends
 from tests.simulation.event_rules import told
@@ -108,24 +109,6 @@ def _precedes(one: Sent, other: Sent) -> bool:
     single = ("dispatch", "call")
     same_line = one.process == other.process and one.how in single and other.how in single
     return same_line and one.invoked < other.invoked and _accepted(one) and _accepted(other)
-
-
-@rule
-def due(history: History) -> Broken:
-    """Delayed commands of an entity start in the order of their times, and not before them."""
-    if history.jumps:
-        return  # their times are the server's
-    for entity, runs in _of_entities(history).items():
-        first: dict[str, Execution] = {}
-        for run in runs:
-            first.setdefault(run.id, run)
-        line = [history.sent[name] for name in first if history.sent[name].how == "delayed" and history.sent[name].tries == 1]
-        for at, later in enumerate(line):
-            if first[later.id].began < later.invoked + later.delay - 0.01:
-                yield entity, f"{later.id} started {later.invoked + later.delay - first[later.id].began:.3f} s before its time"
-            for sooner in line[at + 1 :]:
-                if sooner.acked is not None and sooner.acked + sooner.delay < later.invoked + later.delay - 0.01:
-                    yield entity, f"{later.id} started before {sooner.id}, which was due first"
 
 
 @rule
@@ -446,6 +429,8 @@ def drained(history: History) -> Broken:
 
 
 RULES += [
+    due,
+    behind,
     durable,
     ends,
     follow_ups,

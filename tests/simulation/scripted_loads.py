@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,19 @@ class ScriptedLoads:
         batch = [name for pair in zip(*names, strict=True) for name in pair]
         await self._ask([self._sent(name, Plan(0.05, "return"), kind="weighed") for name in batch])
 
+    async def due(self) -> None:
+        """Let commands of one entity be due in one millisecond, and send others behind that moment: in some seeds while no worker is up."""
+        name, delay = next(self._names("due", 0)), self._random.choice((0.3, 1.0))
+        async with AsyncExitStack() as stack:
+            if self._random.random() < 0.7:
+                await stack.enter_async_context(self._simulation.night())
+            for _ in range(2):  # these have ids whose bytes say another order
+                await self._ask([self._sent(name, Plan(0.001, "return"), delay=delay) for _ in range(12)])
+            await self._ask([self._sent(name, Plan(0.001, "return"))])
+            await asyncio.sleep(delay + self._random.choice((0.02, 0.5)))
+            for _ in range(3):
+                await self._ask([self._sent(name, Plan(0.001, "return")) for _ in range(2)])
+
     @staticmethod
     async def _retry(ask: Callable[[], Awaitable[object]]) -> None:
         while True:
@@ -105,9 +119,10 @@ class ScriptedLoads:
             if self._keys.count == 1 or (self._keys.shard_of(f"item:{name}") == shard) is not others:
                 yield name
 
-    def _sent(self, entity: str, *plan: Plan, kind: str = "work", within: float = 0.0) -> Sent:
+    def _sent(self, entity: str, *plan: Plan, kind: str = "work", within: float = 0.0, delay: float = 0.0) -> Sent:
         self._counter += 1
-        sent = Sent(f"scene.{self._counter}", entity, kind, "batch", "scripted", 0.0, plan=plan, within=within)
+        how = "delayed" if delay else "batch"
+        sent = Sent(f"scene.{self._counter}", entity, kind, how, "scripted", 0.0, plan=plan, within=within, delay=delay)
         self._simulation.history.sent[sent.id] = sent
         return sent
 
@@ -115,7 +130,9 @@ class ScriptedLoads:
         now = self._simulation.loop.time
         for position, sent in enumerate(batch):
             sent.invoked, sent.position, sent.batch = now(), position, self._counter
-        result = await self._bus.dispatch_batch([Envelope(_command(sent), command_id=sent.id) for sent in batch])
+        result = await self._bus.dispatch_batch(
+            [Envelope(_command(sent), command_id=sent.id, delay=sent.delay) for sent in batch]
+        )
         for sent, outcome in zip(batch, result.outcomes, strict=True):
             sent.admissions.append(outcome.status)
             sent.acked = now()
@@ -133,4 +150,5 @@ SCRIPTED_LOADS: dict[str, Callable[[ScriptedLoads], Awaitable[None]]] = {
     "ends": ScriptedLoads.ends,
     "threads": ScriptedLoads.threads,
     "shares": ScriptedLoads.shares,
+    "due": ScriptedLoads.due,
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from random import Random
@@ -203,6 +204,17 @@ class Simulation:
         if process in self.workers:
             self.workers[self.workers.index(process)] = self.add_worker()
             self.former.append(process)
+
+    @asynccontextmanager
+    async def night(self) -> AsyncIterator[None]:
+        """Stop all workers; start as many again in the end."""
+        workers = [*self.workers]
+        for worker in workers:
+            self.stop(worker, 1.0)
+        await asyncio.wait([self._tasks[worker] for worker in workers])
+        yield
+        for worker in workers:
+            self.replace(worker)
 
     # The phases of a run.
 

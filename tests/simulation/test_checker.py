@@ -82,6 +82,20 @@ def too_soon(history: History) -> None:
     ran(history, "p1.4", 1003.1, 1003.2)
 
 
+def tied_out_of_order(history: History) -> None:
+    for place, began in ((0, 1005.1), (1, 1005.0)):
+        sent(history, f"p1.{4 + place}", 1003.0, how="delayed", delay=2.0, batch=3, position=place)
+        ran(history, f"p1.{4 + place}", began, began + 0.01)
+    history.executions[-2:] = reversed(history.executions[-2:])
+
+
+def overtaken_when_it_was_due(history: History) -> None:
+    sent(history, "p1.4", 1003.0, how="delayed", delay=2.0)
+    sent(history, "p1.5", 1005.5)
+    ran(history, "p1.5", 1005.6, 1005.7)
+    ran(history, "p1.4", 1005.8, 1005.9)
+
+
 def same_fence(history: History) -> None:
     history.executions[1].fence = history.executions[0].fence
 
@@ -338,7 +352,8 @@ def shared_evenly(history: History) -> None:
 
 BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "order": [out_of_order],
-    "due": [too_soon],
+    "due": [too_soon, tied_out_of_order],
+    "behind": [overtaken_when_it_was_due],
     "fences": [same_fence, falling_fence],
     "overlap": [at_the_same_time],
     "deadline": [beyond_its_lease],

@@ -47,6 +47,16 @@ def test_without_faults_every_command_starts_as_often_as_planned() -> None:
     assert not done.history.claims
 
 
+def test_what_is_due_at_once_or_while_no_worker_is_up_keeps_its_order() -> None:
+    def due(simulation: Simulation) -> None:
+        simulation.scripted_load = "due"
+
+    for seed in range(1, 7):
+        done = run(seed, Shape(commands=4, faults=0), prepare=due)
+        assert not done.broken, seed
+        assert done.started > 30
+
+
 @pytest.mark.parametrize("last", quick([2, 12], [2]))
 def test_a_seed_is_the_same_run_in_any_process(last: int) -> None:
     """Whatever the hashes of strings, the addresses of objects and what ran before."""
