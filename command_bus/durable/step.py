@@ -11,7 +11,16 @@ from typing import Any
 from command_bus.durable.in_flight import StepKey, current_step
 from command_bus.durable.performed import Performed
 from command_bus.durable.run import DurableRun, cancelled
-from command_bus.durable.values import DIGEST, compare, decoded_result, digest_of, encoded_result, result_type
+from command_bus.durable.values import (
+    DIGEST,
+    check_readable,
+    compare,
+    decoded_result,
+    digest_of,
+    encoded_result,
+    own_arguments,
+    result_type,
+)
 from command_bus.errors import BadStep, Reject
 from command_bus.messages.durable import Durable, StepOptions
 from command_bus.messages.error_groups import leading
@@ -41,6 +50,7 @@ class Step(Performed):
         self._args = args
         self._digest = digest_of(name, args, keyed=options.key is not None)
         self._kind = result_type(function, options.returns)
+        check_readable(self._shown, self._kind)
         self._retry = options.retry
         self._is_cancelled = False
 
@@ -98,9 +108,10 @@ class Step(Performed):
     async def _called(self) -> Any:
         token = current_step.set(StepKey(self.run.command_id, self.run.seed, self._field))
         try:
+            args = own_arguments(self._args, self._digest)
             if inspect.iscoroutinefunction(self._function):
-                return await self._function(*self._args)
-            result, self._is_cancelled = await self.run.tools.threads.call(partial(self._function, *self._args))
+                return await self._function(*args)
+            result, self._is_cancelled = await self.run.tools.threads.call(partial(self._function, *args))
             return await result if hasattr(type(result), "__await__") else result
         finally:
             current_step.reset(token)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from copy import deepcopy
 from functools import lru_cache
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from command_bus.errors import BadResult, BadStep, StepMismatch
 from command_bus.serialization.equality import DIGEST, NotPlain, digest, is_same
@@ -22,11 +23,13 @@ __all__ = [
     "digest_of",
     "encoded_result",
     "encoded_signal",
+    "own_arguments",
     "result_type",
 ]
 
 _CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 _NO_ARGUMENTS = bytes(DIGEST)
+_UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def digest_of(step: str, args: tuple[Any, ...], *, keyed: bool) -> bytes:
@@ -53,6 +56,11 @@ def digest_of(step: str, args: tuple[Any, ...], *, keyed: bool) -> bytes:
         ) from None
 
 
+def own_arguments(args: tuple[Any, ...], digest: bytes) -> tuple[Any, ...]:
+    """Return arguments for one call of a step's function. What it changes in them the handler does not see, as in later runs it would not."""
+    return args if digest == _NO_ARGUMENTS or _UNCHANGING.issuperset(map(type, args)) else deepcopy(args)
+
+
 def compare(what: str, stored: bytes, digest: bytes) -> None:
     """Compare what an earlier run did under a name with what this one does.
 
@@ -74,7 +82,9 @@ def _returned(function: Callable[..., Any]) -> Any:
         hints = get_type_hints(inspect.unwrap(target))
     except Exception:  # noqa: BLE001 - an annotation may be anything
         return Any
-    return hints.get("return", Any)
+    kind = hints.get("return", Any)
+    origin = get_origin(kind)
+    return get_args(kind)[-1] if isinstance(origin, type) and issubclass(origin, Awaitable) else kind
 
 
 def result_type(function: Callable[..., Any], returns: Any) -> Any:
@@ -136,7 +146,7 @@ def check_readable(what: str, kind: Any) -> None:
     try:
         reply_codec_for(kind).check()
     except BadResult as error:
-        raise BadStep(f"returns= of the {what}: {_plain(error)}") from error
+        raise BadStep(f"the type of what the {what} gives: {_plain(error)}. Say another with returns=") from error
 
 
 def _plain(error: BadResult) -> str:

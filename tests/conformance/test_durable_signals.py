@@ -126,7 +126,7 @@ async def test_a_type_that_no_value_can_have_is_the_handlers_fault(sandbox: Sand
         return await context.signal("approved", returns=Mirror)
 
     async with sandbox.bus() as bus, bus.worker():
-        with pytest.raises(CommandFailed, match="returns= of the signal 'approved'"):
+        with pytest.raises(CommandFailed, match="the type of what the signal 'approved' gives"):
             await bus.call(Flow(order="o-1"), timeout=20)
 
 

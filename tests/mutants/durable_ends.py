@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["DURABLE_ENDS"]
 
+_ARGUMENTS = "tests/conformance/test_durable_step_arguments.py"
 _CAUGHT = "tests/conformance/test_durable_caught_errors.py"
 _ORDER = "tests/conformance/test_durable_undo_order.py"
 _LETTERS = "tests/conformance/test_durable_letters.py"
@@ -13,6 +14,20 @@ _UNRUN = "tests/conformance/test_durable_unrun_ends.py"
 _CIRCLES = "tests/conformance/test_durable_circles.py"
 
 DURABLE_ENDS = (
+    Mutant(
+        "the function of a step may change what its handler has",
+        "durable/values.py",
+        " else deepcopy(args)\n",
+        " else args\n",
+        f"{_ARGUMENTS}::test_each_call_has_arguments_of_its_own",
+    ),
+    Mutant(
+        "the type of a step is looked at once its function was called",
+        "durable/step.py",
+        "        check_readable(self._shown, self._kind)\n",
+        "",
+        f"{_ARGUMENTS}::test_a_type_that_cannot_be_stored_is_refused_before_the_function_is_called",
+    ),
     Mutant(
         "an error of a step that the handler has caught is not stored",
         "durable/step_failures.py",
