@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from copy import deepcopy
 from functools import lru_cache
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
-from command_bus.errors import BadResult, BadStep, StepMismatch
+from command_bus.errors import BadResult, BadStep, RegistrationError, StepMismatch
+from command_bus.handlers.signatures import return_type
 from command_bus.serialization.equality import DIGEST, NotPlain, digest, is_same
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import reply_codec_for
@@ -76,13 +77,13 @@ def compare(what: str, stored: bytes, digest: bytes) -> None:
 
 @lru_cache(maxsize=4096)
 def _returned(function: Callable[..., Any]) -> Any:
-    """Return the type that a function says that it returns; Any if it says nothing that can be read."""
-    target = function if inspect.isroutine(function) else type(function).__call__
+    """Return the type that a function says that it returns, or its awaitable comes to; Any if it says nothing that can be read."""
+    if inspect.isclass(function):
+        return function
     try:
-        hints = get_type_hints(inspect.unwrap(target))
-    except Exception:  # noqa: BLE001 - an annotation may be anything
+        kind = return_type(function)
+    except RegistrationError:  # one that is written in C
         return Any
-    kind = hints.get("return", Any)
     origin = get_origin(kind)
     return get_args(kind)[-1] if isinstance(origin, type) and issubclass(origin, Awaitable) else kind
 

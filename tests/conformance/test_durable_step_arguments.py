@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import BaseModel, Field
@@ -16,6 +16,9 @@ from command_bus import BadStep, DurableContext, RetryPolicy
 from tests.conformance.conftest import Sandbox
 from tests.conformance.durable_shop import Flow, Shop
 from tests.conformance.put_service import until
+
+if TYPE_CHECKING:  # as a rule of ruff asks for
+    from decimal import Decimal
 
 
 @dataclass
@@ -113,6 +116,19 @@ async def test_a_plain_function_that_returns_an_awaitable_says_what_that_comes_t
         return [each.items for each in found]
 
     assert await _result(sandbox, shop) == [["a"], ["a"]]
+
+
+async def test_a_parameter_that_only_type_checkers_know_hides_no_result(sandbox: Sandbox, shop: Shop) -> None:
+    async def work(amount: Decimal | None) -> Order:
+        return Order(items=["a"])
+
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        found = [await context.step("work", work, None), await context.step("made", Order)]
+        await context.signal("go")
+        return [each.items for each in found]
+
+    assert await _result(sandbox, shop) == [["a"], []]
 
 
 async def test_a_type_that_cannot_be_stored_is_refused_before_the_function_is_called(sandbox: Sandbox, shop: Shop) -> None:
