@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -40,7 +41,8 @@ CommandState = Literal[
 ]
 _LOOKS = 3
 """The most looks for a command that moves meanwhile."""
-_MAY_PARK = ("failed", "interrupted")
+_NEVER_PARK = ("completed", "rejected", "cancelled", "expired")
+"""Outcomes after which a command's entity goes on. Any other may be that of a dead letter which parks it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +148,17 @@ class StatusReader:
         """
         if begun:
             head = await self._session.transport.locations.line(mailbox, 1)
-            return next((self._read(each) for _, each in head if self._is_this(each)), None)
+            return self._found([each for _, each in head])
         transport = self._session.transport
         delayed = await transport.operator.mailboxes.find_delayed(self._id, mailbox)
         line = [envelope for _, envelope in await transport.locations.line(mailbox)] if delayed is None else [delayed[1]]
-        return next((self._read(each) for each in line if self._is_this(each)), None)
+        return self._found(line)
+
+    def _found(self, line: Sequence[bytes]) -> WireEnvelope | None:
+        """Return the envelope of the command among these; None if it is not there, or cannot be read."""
+        with suppress(Undecodable):
+            return next((self._read(each) for each in line if self._is_this(each)), None)
+        return None
 
     def _read(self, data: bytes) -> WireEnvelope:
         return unpack_envelope(data, self._limits)
@@ -232,8 +240,8 @@ class StatusReader:
     def _is_this(self, data: bytes) -> bool:
         try:
             return self._read(data).command_id == self._id
-        except Undecodable:
-            return False
+        except Undecodable as error:
+            return error.command_id == self._id
 
     # Settled.
 
@@ -247,7 +255,7 @@ class StatusReader:
         if reply is None:
             return CommandStatus(self._id, "settled")
         code = outcome_code(unpack_reply(reply, self._limits)[1])
-        letter = await self._parking_letter() if code in _MAY_PARK else None
+        letter = await self._parking_letter() if code not in _NEVER_PARK else None
         if letter is None:
             return CommandStatus(self._id, "settled", outcome=code)
         record = DeadLetterRecord.unpack(letter.record)
@@ -258,7 +266,7 @@ class StatusReader:
         """Return the mailbox that the command parks; None if it parks none."""
         marks = [mark for mark in await self._session.transport.marks.read(self._id) if is_settled(mark)]
         reply = reply_in(marks[0]) if marks else None
-        if reply is None or outcome_code(unpack_reply(reply, self._limits)[1]) not in _MAY_PARK:
+        if reply is None or outcome_code(unpack_reply(reply, self._limits)[1]) in _NEVER_PARK:
             return None
         letter = await self._parking_letter()
         return None if letter is None else letter.mailbox

@@ -24,12 +24,12 @@ from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_e
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.protection import Protection
-from command_bus.serialization.reply import Cancelled, cancelled_midway
+from command_bus.serialization.reply import Cancelled, cancelled_midway, pack_reply
 from command_bus.session import Session
 from command_bus.spelling import shown
 from command_bus.transport.admin_interfaces import DeadLetterStore
 from command_bus.transport.flows import envelope_flow
-from command_bus.transport.marks import digest_of, is_marked, reply_in, waiting_mark
+from command_bus.transport.marks import digest_of, is_marked, waiting_mark
 from command_bus.transport.records import StoredDeadLetter
 from command_bus.transport.retention import Retention
 from command_bus.transport.steps import NO_SETTLEMENT, Settlement
@@ -41,6 +41,8 @@ _DISCARDED = "discarded by an operator"
 _LAST_MS = 253_402_300_799_000  # the end of the year 9999: any program that writes to a stream can choose its ids
 
 
+_UNREAD = frozenset({"undecodable", "unsupported_version", "bad_signature"})
+"""Reasons for which a command that parks its entity was not read, or not believed. It has something to undo: else it would not be parked."""
 _NOT_RUN = frozenset({"no_handler", "undecodable", "invalid", "unsupported_version", "bad_signature", "expired", "unknown"})
 """Reasons for which a command was given up before its handler was called, unless an earlier start of it had called one."""
 
@@ -190,7 +192,7 @@ class DeadLetters:
         fields = unpack(now.payload, self._limits) if edited and not now.flags & ENCRYPTED else None
         mark = waiting_mark(digest_of(now, fields), stored.mailbox) if marked else b""
         left = Settlement(envelope.command_id, mark, 1, unique=unique_key(now), stander=stander_of(now))
-        left = replace(left, side="kept" if is_durable(now.options) else "")
+        left = replace(left, side="kept" if ending or is_durable(now.options) else "")
         return await self._store.settle(stored, "replay", left, edited, envelope_flow(now), ending=ending)
 
     async def replay_all(self, **filters: Unpack[LetterFilters]) -> int:
@@ -275,7 +277,8 @@ class DeadLetters:
         left = NO_SETTLEMENT
         if not _nobody_vouches(stored):
             left = self._retention.settlement(envelope, outcome, "discarded", letter=record)
-        if left.side and stored.parked and (ending := await self._ending(stored, envelope, reply_in(left.mark) or b"")):
+        may_undo = stored.parked and (left.side or (record.reason in _UNREAD and envelope.command_id))
+        if may_undo and (ending := await self._ending(stored, envelope, pack_reply(envelope.command_id, outcome))):
             return await self._replay(stored, envelope, ending=pack_ending(ending))
         return await self._store.settle(stored, "discard", replace(left, mark_ms=max(1, self._retention.dedup, left.mark_ms)))
 

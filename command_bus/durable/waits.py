@@ -18,6 +18,7 @@ from command_bus.messages.durable import Durable
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.serialization.durable_options import is_durable
 from command_bus.serialization.models import reply_codec_for
+from command_bus.serialization.reply import Completed, unpack_reply
 from command_bus.serialization.text import printable
 from command_bus.transport.durable import NO_ROOM, SMALL_OUTCOME, Note
 
@@ -204,10 +205,12 @@ class UndoCall(Waited):
         self.lingers = LONG_LINGER
         await self.run.store(Note(field, value, child=sent), progressed=True)
 
-    async def result(self) -> Any:
-        """See `Waited`."""
-        child, _ = child_of(self.run.fields[f"c:{self._call}"])
-        return self.run.tools.children.value_of(self.run.fields[self.field], Any, child)
+    async def result(self) -> None:
+        """See `Waited`. What it returned is not looked at: this worker may not be able to read it."""
+        outcome = self.run.fields[self.field]
+        if not isinstance(unpack_reply(outcome, self.run.tools.limits)[1], Completed):
+            child, _ = child_of(self.run.fields[f"c:{self._call}"])
+            self.run.tools.children.value_of(outcome, None, child)
 
     async def give_up(self) -> bool:
         """See `Wait`: what undoes is not given up."""

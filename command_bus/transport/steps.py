@@ -146,14 +146,15 @@ class Started:
         fence: Decimal text; `attempts.py` says what it is.
         message: Its id in the mailbox; the part before the dash is the time of acceptance in ms.
         attempt: 1 for the first start.
-        first: The server's time of the first start in ms; below zero: of the wake after a snooze or a suspension, or of an operator's replay where
-            it was parked.
+        first: The server's time of the first start in ms; below zero: of a durable command that has stored something, or of the wake after a snooze
+            or a suspension, or of an operator's replay where it was parked.
         now_ms: The server's time of this start.
         envelope: None if the entry has no envelope at all.
         raw: The entry's fields as they are, where there are others than an envelope.
         confirmed: Whether the replicas that must know of the start do.
         snoozes: How often its handler has put it off, and when it was truly first started.
         is_first: Whether it certainly was never started before, so that no run of it has stored anything.
+        begun: Of a command whose worker was lost: whether it is durable, and has stored something.
     """
 
     fence: str
@@ -166,6 +167,7 @@ class Started:
     confirmed: bool = True
     snoozes: Snoozes = NO_SNOOZES
     is_first: bool = False
+    begun: bool = False
 
     @property
     def first_ms(self) -> int:
@@ -191,7 +193,7 @@ class Started:
 
     @property
     def replayed(self) -> bool:
-        """Whether its deadline no longer counts: an operator replayed it where it was parked, or its handler put it off."""
+        """Whether its deadline no longer counts: it is durable and has begun, its handler put it off, or an operator replayed it while parked."""
         return self.first < 0
 
     @property

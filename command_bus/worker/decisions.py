@@ -73,13 +73,11 @@ from command_bus.worker.failure_text import named, text_of, trace_of
 from command_bus.worker.offers import Offer
 from command_bus.worker.runnable import Runnable
 
-__all__ = ["Decisions"]
+__all__ = ["Decisions", "partial_envelope"]
 
 _log = logging.getLogger("command_bus.worker")
 _LEASES_LEFT = 3
 """Leases for which an interrupted command that only a newer worker can judge waits for one, besides the grace for what is unknown."""
-
-
 _UNCONFIRMED = Retry(1000, counts=False)
 """For a command of whose start too few replicas know: after a failover it would start again as if it never had, and so would those before it
 whose end they do not know either. So it does not start yet."""
@@ -129,7 +127,7 @@ class Decisions:
         try:
             envelope = unpack_envelope(started.envelope, self._limits)
         except UnsupportedVersion as error:
-            return self._unknown(started, _partial(error), "unsupported_version", str(error))
+            return self._unknown(started, partial_envelope(error), "unsupported_version", str(error))
         except Undecodable as error:
             return self._undecodable(started, error)
         if self._signatures is not None and (fault := self._forgery(self._signatures, started.envelope, envelope, mailbox)):
@@ -263,6 +261,8 @@ class Decisions:
 
         How often it may be run its handler knows. A worker without (an older release that takes over from a newer) leaves that to one that has it.
         """
+        if started.begun:  # its next run finds out whether it was interrupted too often, and what has to be undone
+            return GiveBack(counts=True)
         try:
             envelope = unpack_envelope(started.envelope or b"", self._limits)
         except Undecodable as error:
@@ -273,9 +273,7 @@ class Decisions:
         if bound is not None and newer_version(bound.handler.spec, envelope.options):
             bound = None
         policy = None if bound is None else bound.policy_of(envelope)
-        if is_durable(envelope.options) or (
-            bound is not None and bound.handler.spec.durable
-        ):  # its next run finds out whether it was interrupted too often, and compensates
+        if is_durable(envelope.options) or (bound is not None and bound.handler.spec.durable):
             return GiveBack(counts=True)
         at_most_once = bool(envelope.flags & AT_MOST_ONCE) if policy is None else policy.delivery == "at_most_once"
         if not at_most_once and (policy is None or started.attempt < policy.retry.attempts):
@@ -293,12 +291,14 @@ class Decisions:
         try:
             unpack_envelope(started.envelope or b"", self._limits)
         except UnsupportedVersion as error:
+            if started.begun:
+                return self.interrupted(started, why)
             if started.now_ms - started.began_ms < self._unknown_grace_ms + _LEASES_LEFT * self._settings.lease * 1000:
                 return None
             text = (
                 f"{error}, and no newer worker took it over after its own was lost; it may have run not at all, partly or fully"
             )
-            envelope = _partial(error)
+            envelope = partial_envelope(error)
             left = self._left_of_unread(started, envelope, Interrupted(text))
             return DeadLetterStep(left, self._letter(started, envelope, "interrupted", "Interrupted", text), started.entry)
         except Undecodable:
@@ -308,7 +308,7 @@ class Decisions:
     # What cannot run.
 
     def _undecodable(self, started: Started, error: Undecodable) -> Step:
-        envelope = _partial(error)
+        envelope = partial_envelope(error)
         record = self._letter(started, envelope, "undecodable", "Undecodable", str(error))
         return DeadLetterStep(self._left_of_unread(started, envelope, Invalid(str(error))), record, started.entry)
 
@@ -386,7 +386,7 @@ def _is_late(started: Started, envelope: WireEnvelope) -> bool:
     return started.now_ms > accepted_ms(started.message) + envelope.ttl_ms
 
 
-def _partial(error: Undecodable) -> WireEnvelope:
+def partial_envelope(error: Undecodable) -> WireEnvelope:
     """Return as much of an envelope as could be read, to answer its caller."""
     return WireEnvelope(
         command_id=error.command_id or "",

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from command_bus.durable.compensation import CompensationFailed, compensate, has_to_compensate, is_compensating, note_ending
 from command_bus.durable.endings import Ending, pack_ending, unpack_ending
@@ -16,16 +16,17 @@ from command_bus.durable.run_tools import RunTools, Threads
 from command_bus.errors import BadResult, CommandBusError
 from command_bus.messages.durable import Suspended
 from command_bus.sending.children import Children
-from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope
-from command_bus.serialization.limits import Limits
+from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
+from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.protection import Protection
+from command_bus.settings import BusSettings
 from command_bus.transport.durable import SideRecords
 from command_bus.transport.marks import reply_in
 from command_bus.transport.steps import Cause, DeadLetterStep, Done, GiveBack, Lease, Park, Started, Step
 from command_bus.worker.bindings import as_durable
-from command_bus.worker.decisions import Decisions
+from command_bus.worker.decisions import Decisions, partial_envelope
 from command_bus.worker.reports import LOGGED, RunReports
-from command_bus.worker.runnable import Runnable
+from command_bus.worker.runnable import NO_HANDLER, Runnable
 
 __all__ = ["DurableRuns"]
 
@@ -37,7 +38,7 @@ class DurableRuns:
         records: Side records.
         children: Makes what sends the calls of one run, given the command's id and its mailbox.
         decisions: The rules.
-        limits: Of values.
+        settings: Limits of values, and policies.
         protection: Encrypts, or None.
         few_wait: Whether few handlers wait in this worker, and it goes on.
     """
@@ -48,15 +49,16 @@ class DurableRuns:
         children: Callable[[str, str], Children],
         decisions: Decisions,
         *,
-        limits: Limits,
+        settings: BusSettings,
         protection: Protection | None,
         few_wait: Callable[[], bool],
     ) -> None:
         self._records = records
         self._children = children
         self._decisions = decisions
-        self._limits = limits
+        self._limits = reading_limits(settings)
         self._protection = protection
+        self._unknown = settings.handling(NO_HANDLER.spec)
         self._few_wait = few_wait
 
     async def begin(self, lease: Lease, run: Runnable, task: asyncio.Task[Any] | None, threads: Threads) -> DurableRun:
@@ -80,17 +82,26 @@ class DurableRuns:
         run.durable = durable = DurableRun(tools, lease, command_id, run.started, fields, task)
         return durable
 
-    async def unsettled(self, lease: Lease, started: Started, step: DeadLetterStep) -> Park | Literal["compensating"] | None:
-        """Return the step of a command that a worker gives up because it cannot run its handler, if something is to be undone; None otherwise.
+    async def unsettled(self, lease: Lease, started: Started, step: DeadLetterStep | Park) -> Park | Runnable | None:
+        """Return how a command goes on that a worker gives up because it cannot run its handler, if something is to be undone; else None.
 
-        It is parked: nothing is undone before somebody has seen it. Where it ends already, a worker that knows it has to undo what it did.
+        It is parked: nothing is undone before somebody has seen it. Where it ends already, this worker undoes what it did: that is stored as it is
+        sent, so no handler of the command is needed.
         """
         fields = await self._records.read(lease, step.left.command_id) if step.left.command_id else {}
         if fields.get(MESSAGE) != started.message.encode() or not any(name.startswith(UNDO) for name in fields):
             return None
         if ENDING in fields:
-            return "compensating"
-        left = replace(step.left, side="")
+            try:
+                envelope = unpack_envelope(started.envelope or b"", self._limits)
+            except Undecodable as error:
+                envelope = partial_envelope(error)
+            return Runnable(envelope, started, NO_HANDLER, None, self._unknown)
+        if isinstance(step, Park):
+            return None
+        left = replace(step.left, side="", waits_ms=0)
+        if not step.left.side:  # it was read in part only: its mark says that it waits here, and is left as it is
+            left = replace(left, mark=b"", mark_ms=0)
         if left.waiting is not None:  # its caller waits: it has not ended
             left = replace(left, waiting=None, inbox="", reply=b"")
         return Park(left, step.record, step.raw)

@@ -28,7 +28,18 @@ from command_bus.serialization.reply import Cancelled
 from command_bus.serialization.text import printable
 from command_bus.transport.mailboxes import mailbox_label, type_of
 from command_bus.transport.sender_interfaces import Policies
-from command_bus.transport.steps import Cancellation, Cause, DeadLetterStep, FollowUp, GiveBack, Lease, Started, Step, Suspend
+from command_bus.transport.steps import (
+    Cancellation,
+    Cause,
+    DeadLetterStep,
+    FollowUp,
+    GiveBack,
+    Lease,
+    Park,
+    Started,
+    Step,
+    Suspend,
+)
 from command_bus.transport.worker_interfaces import WorkerSlots
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.durable_runs import DurableRuns
@@ -122,21 +133,16 @@ class Executor:
         try:
             read = self._decisions.read(started, lease.mailbox)
             if not isinstance(read, Runnable):
-                return await self._unrun(
-                    lease, started, await self._offers.left(started, read) if isinstance(read, Offer) else read
-                )
+                read = await self._unrun(lease, started, read)
+                if not isinstance(read, Runnable):
+                    return read
             if self._callers and read.envelope.name in self._callers and not read.serves_handler:
                 if not self._slots.admits_caller():
                     return self._offers.again(started.now_ms)
                 read.lends_beyond = self._slots.all_lent
             read.lease = lease
             if read.handler.spec.durable and self._durable is not None:
-                try:
-                    return await self._execute_durable(self._durable, lease, read, task)
-                finally:
-                    if read.durable is not None:
-                        read.durable.errors.clear()
-                        read.durable = None  # which holds what refers to this, so that both are freed now
+                return await self._execute_durable(self._durable, lease, read, task)
             result = await self._ran(lease, read, task)
             if type(result) is Raised and isinstance(result.error, Snooze) and result.error.hold is not None and self._holds:
                 result = Raised(fault) if (fault := await self._holds.apply(read, result.error)) is not None else result
@@ -150,25 +156,29 @@ class Executor:
     ) -> Step | None:
         """Run a durable command: its handler, or what compensates for it."""
         durable = await runs.begin(lease, run, task, StepThreads(self._in_threads, run, self._lend_place_and_thread))
-        if is_compensating(durable):
-            return await runs.compensated(run, durable)
-        step = self._decisions.exhausted(run)
-        if step is None:
-            result = await self._ran(lease, run, task)
-            if type(result) is Interruption and result.thread_runs:
-                return None
-            if durable.suspension is not None and (run.interrupted is None or not run.interrupted.by_operator):
-                is_lost = run.interrupted is not None and run.interrupted.cause is Cause.LOST
-                return None if is_lost else self._left(run, durable.suspension)
-            step = self._decide(lease, run, result)
-        return await runs.end(run, durable, step)
+        try:
+            if is_compensating(durable):
+                return await runs.compensated(run, durable)
+            step = self._decisions.exhausted(run)
+            if step is None:
+                result = await self._ran(lease, run, task)
+                if type(result) is Interruption and result.thread_runs:
+                    return None
+                if durable.suspension is not None and (run.interrupted is None or not run.interrupted.by_operator):
+                    is_lost = run.interrupted is not None and run.interrupted.cause is Cause.LOST
+                    return None if is_lost else self._left(run, durable.suspension)
+                step = self._decide(lease, run, result)
+            return await runs.end(run, durable, step)
+        finally:
+            durable.errors.clear()
+            run.durable = None  # which holds what refers to this, so that both are freed now
 
-    async def _unrun(self, lease: Lease, started: Started, step: Step) -> Step:
-        """Return the end of a command that cannot run here: one that has something to undo is not settled by that."""
-        if self._durable is None or started.is_first or not isinstance(step, DeadLetterStep):
+    async def _unrun(self, lease: Lease, started: Started, read: Step | Offer) -> Step | Runnable:
+        """Return the end of a command that cannot run here. One that has something to undo is not settled by that; what undoes can run here."""
+        step = await self._offers.left(started, read) if isinstance(read, Offer) else read
+        if self._durable is None or started.is_first or not isinstance(step, DeadLetterStep | Park):
             return step
-        kept = await self._durable.unsettled(lease, started, step)
-        return step if kept is None else self._offers.again(started.now_ms) if kept == "compensating" else kept
+        return await self._durable.unsettled(lease, started, step) or step
 
     def _left(self, run: Runnable, why: Suspend | GiveBack) -> Step:
         """Return the step of a run that has ended before its handler did: its command waits, or another worker goes on with it."""

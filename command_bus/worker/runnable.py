@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from command_bus.clock import mono
 from command_bus.durable.run import DurableRun
-from command_bus.handlers.handler import Handler
+from command_bus.handlers.handler import Handler, function_handler
+from command_bus.messages.durable import DurableContext
 from command_bus.messages.handling_policy import HandlingPolicy
+from command_bus.messages.message import Command
 from command_bus.serialization.callers_option import callers_in, with_caller
 from command_bus.serialization.envelope import (
     WireEnvelope,
@@ -28,7 +30,19 @@ from command_bus.transport.steps import (
 if TYPE_CHECKING:
     from command_bus.worker.reports import RunReports
 
-__all__ = ["Runnable", "without_reports"]
+__all__ = ["NO_HANDLER", "Runnable", "without_reports"]
+
+
+class _Unknown(Command[None], durable=True):
+    """Stands for a durable command whose class is not here, or does not fit."""
+
+
+async def _never_called(command: _Unknown, context: DurableContext) -> None:
+    raise AssertionError(command, context)
+
+
+NO_HANDLER = function_handler(_Unknown, _never_called)
+"""The handler of a command that can only be undone."""
 
 
 @dataclass(slots=True)

@@ -28,7 +28,6 @@ from command_bus.middleware import Middleware, around_handle
 from command_bus.observer import WorkerFigures
 from command_bus.randomness import JITTER, token
 from command_bus.serialization.announcements import WorkerInfo, worker_record
-from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.session import Session
 from command_bus.settings import BusSettings, resolved
@@ -398,7 +397,7 @@ def _durable_runs(worker: Worker, session: Session, decisions: Decisions, side: 
         side.side_records,
         worker.bus.sender.children,
         decisions,
-        limits=reading_limits(worker.settings),
+        settings=worker.settings,
         protection=session.protection,
         few_wait=few_wait,
     )

@@ -40,8 +40,8 @@ DURABLE = (
     Mutant(
         "progress does not count attempts anew",
         f"{_LUA}/record_steps.lua",
-        "    if done and manner == '1' then count_again(ARGV[4 + item], record) end\n",
-        "",
+        "(progressed and '1' or attempt)",
+        "attempt",
         f"{_STEPS}::test_progress_counts_attempts_anew",
     ),
     Mutant(
@@ -96,8 +96,8 @@ DURABLE = (
     Mutant(
         "a run holds what refers to it",
         "worker/executor.py",
-        "                        read.durable = None  # which holds what refers to this, so that both are freed now\n",
-        "                        pass\n",
+        "            run.durable = None  # which holds what refers to this, so that both are freed now\n",
+        "            pass\n",
         "tests/conformance/test_durable_memory.py",
     ),
     Mutant(

@@ -10,7 +10,8 @@ _ARGUMENTS = "tests/conformance/test_durable_step_arguments.py"
 _CAUGHT = "tests/conformance/test_durable_caught_errors.py"
 _ORDER = "tests/conformance/test_durable_undo_order.py"
 _LETTERS = "tests/conformance/test_durable_letters.py"
-_UNRUN = "tests/conformance/test_durable_unrun_ends.py"
+_UNRUN = "tests/tables/test_unrun_ends.py"
+_UNRUN_ENDS = f"{_UNRUN}::test_what_has_begun_is_undone_or_waits_for_a_decision"
 _CIRCLES = "tests/conformance/test_durable_circles.py"
 
 DURABLE_ENDS = (
@@ -129,16 +130,51 @@ DURABLE_ENDS = (
     Mutant(
         "what has something to undo is settled by a worker that cannot run it",
         "worker/executor.py",
-        "        if self._durable is None or started.is_first or not isinstance(step, DeadLetterStep):\n",
+        "        if self._durable is None or started.is_first or not isinstance(step, DeadLetterStep | Park):\n",
         "        if self._durable is not None:\n",
-        f"{_UNRUN}::test_what_has_begun_is_parked_by_a_worker_that_cannot_run_it",
+        _UNRUN_ENDS,
     ),
     Mutant(
         "what ends already is parked again by a worker that cannot run it",
         "worker/durable_runs.py",
-        '        if ENDING in fields:\n            return "compensating"\n',
-        "",
-        f"{_UNRUN}::test_what_has_begun_is_parked_by_a_worker_that_cannot_run_it",
+        "        if ENDING in fields:\n            try:",
+        "        if False:\n            try:",
+        _UNRUN_ENDS,
+    ),
+    Mutant(
+        "what has begun is given up by a worker that takes it over and cannot read it",
+        "transport/redis/worker/recovery.py",
+        "begun=record.first_ms < 0 and envelope is not None and await self._has_begun(record.message, envelope),",
+        "begun=False,",
+        _UNRUN_ENDS,
+    ),
+    Mutant(
+        "what has begun expires",
+        "transport/redis/lua/record_steps.lua",
+        "  if begun and byte(first) ~= 45 then first = '-' .. first end",
+        "  if false then first = '-' .. first end",
+        f"{_UNRUN}::test_what_has_begun_has_no_deadline",
+    ),
+    Mutant(
+        "what was not read is discarded without what undoes it",
+        "admin/dead_letters.py",
+        "(left.side or (record.reason in _UNREAD and envelope.command_id))",
+        "left.side",
+        _UNRUN_ENDS,
+    ),
+    Mutant(
+        "what is parked unread has ended for who asks",
+        "worker/durable_runs.py",
+        '            left = replace(left, mark=b"", mark_ms=0)\n',
+        "            pass\n",
+        _UNRUN_ENDS,
+    ),
+    Mutant(
+        "what undoes has failed if this worker cannot read what it returned",
+        "durable/waits.py",
+        "        if not isinstance(unpack_reply(outcome, self.run.tools.limits)[1], Completed):\n",
+        "        if True:\n",
+        "tests/security/test_durable_cipher.py::test_a_worker_without_the_key_sends_what_undoes",
     ),
     Mutant(
         "what was given up is called again",

@@ -107,7 +107,7 @@ FOLLOWING = (
     Mutant(
         "a durable command was first started when a cancellation woke it from a retry",
         f"{_LUA}/shared/arrive.lua",
-        "  if not waits or string.sub(first, 1, 1) == '-' then first",
+        "  if not waits or string.find(parts, '|z=%d+:[%d-]+:%d+:1') then first",
         "  if true then first",
         _FIRST,
     ),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from command_bus import Command, CommandFailed, DurableContext, EntityId, RetryPolicy
+from command_bus import Command, CommandFailed, DurableContext, EntityId, HandlerRegistry, RetryPolicy
 from command_bus.transport.redis.memory import MemoryClients
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
@@ -147,3 +147,28 @@ async def test_a_worker_with_another_key_ends_nothing_as_done(sandbox: Sandbox, 
                 await bus.result("buy", Buy, timeout=10)
         assert SECRET not in str(found.value)
     assert shop.charged == 1
+
+
+async def test_a_worker_without_the_key_sends_what_undoes(sandbox: Sandbox, shop: Shop) -> None:
+    """It cannot read the command, what undoes or what that returned. The purchase is known to it alone, and what undoes to the other one alone."""
+    without, only = HandlerRegistry(), HandlerRegistry()
+
+    @without.handles(Buy)
+    async def buy(command: Buy, context: DurableContext) -> str:
+        raise AssertionError
+
+    @only.handles(Unbook)
+    async def unbook(command: Unbook) -> None:
+        shop.unbooked.append(command.card)
+
+    async with sandbox.bus(cipher=CIPHER) as bus:
+        await begun(sandbox, bus)
+        await bus.commands.signal("buy", "again", "go")
+        async with sandbox.bus(registry=without) as other, other.worker():
+            letter = await until(lambda: anext(bus.dead_letters.list(), None))
+            assert (letter.reason, letter.parked, shop.unbooked) == ("invalid", True, [])
+            await bus.dead_letters.discard(letter.id)
+            async with sandbox.bus(registry=only, cipher=CIPHER) as third, third.worker():
+                await bus.wait_idle(20)
+        assert not await bus.dead_letters.count()
+    assert shop.unbooked == [SECRET]

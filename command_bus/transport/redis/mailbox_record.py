@@ -37,8 +37,8 @@ class MailboxRecord(NamedTuple):
         fence: Of the command that runs; empty if none does.
         message: Id of the command that runs or is suspended, or of a lone one that was or is in the line; else empty.
         attempt: How often the oldest command was started.
-        first_ms: When it was first started; 0 if it never was, below zero: when it was replayed while parked, or woken after a snooze
-            or a suspension.
+        first_ms: When it was first started; 0 if it never was, below zero: of a durable command that has stored something, or when it was
+            replayed while parked, or woken after a snooze or a suspension.
         holder: The lease under which the command runs: a worker's name, `#` and what tells its leases apart; in the state `q` its place; else
             empty.
         parts: What stands behind it, by key: `z` for snoozes and the first start, `c` for classes, others of later releases.

@@ -50,10 +50,13 @@ if call('EXISTS', KEYS[4], KEYS[9], KEYS[11]) > 0 then
   for box = 1, boxes do held[box] = holds_of(KEYS[4], sub(KEYS[FIRST_BOX + box], ARGV[2] + 1)) end
 end
 
--- Begin the count of a command's attempts again: the record's attempt is the fifth field.
-local function count_again(name, record)
-  local head, tail = match(record, '^([^|]*|[^|]*|[^|]*|[^|]*|)%d+(|.*)$')
-  if head then call('HSET', active, name, head .. '1' .. tail) end
+-- Note in a record, by its attempt, that the count of attempts begins again, and by its first start, below zero, that its command has begun:
+-- its deadline no longer counts, also where a start that took no attempt is all that it had.
+local function note(name, record, progressed, begun)
+  local head, attempt, first, tail = match(record, '^([^|]*|[^|]*|[^|]*|[^|]*|)(%d+)|(-?%d+)(|.*)$')
+  if not head then return end
+  if begun and byte(first) ~= 45 then first = '-' .. first end  -- 45 is the minus
+  call('HSET', active, name, head .. (progressed and '1' or attempt) .. '|' .. first .. tail)
 end
 
 -- Append an entry to the log of a command: it keeps the last ones. One that is repeated, by its fence and number, is there already.
@@ -81,7 +84,8 @@ local function read_side(side, message, from, to)
   return found, {side, 'm', message, nil, nil}, 3
 end
 
--- Store the fields of a held command, whose names and values stand in ARGV behind `before` and `values`; return the answer.
+-- Store the fields of a held command, whose names and values stand in ARGV behind `before` and `values`; return the answer, and whether these are
+-- its first.
 local function store(side, message, manner, kinds, before, values)
   local there, written, last = read_side(side, message, before + 1, values)
   local found = {false}  -- and `written` with room for a field: growing a table costs
@@ -107,7 +111,7 @@ local function store(side, message, manner, kinds, before, values)
   end
   if last > 1 then call('HSET', unpack(written, 1, last)) end
   if manner == 'd' then call('PEXPIRE', side, A_DAY) end
-  return found
+  return found, written[2] == 'm' and manner ~= 'd'
 end
 
 -- Store the fields of the items whose commands run under the leases that they name. A side record of another type fails the request, but what
@@ -116,11 +120,11 @@ local answers, fault = {}, nil
 for item, record in ipairs(call('HMGET', active, unpack(ARGV, 5, arg))) do
   local ours, message, manner, kinds = ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3], ARGV[arg + 4]
   local before, values, state = arg + 4, arg + 4 + #kinds, record and byte(record)
-  local first, done, found = command, true, nil
+  local first, done, found, begun = command, true, nil, nil
   if (state == HELD or state == HELD_AND_CHANGED or state == LONE_HELD) and find(record, ours, 2, true) == 2 then
-    done, found = pcall(store, KEYS[first_side + item], message, manner, kinds, before, values)
+    done, found, begun = pcall(store, KEYS[first_side + item], message, manner, kinds, before, values)
     if not done then fault, found = found, nil end
-    if done and manner == '1' then count_again(ARGV[4 + item], record) end
+    if done and (begun or manner == '1') then note(ARGV[4 + item], record, manner == '1', begun) end
   end
   if not found then command = first + select(2, string.gsub(kinds, 'c', '')) end
   answers[item] = found or false

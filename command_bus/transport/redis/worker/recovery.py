@@ -20,6 +20,7 @@ from redis.asyncio import Redis
 
 from command_bus.clock import mono
 from command_bus.randomness import JITTER
+from command_bus.serialization.envelope import names_of
 from command_bus.serialization.text import printable
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.connections import Connections
@@ -353,6 +354,7 @@ class _ShardRecovery:
     async def _started(self, mailbox: str, record: MailboxRecord, now_ms: int) -> Started:
         """Return the command that runs in a mailbox."""
         content = await read_entry(self._connections.run, self.keys, mailbox, record.message)
+        envelope = content.get(b"e")
         raw = [part for pair in content.items() for part in pair]
         return Started(
             record.fence,
@@ -360,10 +362,18 @@ class _ShardRecovery:
             record.attempt,
             record.first_ms,
             now_ms,
-            content.get(b"e"),
+            envelope,
             raw,
             snoozes=record.snoozes_of(record.message),
+            begun=record.first_ms < 0 and envelope is not None and await self._has_begun(record.message, envelope),
         )
+
+    async def _has_begun(self, message: str, envelope: bytes) -> bool:
+        """Return whether a command is durable and has stored something, also if its envelope can be read in part only."""
+        command_id, *_ = names_of(envelope[2:])
+        side = self.keys.side(command_id)
+        of, is_plain = await self._connections.ask(lambda client: client.hmget(side, ["m", "d"]))
+        return bool(of == message.encode() and is_plain is None)
 
     async def _record_of(self, client: Redis, mailbox: str) -> tuple[MailboxRecord, int]:
         """Return a mailbox's record, and the server's time in microseconds."""

@@ -41,7 +41,7 @@ local function resume(keys, name, box, message, also_tried)
     local time = redis.call('TIME')
     now = time[1] * 1000 + math.floor(time[2] / 1000)
   end
-  if not waits or string.sub(first, 1, 1) == '-' then first = '-' .. string.format('%.0f', now) end
+  if not waits or string.find(parts, '|z=%d+:[%d-]+:%d+:1') then first = '-' .. string.format('%.0f', now) end
   redis.call('ZREM', keys.due, 'r:' .. name)
   redis.call('HDEL', keys.suspended, name)
   if not waits then parts = parts .. '|paid=' .. suspended end

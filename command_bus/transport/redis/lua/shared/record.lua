@@ -9,7 +9,7 @@
 -- message     id of the command that runs (h, H, O) or is suspended (u, U), else empty; what stands before it in the mailbox is settled. Of
 --             a lone command that was or is in the line, or was suspended (o, q), its id
 -- attempt     how often the oldest command was started
--- first       ms of its first start, 0 if it was never started; below zero: replayed, its deadline no longer counts
+-- first       ms of its first start, 0 if it was never started; below zero: replayed, or durable and begun: its deadline no longer counts
 -- holder      the lease under which it runs (h, H, O), its place (q), else empty
 -- parts       |key=value each: z of a command that was put off or suspended (see shared/snooze.lua); started, the id of a command that was started
 --             and waits to be started again, of use while it is the oldest and `first` is not 0; paid, the id of a command that was
