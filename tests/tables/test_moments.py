@@ -178,3 +178,37 @@ async def test_the_clock_goes_back_behind_what_was_due(scene: Scene, left: bool)
         scene.jump(10 * MINUTE)
         scene.look()
     await until(lambda: scene.ran == [1, 2, 3])
+
+
+async def test_the_clock_goes_back_twice(scene: Scene) -> None:
+    """What stood behind something before the clock went back has left, and hides nothing of what does so now."""
+    await scene.bus.dispatch(Step(line=scene.line, n=9), delay=60 * MINUTE)
+    await scene.bus.dispatch(Step(line=scene.line, n=1), delay=MINUTE)
+    scene.jump(MINUTE + 1)
+    await scene.bus.dispatch(Step(line=scene.line, n=2))
+    scene.look()
+    await until(lambda: scene.ran == [1, 2])
+    scene.sees = False
+    scene.jump(-30)
+    await scene.bus.dispatch(Step(line=scene.line, n=3), delay=1)
+    scene.jump(2)
+    await scene.bus.dispatch(Step(line=scene.line, n=4))
+    scene.jump(-10 * MINUTE)
+    await scene.bus.dispatch(Step(line=scene.line, n=5))
+    scene.jump(10 * MINUTE)
+    scene.look()
+    await until(lambda: scene.ran == [1, 2, 3, 4, 5])
+
+
+@pytest.mark.parametrize("name", ["*line:a", "line:a*", "*", "**line:a", "line:a"])
+async def test_no_id_is_taken_for_what_is_kept_beside_it(scene: Scene, name: str) -> None:
+    await scene.bus.dispatch(Step(line="a", n=1), delay=MINUTE, command_id=name)
+    await scene.bus.dispatch(Step(line="a", n=9), delay=60 * MINUTE)
+    scene.jump(MINUTE + 1)
+    await scene.bus.dispatch(Step(line="a", n=2), command_id=f"*{name}")
+    scene.look()
+    await until(lambda: scene.ran == [1, 2])
+    assert [each.command_id for each in await delayed(scene)] != []
+    keys = scene.bus.session.redis.keys
+    later = scene.server.store.data[keys.shards[keys.shard_of("line:a")].delayed_counts.encode()]
+    assert len(later) == 3 + (b"line:a*" in later)  # of the last: how many, its number, and the last number

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from command_bus.transport.flows import Flow, flow_of_record, parse_flow
-from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, is_wide, scope_of
+from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, scope_of
 from command_bus.transport.records import EntityState, Hold, MailboxHead, StoredEntity
 from command_bus.transport.redis.admin.holds import PAUSE_END, parse_hold
 from command_bus.transport.redis.connection.retrying import RetryingRequests
@@ -58,7 +58,7 @@ class RedisEntities(RetryingRequests):
                 names = [
                     name
                     for name in page
-                    if name not in seen and name[:1] != b"*" and is_mailbox(name) and not is_wide(name.decode())
+                    if name not in seen and b"*" not in name and is_mailbox(name)
                 ]
                 seen.update(names)
                 if names:

@@ -61,22 +61,28 @@ local function delayed_by_mailbox()
   return counts
 end
 
-local counts, wrong, fields = delayed_by_mailbox(), 0, {}
+local counts, wrong, fields, seen = delayed_by_mailbox(), 0, {}, {}
 if counts then
   local stored = redis.call('HGETALL', later)
   for i = 1, #stored, 2 do
     local name = stored[i]
     if string.sub(name, 1, 1) == '*' then  -- the number of a command, see shared/delayed.lua
       if name ~= '*' and redis.call('HEXISTS', delayed, string.sub(name, 2)) == 0 then fields[name] = 0 end
-    elseif tonumber(stored[i + 1]) ~= counts[name] then
-      wrong = wrong + 1
-      fields[name] = counts[name] or 0
+    elseif string.sub(name, -1) == '*' then  -- what stands behind delayed ones
+      if not counts[string.sub(name, 1, -2)] then fields[name] = 0 end
+    else
+      seen[name] = true
+      if tonumber(stored[i + 1]) ~= counts[name] then
+        wrong = wrong + 1
+        fields[name] = counts[name] or 0
+      end
     end
-    counts[name] = nil
   end
   for name, count in pairs(counts) do
-    wrong = wrong + 1
-    fields[name] = count
+    if not seen[name] then
+      wrong = wrong + 1
+      fields[name] = count
+    end
   end
 end
 

@@ -1,5 +1,5 @@
 -- delayed: the hash `later`: mailbox name -> number of delayed commands; * and a command id -> its number; * -> the last number given;
--- ** and a mailbox name -> the ms and the id of the latest that is kept only to stand behind delayed commands.
+-- a mailbox name and * -> the ms and the id of the latest that is kept only to stand behind delayed commands.
 --
 -- Delayed commands are numbered in the order of their acceptance, and the member of `due` begins with the number: those that become due in one
 -- millisecond are sorted by it. No mailbox's name has a *.
@@ -13,7 +13,7 @@ end
 -- Count one delayed command less. Called behind the first write, so it does not fail.
 local function count_down_delayed(delayed_counts, name, id)
   local left = redis.pcall('HINCRBY', delayed_counts, name, -1)
-  if type(left) ~= 'number' or left <= 0 then redis.pcall('HDEL', delayed_counts, name, '**' .. name) end
+  if type(left) ~= 'number' or left <= 0 then redis.pcall('HDEL', delayed_counts, name, name .. '*') end
   redis.pcall('HDEL', delayed_counts, '*' .. id)
   if redis.pcall('HLEN', delayed_counts) == 1 then redis.pcall('HDEL', delayed_counts, '*') end
 end
