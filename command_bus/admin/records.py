@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote
 
 from command_bus.admin.command_status import StatusReader
-from command_bus.durable.names import UNDO, call_field, outcome_field, refused_field
+from command_bus.durable.names import UNDO, call_field, outcome_field, over_field, refused_field
 from command_bus.durable.undo import Undo
 from command_bus.errors import BadStep
 from command_bus.messages.progress import ProgressInfo
@@ -47,7 +47,7 @@ class StepInfo:
         kind: `step`, `call`, `signal` (one that came), or `undo` (a command that undoes something, from when it is named).
         name: Its name; of a call the wire name. A number tells those of the same name apart.
         done: Whether it has a result: the outcome of a call, or of what undoes, is there. Of a signal: False if the handler
-            did not take its value.
+            did not take its value. Of a step: False if the handler has caught its error.
         command_id: Of the command that was called, else empty: what undoes is called once the command ends.
         entity: Of that, for people.
     """
@@ -140,6 +140,8 @@ def _steps(fields: Mapping[str, bytes]) -> tuple[StepInfo, ...]:
         kind, _, name = field.partition(":")
         if kind == "s":
             found.append(StepInfo("step", unquote(name)))
+        elif kind == "x" and over_field(field) not in fields:
+            found.append(StepInfo("step", unquote(name.rsplit("~", 2)[0]), done=False))
         elif kind == "g":
             found.append(StepInfo("signal", unquote(name), refused_field(field) not in fields))
         elif kind == "u":

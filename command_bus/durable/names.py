@@ -28,6 +28,7 @@ __all__ = [
     "checked_name",
     "late_field",
     "outcome_field",
+    "over_field",
     "refused_field",
     "signal_field",
     "undo_field",
@@ -88,6 +89,11 @@ def late_field(call: str) -> str:
 def signal_field(name: str, number: int) -> str:
     """Return the field of the nth signal of a name."""
     return f"g:{name}#{number}"
+
+
+def over_field(failure: str) -> str:
+    """Return the field that says that the error of a step counts no longer, whose field is given."""
+    return f"y{failure[1:]}"
 
 
 def refused_field(signal: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import WrapperDescriptorType
 from typing import Any
 
-from command_bus.durable.names import FAILURE
+from command_bus.durable.names import FAILURE, over_field
 from command_bus.errors import BadStep, CommandBusError, CommandCancelled
 from command_bus.messages.error_groups import leading, leaves
 from command_bus.serialization.limits import Limits
@@ -22,7 +22,6 @@ from command_bus.transport.durable import Note
 
 __all__ = ["StepFailures"]
 
-_OVER = "y:"
 _LONGEST = 8 * 1024
 """Bytes of the text that is kept of what is no plain data."""
 
@@ -45,9 +44,9 @@ class StepFailures:
     def field(self, which: str) -> str:
         """Return the field of the error of one await of a step: the first that counts still."""
         number = 1
-        while f"{_OVER}{which}~{number}" in self._fields:
+        while over_field(field := f"{FAILURE}{which}~{number}") in self._fields:
             number += 1
-        return f"{FAILURE}{which}~{number}"
+        return field
 
     def note(self, field: str, error: BaseException, sealed: Callable[[str, bytes], bytes]) -> None:
         """Note that the function of a step has raised. What parks or ends the command is no end of a step."""
@@ -85,7 +84,7 @@ class StepFailures:
         left = [field for field in self._left or () if field in self._fields]
         self._met.clear()  # their tracebacks lead back to the run
         self._unstored.clear()
-        return [Note(field.replace(FAILURE, _OVER, 1), b"1") for field in left]
+        return [Note(over_field(field), b"1") for field in left]
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -57,6 +57,8 @@ async def test_a_charge_that_has_failed_is_not_tried_beside_the_one_that_took_it
         async with bus.worker():
             await bus.dispatch(Flow(order="o-1"), command_id="o-1", keep_result=True)
             await shop.suspended()
+        record = await bus.commands.record("o-1")
+        assert [(each.name, each.done) for each in record.steps] == [("second#1", True), ("first#1", False)]
         async with bus.worker():
             await bus.commands.signal("o-1", "go")
             assert await bus.result("o-1", Flow, timeout=20) == "SECOND CARD"
