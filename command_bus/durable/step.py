@@ -72,11 +72,10 @@ class Step(Performed):
         await run.store()  # what failed before must not be tried again beside this
         with run.working:
             try:
-                result = await self._tried()
+                packed = encoded_result(self._shown, self._kind, await self._tried(), limits)
             except Exception as error:
                 run.failures.note(failed, error, lambda field, data: self._digest + run.tools.seal(field, data))
                 raise
-            packed = encoded_result(self._shown, self._kind, result, limits)
             if run.passed is not None:
                 await run.passed(f"ran:{self._name}")
             await run.store(Note(self._field, self._digest + run.tools.seal(self._field, packed)), progressed=True)

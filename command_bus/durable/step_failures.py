@@ -49,8 +49,8 @@ class StepFailures:
         return field
 
     def note(self, field: str, error: BaseException, sealed: Callable[[str, bytes], bytes]) -> None:
-        """Note that the function of a step has raised. What parks or ends the command is no end of a step."""
-        if self._left is None and not isinstance(leading(error), BadStep | CommandCancelled):
+        """Note that a step has failed. That the command is to end is no end of a step."""
+        if self._left is None and not isinstance(leading(error), CommandCancelled):
             self._met[field] = error
             self._unstored[field] = lambda: Note(field, sealed(field, _packed(field, error, self._limits)))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from command_bus import CommandFailed, DurableContext
+from command_bus import BadStep, CommandFailed, DurableContext
 from tests.conformance.conftest import Sandbox
 from tests.conformance.durable_shop import Flow, ParkedFlow, Reserve, Shop
 from tests.conformance.put_service import until
@@ -163,6 +163,23 @@ async def test_a_replay_tries_what_had_failed_again(sandbox: Sandbox, shop: Shop
         await until(lambda: shop.count("charge") == 4)
         assert await bus.result("o-1", ParkedFlow, timeout=20) == "charge"
     assert shop.count("tell") == 1
+
+
+async def test_a_result_that_cannot_be_stored_is_no_reason_to_call_again(sandbox: Sandbox, shop: Shop) -> None:
+    async def make() -> str:
+        shop.log.append("made")
+        return "x" * 3_000_000
+
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        try:
+            return await context.step("make", make)
+        except BadStep:
+            await context.sleep(1.2)
+            return "too large"
+
+    assert await _result(sandbox) == "too large"
+    assert shop.count("made") == 1
 
 
 async def test_of_several_at_a_time_each_has_its_own(sandbox: Sandbox, shop: Shop) -> None:

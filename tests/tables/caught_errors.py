@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from pydantic import BaseModel
 
-from command_bus import Command, CommandRejected, DurableContext, EntityId, GiveUp, Reject, Snooze
+from command_bus import BadStep, Command, CommandRejected, DurableContext, EntityId, GiveUp, Reject, Snooze
 
 __all__ = ["ERRORS", "REFUSED", "WAYS", "Beside"]
 
@@ -85,6 +85,7 @@ ERRORS: dict[str, Callable[[], Exception]] = {
     "of another command": lambda: CommandRejected("no", code="c", command_id="1"),
     "giving up": lambda: GiveUp("no"),
     "a snooze": lambda: Snooze(5),
+    "a bad step": lambda: BadStep("no"),
     "a group": lambda: ExceptionGroup("two", [ValueError("x"), ExceptionGroup("in", [Declined("visa", reason="no")])]),
 }
 REFUSED: dict[str, Callable[[], Exception]] = {
