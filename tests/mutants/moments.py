@@ -45,9 +45,9 @@ MOMENTS = (
     ),
     Mutant(
         "what has left is waited for once the clock went back",
-        _POSTPONE,
-        "id and tonumber(redis.pcall('ZSCORE', due, due_member(delayed_counts, id))) == tonumber(at) and",
-        "",
+        f"{_LUA}/promote.lua",
+        "if last and string.match(last, '|(.*)$') == id then",
+        "if last == id then",
         f"{_TABLE}::test_the_clock_goes_back_behind_what_was_due[True]",
     ),
     Mutant(
@@ -91,13 +91,6 @@ MOMENTS = (
         "max(self.max_delay, self.delay))",
         "self.max_delay)",
         "tests/tables/test_head_waits.py::test_a_wait_ends_at_its_moment_and_is_not_overtaken[retry-nothing]",
-    ),
-    Mutant(
-        "what has left hides what stands behind a moment now",
-        _POSTPONE,
-        "if at >= last then redis.pcall('HSET'",
-        "if at >= (tonumber(string.match(redis.pcall('HGET', delayed_counts, name .. '*') or '', '^%d+')) or 0) then redis.pcall('HSET'",
-        f"{_TABLE}::test_the_clock_goes_back_twice",
     ),
     Mutant(
         "a count takes away what stands behind a moment",

@@ -162,6 +162,18 @@ async def test_a_delayed_command_expires_by_its_moment(scene: Scene) -> None:
     assert await ran(scene) == [2]
 
 
+async def test_the_clock_goes_back_and_the_last_that_stood_there_is_cancelled(scene: Scene) -> None:
+    await scene.bus.dispatch(Step(line=scene.line, n=1), delay=MINUTE)
+    scene.jump(MINUTE + 1)
+    await scene.bus.dispatch(Step(line=scene.line, n=2))
+    await scene.bus.dispatch(Step(line=scene.line, n=0), command_id="last")
+    scene.jump(-MINUTE / 2)
+    assert await scene.bus.cancel("last")
+    await scene.bus.dispatch(Step(line=scene.line, n=3))
+    scene.jump(MINUTE)
+    assert await ran(scene) == [1, 2, 3]
+
+
 @pytest.mark.parametrize("left", [True, False])
 async def test_the_clock_goes_back_behind_what_was_due(scene: Scene, left: bool) -> None:
     """What stands behind it keeps its order; once it has left, nothing waits. Another delayed command of the entity is still there."""
@@ -173,6 +185,7 @@ async def test_the_clock_goes_back_behind_what_was_due(scene: Scene, left: bool)
         scene.look()
         await until(lambda: scene.ran == [1, 2])
     scene.jump(-10 * MINUTE)
+    await scene.bus.entities.recount()
     await scene.bus.dispatch(Step(line=scene.line, n=3))
     if not left:
         scene.jump(10 * MINUTE)

@@ -91,6 +91,8 @@ local function admit(id, name, box, at)
     if key then move_stander(unique, key, 'd:' .. id, added) end
     redis.call('HDEL', delayed, id)
     count_down_delayed(delayed_counts, name, id)
+    local last = redis.call('HGET', delayed_counts, name .. '*')
+    if last and string.match(last, '|(.*)$') == id then redis.call('HDEL', delayed_counts, name .. '*') end
     if record and queue_up then redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added, box)) end
   elseif not string.find(tostring(added.err), ' ID', 1, true) then
     return false

@@ -1,5 +1,5 @@
 -- delayed: the hash `later`: mailbox name -> number of delayed commands; * and a command id -> its number; * -> the last number given;
--- a mailbox name and * -> the ms and the id of the latest that is kept only to stand behind delayed commands.
+-- a mailbox name and * -> ms|id of the latest that is kept only to stand behind delayed commands, until that enters its mailbox.
 --
 -- Delayed commands are numbered in the order of their acceptance, and the member of `due` begins with the number: those that become due in one
 -- millisecond are sorted by it. No mailbox's name has a *.

@@ -61,12 +61,6 @@ local function postpone(ready, due, delayed, delayed_counts, box, name, id, at, 
   return keep_delayed(ready, due, delayed, delayed_counts, name, id, at, entry)
 end
 
--- Return the ms of the latest command that is kept only to stand behind others; 0 if it has left.
-local function last_kept(due, delayed_counts, name)
-  local at, id = string.match(redis.pcall('HGET', delayed_counts, name .. '*') or '', '^(%d+)|(.*)$')
-  return id and tonumber(redis.pcall('ZSCORE', due, due_member(delayed_counts, id))) == tonumber(at) and tonumber(at) or 0
-end
-
 -- Return until when a command that comes now is kept; nil if it takes its place at once. One whose moment is now stands behind delayed ones of its
 -- mailbox that may be due, which no worker has let in yet: it is kept with them, and they take their places in the order of their moments. `id`
 -- is nil of what is no command of ours; `since` is when a command was accepted that comes later.
@@ -76,7 +70,7 @@ local function waits_until(due, delayed, delayed_counts, name, id, delay, since)
     if at > now_ms() then return at end
   end
   if not id or not tonumber(redis.pcall('HGET', delayed_counts, name)) then return nil end
-  local first, last = earliest(due), last_kept(due, delayed_counts, name)
+  local first, last = earliest(due), tonumber(string.match(redis.pcall('HGET', delayed_counts, name .. '*') or '', '^%d+')) or 0
   local is_ahead = last >= now_ms()  -- the clock went back since
   if (is_ahead or (type(first) == 'number' and first <= now_ms())) and redis.pcall('HEXISTS', delayed, id) == 0 then
     local at = is_ahead and last or math.min(since or now_ms(), now_ms())
