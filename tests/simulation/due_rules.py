@@ -43,7 +43,7 @@ def due(history: History) -> Iterator[tuple[str, str]]:
 
 
 def behind(history: History) -> Iterator[tuple[str, str]]:
-    """What is accepted behind the moment of a delayed command starts behind it, also if no worker was up then."""
+    """Find what was accepted behind the moment of a delayed command and started before it, also if no worker was up then."""
     for entity, line in _lines(history):
         for at, (later, _) in enumerate(line):
             for sooner, _ in line[at + 1 :]:

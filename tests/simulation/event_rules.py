@@ -18,6 +18,7 @@ LIFE = {
     ("runs", "dead_lettered"): "dead",
     ("runs", "parked"): "parked",
     ("runs", "retried"): "waits",
+    ("runs", "cancelled"): "",
     ("runs", "snoozed"): "waits",
     ("runs", "handed_back"): "waits",
     ("waits", "limited"): "waits",

@@ -24,7 +24,7 @@ def follow_ups(history: History) -> Iterator[tuple[str, str]]:
         last = max(runs, key=lambda run: run.fence) if runs else None
         if last is not None and last in ended and cause not in buried and not history.sent[cause].discarded and not history.stuck:
             for name in names:
-                if name not in firsts and name not in buried:
+                if name not in firsts and name not in buried and not history.sent[name].cancelled:
                     yield entity, f"{cause} returned and was settled, and {name}, which it sends, never started"
         yield from _out_of_order(names, firsts)
 

@@ -192,6 +192,10 @@ class History:
         self.executions: list[Execution] = []
         self.pauses: list[tuple[str, float, float]] = []
         """Entity, from the acknowledged pause, until the resume was asked for."""
+        self.purges: list[tuple[str, float, float]] = []
+        """Entity, from when it was asked until there was an answer."""
+        self.aborts: list[tuple[str, float, float]] = []
+        """The same, of attempts that were to end."""
         self.jumps: list[tuple[float, float]] = []
         self.letters: list[Any] = []
         self.claims: list[Claim] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from tests.simulation.checker import check
 from tests.simulation.client import SimClients
 from tests.simulation.determinism import deterministic
 from tests.simulation.durable_load import DurableLoad, bring_signals, outcomes_of
+from tests.simulation.end_load import Ender
 from tests.simulation.end_rules import ends_in, kept_of
 from tests.simulation.history import History, Told
 from tests.simulation.limit_rules import LimitWatch, limits_of
@@ -34,6 +36,7 @@ from tests.simulation.scripted_loads import ScriptedLoads, scripted_load_of
 from tests.simulation.threads import SimThreads
 from tests.simulation.unique_load import UniqueStorm
 from tests.simulation.workload import REGISTRY, Operator, Producer, current
+from tests.tables.ends import EXPIRES, GONE, STAYS
 
 __all__ = ["Run", "Shape", "Simulation", "run"]
 
@@ -45,23 +48,8 @@ LINE_PATIENCE = 5.0
 _CALLERS_WAIT = 5.0
 """Seconds without a move after which an operator frees what is parked although other entities have work: they may wait for it."""
 _WATCHED = b"100000"
-_STANDING = (
-    "history",
-    "history:ids",
-    "watched",
-    "events",
-    "meta",
-    "commands",
-    "ready",
-    "fence",
-    "stats",
-    "dead",
-    "workers",
-    "rules",
-    "flows",
-    "relayed:0",
-    "relayed:1",
-)
+_LIMIT_USE = (b"b\n", b"f\n", b"v\n")
+"""Fields of limits that say how far they were used; all others are places that somebody has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +253,8 @@ class Simulation:
         bus = self.bus(process)
         await Operator.retry_until(bus.open)
         random = Random(f"operator {self.seed}")
-        await Operator(self, bus, random).run(random.choice((0, 1, 2)), self.shape.seconds)
+        pauses = Operator(self, bus, random).run(random.choice((0, 1, 2)), self.shape.seconds)
+        await asyncio.gather(pauses, Ender(self, bus).run(self.shape.seconds))
         await bus.close()
 
     async def _schedule(self, process: Process) -> None:
@@ -382,14 +371,14 @@ class Simulation:
             name = key.partition(b"}:")[2].decode()
             if name == "events" and self.history.told is not None:
                 self.history.told += [_told(fields) for fields in store.data[key].entries.values()]
-            if name == "limits" and all(field[:2] in (b"b\n", b"f\n", b"v\n") for field in store.data[key]):
-                continue
+            if name == "limits":
+                self.history.leftovers += [f"limits {field!r}" for field in store.data[key] if field[:2] not in _LIMIT_USE]
             if name == "history" and self.settings.history:
                 ids = store.get(key + b":ids", dict) or {}
                 self.history.ends = [*(self.history.ends or ()), *ends_in(store.data[key].entries, ids)]
-            if name in _STANDING or name in self._kept or (name[:2] in ("k:", "p:", "in") and key in store.expires):
-                continue
-            self.history.leftovers.append(name)
+            how = next(how for pattern, how in STAYS if re.fullmatch(pattern, name))
+            if how == GONE or (how == EXPIRES and key not in store.expires):
+                self.history.leftovers += [name] if name not in self._kept else []
 
 
 def _told(flat: list[bytes]) -> Told:

@@ -10,8 +10,10 @@ import pytest
 
 from tests.simulation.checker import check
 from tests.simulation.durable_breakages import DURABLE_BREAKAGES
+from tests.simulation.end_load import BROUGHT_BY, Ender
 from tests.simulation.history import Claim, End, Execution, History, Sent, Told, Trigger
 from tests.simulation.scheduling import Ticked
+from tests.tables.ends import ENDS
 
 
 def process(*troubles: tuple[str, float, float]) -> Any:
@@ -65,6 +67,7 @@ def sent_without_the_end(history: History) -> None:
 
 
 def settled_without_what_it_sends(history: History) -> None:
+    history.sent["p1.1.f0"] = Sent("p1.1.f0", "e1", "work", "follow-up", "", 1000.1)
     history.follow_ups["p1.1"] = ["p1.1.f0"]
 
 
@@ -424,6 +427,11 @@ def test_the_timeline_tells_the_story_of_an_entity() -> None:
     lines = history.timeline("e1")
     assert any("p1.3 failed (attempt 1)" in line for line in lines)
     assert any("***" in line for line in lines)
+
+
+def test_each_end_is_brought_about_or_there_is_a_reason() -> None:
+    assert list(BROUGHT_BY) == list(ENDS)
+    assert all(hasattr(Ender, f"_{end}") for end, who in BROUGHT_BY.items() if who == "operator")
 
 
 def test_every_rule_has_a_history_that_breaks_it() -> None:

@@ -91,6 +91,8 @@ def after_the_last_trigger(history: History) -> Iterator[tuple[str, str]]:
         last = max(triggers, key=lambda each: each.invoked)
         if last.acked is None or history.stuck:
             continue  # it may not have arrived
+        if any(each == entity and ended >= last.invoked for each, _, ended in history.purges):
+            continue
         ids = {each.id for each in triggers}
         if not any(run.began >= last.invoked for run in history.executions if run.id in ids):
             yield entity, f"no command of the key was started after its last trigger, {last.id}"
