@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
 from command_bus.durable.names import UNDO
 from command_bus.errors import InvalidCommand
-from command_bus.serialization.durable_options import ReturnAddress, return_address_in
-from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.durable_options import ReturnAddress, is_durable, return_address_in
+from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable
 from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.records import StoredDeadLetter
 
-__all__ = ["caller_of", "check_alone", "undoes"]
+__all__ = ["CalledLetter", "begins_anew", "called_again", "caller_of", "check_alone", "undoes"]
+
+
+class CalledLetter(NamedTuple):
+    """The dead letter of a command that a durable one called.
+
+    Attributes:
+        letter_id: Its id.
+        command_id: Of its command.
+        caller: Who called that.
+    """
+
+    letter_id: str
+    command_id: str
+    caller: ReturnAddress
+
+
+def begins_anew(stored: StoredDeadLetter, envelope: WireEnvelope) -> bool:
+    """Return whether a replay runs a durable command from its first line: it was compensated, so it calls all again, under other ids."""
+    return not stored.parked and not stored.keeps and is_durable(envelope.options)
+
+
+def called_again(called: Iterable[CalledLetter], callers: Collection[str]) -> set[str]:
+    """Return the letters of what these commands called, and of what that called, and so on. They are of no use once the callers begin again."""
+    letters, found, waiting = defaultdict[str, list[CalledLetter]](list), set[str](), list(callers)
+    for each in called:
+        letters[each.caller.command_id].append(each)
+    while waiting:
+        for each in letters.pop(waiting.pop(), ()):
+            found.add(each.letter_id)
+            waiting.append(each.command_id)
+    return found
 
 
 def caller_of(raw: bytes, limits: Limits, *, parked: bool) -> ReturnAddress | None:
@@ -27,13 +63,23 @@ def undoes(caller: ReturnAddress) -> bool:
     return caller.call.startswith(UNDO)
 
 
-def check_alone(letter_id: str, caller: ReturnAddress | None) -> None:
-    """Check that a letter may be replayed by itself.
+def check_alone(letter_id: str, caller: ReturnAddress, callers_letter: str) -> None:
+    """Check that the letter of a command that was called may be replayed by itself.
+
+    Args:
+        letter_id: Its id.
+        caller: Who called it.
+        callers_letter: The letter of that, if its replay begins it anew; else empty.
 
     Raises:
-        InvalidCommand: It is of a command that undoes something: its caller calls that again, so it would be undone twice.
+        InvalidCommand: Its caller calls that again, so it would be done twice.
     """
-    if caller is not None and undoes(caller):
+    if callers_letter:
+        raise InvalidCommand(
+            f"letter {letter_id} is of a command that {caller.command_id} on {mailbox_label(caller.mailbox)} had called. That was compensated, and "
+            f"calls it again: replay the letter {callers_letter} of that one, which discards this one, or discard that one first"
+        )
+    if undoes(caller):
         raise InvalidCommand(
             f"letter {letter_id} is of a command that undoes what {caller.command_id} on {mailbox_label(caller.mailbox)} did, and that calls it "
             "again: replay the letter of that one, which is parked, and discard this one"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypedDict, Unpack
 
-from command_bus.admin.called_letters import caller_of, check_alone, undoes
+from command_bus.admin.called_letters import CalledLetter, begins_anew, called_again, caller_of, check_alone, undoes
 from command_bus.admin.edited_letters import edited_envelope
 from command_bus.admin.info import DeadLetter, LetterPage
 from command_bus.admin.letter_pages import newest_letters
@@ -163,7 +163,8 @@ class DeadLetters:
         """Run the command again under its old id; gives that id (empty if it cannot be read).
 
         A parked command runs before its followers; any other joins the end of its entity's line. Such a one holds its unique key
-        again unless another command does; then it waits beside that.
+        again unless another command does; then it waits beside that. A durable command that was compensated begins again, and calls again what it
+        had called: the letters of that are looked for, and discarded.
 
         Args:
             letter_id: Which.
@@ -173,17 +174,40 @@ class DeadLetters:
 
         Raises:
             InvalidCommand: The payload is not one of this command and its entity, or the command cannot be edited. Or it undoes what a durable
-                command did: that calls it again once its own letter is replayed, so this one would undo the same twice.
+                command did, or such a command called it that was compensated and has a letter: that calls it again once its own letter is
+                replayed, so this one would do the same twice.
             InvalidSettings: This bus cannot sign or encrypt as the command was.
             UnknownDeadLetter: There is none with this id (any more).
         """
         stored = await self._stored(letter_id)
         envelope = self._envelope(stored)
-        check_alone(letter_id, caller_of(stored.raw, self._limits, parked=stored.parked))
+        caller = caller_of(stored.raw, self._limits, parked=stored.parked)
+        if caller is not None:
+            check_alone(letter_id, caller, await self._letter_of(caller))
         edited = b"" if payload is None else await self._edited(stored, envelope, payload)
+        if begins_anew(stored, envelope):
+            await self._discard_all(called_again([each async for _, each in self._letters() if each], {envelope.command_id}))
         if not await self._replay(stored, envelope, edited):
             raise _unknown(letter_id)
         return envelope.command_id
+
+    async def _letter_of(self, caller: ReturnAddress) -> str:
+        """Return the letter of a caller that begins again if that is replayed; empty if there is none."""
+        async for stored in self._store.all():
+            if _record(stored).command_id == caller.command_id and begins_anew(stored, self._envelope(stored)):
+                return stored.id
+        return ""
+
+    async def _letters(self) -> AsyncIterator[tuple[StoredDeadLetter, CalledLetter | None]]:
+        """Yield all letters; with those of what a durable command called, and was told of, by whom."""
+        async for stored in self._store.all():
+            caller = caller_of(stored.raw, self._limits, parked=stored.parked)
+            yield stored, caller and CalledLetter(stored.id, _record(stored).command_id, caller)
+
+    async def _discard_all(self, letter_ids: Collection[str]) -> None:
+        for letter_id in letter_ids:
+            if (stored := await self._store.get(letter_id)) is not None:
+                await self._discard(stored)
 
     async def _replay(self, stored: StoredDeadLetter, envelope: WireEnvelope, edited: bytes = b"", ending: bytes = b"") -> bool:
         """Replay a letter, with an ending only to undo what its command did; return False if it is gone."""
@@ -198,20 +222,27 @@ class DeadLetters:
     async def replay_all(self, **filters: Unpack[LetterFilters]) -> int:
         """Replay all letters that match now, oldest first; how many. One that fails again is not replayed twice.
 
-        What a durable command called is left to that if its letter matches, too, and what undoes something to that which it undoes: they call it
-        again.
+        What a durable command called is left to that if its letter matches, too, and what undoes something to that which it undoes. If they begin
+        again, and so call it again, its letter is discarded.
 
         An error in the midst says in its `message` how many were replayed before.
         """
-        replayed, callers, replays = 0, dict[str, ReturnAddress | None](), set[str]()
-        async for letter in self.list(**filters):
-            callers[letter.id] = caller_of(letter.raw, self._limits, parked=letter.parked)
-            replays.add(letter.command_id)
-        for letter_id, caller in callers.items():
-            if caller is not None and (undoes(caller) or caller.command_id in replays):
+        replayed, called, chosen, replays = 0, list[CalledLetter](), dict[str, str](), set[str]()
+        async for stored, each in self._letters():
+            called += [each] if each else []
+            letter = self._read(stored)
+            if not _matches(letter, filters):
                 continue
+            replays.add(letter.command_id)
+            chosen[stored.id] = letter.command_id if begins_anew(stored, self._envelope(stored)) else ""
+        left = {each.letter_id for each in called if undoes(each.caller) or each.caller.command_id in replays}
+        again = called_again(called, {chosen[letter_id] for letter_id in chosen.keys() - left} - {""})
+        await self._discard_all(again)
+        for letter_id in [each for each in chosen if each not in left | again]:
             try:
-                await self.replay(letter_id)
+                stored = await self._stored(letter_id)
+                if not await self._replay(stored, self._envelope(stored)):
+                    continue
             except UnknownDeadLetter:  # another operator decided first
                 continue
             except CommandBusError as error:

@@ -29,13 +29,18 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class StoredDeadLetter:
-    """A dead letter as it is stored: `record` and `raw` are opaque here."""
+    """A dead letter as it is stored: `record` and `raw` are opaque here.
+
+    Attributes:
+        keeps: Whether what its durable command has stored is kept for the replay, which goes on from there.
+    """
 
     id: str
     mailbox: str
     record: bytes
     raw: bytes
     parked: bool
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

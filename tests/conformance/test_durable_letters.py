@@ -244,3 +244,62 @@ async def test_what_a_caller_calls_again_is_not_replayed_beside_it(sandbox: Sand
         assert await bus.dead_letters.replay_all() == 2
         await bus.wait_idle(10)
     assert sorted(shop.log[1:]) == [("reserve", "s-o-1"), ("reserve", "s-o-2")]
+
+
+@pytest.mark.parametrize("way", ["all", "by hand", "by name"])
+async def test_what_was_called_again_is_not_replayed_later(sandbox: Sandbox, shop: Shop, way: str) -> None:
+    """The order was compensated, so its replay calls anew: also what its durable calls had called. What others called keeps its letter."""
+
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        context.compensate(Refund(account="a-1"))
+        with suppress(CommandFailed):
+            await context.call(Flow(order=f"{context.entity_id}-inner", script="inner"))
+        if context.entity_id == "o-1" and not shop.count("mended"):
+            raise GiveUp("no stock")
+
+    async def inner(context: DurableContext) -> Any:
+        context.compensate(Reserve(sku="s-1"))
+        await context.call(Refund(account=f"a-{context.entity_id}", fails=99))
+
+    shop.scripts["inner"] = inner
+    async with sandbox.bus() as bus, bus.worker():
+        for name in ("o-1", "o-2"):
+            await bus.dispatch(Flow(order=name))
+        await until(lambda: has_letters(bus, 5))
+        await bus.wait_idle(10)
+        shop.log[:], shop.refusals = ["mended"], 99
+        (own,) = [each async for each in bus.dead_letters.list() if each.entity_id == "o-1"]
+        if way == "by hand":
+            (called,) = [each async for each in bus.dead_letters.list() if each.entity_id == "o-1-inner"]
+            with pytest.raises(InvalidCommand, match=f"replay the letter {own.id} of that one"):
+                await bus.dead_letters.replay(called.id)
+            await bus.dead_letters.replay(own.id)
+        else:
+            await bus.dead_letters.replay_all(entity_id=own.entity_id if way == "by name" else None)
+        await bus.wait_idle(10)
+        for _ in range(3):
+            await bus.dead_letters.replay_all()
+            await bus.wait_idle(10)
+        assert not await bus.dead_letters.count()
+    assert (shop.count(("refund", "a-o-1-inner")), shop.count(("refund", "a-o-2-inner"))) == (1, 1)
+
+
+async def test_a_call_that_stays_failed_keeps_its_letter(sandbox: Sandbox, shop: Shop) -> None:
+    """Its caller had nothing to undo, and goes on from its steps: it does not call again."""
+
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        await context.call(Refund(account="a-1", fails=99))
+
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.dispatch(Flow(order="o-1"))
+        await until(lambda: has_letters(bus, 2))
+        await bus.wait_idle(10)
+        shop.refusals = 99
+        assert await bus.dead_letters.replay_all() == 1, "the order's, which goes on without it"
+        await bus.wait_idle(10)
+        (called,) = [each async for each in bus.dead_letters.list() if each.name == "Refund"]
+        await bus.dead_letters.replay(called.id)
+        await bus.wait_idle(10)
+    assert shop.count(("refund", "a-1")) == 2

@@ -10,6 +10,7 @@ _ARGUMENTS = "tests/conformance/test_durable_step_arguments.py"
 _CAUGHT = "tests/conformance/test_durable_caught_errors.py"
 _ORDER = "tests/conformance/test_durable_undo_order.py"
 _LETTERS = "tests/conformance/test_durable_letters.py"
+_AGAIN = f"{_LETTERS}::test_what_was_called_again_is_not_replayed_later"
 _UNRUN = "tests/tables/test_unrun_ends.py"
 _UNRUN_ENDS = f"{_UNRUN}::test_what_has_begun_is_undone_or_waits_for_a_decision"
 _CIRCLES = "tests/conformance/test_durable_circles.py"
@@ -109,16 +110,51 @@ DURABLE_ENDS = (
     Mutant(
         "the letter of what failed to undo is replayed beside that of its caller",
         "admin/called_letters.py",
-        "    if caller is not None and undoes(caller):",
-        "    if caller is None and False:",
+        "    if undoes(caller):",
+        "    if False:",
         f"{_LETTERS}::test_n_replays_of_what_failed_to_undo_undo_once",
     ),
     Mutant(
         "what a caller calls again is replayed beside it",
         "admin/dead_letters.py",
-        "(undoes(caller) or caller.command_id in replays)",
-        "undoes(caller)",
-        f"{_LETTERS}::test_what_a_caller_calls_again_is_not_replayed_beside_it",
+        "if undoes(each.caller) or each.caller.command_id in replays}",
+        "if undoes(each.caller)}",
+        f"{_LETTERS}::test_a_call_that_stays_failed_keeps_its_letter",
+    ),
+    Mutant(
+        "what a caller calls again keeps its letter for the next time",
+        "admin/dead_letters.py",
+        "        await self._discard_all(again)\n",
+        "",
+        _AGAIN,
+    ),
+    Mutant(
+        "what a caller that is replayed by hand calls again keeps its letter",
+        "admin/dead_letters.py",
+        "        if begins_anew(stored, envelope):\n",
+        "        if False:\n",
+        _AGAIN,
+    ),
+    Mutant(
+        "what a caller calls again may be replayed before it",
+        "admin/called_letters.py",
+        "    if callers_letter:\n",
+        "    if False:\n",
+        _AGAIN,
+    ),
+    Mutant(
+        "what is called by what is called again keeps its letter",
+        "admin/called_letters.py",
+        "            waiting.append(each.command_id)\n",
+        "",
+        _AGAIN,
+    ),
+    Mutant(
+        "what goes on from its steps counts as begun again",
+        "admin/called_letters.py",
+        "not stored.parked and not stored.keeps and",
+        "not stored.parked and",
+        f"{_LETTERS}::test_a_call_that_stays_failed_keeps_its_letter",
     ),
     Mutant(
         "what undoes a call is stored before what was named earlier",

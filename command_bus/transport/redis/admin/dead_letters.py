@@ -130,4 +130,5 @@ def stored_letter(shard: int, entry: bytes, fields: dict[bytes, bytes]) -> Store
         fields.get(b"r", b""),
         envelope_in(fields.get(b"e", b"")),
         fields.get(b"p") == b"1",
+        b"x" in fields,
     )
