@@ -227,7 +227,9 @@ def explained(history: History) -> Broken:
         before = (one.old for one in history.claims if one.activation == claim.activation and one.new == claim.old)
         losers = [process, *(processes[owner] for owner in before if owner in processes)]
         troubles = [trouble for loser in losers for trouble in loser.troubles]
-        if not any(begin <= claim.at and claim.at - history.lease - 1.0 <= until for _, begin, until in troubles):
+        # A durable run that has lost its lease keeps the activation until it has ended.
+        since = claim.at - history.lease - 1.0 - (LAST_WORDS if claim.entity.startswith("journey:") else 0.0)
+        if not any(begin <= claim.at and since <= until for _, begin, until in troubles):
             yield claim.entity, f"{process} lost a lease to {claim.new[:4]} at {claim.at - 1000:.3f} s without any trouble"
     for run in history.executions:
         if run.how == "cancelled" and run.ended is not None:

@@ -130,8 +130,8 @@ class LimitWatch:
         return before is not None and before.is_held and before.message == record.message
 
     def left(self, store: Store) -> str:
-        """Return a letter for each pass that is still out, and each place that is taken."""
+        """Return a letter for each pass that is still out, each place that is taken, and each entity that waits, or did so until it was removed."""
         first = self.keys.shards[0]
-        passes = [name for name in store.get(first.limits.encode(), dict) or () if name[:2] == b"p\n"]
+        passes = [name for name in store.get(first.limits.encode(), dict) or () if name[:2] in (b"p\n", b"w\n")]
         places = [member for member in store.get(first.places.encode(), ZSet) or () if member[:2] == b"s\n"]
         return "g" * (len(passes) + len(places))
