@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+from command_bus.durable.in_flight import LAST_WORDS
 from tests.simulation.due_rules import behind, due
 from tests.simulation.durable_rules import durable
 from tests.simulation.end_rules import ends
