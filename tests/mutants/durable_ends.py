@@ -92,6 +92,11 @@ DURABLE_ENDS = (
         "                await self.storing.end()\n                may_suspend",
         "                may_suspend",
         f"{_ORDER}::test_what_undoes_is_stored_before_the_handler_waits",
+        more=(
+            ("durable/run.py", " and not self.storing.count", ""),
+            ("durable/performed.py", "            await self.run.storing.end()\n", ""),
+            ("durable/run.py", "            await self.storing.end()\n            if notes", "            if notes"),
+        ),
     ),
     Mutant(
         "a call that leads back is tried again",
