@@ -152,7 +152,7 @@ class InFlight:
 
     def end(self) -> None:
         """Note that the operation that the current task has awaited longest is over."""
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)  # a handler may be thrown away, once no loop runs
         self.count -= 1
         if task in self._tasks:
             self._tasks[task] -= 1

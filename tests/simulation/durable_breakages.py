@@ -32,6 +32,11 @@ def step_with_a_foreign_result(history: History) -> None:
         run.saw[:] = [("s1", "s1 c")]
 
 
+def done_although_another_took_its_place(history: History) -> None:
+    for run in _journey(history).runs:
+        run.saw[:] = [("s1", "declined")]
+
+
 def without_an_end(history: History) -> None:
     _journey(history).outcome = ""
 
@@ -90,6 +95,7 @@ def _called(history: History, began: float, ended: float) -> None:
 DURABLE_BREAKAGES: list[Callable[[History], None]] = [
     step_with_two_results,
     step_with_a_foreign_result,
+    done_although_another_took_its_place,
     without_an_end,
     cancelled_by_itself,
     signal_taken_twice,

@@ -49,6 +49,7 @@ _KINDS = (
     "named",
     "torn",
     "torn",
+    "declined",
     "helpers",
     "fail",
     "slow",
@@ -160,10 +161,16 @@ class _Traveller:
         except (CommandOutcomeError, TimeoutError):
             pass
 
-    def _stepped(self, stage: Stage, key: str = "", *, name: str = "", stubborn: bool = False) -> Coroutine[object, None, str]:
+    def _stepped(
+        self, stage: Stage, key: str = "", *, name: str = "", stubborn: bool = False, declines: bool = False
+    ) -> Coroutine[object, None, str]:
         key, journey, run = key or stage.key, self._journey, self._run
 
         async def effect() -> str:
+            if declines:
+                journey.failures.append(key)
+                if journey.failures.count(key) % 2:
+                    raise LookupError(key)
             try:
                 await asyncio.sleep(stage.seconds)
             except asyncio.CancelledError:
@@ -241,6 +248,15 @@ class _Traveller:
         """Call, then name what undoes that, as one writes it: what was late may still run."""
         await self._seen(f"{stage.key}.0", self._called(stage))
         await self.compensate(stage)
+
+    async def declined(self, stage: Stage) -> None:
+        """Catch the error of a step, and take another. The error is known to be stored once the other has ended."""
+        try:
+            await self._seen(stage.key, self._stepped(stage, declines=True))
+        except LookupError:
+            other = f"{stage.key}.other"
+            await self._seen(other, self._stepped(stage, other))
+            self._see(stage.key, "declined")
 
     async def torn(self, stage: Stage) -> None:
         """Await a call and a step beside a sibling that raises: the run ends while they are in flight."""

@@ -46,6 +46,8 @@ def _one_result(journey: Journey) -> Iterator[str]:
             if seen.setdefault(key, value) != value:
                 yield f"{key} came to {seen[key]}, and in a later run to {value}"
     for key, effects in journey.effects.items():
+        if seen.get(key) == "declined":
+            yield f"{key} had failed, another step had taken its place, and it was done all the same"
         if key in seen and seen[key].startswith(f"{key} ") and seen[key] not in effects:
             yield f"{key} came to {seen[key]}, which is none of its effects"
     taken = [value for value in seen.values() if value in journey.signals]
