@@ -69,7 +69,7 @@ def check_alone(letter_id: str, caller: ReturnAddress, callers_letter: str) -> N
     Args:
         letter_id: Its id.
         caller: Who called it.
-        callers_letter: The letter of that, if its replay begins it anew; else empty.
+        callers_letter: The letter of that, if its replay begins it again; else empty.
 
     Raises:
         InvalidCommand: Its caller calls that again, so it would be done twice.

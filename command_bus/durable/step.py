@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from command_bus.durable.in_flight import StepKey, current_step
+from command_bus.durable.lingering import LINGER, LONG_LINGER
 from command_bus.durable.performed import Performed
 from command_bus.durable.run import DurableRun, cancelled
 from command_bus.durable.values import (
@@ -21,6 +22,7 @@ from command_bus.durable.values import (
     own_arguments,
     result_type,
 )
+from command_bus.durable.waits import Waited
 from command_bus.errors import BadStep, Reject
 from command_bus.messages.durable import Durable, StepOptions
 from command_bus.messages.error_groups import leading
@@ -56,7 +58,6 @@ class Step(Performed):
 
     async def performed(self, durable: Durable[Any]) -> Any:
         """See `Performed`."""
-        del durable
         run, limits = self.run, self.run.tools.limits
         stored = run.fields.get(self._field)
         if stored is not None:
@@ -72,7 +73,7 @@ class Step(Performed):
         await run.store()  # what failed before must not be tried again beside this
         with run.working:
             try:
-                packed = encoded_result(self._shown, self._kind, await self._tried(), limits)
+                packed = encoded_result(self._shown, self._kind, await self._tried(durable), limits)
             except Exception as error:
                 run.failures.note(failed, error, lambda field, data: self._digest + run.tools.seal(field, data))
                 raise
@@ -85,11 +86,15 @@ class Step(Performed):
             await run.passed(f"step:{self._name}")
         return decoded_result(self._shown, self._kind, packed, limits)
 
-    async def _tried(self) -> Any:
-        """Call the function; again in place, if the step is retried."""
-        retry, attempt = self._retry, 1
+    async def _tried(self, durable: Durable[Any]) -> Any:
+        """Call the function; again in place, if the step is retried. Behind a long pause, which is stored, the tries go on in any run."""
+        retry = self._retry
         if retry is None:
             return await self._called()
+        attempt = max((each for each in range(1, retry.attempts) if self._pause_field(each) in self.run.fields), default=0)
+        if attempt:
+            await self._pause(durable, attempt, 0.0)
+        attempt += 1
         while True:
             try:
                 return await self._called()
@@ -101,8 +106,21 @@ class Step(Performed):
                 ):
                     raise  # what a handler says by these it says for itself
                 pause = retry.delay_after(attempt, JITTER.uniform, error)
-                await self.run.pause(pause)
+                if pause <= LONG_LINGER:
+                    await self.run.pause(pause)
+                else:
+                    await self._pause(durable, attempt, pause)
                 attempt += 1
+
+    def _pause_field(self, attempt: int) -> str:
+        return f"t:{self._field}~{attempt}"
+
+    async def _pause(self, durable: Durable[Any], attempt: int, seconds: float) -> None:
+        """Wait for a time that is stored, as a sleep does: the command is suspended, if it may be."""
+        pause = Waited(self.run)
+        pause.until_ms, pause.lingers = await pause.fixed_time(self._pause_field(attempt)[2:], seconds), LINGER
+        if not self.run.is_over(pause):
+            await self.run.wait(durable, (pause,), wanted=1)
 
     async def _called(self) -> Any:
         token = current_step.set(StepKey(self.run.command_id, self.run.seed, self._field))

@@ -11,6 +11,7 @@ _CAUGHT = "tests/conformance/test_durable_caught_errors.py"
 _ORDER = "tests/conformance/test_durable_undo_order.py"
 _LETTERS = "tests/conformance/test_durable_letters.py"
 _AGAIN = f"{_LETTERS}::test_what_was_called_again_is_not_replayed_later"
+_TRIES = "tests/conformance/test_durable_step_tries.py"
 _UNRUN = "tests/tables/test_unrun_ends.py"
 _UNRUN_ENDS = f"{_UNRUN}::test_what_has_begun_is_undone_or_waits_for_a_decision"
 _CIRCLES = "tests/conformance/test_durable_circles.py"
@@ -160,6 +161,27 @@ DURABLE_ENDS = (
         "not stored.parked and not stored.keeps and",
         "not stored.parked and",
         f"{_LETTERS}::test_a_call_that_stays_failed_keeps_its_letter",
+    ),
+    Mutant(
+        "a long pause between two tries stays with its worker",
+        "durable/step.py",
+        "                if pause <= LONG_LINGER:\n",
+        "                if pause:\n",
+        f"{_TRIES}::test_a_long_pause_is_a_suspension_and_the_tries_go_on_elsewhere",
+    ),
+    Mutant(
+        "the tries of a step begin again in each run",
+        "durable/step.py",
+        "if self._pause_field(each) in self.run.fields), default=0)",
+        "if False), default=0)",
+        f"{_TRIES}::test_tries_that_were_stored_are_not_begun_again",
+    ),
+    Mutant(
+        "a pause between two tries ends with its worker",
+        "durable/step.py",
+        "            await self._pause(durable, attempt, 0.0)\n",
+        "            pass\n",
+        f"{_TRIES}::test_a_long_pause_is_as_long_where_its_worker_leaves",
     ),
     Mutant(
         "what undoes a call is stored before what was named earlier",

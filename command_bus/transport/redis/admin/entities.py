@@ -55,11 +55,7 @@ class RedisEntities(RetryingRequests):
             cursor = 0
             while True:
                 cursor, page = await self._scan(keys, source, cursor)
-                names = [
-                    name
-                    for name in page
-                    if name not in seen and b"*" not in name and is_mailbox(name)
-                ]
+                names = [name for name in page if name not in seen and b"*" not in name and is_mailbox(name)]
                 seen.update(names)
                 if names:
                     yield await self.look_at(keys, [name.decode() for name in names])

@@ -8,7 +8,7 @@
 -- x:<step>~<k>~<n>   the handler has caught the error of the kth await of a step: the digest, and the error
 -- y:<step>~<k>~<n>   that error has left the handler after all, and counts no longer
 -- c:<call>   digest of a child (8 bytes), its command id, a bar, and its mailbox
--- t:<what>   ms at which a sleep or a time limit is over
+-- t:<what>   ms at which a sleep or a time limit is over, or (s:<step>~<n>) the pause behind the nth try of a step
 -- u:~<call>, u:<what>   what undoes a call, or is named by itself: a command that is sent if the handler fails for good
 -- o:<what>   what came of a child or a signal; the first that is written stays; `!` of a child whose outcome had no room
 -- n:<call>   the handler waits for a child no longer: its time was over. What comes of the child is written all the same
