@@ -61,7 +61,10 @@ class StepFailures:
             BadStep: It cannot be made in this process.
         """
         if field not in self._met:
-            self._met[field] = _error_of(field, unpack(data, self._limits))
+            try:
+                self._met[field] = _made(unpack(data, self._limits))
+            except Exception as fault:  # noqa: BLE001 - a class of the user may raise anything
+                raise _unfit(field, fault) from None
         return self._met[field]
 
     def taken(self) -> list[Note]:
@@ -97,17 +100,28 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _packed(field: str, error: BaseException, limits: Limits) -> bytes:
-    data = pack(_form(error, limits), limits)
-    _error_of(field, unpack(data, limits))
+    try:
+        data = pack(_form(error, limits), limits)
+        _made(unpack(data, limits))
+    except Exception as fault:  # noqa: BLE001 - a class of the user may raise anything
+        raise _unfit(field, fault) from None
     return data
+
+
+def _unfit(field: str, fault: Exception) -> BadStep:
+    return BadStep(
+        f"the step {field[2:].rsplit('~', 2)[0]!r} has failed, the handler has gone on, and its error cannot be stored or made again: "
+        f"{type(fault).__name__}. Catch it in the function, and return what it came to, or raise an error of a class of your own there"
+    )
 
 
 def _form(error: BaseException, limits: Limits) -> list[Any]:
     """Return what is kept of an error: module and name of its class, its arguments, its attributes so far as they are plain data, and its parts."""
-    kind, parts = type(error), [_form(each, limits) for each in getattr(error, "exceptions", ())]
+    kind, parts = type(error), error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     args = error.args[:1] if parts else error.args
     attributes = {name: value for name, value in vars(error).items() if _is_plain(value, limits)}
-    return [kind.__module__, kind.__qualname__, [_plain(each, limits) for each in args], attributes, parts]
+    inner = [_form(each, limits) for each in parts]
+    return [kind.__module__, kind.__qualname__, [_plain(each, limits) for each in args], attributes, inner]
 
 
 def _is_plain(value: Any, limits: Limits) -> bool:
@@ -121,25 +135,13 @@ def _plain(value: Any, limits: Limits) -> Any:
     return value if _is_plain(value, limits) else capped(value, _LONGEST)
 
 
-def _error_of(field: str, form: Any) -> BaseException:
-    """Return an error as it was, without a call of an `__init__` of the user, which takes other arguments than the error has.
-
-    Raises:
-        BadStep: No error like that can be made here.
-    """
-    try:
-        module, name, args, attributes, parts = form
-        kind = [each for each in _derived(Exception) if (each.__module__, each.__qualname__) == (module, name)][-1]
-        args = [*args, [_error_of(field, each) for each in parts]] if parts else args
-        error: BaseException = kind(*args) if type(kind.__init__) is WrapperDescriptorType else kind.__new__(kind, *args)
-        vars(error).update(attributes)
-    except BadStep:
-        raise
-    except Exception as fault:  # noqa: BLE001 - a class of the user may raise anything
-        raise BadStep(
-            f"the step {field[2:].rpartition('~')[0]!r} has failed, the handler has gone on, and its error cannot be stored or made again: "
-            f"{type(fault).__name__}. Catch it in the function, and return what it came to, or raise an error of a class of your own there"
-        ) from None
+def _made(form: Any) -> BaseException:
+    """Return an error as it was, without a call of an `__init__` of the user, which takes other arguments than the error has."""
+    module, name, args, attributes, parts = form
+    kind = [each for each in _derived(Exception) if (each.__module__, each.__qualname__) == (module, name)][-1]
+    args = [*args, [*map(_made, parts)]] if parts else args
+    error: BaseException = kind(*args) if type(kind.__init__) is WrapperDescriptorType else kind.__new__(kind, *args)
+    vars(error).update(attributes)
     return error
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from command_bus import BadStep, Command, CommandRejected, DurableContext, EntityId, GiveUp, Reject, Snooze
 
-__all__ = ["ERRORS", "REFUSED", "WAYS", "Beside"]
+__all__ = ["ERRORS", "REFUSED", "WAYS", "Beside", "Mute"]
 
 
 class Beside(Command[str], entity="beside"):
@@ -28,6 +28,17 @@ class Declined(Exception):
 
 class Slotted(Exception):
     __slots__ = ("code",)
+
+
+class Several(Exception):
+    """It has an attribute of the name that a group has."""
+
+    exceptions = ("a", "b")
+
+
+class Mute:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
 
 
 class Sized(BaseModel):
@@ -75,6 +86,7 @@ ERRORS: dict[str, Callable[[], Exception]] = {
     "of text": lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
     "with an __init__ of its own": lambda: Declined("visa", reason="no cover"),
     "with slots": lambda: Slotted("x"),
+    "with exceptions": lambda: Several("x"),
     "of a function": _local,
     "with a note": _noted,
     "its own cause": _caused,
@@ -90,6 +102,7 @@ ERRORS: dict[str, Callable[[], Exception]] = {
 }
 REFUSED: dict[str, Callable[[], Exception]] = {
     "without a constructor": _invalid,
+    "with an object that has no text": lambda: ValueError(Mute()),
     "a group with one of these": lambda: ExceptionGroup("one", [_invalid()]),
 }
 

@@ -13,7 +13,7 @@ import pytest
 
 from command_bus import Command, DurableContext, EntityId, HandlerRegistry, RetryPolicy
 from command_bus.testing import TestBus
-from tests.tables.caught_errors import ERRORS, REFUSED, WAYS, Beside
+from tests.tables.caught_errors import ERRORS, REFUSED, WAYS, Beside, Mute
 
 PLAIN = 1_000
 
@@ -24,14 +24,14 @@ class Cell(Command[str], entity="cell", durable=True, retry=RetryPolicy(attempts
 
 def _shown(error: BaseException) -> Any:
     """Return what a handler may go by."""
-    parts = [_shown(each) for each in getattr(error, "exceptions", ())]
+    parts = [_shown(each) for each in error.exceptions] if isinstance(error, BaseExceptionGroup) else []
     own = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | dict | list)}
     args = [] if parts else [each if isinstance(each, int | bytes) else _text(each) for each in error.args]
     return type(error), args, own, parts
 
 
 def _text(value: object) -> bytes:
-    return str(value)[:PLAIN].encode("utf-8", "backslashreplace")
+    return b"" if isinstance(value, Mute) else str(value)[:PLAIN].encode("utf-8", "backslashreplace")
 
 
 async def _ended(
