@@ -143,6 +143,13 @@ def overlap(history: History) -> Broken:
                     )
 
 
+def _aborted(history: History, run: Execution) -> bool:
+    """Return whether an operator ended an attempt, however its handler ended then: a thread goes on to its end."""
+    return any(
+        entity == run.entity and begin <= (run.ended or begin) and run.began <= until for entity, begin, until in history.aborts
+    )
+
+
 def _taken_over(history: History, one: Execution, until: float) -> bool:
     """Return whether its lease was taken over in that time; `stolen` checks that this was right.
 
@@ -261,8 +268,10 @@ def twice(history: History) -> Broken:
             if one.how in ("failed", "cancelled", "shot", "put off", "") or one.ended is None or history.sent[name].replays:
                 continue
             if (
-                not _taken_over(history, one, other.began) and name not in history.follow_ups
-            ):  # else its end may not have been known yet
+                _aborted(history, one) or name in history.follow_ups
+            ):  # its end was not what counted, or may not have been known yet
+                continue
+            if not _taken_over(history, one, other.began):
                 yield one.entity, f"{name} {one.how} (attempt {one.attempt}), and was started again while its lease was held"
 
 
