@@ -245,8 +245,7 @@ def explained(history: History) -> Broken:
             for claim in history.claims:  # who took it over may be slow to say so
                 if claim.old == run.worker and claim.entity == f"item:{run.entity}" and run.began <= claim.at <= run.ended:
                     troubles += processes[claim.new].troubles if claim.new in processes else ()
-            troubles += [("abort", begin, until + 1.0) for entity, begin, until in history.aborts if entity == run.entity]
-            if not any(begin <= run.ended and start <= until for _, begin, until in troubles):
+            if not _aborted(history, run) and not any(begin <= run.ended and start <= until for _, begin, until in troubles):
                 yield run.entity, f"{run.id} was cancelled on {run.process} without any trouble"
 
 
