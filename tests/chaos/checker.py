@@ -15,7 +15,7 @@ from tests.chaos.history import History
 from tests.chaos.journey_rules import call_once, journey_ended, signals_seen, steps_agree
 from tests.chaos.line_rules import effects_in_order, fences_grow, no_overlap, nothing_after_its_lease, order
 from tests.chaos.time_rules import again_at_once, started_in_time
-from tests.chaos.undo_rules import undone_as_done
+from tests.chaos.undo_rules import nothing_when_it_is_over, undone_as_done
 from tests.chaos.whole_rules import calls_answered, money_conserved, nothing_left, sums
 
 __all__ = ["RULES", "Rule", "check"]
@@ -49,6 +49,7 @@ RULES: tuple[Rule, ...] = (
     journey_ended,
     signals_seen,
     undone_as_done,
+    nothing_when_it_is_over,
 )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from tests.chaos.features import is_firing, tick_number
 
 __all__ = [
+    "Acted",
     "Asked",
     "Called",
     "Effect",
@@ -132,6 +133,17 @@ class StepEffect:
 
 
 @dataclass(frozen=True, slots=True)
+class Acted:
+    """The function of a step did its effect, under the fence of a run: recorded by that, as soon as the ledger has answered."""
+
+    id: str
+    fence: int
+    key: str
+    who: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class ErrandRun:
     """A command that a journey called, or that undoes what it called, began to run: `id` is its own."""
 
@@ -225,6 +237,7 @@ class History:
     effects: list[Effect] = field(default_factory=list[Effect])
     seen: list[Seen] = field(default_factory=list[Seen])
     steps: list[StepEffect] = field(default_factory=list[StepEffect])
+    acted: list[Acted] = field(default_factory=list[Acted])
     errands: list[ErrandRun] = field(default_factory=list[ErrandRun])
     told: list[Told] = field(default_factory=list[Told])
     refused: list[Refused] = field(default_factory=list[Refused])
@@ -290,6 +303,7 @@ _KEPT: dict[str, tuple[str, Callable[..., Any]]] = {
     "refused": ("refused", Refused),
     "saw": ("seen", Seen),
     "begun": ("seen", partial(Seen, begins=True)),
+    "acted": ("acted", Acted),
     "errand": ("errands", ErrandRun),
     "tell": ("told", Told),
     "told": ("told", Told),

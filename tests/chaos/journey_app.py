@@ -92,10 +92,7 @@ class _Traveller:
             for stage in route.stages:
                 self._note("begun", stage.key)
                 await _STAGES[stage.kind](self, stage)
-            if route.end == "reject":
-                raise Reject("told to", code="told")
-            if route.end == "poison":
-                raise Poison("told to")
+            self._end_early()
             if await self._ledger.put(effect) == "fenced":
                 self._fenced()
             how, value = "end", expected_value(effect.number)
@@ -107,6 +104,12 @@ class _Traveller:
             return value
         finally:
             self._recorder.note("ended", id=self._id, fence=effect.fence, how=how, value=value)
+
+    def _end_early(self) -> None:
+        """End the journey as planned, if that is not to return."""
+        end = route_of(self._command.seed, self._id).end
+        if end != "return":
+            raise Reject("told to", code="told") if end == "reject" else Poison("told to")
 
     def _note(self, what: str, key: str, **more: Any) -> None:
         self._recorder.note(what, id=self._id, fence=self._effect.fence, key=key, **more)
@@ -147,9 +150,23 @@ class _Traveller:
     def _acted(self, stage: Stage, value: str) -> str:
         if value == "fenced":
             self._fenced()
+        self._note("acted", stage.key)
         if stage.flaky and value.endswith(" 1"):
             raise _Planned("once")
         return value
+
+    def _unkeyed(self, stage: Stage, key: str) -> Coroutine[object, None, str]:
+        context = self._context
+
+        async def effect() -> str:
+            await asyncio.sleep(stage.seconds / 4)
+            value = await self._ledger.step(self._effect, key, context.step_key or "")
+            if value == "fenced":
+                self._fenced()
+            self._note("acted", key)
+            return value
+
+        return context.step(f"do-{stage.key}", effect)
 
     def _call(self, stage: Stage, key: str, *, timeout: float | None = None) -> Coroutine[object, None, int]:
         seed = self._command.seed
@@ -212,6 +229,34 @@ class _Traveller:
         self._context.compensate(take_back_for(self._command.seed, self._id, stage.key))
         await self.step(stage)
 
+    async def named(self, stage: Stage) -> None:
+        """Call, then name what undoes that, as one writes it: what took too long may still run."""
+        await self.call(stage)
+        await self.compensate(stage)
+
+    async def torn(self, stage: Stage) -> None:
+        """Wait for a call and a step beside a sibling that ends the journey as planned, or fails once: they are in flight then."""
+
+        async def fails() -> None:
+            await asyncio.sleep(stage.seconds / 4)
+            self._end_early()
+            await self.fail(stage)
+
+        (key,) = stage.calls
+        call = self._call(stage, key, timeout=stage.timeout)  # here, so that its number is the same in each run
+        await asyncio.gather(self._seen(key, call), self.step(stage), fails())
+
+    async def helpers(self, stage: Stage) -> None:
+        """Do steps with one name and no key: in helpers, one after another, then side by side."""
+        first, second, third, fourth = (f"{stage.key}h{number}" for number in range(4))
+
+        async def helper(key: str) -> None:
+            await self._seen(key, self._unkeyed(stage, key))
+
+        await helper(first)
+        await helper(second)
+        await asyncio.gather(*(self._seen(key, self._unkeyed(stage, key)) for key in (third, fourth)))
+
     async def fail(self, stage: Stage) -> None:
         if await self._ledger.is_first_time(f"{self._id} {stage.key}"):
             raise _Planned("once")
@@ -222,6 +267,9 @@ _STAGES: dict[str, Callable[[_Traveller, Stage], Awaitable[None]]] = {
     "call": _Traveller.call,
     "undo": _Traveller.call,
     "compensate": _Traveller.compensate,
+    "named": _Traveller.named,
+    "torn": _Traveller.torn,
+    "helpers": _Traveller.helpers,
     "sleep": _Traveller.sleep,
     "signal": _Traveller.signal,
     "pair": _Traveller.signal,

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
-from tests.chaos.history import Asked, Effect, Ended, ErrandRun, Fault, History, Seen, Started, StepEffect, Told
+from tests.chaos.history import Acted, Asked, Effect, Ended, ErrandRun, Fault, History, Seen, Started, StepEffect, Told
 from tests.chaos.journeys import Route, Stage, route_of
 
 __all__ = ["EXCUSED", "JOURNEY_BREAKS", "with_journey"]
@@ -56,6 +56,7 @@ def with_journey(history: History) -> History:
             history.seen += [Seen(_JOURNEY, fence, key, "w1.0", at + 0.2, value) for key, value in _values(stage).items()]
         history.ended.append(Ended(_JOURNEY, "w1.0", fence, how, at + 1))
     history.steps += [StepEffect(_JOURNEY, key, f"token {key}", _FIRST, f"{key} 1") for key in (_STEP.key, _NAMED.key)]
+    history.acted += [Acted(_JOURNEY, _FIRST, key, "w1.0", _BEGAN + 0.15) for key in (_STEP.key, _NAMED.key)]
     for key in _PAIR.signals:
         history.told += [
             Told(_JOURNEY, f"{_JOURNEY}/{key}", "p0.0", 59.2),
@@ -196,6 +197,22 @@ def undone_in_order(history: History) -> None:
     history.started = [replace(start, at=swapped.get(start.at, start.at)) for start in history.started]
 
 
+def done_beside_the_next_run(history: History) -> None:
+    history.acted.append(Acted(_JOURNEY, _FIRST, _STEP.key, "w1.0", _AGAIN + 0.5))
+
+
+def done_behind_what_undoes_it(history: History) -> None:
+    history.acted.append(Acted(_JOURNEY, _SECOND, _STEP.key, "w1.0", _UNDONE + 0.5))
+
+
+def called_behind_what_undoes_it(history: History) -> None:
+    history.started.append(Started(_CALLED, f"errand:{_CALL.calls[0]}", -1, "w1.0", _CHILD + 1, 2, _UNDONE + 0.5))
+
+
+def undone_while_a_call_runs(history: History) -> None:
+    history.ended = [replace(end, at=_UNDONE + 0.5) if end.id == _CALLED else end for end in history.ended]
+
+
 def undone_twice(history: History) -> None:
     _run(history, "~undo-again", _CALL.calls[0], 530, 70.0, undoes=True)
 
@@ -225,6 +242,10 @@ JOURNEY_BREAKS: list[tuple[str, Callable[[History], None]]] = [
     ("undo", undone_although_it_did_nothing),
     ("undo", undone_though_never_begun),
     ("undo", undone_in_order),
+    ("over", done_beside_the_next_run),
+    ("over", done_behind_what_undoes_it),
+    ("over", called_behind_what_undoes_it),
+    ("over", undone_while_a_call_runs),
 ]
 """Each breaks the sound history with a journey; the first is the rule that must report it."""
 
@@ -241,5 +262,8 @@ EXCUSED: list[tuple[str, Callable[[History], None], list[Fault], bool]] = [
     ("signal", signal_missed, _failover(63.0, 64.0), False),
     ("call", answer_of_another, _failover(60.16, 60.18), True),
     ("call", answer_of_another, _failover(64.0, 65.0), False),
+    ("over", done_beside_the_next_run, [Fault("stop", "w1.0", 61.0, 62.4)], True),
+    ("over", done_beside_the_next_run, [Fault("stop", "w2.0", 61.0, 62.4)], False),
+    ("over", called_behind_what_undoes_it, _failover(64.2, 64.6), True),
 ]
 """What a failover may take, and what not: a rule, a break, faults, whether they excuse it."""

@@ -42,6 +42,10 @@ _KINDS = (
     "undo",
     "undo",
     "compensate",
+    "named",
+    "torn",
+    "torn",
+    "helpers",
     "sleep",
     "signal",
     "pair",
@@ -101,7 +105,7 @@ class Stage:
     def calls(self) -> tuple[str, ...]:
         """The keys of the errands that it calls, in the order in which it names what undoes them."""
         match self.kind:
-            case "call" | "undo" | "first":
+            case "call" | "undo" | "first" | "named" | "torn":
                 return (f"{self.key}.0",)
             case "all" | "gather":
                 return (f"{self.key}.0", f"{self.key}.1")
@@ -111,7 +115,15 @@ class Stage:
     @property
     def undone(self) -> str | None:
         """The key of what is undone if the journey fails; None if nothing is."""
-        return {"undo": f"{self.key}.0", "all": f"{self.key}.0", "gather": f"{self.key}.1", "compensate": self.key}.get(self.kind)
+        match self.kind:
+            case "undo" | "all" | "torn":
+                return f"{self.key}.0"
+            case "gather":
+                return f"{self.key}.1"
+            case "compensate" | "named":
+                return self.key
+            case _:
+                return None
 
     @property
     def signals(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The rule for what undoes durable commands: exactly what was done is undone, in reverse, and only if the command did not complete."""
+"""Rules for the ends of durable commands: exactly what was done is undone, behind it and in reverse, and a run that is over does nothing more."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tests.chaos.facts import Facts, Violation
 from tests.chaos.journeys import Stage, route_of
 
-__all__ = ["undone_as_done"]
+__all__ = ["nothing_when_it_is_over", "undone_as_done"]
 
 _ENDED = ("rejected", "failed", "cancelled")
 _DID_SOMETHING = ("completed", "failed", "interrupted")
@@ -41,7 +41,7 @@ def _wrong(facts: Facts, journey: str, stage: Stage, *, is_undone: bool) -> str 
     key = str(stage.undone)
     if is_undone and (journey, stage.key) not in facts.reached_by:
         return "was never begun, and undone"
-    if stage.kind == "compensate":
+    if stage.undone == stage.key:  # named by itself
         seen = facts.seen.get((journey, key))
         lost = seen is not None and facts.failed_over(facts.reached_by[journey, stage.key], facts.history.until)
         return "was done, and not undone" if seen and not is_undone and not lost else None
@@ -58,3 +58,28 @@ def _is_late(facts: Facts, journey: str, stage: Stage) -> bool:
     """Return whether a caller did not wait for the end of a call: it does not know that it did nothing."""
     keys = (str(stage.undone), f"{stage.key}.all")
     return any(seen.value == "late" for key in keys for seen in facts.seen.get((journey, key), ()))
+
+
+def nothing_when_it_is_over(facts: Facts) -> Iterator[Violation]:
+    """I21: no step acts once a later run has begun or its journey is being undone, and what undoes comes behind the end of all that was called."""
+    undone: dict[str, float] = {}
+    for (journey, _, undoes), commands in facts.called.items():
+        times = [start.at for command in commands for start in facts.by_id.get(command, ())] if undoes else []
+        undone[journey] = min([undone.get(journey, float("inf")), *times])
+    for acted in facts.history.acted:
+        later = [start.at for start in facts.by_id.get(acted.id, ()) if start.fence > acted.fence]
+        over, began = min([undone.get(acted.id, float("inf")), *later]), facts.started_at(acted.id, acted.fence)
+        if over < acted.at and not _lost(facts, acted.who, began, acted.at):
+            text = f"{acted.key} of {acted.id} was done under {acted.fence} {acted.at - over:.3f} s after that run was over"
+            yield Violation("over", facts.entity_of(acted.id), text, acted.at)
+    for (journey, key, undoes), commands in facts.called.items():
+        for start in (each for command in commands if not undoes for each in facts.by_id.get(command, ())):
+            ended = facts.end_of(start)
+            at = max(start.at, ended.at if ended is not None else start.at)
+            if at > undone.get(journey, float("inf")) and not _lost(facts, start.who, start.at, at):
+                yield Violation("over", facts.entity_of(journey), f"{journey} was undone while its call {key} waited or ran", at)
+
+
+def _lost(facts: Facts, who: str, since: float, until: float) -> bool:
+    """Return whether this process may have lost its leases, or the server what it knew."""
+    return facts.excuses.explains(who, since, until) or facts.failed_over(since, until)
