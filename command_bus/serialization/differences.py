@@ -20,7 +20,7 @@ __all__ = ["difference"]
 
 _LISTS = (list, tuple, deque)
 _SETS = (set, frozenset)
-_MOMENTS = frozenset({date, datetime, time, timedelta, UUID})
+_BASES = frozenset({date, datetime, time, timedelta, UUID, bytes})
 """Types from which other libraries derive theirs, which have the same value in most cases: that arrives as a value of the type."""
 
 
@@ -28,7 +28,7 @@ def difference(sent: Any, arrived: Any, path: str = "") -> str | None:
     """Return where and how a value differs from what was sent, without the values; None if it is the same value of the same class."""
     kind = type(sent)
     if kind is not type(arrived):
-        if type(arrived) in _MOMENTS and isinstance(sent, type(arrived)) and _is_same(sent, arrived):
+        if type(arrived) in _BASES and isinstance(sent, type(arrived)) and _is_same(sent, arrived):
             return None
         return f"{path or 'it'}: a {kind.__qualname__} comes back as a {type(arrived).__qualname__}"
     if isinstance(sent, BaseModel):

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-__all__ = ["Day", "Elapsed", "Key", "Low", "Moment", "Nameless", "Paid", "Precise", "Red", "Still", "Unpaid"]
+__all__ = ["Day", "Elapsed", "Key", "Low", "Moment", "Nameless", "Paid", "Precise", "Red", "Still", "Token", "Unpaid"]
 
 
 class Tint(enum.Enum):
@@ -51,6 +51,9 @@ class Elapsed(timedelta): ...
 
 
 class Key(UUID): ...
+
+
+class Token(bytes): ...
 
 
 class Paid(BaseModel):

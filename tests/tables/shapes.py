@@ -32,8 +32,8 @@ def shape(value: Any) -> Any:  # noqa: C901 - one line for each kind
         return "datetime", str(value.replace(tzinfo=None)), value.utcoffset()  # a zone's name is not promised, its offset is
     if isinstance(value, time):
         return name, repr(value.replace(fold=0))  # wire-format.md: `fold` of what has no zone does not travel
-    if isinstance(value, date | timedelta | UUID):  # what other libraries derive from these arrives as these
-        return next(base.__name__ for base in (date, timedelta, UUID) if isinstance(value, base)), str(value)
+    if isinstance(value, date | timedelta | UUID | bytes):  # what other libraries derive from these arrives as these
+        return next(base.__name__ for base in (date, timedelta, UUID, bytes) if isinstance(value, base)), str(value)
     if isinstance(value, SecretStr | SecretBytes):
         return name, value.get_secret_value()
     if isinstance(value, Mapping):
