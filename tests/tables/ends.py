@@ -83,7 +83,7 @@ NEVER: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], str], ...]
         ("unhandled", "invalid", "forged"),
         ("suspended",),
         ORIGINS,
-        "a worker that cannot read it cannot undo what it did: see durable.md",
+        "it parks its entity, since it has something to undo: see the table of unrun ends",
     ),
     (
         ("completed", "rejected", "failed", "given_up"),
