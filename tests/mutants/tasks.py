@@ -10,6 +10,12 @@ _TASKS, _LIMITED = (f"tests/conformance/test_durable_{part}.py" for part in ("ta
 
 TASKS = (
     Mutant(
+        "a run that is over does not wait for what is in flight",
+        "durable/in_flight.py",
+        "        if not self._tasks:\n            return\n        began",
+        "        return\n        began",
+    ),
+    Mutant(
         "a run that is over leaves its tasks alone",
         "durable/in_flight.py",
         "                task.cancel()\n",
