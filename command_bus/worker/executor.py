@@ -126,10 +126,10 @@ class Executor:
 
     async def execute(self, lease: Lease, started: Started, task: asyncio.Task[Any] | None) -> Step | None:
         """Run what was delivered, in this task, and return the step that settles it."""
-        if mono() >= lease.deadline:
-            return _NOT_STARTED
         if self._policies is not None and (unknown := await self._policy_unknown(self._policies, lease, started)) is not None:
             return unknown
+        if mono() >= lease.deadline:
+            return _NOT_STARTED
         try:
             read = self._decisions.read(started, lease.mailbox)
             if not isinstance(read, Runnable):
@@ -157,6 +157,8 @@ class Executor:
         """Run a durable command: its handler, or what compensates for it."""
         durable = await runs.begin(lease, run, task, StepThreads(self._in_threads, run, self._lend_place_and_thread))
         try:
+            if mono() >= lease.deadline:  # reading what is stored took too long
+                return _NOT_STARTED
             if is_compensating(durable):
                 return await runs.compensated(run, durable)
             step = self._decisions.exhausted(run)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from command_bus import DurableContext
 from command_bus.transport.durable import Note, SignalToBring
 from command_bus.transport.redis.durable import side_records
 from command_bus.transport.redis.durable.side_records import RedisSideRecords, read_side_record
@@ -15,6 +16,8 @@ from command_bus.transport.redis.durable.telling import Telling, tell
 from command_bus.transport.redis.durable.wishes import RedisWishes
 from command_bus.transport.redis.scripts import READ_RECORDS
 from command_bus.transport.steps import FollowUp, Lease
+from tests.conformance.conftest import Sandbox
+from tests.conformance.durable_shop import Flow, Shop
 from tests.conformance.harness import ManualWorker, TransportHarness
 
 BOX = "box:a"
@@ -126,3 +129,29 @@ async def test_the_first_outcome_stays(harness: TransportHarness, worker: Manual
     ]
     assert told == ["taken", "repeated"]
     assert (await records.read(lease, "c1"))["o:call#1"] == b"first"
+
+
+async def test_a_run_whose_record_comes_behind_its_lease_does_not_start(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server was away for longer than the lease: another worker may have it by then."""
+    shop, read, reads = Shop(sandbox), RedisSideRecords.read, list[str]()
+
+    async def late(self: RedisSideRecords, lease: Lease, command_id: str) -> dict[str, bytes]:
+        fields = await read(self, lease, command_id)
+        reads.append(command_id)
+        if len(reads) == 1:
+            lease.deadline = 0.0
+        return fields
+
+    monkeypatch.setattr(RedisSideRecords, "read", late)
+
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        shop.log.append(len(reads))
+        if not reads:
+            raise RuntimeError("the first time")
+
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.call(Flow(order="o-1"), timeout=20)
+    assert shop.log == [0, 2]

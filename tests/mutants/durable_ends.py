@@ -288,4 +288,11 @@ DURABLE_ENDS = (
         "        if is_durable and not await wishes.has_begun(mailbox, command_id):\n",
         "tests/conformance/test_durable_begun_calls.py::test_a_cancellation_goes_down_to_durable_calls_that_have_begun",
     ),
+    Mutant(
+        "a run starts although its record came behind its lease",
+        "worker/executor.py",
+        "            if mono() >= lease.deadline:  # reading what is stored took too long\n                return _NOT_STARTED\n",
+        "",
+        "tests/conformance/test_durable_records.py::test_a_run_whose_record_comes_behind_its_lease_does_not_start",
+    ),
 )
