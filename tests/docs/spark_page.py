@@ -98,7 +98,7 @@ _MEANING: dict[View, dict[str, str]] = {
         "message": "its id in its mailbox: the order of acceptance within its entity",
         "error_type": "the exception's type; for a rejection, its code",
         "error_message": "the text of either",
-        "result": "the handler's result, as JSON; for a rejection, its details",
+        "result": "the handler's result, [as JSON](../wire-format.md#json); for a rejection, its details",
         "other": "the command that it was folded into or that took its place; else NULL",
         "shard": "the shard of its entity",
         "entry": "the id of this outcome within the shard; later ones are greater",

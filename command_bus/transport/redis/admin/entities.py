@@ -223,7 +223,7 @@ def surveyed(
         shown,
         max(length, 0) + _number(delayed),
         int(head.partition(b"-")[0] or 0),
-        fields.attempt or int(fields.first_ms != 0),
+        fields.attempt or int(fields.first_ms < 0),
         fields.holder if fields.is_held else "",
         snoozes.first_ms or abs(fields.first_ms),
         fields.started_us // 1000,
