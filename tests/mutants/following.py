@@ -128,7 +128,7 @@ FOLLOWING = (
     Mutant(
         "what is suspended was never started",
         "transport/redis/admin/entities.py",
-        "        fields.attempt or int(fields.first_ms != 0),\n",
+        "        fields.attempt or int(fields.first_ms < 0),\n",
         "        fields.attempt,\n",
         _FIRST,
     ),
