@@ -88,7 +88,7 @@ async def test_a_snoozed_entity_is_shown_as_one(shop: Shop) -> None:
         shown = await shop.run("entity", "shop:busy")
         assert "snoozed until" in shown.stdout
         found = json.loads((await shop.run("entity", "shop:busy", "--json")).stdout)["entity"]
-        assert (found["state"], found["snoozes"], found["attempt"]) == ("snoozed", 1, 0)
+        assert (found["state"], found["snoozes"], found["attempt"]) == ("snoozed", 1, 1)
         stats = json.loads((await shop.run("stats", "--json")).stdout)
         assert (stats["snoozed"], stats["retried"]) == (1, 0)
 
