@@ -88,6 +88,7 @@ def test_views_and_worker(project: Path, environment: dict[str, str], worker: tu
     assert code == 0
 
 
+@pytest.mark.slow
 def test_the_test_that_is_shown(project: Path, environment: dict[str, str]) -> None:
     installed = any(point.value == "command_bus.testing.plugin" for point in entry_points(group="pytest11"))
     plugin = [] if installed else ["-p", "command_bus.testing.plugin"]

@@ -73,6 +73,7 @@ async def test_a_worker_process_runs_its_handlers(environment: dict[str, str], p
     assert states[1] in ("sold out", "placed")  # each process has a table of its own
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_named(environment: dict[str, str]) -> None:
     """Without --include the worker says what to add; a wrong name is explained."""
     environment["PYTHONWARNINGS"] = ""

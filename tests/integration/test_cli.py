@@ -20,6 +20,7 @@ import pytest
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry
 from command_bus.embedded import EmbeddedServer
 from command_bus.embedded.probe import process_id, state_of
+from tests.selection import quick
 
 pytestmark = pytest.mark.server
 
@@ -183,7 +184,7 @@ def alive(pid: int) -> bool:
 
 class TestSignals:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-    @pytest.mark.parametrize("processes", ["1", "2"])
+    @pytest.mark.parametrize("processes", quick(["1", "2"], ["1"]))
     async def test_a_signal_lets_handlers_finish_and_leaves_the_rest_in_line(
         self, shop: Shop, bus: CommandBus, number: signal.Signals, processes: str
     ) -> None:

@@ -15,6 +15,7 @@ pytest.importorskip("typer")
 
 from command_bus.embedded import EmbeddedServer
 from tests.docs.trouble import APP, ROOT
+from tests.selection import quick
 
 pytestmark = pytest.mark.server
 
@@ -31,7 +32,7 @@ def eventually(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", quick(["1", "2"], ["1"]))
 def test_a_changed_file_restarts_the_workers(server: EmbeddedServer, tmp_path: Path, processes: str) -> None:
     log, app = tmp_path / "log", tmp_path / "app.py"
     source = APP.replace("grace=0.2", 'grace=0.2, namespace="reload"')

@@ -151,6 +151,7 @@ def test_type_and_id_with_a_colon_select_one_entity(shop: Shop) -> None:
         assert "known" not in done.stderr
 
 
+@pytest.mark.slow
 def test_completion_offers_names_from_the_server(shop: Shop) -> None:
     shop.offers(["entities", "entity"], "entit")
     shop.offers(["account"], "pause", "acc")

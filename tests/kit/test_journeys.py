@@ -260,6 +260,7 @@ def test_a_blocking_bus(tmp_path: Path, server: EmbeddedServer, named: bool, arg
 
 
 @pytest.mark.parametrize("named", quick([True, False], [False]), ids=["named", "found"])
+@pytest.mark.slow
 def test_a_bus_that_was_open_before_is_refused(tmp_path: Path, server: EmbeddedServer, named: bool) -> None:
     pytest.importorskip("fastapi")
     pytest.importorskip("httpx")
@@ -271,6 +272,7 @@ def test_a_bus_that_was_open_before_is_refused(tmp_path: Path, server: EmbeddedS
         assert client.xlen("{command_bus:0}:ready") == 0
 
 
+@pytest.mark.slow
 def test_a_client_twice_without_the_fixture(tmp_path: Path, server: EmbeddedServer) -> None:
     """Over the real server: an application may start as often as its tests like."""
     pytest.importorskip("fastapi")

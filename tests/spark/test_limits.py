@@ -127,6 +127,7 @@ def test_the_format_warns_before_the_write_without_workers(
     assert said.startswith(f"no worker lives in namespace {namespace.name!r} on ")
 
 
+@pytest.mark.slow
 def test_the_format_raises_the_same_error(spark: SparkSession, namespace: Namespace) -> None:
     with pytest.raises(PythonException) as caught:
         write(with_ids(journeys(spark, trucks=2, each=30)), namespace, maxBacklog=25, maxWait="300 ms")

@@ -276,6 +276,7 @@ class TestNames:
                 dispatch_dataframe(frame, Move, key=key, order_by="seq", dispatch_id="d", **namespace.options)
         assert namespace.depth() == 0
 
+    @pytest.mark.slow
     def test_random_columns_outside_the_id_are_allowed(self, spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
         rows = journeys(spark, 2, 5).withColumn("row", F.expr("uuid()")).withColumn("load", F.rand())
         report = dispatch_dataframe(

@@ -206,6 +206,7 @@ def test_poison_fails_a_dispatch_with_on_invalid_raise(spark: SparkSession, name
         )
 
 
+@pytest.mark.slow
 def test_poison_in_a_stream_does_not_stop_it(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
     raw = dirty(spark).withColumn("note", F.col("note").cast("binary"))

@@ -125,6 +125,7 @@ def test_a_killed_query_continues_from_its_checkpoint(spark: SparkSession, names
     port.all_landed(namespace)
 
 
+@pytest.mark.slow
 def test_foreach_batch_replays_add_nothing(spark: SparkSession, namespace: Namespace, port: Port) -> None:
     write = dispatch_batch_writer(
         Move, dispatch_id="trucks", key=["truck", "seq"], order_by="seq", partitions=2, **namespace.options

@@ -40,6 +40,7 @@ from command_bus.serialization.schema_check import schema_problems
 from command_bus.testing import TestBus
 from command_bus.worker.descriptions import describe_message
 from tests.gateway.node import compiled, run_node
+from tests.selection import quick
 from tests.tables.shapes import shape
 from tests.tables.test_values import NOTHING, SOON, Bench, Carrier, _carrier, _handlers
 from tests.tables.values import ROWS
@@ -270,7 +271,10 @@ def _defined() -> list[Carrier]:
     return found
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize(
+    "name",
+    quick(WAYS, ["gateway_with_class", "gateway_announced", "command_line_with_class", "generated_class", "typescript_client"]),
+)
 async def test_json_arrives_as_its_value_or_is_refused(name: str) -> None:
     carriers, refused = _defined(), dict[str, Any]()
     arrived: dict[str, Any] = {}

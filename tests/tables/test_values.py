@@ -24,6 +24,7 @@ from command_bus.errors import BadResult, CommandBusError, RegistrationError
 from command_bus.serialization.models import codec_for
 from command_bus.serialization.msgpack import unpack
 from command_bus.testing import TestBus
+from tests.selection import quick
 from tests.tables.shapes import shape
 from tests.tables.values import ROWS, Row
 
@@ -301,7 +302,7 @@ def _verdict(wanted: Any, found: Any) -> str:
     return "same" if wanted == came else f"another: {str(wanted)[:80]} -> {str(came)[:80]}"
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", quick(WAYS, ["dispatch", "dispatch_batch", "schedule", "reply", "step", "signal"]))
 async def test_182_a_value_arrives_as_it_was_sent_or_is_refused(name: str) -> None:
     carriers, refused = _defined()
     arrived: dict[str, Any] = {}
