@@ -143,13 +143,6 @@ def overlap(history: History) -> Broken:
                     )
 
 
-def _aborted(history: History, run: Execution) -> bool:
-    """Return whether an operator ended an attempt, however its handler ended then: a thread goes on to its end."""
-    return any(
-        entity == run.entity and begin <= (run.ended or begin) and run.began <= until for entity, begin, until in history.aborts
-    )
-
-
 def _taken_over(history: History, one: Execution, until: float) -> bool:
     """Return whether its lease was taken over in that time; `stolen` checks that this was right.
 
@@ -245,7 +238,7 @@ def explained(history: History) -> Broken:
             for claim in history.claims:  # who took it over may be slow to say so
                 if claim.old == run.worker and claim.entity == f"item:{run.entity}" and run.began <= claim.at <= run.ended:
                     troubles += processes[claim.new].troubles if claim.new in processes else ()
-            if not _aborted(history, run) and not any(begin <= run.ended and start <= until for _, begin, until in troubles):
+            if not history.was_aborted(run) and not any(begin <= run.ended and start <= until for _, begin, until in troubles):
                 yield run.entity, f"{run.id} was cancelled on {run.process} without any trouble"
 
 
@@ -267,7 +260,7 @@ def twice(history: History) -> Broken:
             if one.how in ("failed", "cancelled", "shot", "put off", "") or one.ended is None or history.sent[name].replays:
                 continue
             if (
-                _aborted(history, one) or name in history.follow_ups
+                history.was_aborted(one) or name in history.follow_ups
             ):  # its end was not what counted, or may not have been known yet
                 continue
             if not _taken_over(history, one, other.began):

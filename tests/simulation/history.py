@@ -225,6 +225,12 @@ class History:
         self.lease = 2.0
         self.processes: list[Any] = []
 
+    def was_aborted(self, run: Execution) -> bool:
+        """Return whether an operator ended an attempt, however its handler ended then: a thread goes on to its end."""
+        return any(
+            entity == run.entity and begin <= (run.ended or begin) and run.began <= until for entity, begin, until in self.aborts
+        )
+
     def note(self, who: str, what: str) -> None:
         """Add a line to the timeline; an empty `who` is for all entities."""
         self.notes.append((self._clock(), who, what))

@@ -48,5 +48,9 @@ def given_up(history: History) -> Iterator[tuple[str, str]]:
         if history.sent[name].replays:
             continue
         for one, other in pairwise(runs):
-            if one.how == "gave up" and not _taken_over(history, one.entity, one.began, other.began):
+            if (
+                one.how == "gave up"
+                and not history.was_aborted(one)
+                and not _taken_over(history, one.entity, one.began, other.began)
+            ):
                 yield one.entity, f"{name} was given up in attempt {one.attempt}, and started again"
