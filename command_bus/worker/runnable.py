@@ -34,7 +34,7 @@ __all__ = ["NO_HANDLER", "Runnable", "without_reports"]
 
 
 class _Unknown(Command[None], durable=True):
-    """Stands for a durable command whose class is not here, or does not fit."""
+    """A durable command whose class is not here, or does not fit."""
 
 
 async def _never_called(command: _Unknown, context: DurableContext) -> None:

@@ -248,7 +248,7 @@ async def test_what_a_caller_calls_again_is_not_replayed_beside_it(sandbox: Sand
 
 @pytest.mark.parametrize("way", ["all", "by hand", "by name"])
 async def test_what_was_called_again_is_not_replayed_later(sandbox: Sandbox, shop: Shop, way: str) -> None:
-    """The order was compensated, so its replay calls anew: also what its durable calls had called. What others called keeps its letter."""
+    """The order was compensated, so its replay calls again: also what its durable calls had called. What others called keeps its letter."""
 
     @shop.script
     async def order(context: DurableContext) -> Any:

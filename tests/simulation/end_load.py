@@ -33,7 +33,7 @@ BROUGHT_BY = {
     "pruned": "nobody: the rules look at the letters in the end",
     "obliterated": "nobody: the rules look at the namespace in the end",
 }
-"""Who brings about each end."""
+"""The part of the simulation that brings about each end."""
 _SHARE = 0.5
 
 

@@ -27,11 +27,11 @@ class Nameless(enum.Enum):
 
 
 class Moment(datetime):
-    """As libraries derive theirs."""
+    """Derived as libraries do it."""
 
 
 class Precise(datetime):
-    """As one of pandas: it has more than a datetime holds."""
+    """Derived as in pandas: it has more than a datetime holds."""
 
     nanosecond = 5
 

@@ -23,6 +23,6 @@ BETWEEN = {
     "signalled, parked": "suspended, then parked and replayed",
     "parked": "parked and replayed",
 }
-"""What comes between, one after the other."""
+"""The events in between, one after the other."""
 
 PLACES = ("while it waits", "entity", "history", "dead letter")
