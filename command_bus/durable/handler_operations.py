@@ -142,11 +142,11 @@ class HandlerOperations:
 
     async def _store_cut_offs(self) -> None:
         """Store what was cut off before the handler is told, so that no later run gets it, should this one be lost."""
-        self._in_flight.begin()
+        task = self._in_flight.begin()
         try:
             await self._run.store()
         finally:
-            self._in_flight.end()
+            self._in_flight.end(task)
 
     @asynccontextmanager
     async def _limited(self, seconds: float, name: str) -> AsyncGenerator[None]:
@@ -155,12 +155,12 @@ class HandlerOperations:
             await self._in_flight.refuse()
         self.check()
         if name not in run.fields:
-            self._in_flight.begin()
+            task = self._in_flight.begin()
             try:
                 await run.cut_offs.check(run.now_ms)
                 await run.store(Note(name, int(seconds * 1000), is_time=True))
             finally:
-                self._in_flight.end()
+                self._in_flight.end(task)
         limit = TimeLimit(run.names, name, int(run.fields[name]))
         limit.enter(run.now_ms)
         try:

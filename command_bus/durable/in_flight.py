@@ -138,8 +138,8 @@ class InFlight:
         self.caught_by = asyncio.current_task()
         await self._loop.create_future()
 
-    def begin(self) -> None:
-        """Note that the current task awaits an operation.
+    def begin(self) -> asyncio.Task[Any] | None:
+        """Note that the current task awaits an operation, and return that task.
 
         Raises:
             CancelledError: As `check`.
@@ -149,16 +149,16 @@ class InFlight:
         task = asyncio.current_task()
         self.count += 1
         self._tasks[task] = self._tasks.get(task, 0) + 1
+        return task
 
-    def end(self) -> None:
-        """Note that the operation that the current task has awaited longest is over."""
-        task = asyncio.current_task(self._loop)  # a handler may be thrown away, once no loop runs
+    def end(self, task: asyncio.Task[Any] | None) -> None:
+        """Note that an operation is over that a task has awaited."""
         self.count -= 1
-        if task in self._tasks:
-            self._tasks[task] -= 1
-            if not self._tasks[task]:
-                del self._tasks[task]
-        self._ended()
+        self._tasks[task] -= 1
+        if not self._tasks[task]:
+            del self._tasks[task]
+        if self.count:
+            self._ended()
 
     async def rest(self, may_last: Callable[[], bool]) -> None:
         """Refuse more, cancel the tasks that await something, and wait for them.

@@ -30,25 +30,32 @@ class Performed(ABC):
 
     async def perform(self, durable: Durable[Any]) -> Any:
         """See `Operation`."""
-        if self.run.suspension is not None or self._in_flight.is_over:
-            await self._in_flight.refuse()
-        self.run.check()
-        self._in_flight.begin()
+        run, in_flight = self.run, self._in_flight
+        if run.suspension is not None or in_flight.is_over:
+            await in_flight.refuse()
+            run.check()
+        task = in_flight.begin()
         self.awaits += 1
         try:
-            cut_offs, which = self.run.cut_offs, self.name and f"{self.name}~{self.awaits}"
-            await self.run.storing.end()
-            await cut_offs.again(which)
+            cut_offs = run.cut_offs
+            if run.storing.count:
+                await run.storing.end()
+            if cut_offs.are_stored:
+                await cut_offs.again(self._which())
             began = mono()
             try:
                 return await self.performed(durable)
             except asyncio.CancelledError:
                 self.leave()
-                if not self._in_flight.is_over:
-                    cut_offs.note(which, began)
+                if not in_flight.is_over:
+                    cut_offs.note(self._which(), began)
                 raise
         finally:
-            self._in_flight.end()
+            in_flight.end(task)
+
+    def _which(self) -> str:
+        """Return its name and which of its awaits this is; empty for one that combines others."""
+        return self.name and f"{self.name}~{self.awaits}"
 
     @abstractmethod
     async def performed(self, durable: Durable[Any]) -> Any:

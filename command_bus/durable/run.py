@@ -92,8 +92,8 @@ class DurableRun:
         self._task = task
         self._started = started
         self._began = mono()
-        self._signals = sum(map(_is_of_signals, self.fields))
-        self._size = sum(len(value) for name, value in self.fields.items() if not _is_of_signals(name))
+        own = [len(value) for name, value in self.fields.items() if not _is_of_signals(name)]
+        self._count, self._size = len(own), sum(own)
         self._waiting: dict[asyncio.Future[None], Sequence[Wait]] = {}
         self._looked, self._looks_soon = mono(), False
         self._looked_up, self._last_call = mono(), ""
@@ -132,15 +132,17 @@ class DurableRun:
         """
         if isinstance(self.suspension, Suspend):
             raise Suspended
-        own, notes = len(notes), (*notes, *self.cut_offs.taken(), *self.failures.taken())
+        own = len(notes)
+        if self.has_unstored:
+            notes = (*notes, *self.cut_offs.taken(), *self.failures.taken())
         if not notes:
             return []
         self._check_size(notes)
-        stored = self.tools.records.store(self.lease, self.command_id, notes, progressed=progressed and self._counts_anew)
-        answer = asyncio.ensure_future(stored)
+        store, anew = self.tools.records.store, progressed and self._counts_anew
         try:
-            found = await asyncio.shield(answer)
-        except asyncio.CancelledError:  # it is on its way, and what it sends as well: the end of the run has to know
+            found = await store(self.lease, self.command_id, notes, progressed=anew)
+        except asyncio.CancelledError:  # it is on its way, and what it sends as well: the end of the run has to know, and asks again
+            answer = store(self.lease, self.command_id, notes, progressed=anew)
             self._unanswered.add(answer)
             answer.add_done_callback(
                 lambda done: None if done.cancelled() or done.exception() else self._keep(notes, done.result())
@@ -153,18 +155,26 @@ class DurableRun:
         self._keep(notes, found)
         return (found or [])[:own]
 
+    @property
+    def has_unstored(self) -> bool:
+        """Whether something has happened that is to be stored before anything else."""
+        return bool(self.cut_offs.unstored or self.failures.unstored)
+
     def _keep(self, notes: Sequence[Note], found: list[bytes | None] | None) -> None:
         """Note what is stored now."""
         for note, value in zip(notes, found or (), strict=found is not None):
-            self._signals += note.name not in self.fields and _is_of_signals(note.name)
             self.fields[note.name] = value if value is not None else note.value if isinstance(note.value, bytes) else b""
 
     def _check_size(self, notes: Sequence[Note]) -> None:
-        if ENDING in self.fields or any(note.name == ENDING for note in notes):
+        if ENDING in self.fields:
             return  # what it did is undone, however much it has stored
-        self._size += sum(len(note.value) for note in notes if isinstance(note.value, bytes))
-        own = sum(not _is_of_signals(note.name) for note in notes)
-        if own and len(self.fields) - self._signals + own > MOST_FIELDS:
+        before = self._count
+        for note in notes:
+            if note.name == ENDING:
+                return
+            self._count += not _is_of_signals(note.name)
+            self._size += len(note.value) if isinstance(note.value, bytes) else 0
+        if before < self._count > MOST_FIELDS:
             raise BadStep(
                 f"a durable command may store {MOST_FIELDS:,} fields for its steps and calls: divide its work into commands"
             )
@@ -201,7 +211,7 @@ class DurableRun:
         """Note what came of something that this run may wait for."""
         if field not in self.fields:
             self.fields[field] = value
-            self._signals += _is_of_signals(field)
+            self._count += not _is_of_signals(field)
         _wake(self._waiting)
 
     def look_soon(self) -> None:

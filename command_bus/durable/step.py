@@ -14,12 +14,12 @@ from command_bus.durable.performed import Performed
 from command_bus.durable.run import DurableRun, cancelled
 from command_bus.durable.values import (
     DIGEST,
-    check_readable,
     compare,
     decoded_result,
     digest_of,
     encoded_result,
     own_arguments,
+    readable_codec,
     result_type,
 )
 from command_bus.durable.waits import Waited
@@ -51,8 +51,7 @@ class Step(Performed):
         self._function = function
         self._args = args
         self._digest = digest_of(name, args, keyed=options.key is not None)
-        self._kind = result_type(function, options.returns)
-        check_readable(self._shown, self._kind)
+        self._codec = readable_codec(self._shown, result_type(function, options.returns))
         self._retry = options.retry
         self._is_cancelled = False
 
@@ -62,20 +61,21 @@ class Step(Performed):
         stored = run.fields.get(self._field)
         if stored is not None:
             compare(self._shown, stored, self._digest)
-            return decoded_result(self._shown, self._kind, run.tools.unseal(self._field, stored[DIGEST:]), limits)
-        failed = run.failures.field(f"{self._field[2:]}~{self.awaits}")
-        if (stored := run.fields.get(failed)) is not None:
+            return decoded_result(self._shown, self._codec, run.tools.unseal(self._field, stored[DIGEST:]), limits)
+        if run.failures.are_stored and (stored := run.fields.get(failed := self._failure())) is not None:
             compare(self._shown, stored, self._digest)
             raise run.failures.again(failed, run.tools.unseal(failed, stored[DIGEST:]))
-        await run.cut_offs.check(run.now_ms)
+        if run.limit_ms is not None:
+            await run.cut_offs.check(run.now_ms)
         if run.wish is not None:
             raise cancelled(run)
-        await run.store()  # what failed before must not be tried again beside this
+        if run.has_unstored:
+            await run.store()  # what failed before must not be tried again beside this
         with run.working:
             try:
-                packed = encoded_result(self._shown, self._kind, await self._tried(durable), limits)
+                packed = encoded_result(self._shown, self._codec, await self._tried(durable), limits)
             except Exception as error:
-                run.failures.note(failed, error, lambda field, data: self._digest + run.tools.seal(field, data))
+                run.failures.note(self._failure(), error, lambda field, data: self._digest + run.tools.seal(field, data))
                 raise
             if run.passed is not None:
                 await run.passed(f"ran:{self._name}")
@@ -84,7 +84,11 @@ class Step(Performed):
             raise asyncio.CancelledError
         if run.passed is not None:
             await run.passed(f"step:{self._name}")
-        return decoded_result(self._shown, self._kind, packed, limits)
+        return decoded_result(self._shown, self._codec, packed, limits)
+
+    def _failure(self) -> str:
+        """Return the field of the error of this await."""
+        return self.run.failures.field(f"{self._field[2:]}~{self.awaits}")
 
     async def _tried(self, durable: Durable[Any]) -> Any:
         """Call the function; again in place, if the step is retried. Behind a long pause, which is stored, the tries go on in any run."""

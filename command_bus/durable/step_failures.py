@@ -38,8 +38,9 @@ class StepFailures:
         self._fields = fields
         self._limits = limits
         self._met: dict[str, BaseException] = {}
-        self._unstored: dict[str, Callable[[], Note]] = {}
+        self.unstored: dict[str, Callable[[], Note]] = {}
         self._left: list[str] | None = None
+        self.are_stored = any(name.startswith(FAILURE) for name in fields)
 
     def field(self, which: str) -> str:
         """Return the field of the error of one await of a step: the first that counts still."""
@@ -51,8 +52,8 @@ class StepFailures:
     def note(self, field: str, error: BaseException, sealed: Callable[[str, bytes], bytes]) -> None:
         """Note that a step has failed. That the command is to end is no end of a step."""
         if self._left is None and not isinstance(leading(error), CommandCancelled):
-            self._met[field] = error
-            self._unstored[field] = lambda: Note(field, sealed(field, _packed(field, error, self._limits)))
+            self._met[field], self.are_stored = error, True
+            self.unstored[field] = lambda: Note(field, sealed(field, _packed(field, error, self._limits)))
 
     def again(self, field: str, data: bytes) -> BaseException:
         """Return the error that an earlier run has stored.
@@ -73,20 +74,20 @@ class StepFailures:
         Raises:
             BadStep: An error cannot be stored.
         """
-        unstored, self._unstored = self._unstored, {}
+        unstored, self.unstored = self.unstored, {}
         return [make() for make in unstored.values()]
 
     def leave(self, error: BaseException) -> None:
         """Note that an error has left the handler, and so have those of steps that it is, or was raised from."""
         left = {id(cause) for each in (error, *leaves(error)) for cause in _causes(each)}
         self._left = [field for field, met in self._met.items() if id(met) in left]
-        self._unstored.clear()
+        self.unstored.clear()
 
     def over(self) -> list[Note]:
         """Return what says that those count no longer, so far as they are stored."""
         left = [field for field in self._left or () if field in self._fields]
         self._met.clear()  # their tracebacks lead back to the run
-        self._unstored.clear()
+        self.unstored.clear()
         return [Note(over_field(field), b"1") for field in left]
 
 

@@ -84,7 +84,8 @@ class CutOffs:
         self._of = of
         self._fields = fields
         self._awaited = awaited
-        self._notes: list[Note] = []
+        self.are_stored = any(name.startswith(_FIELD) for name in fields)  # by earlier runs
+        self.unstored: list[Note] = []
 
     @property
     def limits(self) -> list[TimeLimit]:
@@ -111,11 +112,11 @@ class CutOffs:
         if which:
             late = [each.name for each in current_limits.get() if each.of is self._of and each.has_ended]
             by = late[0].encode() if late else str(int((mono() - began) * 1000)).encode()
-            self._notes.append(Note(f"{_FIELD}{which}", by))
+            self.unstored.append(Note(f"{_FIELD}{which}", by))
 
     def taken(self) -> list[Note]:
         """Return what is to be stored with whatever comes next."""
-        notes, self._notes = self._notes, []
+        notes, self.unstored = self.unstored, []
         return notes
 
     async def again(self, which: str) -> None:

@@ -13,11 +13,10 @@ from command_bus.errors import BadResult, BadStep, RegistrationError, StepMismat
 from command_bus.handlers.signatures import return_type
 from command_bus.serialization.equality import DIGEST, NotPlain, digest, is_same
 from command_bus.serialization.limits import Limits
-from command_bus.serialization.models import reply_codec_for
+from command_bus.serialization.models import ReplyCodec, reply_codec_for
 
 __all__ = [
     "DIGEST",
-    "check_readable",
     "child_of",
     "compare",
     "decoded_result",
@@ -25,6 +24,7 @@ __all__ = [
     "encoded_result",
     "encoded_signal",
     "own_arguments",
+    "readable_codec",
     "result_type",
 ]
 
@@ -98,14 +98,14 @@ def result_type(function: Callable[..., Any], returns: Any) -> Any:
         return Any
 
 
-def encoded_result(step: str, kind: Any, value: Any, limits: Limits) -> bytes:
+def encoded_result(step: str, codec: ReplyCodec[Any], value: Any, limits: Limits) -> bytes:
     """Return the result of a step as it is stored.
 
     Raises:
         BadStep: It cannot be stored.
     """
     try:
-        return reply_codec_for(kind).encode(value, limits)
+        return codec.encode(value, limits)
     except BadResult as error:
         raise BadStep(f"the result of {step} cannot be stored: {_plain(error)}. Say its type with returns=") from error
 
@@ -123,14 +123,14 @@ def encoded_signal(signal: str, value: Any, limits: Limits) -> bytes:
         raise BadStep(f"the value of {signal} cannot be stored: {_plain(error)}") from error
 
 
-def decoded_result(step: str, kind: Any, data: bytes, limits: Limits) -> Any:
+def decoded_result(step: str, codec: ReplyCodec[Any], data: bytes, limits: Limits) -> Any:
     """Return the result of a step that is stored.
 
     Raises:
         BadStep: It is not of this type.
     """
     try:
-        return reply_codec_for(kind).decode(data, limits)
+        return codec.decode(data, limits)
     except BadResult as error:
         raise BadStep(
             f"the result of {step} that is stored does not fit any more: {_plain(error)}. Let the step return what it did before, or give it "
@@ -138,16 +138,18 @@ def decoded_result(step: str, kind: Any, data: bytes, limits: Limits) -> Any:
         ) from error
 
 
-def check_readable(what: str, kind: Any) -> None:
-    """Check that there can be values of a type.
+def readable_codec(what: str, kind: Any) -> ReplyCodec[Any]:
+    """Return the codec of what a step or a signal gives.
 
     Raises:
-        BadStep: None of them could be read.
+        BadStep: There can be no values of this type that could be read.
     """
+    codec = reply_codec_for(kind)
     try:
-        reply_codec_for(kind).check()
+        codec.check()
     except BadResult as error:
         raise BadStep(f"the type of what the {what} gives: {_plain(error)}. Say another with returns=") from error
+    return codec
 
 
 def _plain(error: BadResult) -> str:

@@ -12,12 +12,11 @@ from command_bus.durable.names import ROOM, late_field, outcome_field, refused_f
 from command_bus.durable.performed import Performed
 from command_bus.durable.run import DurableRun, cancelled
 from command_bus.durable.undo import Undo
-from command_bus.durable.values import check_readable, child_of, compare
+from command_bus.durable.values import child_of, compare, readable_codec
 from command_bus.errors import BadResult, BadStep, CallCycle, CommandBusError, CommandCancelled
 from command_bus.messages.durable import Durable
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.serialization.durable_options import is_durable
-from command_bus.serialization.models import reply_codec_for
 from command_bus.serialization.reply import Completed, unpack_reply
 from command_bus.serialization.text import printable
 from command_bus.transport.durable import NO_ROOM, SMALL_OUTCOME, Note
@@ -260,12 +259,11 @@ class Signal(Waited):
 
     def __init__(self, run: DurableRun, name: str, checked: str, timeout: float | None, returns: Any) -> None:
         super().__init__(run)
-        check_readable(f"signal {name!r}", returns)
+        self._codec = readable_codec(f"signal {name!r}", returns)
         self._shown = f"signal {name!r}"
         self._name = checked
         self._wait = self.name = run.names.numbered(f"signal:{checked}")
         self._timeout = None if timeout is None else checked_seconds("timeout", timeout, zero=True)
-        self._returns = returns
         self._missed = outcome_field(self._wait)
         self._begun = False
         self._takes = False  # one that may still go to the next wait for this name
@@ -317,7 +315,7 @@ class Signal(Waited):
             BadResult: It does not fit, or cannot be decrypted.
         """
         name, tools = self.field.partition("#")[0], self.run.tools
-        return reply_codec_for(self._returns).decode(tools.unseal(name, self.run.fields[self.field]), tools.limits)
+        return self._codec.decode(tools.unseal(name, self.run.fields[self.field]), tools.limits)
 
     def leave(self) -> None:
         """See `Performed`. The next wait for this name gets the signal that this one would have got."""

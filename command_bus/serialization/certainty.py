@@ -40,7 +40,7 @@ class Certainty(NamedTuple):
 
     def has_derived(self) -> bool:
         """Return whether there may be a value of a derived class."""
-        return any(kind.__subclasses__() for kind in self.classes)
+        return bool(self.classes) and any(kind.__subclasses__() for kind in self.classes)
 
 
 def certainty_of(schema: CoreSchema) -> Certainty | None:

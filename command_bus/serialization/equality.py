@@ -73,7 +73,7 @@ def digest(head: tuple[Any, ...], value: Any, version: int = 0) -> bytes:
     walk = _Walk()
     walk.versions = version
     body = _canonical(walk, value)
-    return b"%b%c%b%b" % (_FORMAT, walk.versions & 0xFF, _hash_of(head), blake2b(body, digest_size=4).digest())
+    return _FORMAT + bytes((walk.versions & 0xFF,)) + _hash_of(head) + blake2b(body, digest_size=4).digest()
 
 
 def digest_of_head(head: tuple[Any, ...], version: int) -> bytes:
@@ -92,13 +92,15 @@ def is_same(known: bytes, given: bytes) -> bool:
     return known[2:4] == given[2:4] and (known[1] != given[1] or _UNKNOWN in (known[4:], given[4:]))
 
 
-def _hash_of(head: tuple[Any, ...]) -> bytes:
+@lru_cache(maxsize=4096)
+def _hash_of(head: tuple[str | None, ...]) -> bytes:
     return blake2b(Packer(buf_size=256).pack(head), digest_size=2).digest()
 
 
 def _canonical(walk: _Walk, value: Any) -> bytes:
     try:
-        return _packed(walk.form(value))
+        data: bytes = Packer(buf_size=512).pack(walk.form(value))
+        return data
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise NotPlain(str(error)[:200] or type(error).__name__) from None
 
@@ -205,6 +207,10 @@ def _named_tuple(fields: list[_Default], walk: _Walk, value: Any) -> list[Any]:
     return found
 
 
+def _list(walk: _Walk, value: Any) -> list[Any]:
+    return [part if type(part) in _PLAIN else walk.form(part) for part in value]
+
+
 def _map(walk: _Walk, value: Mapping[Any, Any]) -> Any:
     pairs = [(walk.form(key), walk.form(part)) for key, part in value.items()]
     found = dict(sorted(pairs, key=itemgetter(0))) if all(type(key) is str for key, _ in pairs) else None
@@ -261,9 +267,9 @@ _FORMS: dict[type[Any], Any] = {
     date: partial(_encoded, ENCODERS[date]),
     time: _time,
     timedelta: partial(_encoded, ENCODERS[timedelta]),
-    list: lambda walk, value: [walk.form(part) for part in value],
+    list: _list,
     ExtType: lambda _, value: value,
-    tuple: lambda walk, value: [walk.form(part) for part in value],
+    tuple: _list,
     dict: _map,
     set: _set,
     frozenset: _set,

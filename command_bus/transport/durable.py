@@ -6,7 +6,8 @@ says what is in it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -81,8 +82,8 @@ class SideRecords(Protocol):
 
     def store(
         self, lease: Lease, command_id: str, notes: Sequence[Note], *, progressed: bool, keeps: bool = True
-    ) -> Awaitable[list[Stored] | None]:
-        """Store fields in one step; repeat what is ambiguous until there is an answer.
+    ) -> asyncio.Future[list[Stored] | None]:
+        """Store fields in one step; repeat what is ambiguous until there is an answer. To store them again changes nothing.
 
         Args:
             lease: Under which the command runs.

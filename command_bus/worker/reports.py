@@ -81,7 +81,7 @@ class RunReports:
         self._seal = seal
         self._keeps = logged is not None
         self._logged = logged
-        self._unrepeated = Counter(_digests(logged or b""))
+        self._unrepeated: Counter[bytes] | None = None
         self._began = mono()
         self._lock = Lock()
         self._progress: bytes | None = None
@@ -139,6 +139,8 @@ class RunReports:
         if self._logged is None:
             return False
         digest = blake2b(pack([text, dict(facts)]), digest_size=_DIGEST).digest()
+        if self._unrepeated is None:
+            self._unrepeated = Counter(_digests(self._logged))
         if self._unrepeated[digest]:
             self._unrepeated[digest] -= 1
             return True

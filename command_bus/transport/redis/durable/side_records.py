@@ -103,7 +103,7 @@ class RedisSideRecords:
 
     def store(
         self, lease: Lease, command_id: str, notes: Sequence[Note], *, progressed: bool, keeps: bool = True
-    ) -> Awaitable[list[Stored] | None]:
+    ) -> asyncio.Future[list[Stored] | None]:
         """See `SideRecords`."""
         return self._shards[lease.shard].submit(lease, command_id, notes, "1" if progressed else "0" if keeps else "d")
 
