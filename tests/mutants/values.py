@@ -28,7 +28,7 @@ VALUES = (
     Mutant(
         "a derived class passes for its base",
         "serialization/certainty.py",
-        "        return any(kind.__subclasses__() for kind in self.classes)\n",
+        "        return bool(self.classes) and any(kind.__subclasses__() for kind in self.classes)\n",
         "        return False\n",
         _CERTAIN,
     ),
