@@ -70,7 +70,7 @@ class DurableRun:
         self.lease = lease
         self.command_id = command_id
         self.names = Names()
-        self.fields: dict[str, bytes] = own_fields(fields or {}, started)
+        self.fields: dict[str, bytes] = own_fields(fields, started) if fields else {}
         self.is_resumed = MESSAGE in self.fields
         self.root: object = None
         self.suspension: Suspend | GiveBack | None = None  # how this run has ended before its handler
@@ -397,7 +397,7 @@ class DurableRun:
             if self._unanswered:
                 await asyncio.wait(self._unanswered)
             await self.storing.end()
-            if notes := self.failures.over():
+            if self.failures.are_stored and (notes := self.failures.over()):
                 await self.store(*notes)
 
     def _over(self) -> None:

@@ -109,18 +109,16 @@ class DurableRuns:
     def reports(self, lease: Lease, run: Runnable) -> RunReports:
         """Return what stores what one run of a handler reports, durable or not."""
         is_sealed = self._protection is not None and run.envelope.flags & ENCRYPTED
-        seal, unseal = self._cipher(run.envelope)
-        logged = None
-        if run.durable is not None:
-            logged = b""
+        logged = None if run.durable is None else b""
+        if run.durable is not None and LOGGED in run.durable.fields:
             with suppress(BadResult):  # then all is logged again
-                logged = unseal(LOGGED, run.durable.fields[LOGGED]) if LOGGED in run.durable.fields else b""
+                logged = run.durable.tools.unseal(LOGGED, run.durable.fields[LOGGED])
         return RunReports(
             self._records,
             lease,
             run.envelope.command_id,
             run.started,
-            seal=seal if is_sealed else None,
+            seal=self._cipher(run.envelope)[0] if is_sealed else None,
             logged=logged,
         )
 
