@@ -141,7 +141,8 @@ class DurableRun:
         store, anew = self.tools.records.store, progressed and self._counts_anew
         try:
             found = await store(self.lease, self.command_id, notes, progressed=anew)
-        except asyncio.CancelledError:  # it is on its way, and what it sends as well: the end of the run has to know, and asks again
+        except asyncio.CancelledError:
+            # It is on its way, and what it sends as well: the end of the run has to know, and asks again.
             answer = store(self.lease, self.command_id, notes, progressed=anew)
             self._unanswered.add(answer)
             answer.add_done_callback(

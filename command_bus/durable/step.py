@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,13 +13,14 @@ from command_bus.durable.performed import Performed
 from command_bus.durable.run import DurableRun, cancelled
 from command_bus.durable.values import (
     DIGEST,
+    UNCHANGING,
     compare,
     decoded_result,
     digest_of,
     encoded_result,
+    kind_of,
     own_arguments,
     readable_codec,
-    result_type,
 )
 from command_bus.durable.waits import Waited
 from command_bus.errors import BadStep, Reject
@@ -51,7 +51,8 @@ class Step(Performed):
         self._function = function
         self._args = args
         self._digest = digest_of(name, args, keyed=options.key is not None)
-        self._codec = readable_codec(self._shown, result_type(function, options.returns))
+        self._kind, self._is_async = kind_of(function, options.returns)
+        self._codec = readable_codec(self._shown, self._kind)
         self._retry = options.retry
         self._is_cancelled = False
 
@@ -71,9 +72,18 @@ class Step(Performed):
             raise cancelled(run)
         if run.has_unstored:
             await run.store()  # what failed before must not be tried again beside this
+        result, packed = await self._run(durable)
+        if type(result) is self._kind and self._kind in UNCHANGING:
+            return result
+        return decoded_result(self._shown, self._codec, packed, limits)
+
+    async def _run(self, durable: Durable[Any]) -> tuple[Any, bytes]:
+        """Run the function and store its result; return it as it is, and packed."""
+        run = self.run
         with run.working:
             try:
-                packed = encoded_result(self._shown, self._codec, await self._tried(durable), limits)
+                result = await self._tried(durable)
+                packed = encoded_result(self._shown, self._codec, result, run.tools.limits)
             except Exception as error:
                 run.failures.note(self._failure(), error, lambda field, data: self._digest + run.tools.seal(field, data))
                 raise
@@ -84,7 +94,7 @@ class Step(Performed):
             raise asyncio.CancelledError
         if run.passed is not None:
             await run.passed(f"step:{self._name}")
-        return decoded_result(self._shown, self._codec, packed, limits)
+        return result, packed
 
     def _failure(self) -> str:
         """Return the field of the error of this await."""
@@ -130,7 +140,7 @@ class Step(Performed):
         token = current_step.set(StepKey(self.run.command_id, self.run.seed, self._field))
         try:
             args = own_arguments(self._args, self._digest)
-            if inspect.iscoroutinefunction(self._function):
+            if self._is_async:
                 return await self._function(*args)
             result, self._is_cancelled = await self.run.tools.threads.call(partial(self._function, *args))
             return await result if hasattr(type(result), "__await__") else result

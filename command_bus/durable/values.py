@@ -6,7 +6,7 @@ import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable
 from copy import deepcopy
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, get_args, get_origin
 
 from command_bus.errors import BadResult, BadStep, RegistrationError, StepMismatch
@@ -17,20 +17,22 @@ from command_bus.serialization.models import ReplyCodec, reply_codec_for
 
 __all__ = [
     "DIGEST",
+    "UNCHANGING",
     "child_of",
     "compare",
     "decoded_result",
     "digest_of",
     "encoded_result",
     "encoded_signal",
+    "kind_of",
     "own_arguments",
     "readable_codec",
-    "result_type",
 ]
 
 _CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 _NO_ARGUMENTS = bytes(DIGEST)
-_UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
+UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
+"""Types of values that nobody can change, and that are read back as they are."""
 
 
 def digest_of(step: str, args: tuple[Any, ...], *, keyed: bool) -> bytes:
@@ -59,7 +61,7 @@ def digest_of(step: str, args: tuple[Any, ...], *, keyed: bool) -> bytes:
 
 def own_arguments(args: tuple[Any, ...], digest: bytes) -> tuple[Any, ...]:
     """Return arguments for one call of a step's function. What it changes in them the handler does not see, as in later runs it would not."""
-    return args if digest == _NO_ARGUMENTS or _UNCHANGING.issuperset(map(type, args)) else deepcopy(args)
+    return args if digest == _NO_ARGUMENTS or UNCHANGING.issuperset(map(type, args)) else deepcopy(args)
 
 
 def compare(what: str, stored: bytes, digest: bytes) -> None:
@@ -76,26 +78,28 @@ def compare(what: str, stored: bytes, digest: bytes) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _returned(function: Callable[..., Any]) -> Any:
-    """Return the type that a function says that it returns, or its awaitable comes to; Any if it says nothing that can be read."""
+def _facts(function: Callable[..., Any]) -> tuple[Any, bool]:
+    """Return the type of what a function returns, or its awaitable comes to, Any if it does not say; and whether it is a coroutine function."""
+    is_async = inspect.iscoroutinefunction(function)
     if inspect.isclass(function):
-        return function
+        return function, is_async
     try:
         kind = return_type(function)
     except RegistrationError:  # one that is written in C
-        return Any
+        return Any, is_async
     origin = get_origin(kind)
-    return get_args(kind)[-1] if isinstance(origin, type) and issubclass(origin, Awaitable) else kind
+    return get_args(kind)[-1] if isinstance(origin, type) and issubclass(origin, Awaitable) else kind, is_async
 
 
-def result_type(function: Callable[..., Any], returns: Any) -> Any:
-    """Return the type of a step's result: what is given, else what the function says."""
-    if returns is not None:
-        return returns
+def kind_of(function: Callable[..., Any], returns: Any) -> tuple[Any, bool]:
+    """Return the type of a step's result: what is given, else what the function says; and whether that is a coroutine function."""
+    plain = function.func if isinstance(function, partial) else function
+    plain = getattr(plain, "__func__", plain)  # of a method: the cache must not keep its object
     try:
-        return _returned(getattr(function, "func", function))
+        said, is_async = _facts(plain)
     except TypeError:  # it cannot be hashed
-        return Any
+        said, is_async = Any, inspect.iscoroutinefunction(plain)
+    return said if returns is None else returns, is_async
 
 
 def encoded_result(step: str, codec: ReplyCodec[Any], value: Any, limits: Limits) -> bytes:
