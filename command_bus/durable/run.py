@@ -11,14 +11,15 @@ from command_bus.clock import mono
 from command_bus.durable.blocks import is_awaited_directly
 from command_bus.durable.in_flight import LAST_WORDS, InFlight, Leavable
 from command_bus.durable.lingering import lingers
-from command_bus.durable.names import CANCEL, ENDING, EPOCH, MESSAGE, Names, call_field
+from command_bus.durable.names import CANCEL, EPOCH, MESSAGE, Names, call_field
+from command_bus.durable.record_size import RecordSize
 from command_bus.durable.run_tools import RunLost, RunTools, Storing, Wait, Working, own_fields, read_own
 from command_bus.durable.signals import Signals, StoredErrors
 from command_bus.durable.step_failures import StepFailures
 from command_bus.durable.time_limits import CutOffs
 from command_bus.durable.undo import UndoPlaces, pack_undo
 from command_bus.durable.values import child_of
-from command_bus.errors import BadStep, CommandCancelled
+from command_bus.errors import CommandCancelled
 from command_bus.messages.context import while_lent
 from command_bus.messages.durable import Durable, Suspended
 from command_bus.messages.outgoing import OutgoingMessage
@@ -28,10 +29,6 @@ from command_bus.transport.steps import WORKER_LOST, GiveBack, Lease, Started, S
 
 __all__ = ["DurableRun", "RunLost", "cancelled"]
 
-MOST_FIELDS = 10_000
-"""Most fields of a side record besides signals, which have a limit of their own: senders must not use up what the handler may store."""
-PAYLOADS = 16
-"""Most bytes of a side record, in payloads of the largest size."""
 _SOON = 0.001
 """Seconds that are not waited for."""
 _FIRST_LOOK, _LAST_LOOK = 0.1, 1.0
@@ -92,8 +89,7 @@ class DurableRun:
         self._task = task
         self._started = started
         self._began = mono()
-        own = [len(value) for name, value in self.fields.items() if not _is_of_signals(name)]
-        self._count, self._size = len(own), sum(own)
+        self.size = RecordSize(self.fields, tools.limits)
         self._waiting: dict[asyncio.Future[None], Sequence[Wait]] = {}
         self._looked, self._looks_soon = mono(), False
         self._looked_up, self._last_call = mono(), ""
@@ -137,13 +133,13 @@ class DurableRun:
             notes = (*notes, *self.cut_offs.taken(), *self.failures.taken())
         if not notes:
             return []
-        self._check_size(notes)
-        store, anew = self.tools.records.store, progressed and self._counts_anew
+        self.size.add(notes)
+        store, is_progress = self.tools.records.store, progressed and self._counts_anew
         try:
-            found = await store(self.lease, self.command_id, notes, progressed=anew)
+            found = await store(self.lease, self.command_id, notes, progressed=is_progress)
         except asyncio.CancelledError:
             # It is on its way, and what it sends as well: the end of the run has to know, and asks again.
-            answer = store(self.lease, self.command_id, notes, progressed=anew)
+            answer = store(self.lease, self.command_id, notes, progressed=is_progress)
             self._unanswered.add(answer)
             answer.add_done_callback(
                 lambda done: None if done.cancelled() or done.exception() else self._keep(notes, done.result())
@@ -165,27 +161,6 @@ class DurableRun:
         """Note what is stored now."""
         for note, value in zip(notes, found or (), strict=found is not None):
             self.fields[note.name] = value if value is not None else note.value if isinstance(note.value, bytes) else b""
-
-    def _check_size(self, notes: Sequence[Note]) -> None:
-        if ENDING in self.fields:
-            return  # what it did is undone, however much it has stored
-        before = self._count
-        for note in notes:
-            if note.name == ENDING:
-                return
-            self._count += not _is_of_signals(note.name)
-            self._size += len(note.value) if isinstance(note.value, bytes) else 0
-        if before < self._count > MOST_FIELDS:
-            raise BadStep(
-                f"a durable command may store {MOST_FIELDS:,} fields for its steps and calls: divide its work into commands"
-            )
-        if self._size > self.most_bytes:
-            raise BadStep(f"a durable command may store {self.most_bytes:,} bytes: return less from its steps, a reference say")
-
-    @property
-    def most_bytes(self) -> int:
-        """Most bytes of its side record, and of the outcomes of calls in it."""
-        return PAYLOADS * self.tools.limits.max_bytes
 
     async def _lost(self) -> None:
         """End the handler: another worker has its lease.
@@ -212,7 +187,7 @@ class DurableRun:
         """Note what came of something that this run may wait for."""
         if field not in self.fields:
             self.fields[field] = value
-            self._count += not _is_of_signals(field)
+            self.size.arrived(field)
         _wake(self._waiting)
 
     def look_soon(self) -> None:
@@ -417,10 +392,6 @@ def _wake(waiting: Iterable[asyncio.Future[None]]) -> None:
 def _note_change(waiting: asyncio.Future[None]) -> None:
     if not waiting.done():
         waiting.set_result(None)
-
-
-def _is_of_signals(field: str) -> bool:
-    return field.startswith("g")
 
 
 def cancelled(run: DurableRun) -> CommandCancelled:

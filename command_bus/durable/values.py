@@ -32,7 +32,7 @@ __all__ = [
 _CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 _NO_ARGUMENTS = bytes(DIGEST)
 UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
-"""Types of values that nobody can change, and that are read back as they are."""
+"""Types of values that cannot be changed, and that are read back as they are."""
 
 
 def digest_of(step: str, args: tuple[Any, ...], *, keyed: bool) -> bytes:

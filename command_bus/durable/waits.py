@@ -156,7 +156,7 @@ class Call(Waited):
         if record == NO_ROOM:
             raise BadStep(
                 f"{self._out.name} on {self._child_mailbox} has ended, and its outcome is not stored: the outcomes of a durable command's calls "
-                f"may have {self.run.most_bytes:,} bytes together. Let them return less, a reference say"
+                f"may have {self.run.size.most_bytes:,} bytes together. Let them return less, a reference say"
             )
         if self.field == self._late:
             late = TimeoutError(f"{self._out.name} on {self._child_mailbox} has not ended in time; it may still run")
@@ -343,4 +343,4 @@ class Signal(Waited):
 def _room(run: DurableRun) -> int:
     """Return how many bytes outcomes of calls may still have in a side record, besides small ones."""
     outcomes = (len(value) for name, value in run.fields.items() if name.startswith("o:"))
-    return max(0, run.most_bytes - sum(size for size in outcomes if size > SMALL_OUTCOME))
+    return max(0, run.size.most_bytes - sum(size for size in outcomes if size > SMALL_OUTCOME))

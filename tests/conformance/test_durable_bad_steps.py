@@ -22,7 +22,7 @@ from command_bus import (
     RetryPolicy,
     UnknownCommand,
 )
-from command_bus.durable import run
+from command_bus.durable import record_size
 from command_bus.transport.redis.durable import telling
 from tests.conformance.conftest import Sandbox
 
@@ -152,7 +152,7 @@ async def test_127_a_call_of_the_own_entity(sandbox: Sandbox) -> None:
 async def test_128_signals_beyond_the_most_are_refused_and_harm_nobody(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telling, "MOST_OTHER_SIGNALS", 4)
     monkeypatch.setattr(telling, "MOST_OTHER_SIGNAL_BYTES", 2_000)
-    monkeypatch.setattr(run, "MOST_FIELDS", 6)
+    monkeypatch.setattr(record_size, "MOST_FIELDS", 6)
     undone: list[str] = []
 
     async def body(context: DurableContext) -> Any:

@@ -12,7 +12,7 @@ import pytest
 
 from command_bus import BadStep, BusSettings, Command, CommandRejected, DurableContext, EntityId, Reject
 from command_bus.clock import mono
-from command_bus.durable import run
+from command_bus.durable import record_size
 from command_bus.serialization.limits import reading_limits
 from command_bus.transport.redis.durable.side_records import RedisSideRecords
 from command_bus.transport.steps import Lease, Released, Suspend
@@ -101,7 +101,7 @@ async def test_136_outcomes_beyond_what_it_may_store_are_errors_of_their_calls(
     sandbox: Sandbox, shop: Shop, shards: int, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They count as they come, from many workers, and all runs see the same."""
-    monkeypatch.setattr(run, "PAYLOADS", 3)
+    monkeypatch.setattr(record_size, "PAYLOADS", 3)
     gate = asyncio.Event()
 
     @sandbox.registry.handles(Report)
