@@ -96,7 +96,11 @@ DURABLE_ENDS = (
         more=(
             ("durable/run.py", " and not self.storing.count", ""),
             ("durable/performed.py", "                await run.storing.end()\n", "                pass\n"),
-            ("durable/run.py", "            await self.storing.end()\n            if self.failures", "            if self.failures"),
+            (
+                "durable/run.py",
+                "            await self.storing.end()\n            if self.failures",
+                "            if self.failures",
+            ),
         ),
     ),
     Mutant(

@@ -75,7 +75,7 @@ TASKS = (
         "a task that enters a time limit is not in flight",
         "durable/handler_operations.py",
         "            task = self._in_flight.begin()\n            try:\n                await run",
-        "            self._in_flight._tasks[None] = 2\n            task = None\n            self._in_flight.count += 1\n            try:\n                await run",
+        "            task = self._in_flight._tasks[None] = 2\n            task = None\n            try:\n                await run",
         f"{_TASKS}::test_a_task_that_enters_a_time_limit_is_in_flight",
     ),
 )
