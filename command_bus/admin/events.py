@@ -71,6 +71,7 @@ _SCANNED = 1500
 """Events of one request: about 200 KB."""
 _NO_TYPE = "~"
 _EVENT_ID = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
+_BEFORE = re.compile(rf"({_EVENT_ID.pattern})?,({_EVENT_ID.pattern})?")
 _LATER = ("accepted", "retried", "snoozed", "handed_back")
 _HELD = ("paused", "draining")
 _OF_FIRINGS = ("fired", "late", "skipped", "triggered")
@@ -232,7 +233,7 @@ class Events:
             InvalidSettings: A number is below 1, or it is no cursor.
             TransportUnavailable: The server cannot be reached.
         """
-        if limit < 1 or scan < 1 or (before and not _EVENT_ID.fullmatch(before)):
+        if limit < 1 or scan < 1 or not _BEFORE.fullmatch(before or ","):
             raise InvalidSettings(
                 f"limit={limit}, scan={scan}, before={before!r}: numbers from 1, and the cursor of a page of events"
             )
@@ -241,18 +242,20 @@ class Events:
         wanted = (mailbox, scope_of(mailbox), EVERYTHING)
         transport = self._session.transport
         shard, found, looked = transport.shard_of(mailbox), list[Event](), 0
+        last = (before or ",").split(",")
         while looked < scan:
             size = min(_SCANNED, scan - looked)
-            page = await transport.operator.views.events(shard, before, size)
+            page = await transport.operator.views.events(shard, last, size)
             for stored in page:
-                looked, before = looked + 1, stored.id
-                if stored.mailbox in wanted:
+                looked += 1
+                last[stored.feed != stored.shard] = stored.id
+                if stored.is_told and stored.mailbox in wanted:
                     found.append(_event(stored, [stored.id]))
                 if len(found) == limit:
-                    return EventPage(tuple(found), before, looked)
+                    return EventPage(tuple(found), ",".join(last), looked)
             if len(page) < size:
                 return EventPage(tuple(found), None, looked)
-        return EventPage(tuple(found), before, looked)
+        return EventPage(tuple(found), ",".join(last), looked)
 
     async def _read(
         self, types: frozenset[str | None], kinds: frozenset[str], after: str | None, follow: bool
@@ -266,7 +269,7 @@ class Events:
             raise
         ids = ends if after is None else _event_ids(after, len(ends))
         async for stored in streams.follow(list(ids)) if follow else streams.kept(list(ids)):
-            ids[stored.shard] = stored.id
+            ids[stored.feed] = stored.id
             event = _event(stored, ids)
             if kinds and event.kind not in kinds:
                 continue
@@ -282,12 +285,12 @@ def _checked(entity_type: str) -> str:
     return entity_type if entity_type == SCHEDULES else check_entity_type(entity_type)
 
 
-def _event_ids(cursor: str, shards: int) -> list[str]:
+def _event_ids(cursor: str, count: int) -> list[str]:
     if cursor == BEGINNING:
-        return [BEFORE_ALL] * shards
+        return [BEFORE_ALL] * count
     ids = cursor.split(",")
-    if len(ids) != shards or not all(map(_EVENT_ID.fullmatch, ids)):
-        raise InvalidSettings(f"after = {cursor!r}: not the cursor of an event of this bus, which has {shards} shards")
+    if len(ids) != count or not all(map(_EVENT_ID.fullmatch, ids)):
+        raise InvalidSettings(f"after = {cursor!r}: not the cursor of an event of this bus, which has {count // 2} shards")
     return ids
 
 
@@ -298,7 +301,8 @@ def _event(stored: StoredEvent, ids: list[str]) -> Event:
     command_id, name, _, named_id = names_of(stored.names)
     entity_type, entity_id = (None, None) if stored.mailbox == EVERYTHING else mailbox_parts(stored.mailbox)
     if entity_type is not None:
-        entity_id = None if is_wide(stored.mailbox) else named_id or entity_id
+        # A mailbox says whose it is; only of a lane or a long id the envelope has to, which anybody may have put there.
+        entity_id = None if is_wide(stored.mailbox) else entity_id or named_id
     return Event(
         kind=cast("EventKind", kind),
         at_ms=int(stored.id.partition("-")[0]),

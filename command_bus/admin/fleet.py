@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from command_bus.messages.message import is_internal
 from command_bus.serialization.announcements import CommandInfo, WorkerStatus, read_description, worker_statuses
 from command_bus.session import Session
 
@@ -34,7 +35,7 @@ class Fleet:
         found: list[CommandInfo] = []
         for name, record in sorted((await self._session.transport.announcements.commands()).items()):
             info = read_description(name, record, tuple(worker.name for worker in live if name in worker.commands))
-            if info is not None:
+            if info is not None and not is_internal(name):
                 found.append(info)
         return found
 

@@ -10,7 +10,7 @@ from typing import Any
 from command_bus.bus import CommandBus
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
-from command_bus.messages.message import Message, Query
+from command_bus.messages.message import Message, Query, is_internal
 from command_bus.serialization.announcements import CommandInfo, read_description
 from command_bus.serialization.json_fields import JsonFields, json_fields_of
 from command_bus.worker.descriptions import describe_message
@@ -83,7 +83,8 @@ class Catalogue:
         async with self._reading:
             if self._read_at > asked_at:
                 return  # somebody else has read meanwhile
-            own = {kind.spec().name: self._own(kind) for kind in self._bus.registry.messages()}
+            kinds = {kind.spec().name: kind for kind in self._bus.registry.messages()}
+            own = {name: self._own(kind) for name, kind in kinds.items() if not is_internal(name)}
             try:
                 announced = await self._bus.fleet.commands()
             except CommandBusError:

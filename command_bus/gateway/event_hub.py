@@ -23,13 +23,13 @@ _MOST = 1000
 
 
 class Heard(NamedTuple):
-    """An event, and where it stands: its shard, and its id there.
+    """An event, and where it stands: which id of the cursor it moves, and to what.
 
     Ids are compared as the cursor has them: two numbers.
     """
 
     event: Event
-    shard: int
+    feed: int
     id: str
 
 
@@ -129,9 +129,9 @@ class EventHub:
             async for event in self._bus.events(after=self._cursor):
                 if self._reader is not asyncio.current_task():
                     return  # another one has taken over
-                shard, entry = _moved(self._cursor, event.cursor)
+                feed, entry = _moved(self._cursor, event.cursor)
                 self._cursor = event.cursor
-                heard = Heard(event, shard, entry)
+                heard = Heard(event, feed, entry)
                 for listener in self._listeners:
                     listener.hear(heard)
         except CommandBusError:
@@ -143,6 +143,6 @@ class EventHub:
 
 
 def _moved(before: str, after: str) -> tuple[int, str]:
-    """Return the shard in which a cursor has moved, and the id there."""
+    """Return which id of a cursor has moved, and to what."""
     pairs = zip(before.split(","), after.split(","), strict=True)
-    return next(((shard, new) for shard, (old, new) in enumerate(pairs) if old != new), (0, after.partition(",")[0]))
+    return next(((feed, new) for feed, (old, new) in enumerate(pairs) if old != new), (0, after.partition(",")[0]))

@@ -133,8 +133,8 @@ async def _heard(listener: Listener, ids: list[str]) -> AsyncGenerator[bytes]:
         if listener.missed:
             missed, listener.missed = listener.missed, 0
             yield _message({"missed": missed}, kind="gap")
-        if _number(heard.id) > _number(ids[heard.shard]):
-            ids[heard.shard] = heard.id
+        if _number(heard.id) > _number(ids[heard.feed]):
+            ids[heard.feed] = heard.id
             yield _event(heard.event, ",".join(ids))
 
 

@@ -39,6 +39,7 @@ __all__ = [
     "check_wire_name",
     "checked_id",
     "is_entity_type",
+    "is_internal",
     "is_wire_name",
 ]
 
@@ -50,24 +51,12 @@ MAX_COMMAND_ID_BYTES = 512
 MAX_ENTITY_ID_BYTES = 4096
 MOST_VERSION = 1_000_000
 _ENTITY_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_CLASS_ARGUMENTS = frozenset(
-    {
-        "entity",
-        "delivery",
-        "retry",
-        "on_poison",
-        "attempt_timeout",
-        "unique",
-        "limits",
-        "priority",
-        "fair_by",
-        "compress_above",
-        "history",
-        "version",
-        "durable",
-    }
-)
+_CLASS_ARGUMENTS = frozenset((
+    "entity", "delivery", "retry", "on_poison", "attempt_timeout", "unique", "limits", "priority", "fair_by", "compress_above",
+    "history", "version", "durable",
+))  # fmt: skip
 _WIRE_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
+_INTERNAL = "command_bus."
 
 
 def canonical_entity_id(value: object) -> str:
@@ -156,16 +145,23 @@ def check_wire_name(name: str) -> str:
     """Return the wire name if it is one.
 
     Raises:
-        InvalidCommand: Not 1 to 200 letters, digits, `_`, `.`, `:`, `/` or `-`.
+        InvalidCommand: Not 1 to 200 letters, digits, `_`, `.`, `:`, `/` or `-`, or the library's own.
     """
     if not isinstance(name, str) or not is_wire_name(name):
-        raise InvalidCommand(f"wire name {shown(name)}: 1 to 200 of letters, digits, '_', '.', ':', '/' and '-'")
+        raise InvalidCommand(
+            f"wire name {shown(name)}: 1 to 200 of letters, digits, '_', '.', ':', '/' and '-'; '{_INTERNAL}…' are the library's own"
+        )
     return name
 
 
 def is_wire_name(name: str) -> bool:
-    """Return whether a text can be a command's name on the wire."""
-    return _WIRE_NAME.fullmatch(name) is not None
+    """Return whether a text can be the name by which an application declares, sends or permits a command."""
+    return _WIRE_NAME.fullmatch(name) is not None and not is_internal(name)
+
+
+def is_internal(name: str) -> bool:
+    """Return whether a wire name is the library's own: such commands are not announced, and no one sends them by name."""
+    return name.startswith(_INTERNAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,8 +335,9 @@ def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any]
         if given.get("delivery") == "at_most_once" and inherited.delivery != "at_most_once":
             values["retry"] = None  # at most one start, unless the class itself asks for retries of what it raised
     values |= given
+    own = name is not None and is_internal(name) and cls.__module__.startswith(_INTERNAL)
     try:
-        values["name"] = check_wire_name(name if name is not None else cls.__name__)
+        values["name"] = name if own else check_wire_name(name if name is not None else cls.__name__)
         if values.get("entity") is not None:
             check_entity_type(values["entity"])
     except InvalidCommand as error:

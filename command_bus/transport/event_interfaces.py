@@ -11,7 +11,11 @@ __all__ = ["EventStreams", "HistoryStore"]
 
 
 class EventStreams(Protocol):
-    """Switches events on and off, and reads them. An event has an id in its shard; `records.BEFORE_ALL` is before all ids."""
+    """Switches events on and off, and reads them.
+
+    A shard has two streams: what workers and operators wrote, and what senders wrote. An event has an id in its stream, and
+    `records.BEFORE_ALL` is before all ids. A list of ids has one for each stream: those of what workers wrote, shard by shard, then the others.
+    """
 
     async def watch(self, types: Sequence[str], kept: int) -> None:
         """Record events of these types (`*`: of all), and keep about `kept` events per shard."""
@@ -26,19 +30,19 @@ class EventStreams(Protocol):
         ...
 
     async def ends(self) -> list[str]:
-        """Return the id of the last event of each shard."""
+        """Return the id of the last event of each stream."""
         ...
 
     async def lost(self, after: Sequence[str]) -> list[bool]:
-        """Return for each shard whether events behind an id may have been deleted, because they were too many: that of the id itself is gone."""
+        """Return for each stream whether events behind an id may have been deleted, because they were too many: that of the id itself is gone."""
         ...
 
     def kept(self, after: Sequence[str]) -> AsyncIterator[StoredEvent]:
-        """Yield the events behind an id in each shard that happened before this began, shard by shard."""
+        """Yield the events behind an id in each stream that happened before this began, shard by shard."""
         ...
 
     def follow(self, after: Sequence[str]) -> AsyncIterator[StoredEvent]:
-        """Yield the events behind an id in each shard, in order per shard, until the streams are closed."""
+        """Yield the events behind an id in each stream, in order per shard, until the streams are closed."""
         ...
 
     @property

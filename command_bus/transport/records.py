@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Literal, NamedTuple, Self
+from typing import Final, Literal, NamedTuple, Self
 
 from command_bus.transport.flows import NO_FLOW, Flow
 
 __all__ = [
     "BEFORE_ALL",
+    "SENT_KINDS",
     "CommandLocation",
     "Contents",
     "EntityState",
@@ -134,6 +135,10 @@ BEFORE_ALL = "0-0"
 """The id before all others. The ids of events, dead letters and message ids are text: milliseconds, a dash and a number. They grow."""
 
 
+SENT_KINDS: Final = ("accepted", "superseded")
+"""The kinds of events that senders write. Anybody who may send can write them of any command, so they are no proof of one."""
+
+
 class StoredEvent(NamedTuple):
     """An entry as it is stored."""
 
@@ -145,6 +150,10 @@ class StoredEvent(NamedTuple):
     """Or a scope."""
     names: bytes
     """Four MessagePack texts (or nil): command id, wire name, entity type, entity id; empty if they could not be read."""
+    feed: int
+    """Which of the ids of a cursor it moves."""
+    is_told: bool
+    """Whether it may be told: a sender can only say what senders do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,8 +68,8 @@ class Views(Protocol):
         """Look at about `count` mailboxes with work from a cursor on, and return those that match a glob pattern."""
         ...
 
-    async def events(self, shard: int, before: str, count: int) -> list[StoredEvent]:
-        """Return the last events of a shard, newest first: before an event, which is left out; empty: before none."""
+    async def events(self, shard: int, before: Sequence[str], count: int) -> list[StoredEvent]:
+        """Return the last events of a shard, newest first: before one that workers wrote and one that senders wrote; empty: before none."""
         ...
 
     async def letters(self, shard: int, before: str, count: int) -> list[tuple[str, StoredDeadLetter]]:

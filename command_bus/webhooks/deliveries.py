@@ -2,10 +2,14 @@
 
 Its entity is the webhook and the entity that the event is about. So a receiver is told of one entity in order, one request at a time, and
 one that fails holds up this entity only. Retries, dead letters and pauses are those of every command.
+
+A worker signs what it sends, and any sender can put a command into a mailbox. So a delivery has a seal, made with the key in the webhook's record,
+which no sender may read; a worker sends nothing without. The name is the library's own: no sender can address it (see `is_internal`).
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import logging
 from collections.abc import Awaitable, Callable
@@ -65,6 +69,7 @@ class DeliverWebhook(
         message_id: The header `webhook-id`: the same at each attempt.
         body: What is sent.
         forced: Whether it is sent although the webhook is paused: a test.
+        seal: Says that a holder of the webhook's record made it.
     """
 
     line: EntityId
@@ -72,6 +77,7 @@ class DeliverWebhook(
     message_id: str
     body: str
     forced: bool = False
+    seal: str = ""
 
 
 def delivery_of(record: WebhookRecord, event: Event, place: str) -> DeliverWebhook:
@@ -112,15 +118,25 @@ def gap_delivery(record: WebhookRecord, place: str, at_ms: int) -> DeliverWebhoo
 
 def test_delivery(record: WebhookRecord, token: str) -> DeliverWebhook:
     """Return a delivery that only tests the way."""
-    made = _delivery(record, f"test {token}", f"@tests:{token}", "webhook.test", wall_ms(), {})
-    return made.model_copy(update={"forced": True})
+    return _delivery(record, f"test {token}", f"@tests:{token}", "webhook.test", wall_ms(), {}, forced=True)
 
 
-def _delivery(record: WebhookRecord, place: str, about: str, kind: str, at_ms: int, data: dict[str, Any]) -> DeliverWebhook:
+def _delivery(
+    record: WebhookRecord, place: str, about: str, kind: str, at_ms: int, data: dict[str, Any], *, forced: bool = False
+) -> DeliverWebhook:
     digest = sha256(f"{record.name} {record.created_ms} {place}".encode()).hexdigest()
     at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     body = json.dumps({"type": kind, "timestamp": at, "data": data}, separators=(",", ":"))
-    return DeliverWebhook(line=f"{record.name}|{about}", webhook=record.name, message_id=f"msg_{digest[:32]}", body=body)
+    made = DeliverWebhook(
+        line=f"{record.name}|{about}", webhook=record.name, message_id=f"msg_{digest[:32]}", body=body, forced=forced
+    )
+    return made.model_copy(update={"seal": _seal(record, made)})
+
+
+def _seal(record: WebhookRecord, delivery: DeliverWebhook) -> str:
+    """Return the seal of a delivery, over all its fields."""
+    fields = json.dumps(delivery.model_dump(exclude={"seal"}), sort_keys=True)
+    return hmac.digest(record.key.encode(), b"command_bus delivery\0" + fields.encode(), "sha256").hex()
 
 
 def deliverer(
@@ -151,6 +167,8 @@ def deliverer(
         record = await store.recent(command.webhook)
         if record is None:
             return 0
+        if not record.key or not hmac.compare_digest(command.seal.encode(), _seal(record, command).encode()):
+            raise GiveUp(f"webhook {record.name} did not make this delivery: it is not sent")
         if record.paused and not command.forced:
             raise Snooze(_PAUSED, most=1_000_000_000, reason=f"webhook {record.name} is paused: {record.paused}")
         if command.forced:

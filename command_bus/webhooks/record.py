@@ -14,7 +14,9 @@ from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import check_entity_type
 from command_bus.messages.policies import RetryPolicy
+from command_bus.randomness import token
 from command_bus.transport.mailboxes import SCHEDULES
+from command_bus.transport.records import SENT_KINDS
 from command_bus.webhooks.signing import checked_secret
 
 __all__ = ["BUSY", "DELIVERIES", "PumpState", "WebhookInfo", "WebhookRecord", "checked_name", "checked_record"]
@@ -46,6 +48,8 @@ class WebhookRecord:
     retries: tuple[float, ...] | None
     created_ms: int
     paused: str = ""
+    key: str = ""
+    """Of the seals of its deliveries; who may not read the record makes none. See `deliveries`."""
 
     @property
     def retry(self) -> RetryPolicy | None:
@@ -55,8 +59,8 @@ class WebhookRecord:
         return RetryPolicy(delays=self.retries, attempts=len(self.retries) + 1) if self.retries else RetryPolicy(attempts=1)
 
     def wants(self, event: Event) -> bool:
-        """Return whether it is told of an event."""
-        if event.kind not in self.kinds or event.entity_type == DELIVERIES:
+        """Return whether it is told of an event: of none that a sender can say of any command."""
+        if event.kind not in self.kinds or event.kind in SENT_KINDS or event.entity_type == DELIVERIES:
             return False
         if event.schedule:
             return SCHEDULES in self.entity_types
@@ -196,9 +200,14 @@ def checked_record(
         InvalidCommand: One is no entity type.
     """
     wanted = {kinds} if isinstance(kinds, str) else set(kinds)
-    unknown = sorted(wanted - set(get_args(EventKind)))
+    known = [each for each in get_args(EventKind) if each not in SENT_KINDS]
+    if said := sorted(wanted.intersection(SENT_KINDS)):
+        raise InvalidSettings(
+            f"kinds: {', '.join(said)}: a sender says so, of any command, and what a webhook tells is signed: give kinds that workers write"
+        )
+    unknown = sorted(wanted.difference(known))
     if not wanted or unknown:
-        raise InvalidSettings(f"kinds: {', '.join(unknown) or 'none is named'}: give some of {', '.join(get_args(EventKind))}")
+        raise InvalidSettings(f"kinds: {', '.join(unknown) or 'none is named'}: give some of {', '.join(known)}")
     types = {entity_types} if isinstance(entity_types, str) else set(entity_types)
     if DELIVERIES in types:
         raise InvalidSettings(f"entity_types: {DELIVERIES!r} are the deliveries themselves, which no webhook is told of")
@@ -217,6 +226,7 @@ def checked_record(
         allow_private=allow_private,
         retries=None if retries is None else tuple(retries[:_MOST_DELAYS]),
         created_ms=created_ms,
+        key=token(32).hex(),
     )
     _ = record.retry  # checks the delays
     return record

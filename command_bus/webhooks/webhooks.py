@@ -133,7 +133,11 @@ class Webhooks:
             await self._store.set_state(name, None, PumpState(",".join(ends)))
 
         def merged(known: WebhookRecord | None) -> WebhookRecord:
-            return given if known is None else replace(given, created_ms=known.created_ms, paused=known.paused)
+            return (
+                given
+                if known is None
+                else replace(given, created_ms=known.created_ms, paused=known.paused, key=known.key or given.key)
+            )
 
         await self._store.change(name, merged)
         return await self.get(name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.handling_policy import HandlingPolicy
-from command_bus.messages.message import Message, MessageSpec, Query
+from command_bus.messages.message import Message, MessageSpec, Query, is_internal
 from command_bus.messages.unique import Unique
 from command_bus.serialization.json_schemas import fields_schema, reply_schema
 from command_bus.settings import BusSettings
@@ -18,7 +18,11 @@ __all__ = ["describe_command", "describe_commands", "describe_message"]
 
 def describe_commands(registry: HandlerRegistry, settings: BusSettings) -> dict[str, bytes]:
     """Return the JSON descriptions of a worker's commands by wire name: enough to send them without their classes."""
-    described = {handler.spec.name: describe_message(handler.message_type, settings) for handler in registry}
+    described = {
+        handler.spec.name: describe_message(handler.message_type, settings)
+        for handler in registry
+        if not is_internal(handler.spec.name)
+    }
     return {name: record for name, record in described.items() if record is not None}
 
 

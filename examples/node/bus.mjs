@@ -80,7 +80,7 @@ export class Producer {
   async #enqueue(command, mark = NO_DIGEST) {
     await this.agree(command.type);
     const box = mailboxOf(command.type, command.entity);
-    const keys = ["ready", "active", "stats", "due", "delayed", "later", "paused", `p:${this.#process}`, "watched", "events", "lone"];
+    const keys = ["ready", "active", "stats", "due", "delayed", "later", "paused", `p:${this.#process}`, "watched", "arrivals", "lone"];
     keys.push("flows", "turns", "line", `m:${box}`, `k:${command.id}`);
     const given = [++this.#batch, 0, ANSWER_MS, MOST, this.prefix.length + 2, `${ROOM}:1 `, Buffer.from([0, 1]), "m", envelope(command), mark];
     this.text ??= script("enqueue");

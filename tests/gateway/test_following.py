@@ -158,7 +158,7 @@ async def test_all_that_is_kept(app: Gateway, ops: Client) -> None:
 
 
 async def test_what_is_trimmed_is_told_as_a_gap(app: Gateway) -> None:
-    async with listening(app, "/events", **{"last-event-id": "1-1"}) as stream:
+    async with listening(app, "/events", **{"last-event-id": "1-1,1-1"}) as stream:
         assert await stream.message() == {"event": "gap", "data": {"missed": None}}
 
 
@@ -248,7 +248,7 @@ async def test_those_who_follow_a_command_share_one_reader(bus: CommandBus, ops:
     ("path", "status", "advice"),
     [
         ("/events?after=nonsense", 400, "cursor"),
-        ("/events?after=1-1,1-1", 400, "cursor"),
+        ("/events?after=1-1", 400, "cursor"),
         ("/events?kind=complete", 400, "did you mean 'completed'"),
         ("/events?type=no+type!", 422, "entity type"),
         ("/events?kinds=completed", 400, "did you mean 'kind'"),

@@ -10,6 +10,7 @@ _TOKENS, _SENDING, _BAD, _FOLLOWING, _INSPECTING, _OPENAPI = (
     f"tests/gateway/test_{part}.py" for part in ("tokens", "sending", "bad_requests", "following", "inspecting", "openapi")
 )
 _USERS, _ACTS, _PARTS = (f"tests/dashboard/test_{part}.py" for part in ("users", "acts", "parts"))
+_FORGERIES = "tests/tables/test_webhook_forgeries.py"
 _WEBHOOKS, _UNIT_WEBHOOKS = "tests/conformance/test_webhooks.py", "tests/unit/test_webhooks.py"
 
 OUTSIDE = (
@@ -154,7 +155,7 @@ OUTSIDE = (
     Mutant(
         "a client that joins hears what it has had",
         "gateway/following.py",
-        "        if _number(heard.id) > _number(ids[heard.shard]):\n",
+        "        if _number(heard.id) > _number(ids[heard.feed]):\n",
         "        if True:\n",
         f"{_FOLLOWING}::test_nothing_is_lost_or_doubled_while_one_joins",
     ),
@@ -314,5 +315,27 @@ OUTSIDE = (
         "        if read > _MOST_READ:\n            return\n",
         "        pass\n",
         f"{_WEBHOOKS}::test_an_endless_answer_is_not_read_to_its_end",
+    ),
+    # Whom a receiver believes.
+    Mutant(
+        "a delivery without a seal is signed",
+        "webhooks/deliveries.py",
+        "if not record.key or not hmac.compare_digest(",
+        "if not record.key and not hmac.compare_digest(",
+        f"{_FORGERIES}::test_no_text_of_a_sender_is_signed",
+    ),
+    Mutant(
+        "what senders say is told as what workers did",
+        "transport/redis/admin/events.py",
+        "    is_told = feed == shard or facts[0] in SENT_KINDS\n",
+        "    is_told = True\n",
+        f"{_FORGERIES}::test_no_text_of_a_sender_is_signed",
+    ),
+    Mutant(
+        "an application's class takes a name of ours",
+        "messages/message.py",
+        "    own = name is not None and is_internal(name) and cls.__module__.startswith(_INTERNAL)\n",
+        "    own = name is not None and is_internal(name)\n",
+        f"{_FORGERIES}::test_no_door_shows_or_takes_the_name",
     ),
 )

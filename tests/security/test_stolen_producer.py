@@ -238,7 +238,7 @@ async def test_the_runs_of_a_load_are_no_more_than_its_commands(place: Place) ->
             "b:d:ids",
             "b:d:seq",
             "watched",
-            "events",
+            "arrivals",
             "b:d:home",
             "lone",
             "flows",

@@ -19,6 +19,8 @@ from command_bus import History as Kept
 from command_bus.testing.simulated.server import Link, Server
 from command_bus.testing.simulated.store import ZSet
 from command_bus.testing.simulated.streams import Stream
+from command_bus.transport.records import StoredEvent
+from command_bus.transport.redis.admin.events import newest_events
 from command_bus.transport.redis.keys import KeySpace
 from tests.simulation.checker import check
 from tests.simulation.client import SimClients
@@ -369,8 +371,10 @@ class Simulation:
         self.history.ends = [] if self.settings.history else None
         for key in store.names():
             name = key.partition(b"}:")[2].decode()
-            if name == "events" and self.history.told is not None:
-                self.history.told += [_told(fields) for fields in store.data[key].entries.values()]
+            if name == "stats" and self.history.told is not None:
+                prefix = key.removesuffix(b"stats")
+                streams = (_entries(store.data.get(prefix + stream)) for stream in (b"events", b"arrivals"))
+                self.history.told += [_told(each) for each in reversed(newest_events(0, 1, *streams))]
             if name == "limits":
                 self.history.leftovers += [f"limits {field!r}" for field in store.data[key] if field[:2] not in _LIMIT_USE]
             if name == "history" and self.settings.history:
@@ -381,10 +385,16 @@ class Simulation:
                 self.history.leftovers += [name] if name not in self._kept else []
 
 
-def _told(flat: list[bytes]) -> Told:
-    kind, attempt, fence, _, _ = flat[1].decode().split("|", 4)
+def _entries(stream: Any) -> Any:
+    """Return the entries of a stream as XREVRANGE has them."""
+    found = [] if stream is None else [*stream.entries.items()]
+    return [(b"%d-%d" % entry, dict(zip(flat[::2], flat[1::2], strict=True))) for entry, flat in reversed(found)]
+
+
+def _told(event: StoredEvent) -> Told:
+    kind, attempt, fence, _, _ = event.facts
     names = msgpack.Unpacker()
-    names.feed(flat[5])
+    names.feed(event.names)
     command_id, _, _, entity_id = [*names] or [""] * 4
     return Told(kind, entity_id, command_id, int(attempt or 0), int(fence or 0))
 

@@ -235,9 +235,11 @@ def message_from_class(bus: CommandBus, name: str, values: dict[str, Any]) -> Me
         typer.Exit: Fields are wrong.
     """
     from command_bus.errors import InvalidCommand
+    from command_bus.messages.message import is_internal
     from command_bus.serialization.json_fields import message_from_json
 
-    kind = next((handler.message_type for handler in bus.registry if handler.spec.name == name), None)
+    own = (handler.message_type for handler in bus.registry if handler.spec.name == name)
+    kind = None if is_internal(name) else next(own, None)
     if kind is None:
         return None
     try:

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, cast
 
 from command_bus.errors import InvalidCommand, InvalidSettings
-from command_bus.messages.message import Message, canonical_entity_id
+from command_bus.messages.message import Message, canonical_entity_id, is_internal
 from command_bus.serialization.announcements import CommandInfo
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import codec_for
@@ -125,7 +125,8 @@ def _importable(module: str, name: str) -> type[Message[Any]] | None:
             found = getattr(found, part)
     except (ImportError, AttributeError):
         return None
-    return found if isinstance(found, type) and issubclass(found, Message) else None
+    is_command = isinstance(found, type) and issubclass(found, Message) and not is_internal(found.spec().name)
+    return found if is_command else None
 
 
 def _why(module: str, name: str) -> str:

@@ -54,7 +54,7 @@ _SENDING: Final = (
     ("zadd zrem zscore zrangebyscore del", "turns"),
     ("zadd zrem zscore zcard zrangebylex", "line"),
     ("hgetall", "watched"),
-    ("xadd", "events"),
+    ("xadd", "arrivals"),
     ("zadd zrange zscore", "due"),
     ("hset hexists", "delayed"),
     ("hget hset", "unique"),
@@ -128,7 +128,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("zadd zrem zrangebylex", "places"),
         ("xrange xread xtrim xdel del", "mailboxes*"),
         ("lpush pexpire", "inboxes*"),
-        ("xadd", "dead"),
+        ("xadd", "dead events"),
         ("hset hdel", "workers"),
         ("hset", "commands"),
         ("hgetall hset pexpire", "interrupts"),
@@ -165,7 +165,8 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("zadd zrem zscore zcard zrangebylex zlexcount", "line"),
         ("hget hincrby", "stats"),  # who changes a schedule ends a firing that is under way
         ("exists hgetall hset hdel del", "watched"),
-        ("xadd xread xrange xrevrange pexpire persist", "events"),
+        ("xadd", "events"),
+        ("xread xrange xrevrange pexpire persist", "events arrivals"),
         ("zadd zrange zrem zscore", "due"),
         ("hget hmget hset hdel hscan hlen", "schedules"),
         ("hget hset hdel", "fired"),
@@ -190,7 +191,7 @@ _KEY_NAMES: Final = tuple(name for name in ShardKeys.__slots__ if name not in ("
 _PRUNING: Final = (("xrange xdel", "dead"),)
 _TELLING: Final = (("incrby pexpire", "hints*"),)
 _HEARING: Final = (("get decr", "hints*"),)
-_WEBHOOKS: Final = (("hget hgetall hset hdel", "notes*"), ("xread xrange xrevrange", "events"))
+_WEBHOOKS: Final = (("hget hgetall hset hdel", "notes*"), ("xread xrange xrevrange", "events arrivals"))
 _TELL: Final = ("producer", "pipeline", "worker")
 _HEAR: Final = ("worker", "operator", "owner")
 

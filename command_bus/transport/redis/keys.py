@@ -65,7 +65,8 @@ class ShardKeys:
         limits: Hash of what limits have spent, and who waits for one; of the first shard only.
         places: Sorted set of the queues and places of limits; of the first shard only.
         watched: Hash of entity type -> number of events to keep.
-        events: Stream of events.
+        events: Stream of events that workers and operators write.
+        arrivals: Stream of events that senders write: whatever has a sender's rights may write anything there.
         schedules: Hash of schedule -> record, in the shard of its name.
         fired: Hash of schedule -> number of its last firing in this shard.
         commands: Hash of wire name -> description of a command; of the first shard only.
@@ -89,6 +90,7 @@ class ShardKeys:
 
     __slots__ = (
         "active",
+        "arrivals",
         "audit",
         "bulk",
         "commands",
@@ -159,7 +161,7 @@ class ShardKeys:
         self.limits = prefix + "limits"
         self.places = prefix + "places"
         self.watched = prefix + "watched"
-        self.events = prefix + "events"
+        self.events, self.arrivals = prefix + "events", prefix + "arrivals"
         self.schedules = prefix + "schedules"
         self.fired = prefix + "fired"
         self.commands = prefix + "commands"

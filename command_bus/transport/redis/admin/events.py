@@ -1,4 +1,7 @@
-"""`RedisEventStreams`: events of commands, one stream per shard, written by the scripts that change the commands.
+"""`RedisEventStreams`: events of commands, written by the scripts that change the commands, two streams per shard.
+
+Senders write to one of their own (`arrivals`): who may send may add to it what they like, so it tells what senders say and nothing else.
+What workers and operators did is in `events`, which they alone may write. Listeners get both by time.
 
 A hash on the server lists the watched entity types, and the scripts read it only if it exists. So watching is switched on and off at run
 time, for all processes at once, and costs nothing while it is off. A stream keeps about as many entries as the hash says.
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +19,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.errors import TransportUnavailable
-from command_bus.transport.records import BEFORE_ALL, StoredEvent
+from command_bus.transport.records import BEFORE_ALL, SENT_KINDS, StoredEvent
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
@@ -24,7 +28,7 @@ from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.tasks import end_tasks
 
-__all__ = ["RedisEventStreams", "stored_event"]
+__all__ = ["RedisEventStreams", "newest_events"]
 
 _BLOCK = 2.0
 _PAGE = 500
@@ -36,6 +40,7 @@ _log = logging.getLogger("command_bus.transport")
 
 
 _Page = list[StoredEvent]
+_Entries = list[tuple[bytes, dict[bytes, bytes]]]
 
 
 class RedisEventStreams(RetryingRequests):
@@ -54,6 +59,7 @@ class RedisEventStreams(RetryingRequests):
             mapping: Any = dict.fromkeys(types, kept)
             pipeline.hset(keys.watched, mapping=mapping)
             pipeline.persist(keys.events)
+            pipeline.persist(keys.arrivals)
             await pipeline.execute()
 
         await self._everywhere(switch)
@@ -64,9 +70,11 @@ class RedisEventStreams(RetryingRequests):
         async def switch(client: Redis, keys: ShardKeys) -> None:
             await (client.hdel(keys.watched, *types) if types else client.delete(keys.watched))
             if not await client.exists(keys.watched):
-                await client.pexpire(keys.events, _AFTERWARDS_MS)
+                for stream in (keys.events, keys.arrivals):
+                    await client.pexpire(stream, _AFTERWARDS_MS)
             if await client.exists(keys.watched):  # it exists again: another client watches
-                await client.persist(keys.events)
+                for stream in (keys.events, keys.arrivals):
+                    await client.persist(stream)
 
         await self._everywhere(switch)
 
@@ -77,19 +85,24 @@ class RedisEventStreams(RetryingRequests):
         return {name.decode(errors="backslashreplace"): _kept(found[0][name]) for name in sorted(everywhere)}
 
     async def ends(self) -> list[str]:
-        """Return the id of the last event of each shard."""
-        last: list[Any] = await self._everywhere(lambda client, keys: client.xrevrange(keys.events, count=1))
-        return [entries[0][0].decode() if entries else BEFORE_ALL for entries in last]
+        """See `EventStreams`."""
+
+        async def last(client: Redis, keys: ShardKeys) -> list[str]:
+            found: Any = [await client.xrevrange(stream, count=1) for stream in (keys.events, keys.arrivals)]
+            return [entries[0][0].decode() if entries else BEFORE_ALL for entries in found]
+
+        pairs: list[list[str]] = await self._everywhere(last)
+        return [pair[feed] for feed in (0, 1) for pair in pairs]
 
     async def lost(self, after: Sequence[str]) -> list[bool]:
         """See `EventStreams`."""
 
-        async def ask(keys: ShardKeys, last: str) -> bool:
-            if last == BEFORE_ALL:
-                return False
-            return not await self._ask(keys, _range, keys.events, last, last)
+        async def ask(feed: int, last: str) -> bool:
+            keys = self._keys.shards[feed % self._keys.count]
+            stream = keys.arrivals if feed >= self._keys.count else keys.events
+            return last != BEFORE_ALL and not await self._ask(keys, _range, stream, last, last)
 
-        return await asyncio.gather(*(ask(keys, last) for keys, last in zip(self._keys.shards, after, strict=True)))
+        return await asyncio.gather(*(ask(feed, last) for feed, last in enumerate(after)))
 
     async def kept(self, after: Sequence[str]) -> AsyncIterator[StoredEvent]:
         """Yield the events behind an event in each shard up to now, shard by shard.
@@ -97,15 +110,19 @@ class RedisEventStreams(RetryingRequests):
         Raises:
             TransportUnavailable: The server cannot be reached.
         """
-        for shard, (keys, begin, end) in enumerate(zip(self._keys.shards, after, await self.ends(), strict=True)):
-            last = begin
-            while True:
-                page: Any = await self._ask(keys, _range, keys.events, "(" + last, end)
-                for entry, fields in page:
-                    yield stored_event(shard, entry.decode(), fields)
-                if len(page) < _PAGE:
-                    break
-                last = page[-1][0].decode()
+        last, ends, count = list(after), await self.ends(), self._keys.count
+        for shard, keys in enumerate(self._keys.shards):
+            has_more = True
+            while has_more:
+                done, sent = [
+                    await self._ask(keys, _range, stream, "(" + last[feed], ends[feed])
+                    for stream, feed in ((keys.events, shard), (keys.arrivals, count + shard))
+                ]
+                for event in _in_order(shard, count, done, sent):
+                    last[event.feed] = event.id
+                    if event.is_told:
+                        yield event
+                has_more = _PAGE in (len(done), len(sent))
 
     async def follow(self, after: Sequence[str]) -> AsyncIterator[StoredEvent]:
         """Yield the events behind an event in each shard, in order per shard, until the streams are closed.
@@ -116,9 +133,9 @@ class RedisEventStreams(RetryingRequests):
             return
         pages: asyncio.Queue[_Page | BaseException | None] = asyncio.Queue()
         room = asyncio.Semaphore(_AHEAD)
-        readers = set()
-        for shard, last in enumerate(after):
-            feed = _Feed(self._connections, self._keys.shards[shard], shard, last, pages, room)
+        readers, count = set(), self._keys.count
+        for shard, keys in enumerate(self._keys.shards):
+            feed = _Feed(self._connections, keys, shard, count, [after[shard], after[count + shard]], pages, room)
             reader = asyncio.create_task(feed.run(), name=f"command_bus.events {shard}")
             reader.add_done_callback(lambda ended: pages.put_nowait(None if ended.cancelled() else ended.exception()))
             readers.add(reader)
@@ -147,12 +164,13 @@ class RedisEventStreams(RetryingRequests):
 
 @dataclass(slots=True)
 class _Feed:
-    """Reads one shard's stream, a few pages ahead of the listener."""
+    """Reads one shard's streams, a few pages ahead of the listener."""
 
     connections: Connections
     keys: ShardKeys
     shard: int
-    last: str
+    count: int
+    last: list[str]
     pages: asyncio.Queue[_Page | BaseException | None]
     room: asyncio.Semaphore
 
@@ -175,16 +193,15 @@ class _Feed:
 
     async def _page(self, pipe: Requests) -> None:
         """Read what comes next."""
-        request = ("XREAD", "COUNT", _PAGE, "BLOCK", int(_BLOCK * 1000), "STREAMS", self.keys.events, self.last)
-        answer: Any = await pipe.request(*request)
+        streams = (self.keys.events, self.keys.arrivals)
+        answer: Any = await pipe.request("XREAD", "COUNT", _PAGE, "BLOCK", int(_BLOCK * 1000), "STREAMS", *streams, *self.last)
         if answer:
-            page = [
-                stored_event(self.shard, entry.decode(), dict(zip(flat[::2], flat[1::2], strict=False)))
-                for entry, flat in answer[0][1]
-            ]
-            self.last = page[-1].id
+            read = {name.decode(): [(entry, _fields(flat)) for entry, flat in entries] for name, entries in answer}
+            page = _in_order(self.shard, self.count, *(read.get(stream, []) for stream in streams))
+            for event in page:
+                self.last[event.feed // self.count] = event.id
             await self.room.acquire()
-            self.pages.put_nowait(page)
+            self.pages.put_nowait([event for event in page if event.is_told])
 
 
 def _range(client: Redis, stream: str, low: str, high: str) -> Any:
@@ -196,8 +213,55 @@ def _kept(value: bytes) -> int:
     return int(value) if value.isdigit() else 0
 
 
-def stored_event(shard: int, entry: str, fields: dict[bytes, bytes]) -> StoredEvent:
-    """Return an event from its entry in the stream."""
+def _fields(flat: list[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=False))
+
+
+def newest_events(shard: int, count: int, done: _Entries, sent: _Entries) -> list[StoredEvent]:
+    """Return what pages of both streams of a shard have, newest first; the first is that of workers."""
+    return _woven(shard, count, done[::-1], sent[::-1])[::-1]
+
+
+def _in_order(shard: int, count: int, done: _Entries, sent: _Entries) -> list[StoredEvent]:
+    """Return what pages of both streams of a shard have, as far as their order is known: behind a full page there may be more."""
+    end = min(_end_of(done), _end_of(sent))
+    return _woven(shard, count, *([each for each in page if _ms_of(each[0]) < end] for page in (done, sent)))
+
+
+def _end_of(page: _Entries) -> float:
+    """Return the ms before which a page has everything."""
+    if len(page) < _PAGE:
+        return math.inf
+    first, last = _ms_of(page[0][0]), _ms_of(page[-1][0])
+    return last if first < last else last + 1
+
+
+def _woven(shard: int, count: int, done: _Entries, sent: _Entries) -> list[StoredEvent]:
+    """Return the events of both streams by time. A command is accepted before what else happens to it, also in one ms, or if the clock went back."""
+    arrivals = [_stored(shard, count + shard, *each) for each in sent]
+    named = [(at, each.names) for at, each in enumerate(arrivals) if each.names]
+    first = {names: at for at, names in reversed(named)}
+    last = {(_ms_of(sent[at][0]), names): at for at, names in named}
+    found: list[StoredEvent] = []
+    place = 0
+    for entry, fields in done:
+        event, ms = _stored(shard, shard, entry, fields), _ms_of(entry)
+        needed = max(first.get(event.names, -1), last.get((ms, event.names), -1))
+        while place < len(arrivals) and (_ms_of(sent[place][0]) < ms or place <= needed):
+            found.append(arrivals[place])
+            place += 1
+        found.append(event)
+    return found + arrivals[place:]
+
+
+def _stored(shard: int, feed: int, entry: bytes, fields: dict[bytes, bytes] | None) -> StoredEvent:
+    """Return an event from its entry in a stream."""
+    fields = fields or {}
     facts = fields.get(b"v", b"").decode(errors="replace").split("|", 4)
     mailbox = fields.get(b"m", b"").decode(errors="replace")
-    return StoredEvent(shard, entry, facts + [""] * (5 - len(facts)), mailbox, fields.get(b"c", b""))
+    is_told = feed == shard or facts[0] in SENT_KINDS
+    return StoredEvent(shard, entry.decode(), facts + [""] * (5 - len(facts)), mailbox, fields.get(b"c", b""), feed, is_told)
+
+
+def _ms_of(entry: bytes) -> int:
+    return int(entry.partition(b"-")[0])

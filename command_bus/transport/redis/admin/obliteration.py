@@ -70,4 +70,4 @@ async def _page(client: Redis, prefix: str, cursor: int) -> tuple[int, list[byte
 
 def _rest(keys: ShardKeys) -> list[str]:
     """Return what says that the shard is drained, what its drain has written, and what all clients agree on."""
-    return [keys.ready, keys.stats, keys.events, keys.workers, keys.paused, keys.meta]
+    return [keys.ready, keys.stats, keys.events, keys.arrivals, keys.workers, keys.paused, keys.meta]

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from command_bus.transport.records import StoredDeadLetter, StoredEntity, StoredEvent
 from command_bus.transport.redis.admin.dead_letters import shard_and_entry, stored_letter
 from command_bus.transport.redis.admin.entities import RedisEntities
-from command_bus.transport.redis.admin.events import stored_event
+from command_bus.transport.redis.admin.events import newest_events
 from command_bus.transport.redis.admin.standing_groups import mailboxes_of, read_groups
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
@@ -73,11 +73,13 @@ class RedisViews(RetryingRequests):
         following, page = answer
         return FoundNames(mailboxes_of(page), int(following), count)
 
-    async def events(self, shard: int, before: str, count: int) -> list[StoredEvent]:
+    async def events(self, shard: int, before: Sequence[str], count: int) -> list[StoredEvent]:
         """See `Views`."""
         keys = self._keys.shards[shard]
-        page = await self._ask(keys, _newest, keys.events, before, count)
-        return [stored_event(shard, entry.decode(), fields or {}) for entry, fields in page]
+        pages: list[Any] = await asyncio.gather(
+            *(self._ask(keys, _newest, *each, count) for each in zip((keys.events, keys.arrivals), before, strict=True))
+        )
+        return newest_events(shard, self._keys.count, *pages)[:count]
 
     async def letters(self, shard: int, before: str, count: int) -> list[tuple[str, StoredDeadLetter]]:
         """See `Views`."""

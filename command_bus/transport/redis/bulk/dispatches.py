@@ -130,7 +130,7 @@ class RedisBulkDispatches(RetryingRequests):
         names = [
             keys.ready, keys.active, keys.stats, keys.paused, keys.delayed_counts,
             keys.dispatch(dispatch_id), keys.ids(dispatch_id), keys.sequences(dispatch_id),
-            keys.watched, keys.events, keys.homes(dispatch_id), keys.lone, *keys.fair, keys.due, keys.delayed,
+            keys.watched, keys.arrivals, keys.homes(dispatch_id), keys.lone, *keys.fair, keys.due, keys.delayed,
         ]  # fmt: skip
         prefix = keys.mailboxes
         names += [prefix + mailbox for mailbox in boxes]

@@ -118,6 +118,6 @@ def _fixed_keys(keys: ShardKeys, dispatch_id: str) -> list[str]:
     return [
         keys.ready, keys.active, keys.stats, keys.paused, keys.delayed_counts,
         keys.dispatch(dispatch_id), keys.ids(dispatch_id), keys.sequences(dispatch_id),
-        keys.watched, keys.events, keys.homes(dispatch_id), keys.lone, *keys.fair,
+        keys.watched, keys.arrivals, keys.homes(dispatch_id), keys.lone, *keys.fair,
         keys.unique, keys.due, keys.delayed, keys.outcomes(dispatch_id),
     ]  # fmt: skip

@@ -11,7 +11,7 @@
 -- KEYS[7]   ids       hash: command id -> check; what was accepted of the version that is open
 -- KEYS[8]   last      hash: entity -> sequence number of its last command, where rows have one
 -- KEYS[9]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
--- KEYS[10]  events    stream of what happened to commands of watched types
+-- KEYS[10]  arrivals  stream of what senders did to commands of watched types
 -- KEYS[11]  homes     hash: entity -> the task that writes its commands
 -- KEYS[12]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
 -- KEYS[13]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist

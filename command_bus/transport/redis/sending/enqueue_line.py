@@ -103,7 +103,7 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         self._keys = keys
         self._head_keys = [
             keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.delayed_counts, keys.paused, keys.last_batch(token(8).hex()),
-            keys.watched, keys.events, keys.lone, *keys.fair,
+            keys.watched, keys.arrivals, keys.lone, *keys.fair,
         ]  # fmt: skip
         self._head_keys_of_one = [
             keys.ready, keys.active, keys.stats, keys.delayed_counts, keys.paused, keys.watched, self._head_keys[7], keys.lone, keys.flows,

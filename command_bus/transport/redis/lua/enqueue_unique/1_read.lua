@@ -11,7 +11,7 @@
 -- KEYS[7]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
 -- KEYS[8]   last      number of the producer's last batch, a colon, and how it was answered
 -- KEYS[9]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
--- KEYS[10]  events    stream of what happened to commands of watched types
+-- KEYS[10]  arrivals  stream of what senders did to commands of watched types
 -- KEYS[11]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
 -- KEYS[12]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
 -- KEYS[13]  turns     sorted set of flows, by their virtual time
