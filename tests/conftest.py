@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,9 @@ for _name in list(os.environ):
 OWN_SESSIONS = tuple(
     f"tests/spark/test_{name}" for name in ("discovery.py", "examples.py::TestRuns", "proofs.py", "quickstart.py")
 )
+
+SPARK_SESSIONS = 2
+"""Among which the other files of tests/spark are divided. With one, its process is busy when all others have ended."""
 
 # Their tests share what a fixture of the module makes, and the last change it.
 ONE_STAGE = (
@@ -95,7 +99,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
             if nodeid.startswith(ONE_STAGE):
                 return nodeid.partition("::")[0]
             shared = nodeid.startswith("tests/spark/") and not nodeid.startswith(OWN_SESSIONS)
-            return "spark" if shared else nodeid
+            return f"spark {zlib.crc32(nodeid.partition('::')[0].encode()) % SPARK_SESSIONS}" if shared else nodeid
 
     return Groups(config, log)
 
