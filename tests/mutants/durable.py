@@ -478,14 +478,4 @@ DURABLE = (
         "        return THREAD_PATIENCE\n",
         f"{_THREADS}::test_steps_beside_one_another_wait_for_the_threads_that_their_run_takes",
     ),
-    Mutant(
-        "a step that will never have a thread is waited for",
-        "worker/threads.py",
-        "        job.done.set_result((None, NeverStartedError()))\n"
-        "        if job.handed_over is not None:\n"
-        "            job.handed_over.set_result(None)\n"
-        "        return True\n",
-        "        return True\n",
-        f"{_THREADS}::test_a_handler_that_ends_leaves_no_step_behind_that_waits_for_a_thread",
-    ),
 )
