@@ -18,6 +18,7 @@ from command_bus.errors import UnknownCommand, UnsuitableServer
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
+from command_bus.serialization.odd_values import pass_over
 from command_bus.serialization.reply import outcome_code, unpack_reply
 from command_bus.session import Session
 from command_bus.transport.mailboxes import mailbox_label
@@ -254,7 +255,7 @@ class StatusReader:
         reply = reply_in(marks[0])
         if reply is None:
             return CommandStatus(self._id, "settled")
-        code = outcome_code(unpack_reply(reply, self._limits)[1])
+        code = self._outcome(reply)
         letter = await self._parking_letter() if code not in _NEVER_PARK else None
         if letter is None:
             return CommandStatus(self._id, "settled", outcome=code)
@@ -266,10 +267,18 @@ class StatusReader:
         """Return the mailbox that the command parks; None if it parks none."""
         marks = [mark for mark in await self._session.transport.marks.read(self._id) if is_settled(mark)]
         reply = reply_in(marks[0]) if marks else None
-        if reply is None or outcome_code(unpack_reply(reply, self._limits)[1]) in _NEVER_PARK:
+        if reply is None or self._outcome(reply) in _NEVER_PARK:
             return None
         letter = await self._parking_letter()
         return None if letter is None else letter.mailbox
+
+    def _outcome(self, reply: bytes) -> str:
+        """Return the code of a reply; empty if it cannot be read."""
+        try:
+            return outcome_code(unpack_reply(reply, self._limits)[1])
+        except Undecodable as error:
+            pass_over("k", self._id, error)
+            return ""
 
     async def _parking_letter(self) -> StoredDeadLetter | None:
         """Return the dead letter by which the command parks its entity."""

@@ -14,6 +14,7 @@ from typing import Literal, cast, get_args
 from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.messages.message import canonical_entity_id, check_entity_type
 from command_bus.serialization.envelope import names_of
+from command_bus.serialization.odd_values import stored_number
 from command_bus.session import Session
 from command_bus.transport.mailboxes import (
     EVERYTHING,
@@ -347,4 +348,4 @@ def _schedule_event(stored: StoredEvent, ids: list[str], schedule: str) -> Event
 
 def _number(text: str) -> int:
     """Return a number as the scripts write it; 0 for anything else."""
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return stored_number("events", text) if text else 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from command_bus.clock import wall_ms
 from command_bus.errors import InvalidSettings, UnknownLimit
 from command_bus.messages.limits import Rate, rule_name, rule_text
 from command_bus.messages.policies import Lanes
+from command_bus.serialization.odd_values import pass_over
 from command_bus.session import Session
 from command_bus.spelling import did_you_mean
 from command_bus.transport.limits import LimitUse, StoredRule
@@ -157,16 +159,16 @@ def _info(rule: StoredRule, use: LimitUse) -> LimitInfo:
     key = use.scope[len(rule.name) + 1 :] or None
     if rule.name.startswith("entity:") and key is not None:
         key = key.removeprefix(f"{rule.name.removeprefix('entity:')}:")
-    tick, burst, most, rate, per, *_ = [*rule.in_force.split("|"), *[""] * 5][:6]
+    found = _numbers(rule.name, rule.in_force)
     return LimitInfo(
         name=name,
         key=key,
-        rate=float(rate) if rate else None,
-        per=float(per) if per else None,
-        burst=int(burst) if tick else None,
-        concurrency=int(most) if most else None,
+        rate=found.rate,
+        per=found.per,
+        burst=found.burst,
+        concurrency=found.most,
         source="put" if rule.put else "code",
-        declared=_words(rule.declared) if rule.put and rule.declared else "",
+        declared=_words(rule.name, rule.declared) if rule.put and rule.declared else "",
         used=use.used,
         tokens=use.tokens,
         waiting=use.waiting,
@@ -188,7 +190,31 @@ def _line(rule: StoredRule, buckets: Sequence[LimitUse]) -> LimitInfo:
     return _info(rule, whole)
 
 
-def _words(text: str) -> str:
-    _, burst, most, rate, per, *_ = [*text.split("|"), *[""] * 5][:6]
-    parts = [f"{float(rate):g} per {float(per):g} s (burst {burst})"] if rate else []
-    return ", ".join([*parts, *([f"{most} at a time"] if most else [])])
+def _words(name: str, text: str) -> str:
+    found = _numbers(name, text)
+    parts = [] if found.rate is None else [f"{found.rate:g} per {found.per or 1:g} s (burst {found.burst})"]
+    return ", ".join([*parts, *([] if found.most is None else [f"{found.most} at a time"])])
+
+
+class _Numbers(NamedTuple):
+    """The numbers of a rule; None where it has none."""
+
+    burst: int | None = None
+    most: int | None = None
+    rate: float | None = None
+    per: float | None = None
+
+
+def _numbers(name: str, text: str) -> _Numbers:
+    """Return the numbers in the text of a rule; none where it is odd."""
+    tick, burst, most, rate, per, *_ = [*text.split("|"), *[""] * 5][:6]
+    try:
+        found = _Numbers(
+            int(burst) if tick else None, int(most) if most else None, float(rate) if rate else None, float(per) if per else None
+        )
+        if all(each is None or 0 <= each < float("inf") for each in found):
+            return found
+    except ValueError:
+        pass
+    pass_over("rules", name, f"is no rule: {text!r}")
+    return _Numbers()

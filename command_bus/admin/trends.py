@@ -12,6 +12,8 @@ from command_bus.admin.info import Stats
 from command_bus.errors import InvalidSettings
 from command_bus.serialization.limits import Limits, Undecodable
 from command_bus.serialization.msgpack import pack, unpack
+from command_bus.serialization.odd_values import pass_over
+from command_bus.serialization.stored_fields import stored_fields
 from command_bus.session import Session
 
 __all__ = ["TrendPoint", "Trends"]
@@ -106,9 +108,7 @@ class Trends:
 def _point(data: bytes) -> TrendPoint | None:
     """Return a point; None if it cannot be read. Fields of a later release are ignored."""
     try:
-        values = unpack(data, _LIMITS)
-        known = {name: values[name] for name in TrendPoint.__slots__ if name in values}
-    except (Undecodable, TypeError):
+        return TrendPoint(**stored_fields(TrendPoint, unpack(data, _LIMITS)))
+    except (Undecodable, TypeError, ValueError) as error:
+        pass_over("trends", data, error)
         return None
-    sound = all(isinstance(value, int | float) and not isinstance(value, bool) for value in known.values())
-    return TrendPoint(**known) if sound and "at_ms" in known else None

@@ -21,6 +21,7 @@ from command_bus.scheduling.planning import plan, present, set_back, unpin
 from command_bus.scheduling.record import ScheduleRecord
 from command_bus.scheduling.tellings import Told, fired, missed, paused, skipped
 from command_bus.scheduling.templates import BadTemplate, ForeignTemplate, Templates
+from command_bus.serialization.odd_values import pass_over
 from command_bus.session import Session
 from command_bus.transport.schedule_interfaces import REFUSALS, FireAnswer, Firing, RecordChange, ScheduleStore
 
@@ -83,13 +84,16 @@ class ScheduleFiring:
         if raw is None:
             due.changes.append(RecordChange(name, b"", b"", None))
             return
-        record, after = ScheduleRecord.unpack(raw), None
+        record, after = ScheduleRecord.unpack(name, raw), None
         try:
             after = None if record is None else plan(record, present(server_ms, wall_ms()))
         except MissingExtra as error:
             self._tell(name, error.message)
             record = None
-        if record is None:  # a later release's, or one that only another worker can plan
+        except Exception as error:  # noqa: BLE001 - one schedule stops no other
+            pass_over("schedules", name, repr(error))
+            record = None
+        if record is None:  # a later release's, an odd one, or one that only another worker can plan
             due.left.append(name)
         elif record.pinned:
             due.pinned.append(record)
@@ -148,7 +152,7 @@ class ScheduleFiring:
         raws = await self._store.read([firing.schedule for firing in firings])
         sure: list[Firing] = []
         for firing, raw in zip(firings, raws, strict=True):
-            now = None if raw is None else ScheduleRecord.unpack(raw)
+            now = None if raw is None else ScheduleRecord.unpack(firing.schedule, raw)
             if now is not None and now.pinned and (now.incarnation, now.seq) == (firing.incarnation, firing.seq):
                 sure.append(replace(firing, armed=True))
         answers: dict[str, FireAnswer] = {firing.schedule: "=" for firing in firings}  # the others: somebody has ended them
@@ -157,7 +161,7 @@ class ScheduleFiring:
         return answers
 
     async def found(self, name: str) -> tuple[ScheduleRecord | None, bytes]:
-        """Return the schedule as it is now, perhaps with a firing under way.
+        """Return the schedule as it is now, perhaps with a firing under way; none with its bytes, if they are odd.
 
         Raises:
             NewerState: The record is of a later release.
@@ -166,8 +170,8 @@ class ScheduleFiring:
         (raw,) = await self._store.read([name])
         if raw is None:
             return None, b""
-        record = ScheduleRecord.unpack(raw)
-        if record is None:
+        record = ScheduleRecord.unpack(name, raw)
+        if record is None and ScheduleRecord.is_later(raw):
             raise NewerState(f"the schedule {name!r} was written by a later release: change it with that")
         return record, raw
 
@@ -215,12 +219,15 @@ class ScheduleFiring:
         due = await self._store.due_at([name for name, _ in page])
         changes: list[RecordChange] = []
         for (name, raw), at in zip(page, due, strict=True):
-            record = ScheduleRecord.unpack(raw)
+            record = ScheduleRecord.unpack(name, raw)
             if record is None:
                 continue
             try:
                 back = set_back(record, server_ms)
             except MissingExtra:
+                continue
+            except Exception as error:  # noqa: BLE001 - one schedule stops no other
+                pass_over("schedules", name, repr(error))
                 continue
             if back is not None:
                 changes.append(RecordChange(name, raw, back.pack(), back.due))

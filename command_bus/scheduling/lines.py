@@ -16,12 +16,12 @@ from command_bus.errors import InvalidSettings
 from command_bus.messages.schedule_declarations import checked_name
 from command_bus.messages.schedule_specs import cron, every
 from command_bus.scheduling.record import STATE, ScheduleRecord
+from command_bus.serialization.stored_fields import stored_fields
 
 __all__ = ["ExportedSchedule", "imported", "line_of", "read_line"]
 
 _FORMAT = 1
 _RULES = ("missed", "catch_up", "overlap", "jitter", "start_ms", "end_ms", "max_runs", "immediately")
-_MOST = 2**53
 
 
 class ExportedSchedule(NamedTuple):
@@ -70,12 +70,11 @@ def read_line(number: int, line: str) -> ExportedSchedule:
 
 def _record(found: Mapping[str, Any]) -> ScheduleRecord:
     state, rules = found["state"], found["rules"]
-    for name, value in state.items():
-        if name not in STATE or not _is_of(STATE[name], value):
-            raise InvalidSettings(f"state: {name!r} is not {value!r}")
+    values = stored_fields(ScheduleRecord, state, STATE)
+    if unknown := set(state) - set(values):
+        raise InvalidSettings(f"state: {', '.join(sorted(unknown))}: is no part of it")
     kind, *rest = found["times"]
     spec = every(rest[0] / 1000) if kind == "e" else cron(*rest)
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in state.items()}
     name = checked_name(found["name"])
     draft = ScheduleRecord.of_rules(
         name, b64decode(_text(found, "template"), validate=True), spec, [rules[each] for each in _RULES], values
@@ -89,17 +88,6 @@ def _text(found: Mapping[str, Any], name: str) -> str:
     if not isinstance(found.get(name), str):
         raise InvalidSettings(f"{name}: a text, not {found.get(name)!r}")
     return str(found[name])
-
-
-def _is_of(kind: str, value: Any) -> bool:
-    """Return whether a value is of a type of the record's fields."""
-    if kind == "bool" or isinstance(value, bool):
-        return kind == "bool" and isinstance(value, bool)
-    if kind == "str":
-        return isinstance(value, str)
-    if kind.startswith("tuple"):
-        return isinstance(value, list) and all(_is_of("int", each) for each in value)
-    return (value is None and "None" in kind) or (isinstance(value, int) and 0 <= value < _MOST)
 
 
 def imported(now: ScheduleRecord | None, line: ScheduleRecord, *, replacing: bool) -> ScheduleRecord | None:

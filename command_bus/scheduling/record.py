@@ -12,12 +12,16 @@ from typing import Any, Self
 from zlib import crc32
 
 from command_bus.clock import time_of
-from command_bus.messages.schedule_specs import Cron, Every, SchedulePolicy, ScheduleSpec
+from command_bus.messages.schedule_specs import Cron, SchedulePolicy, ScheduleSpec, every
 from command_bus.serialization.native import Packer, unpackb
+from command_bus.serialization.odd_values import pass_over
+from command_bus.serialization.stored_fields import stored_fields
 
 __all__ = ["STATE", "ScheduleRecord", "firing_id", "spread"]
 
 _VERSION = 1
+_TIMES = ("triggers", "ahead", "origin", "next", "last", "last_at", "paused", "pinned", "chain", "floor", "exported")
+_COUNTS = ("fired", "runs", "missed", "skipped", "late", "seq", "revision")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +110,41 @@ class ScheduleRecord:
         return {name: getattr(self, name) for name in STATE}
 
     @classmethod
-    def unpack(cls, data: bytes) -> Self | None:
-        """Read stored bytes; None if they are of a later release, or broken."""
+    def unpack(cls, name: str, data: bytes) -> Self | None:
+        """Read the stored bytes of a schedule; None if they are of a later release, or odd."""
         try:
-            version, name, template, spec, rules, values, *_ = unpackb(data)
-            if version != _VERSION:
+            if cls.is_later(data):
                 return None
-            state = dict(zip(STATE, values, strict=False))
-            state |= {each: tuple(state[each]) for each in ("triggers", "ahead")}
+            _, own_name, template, spec, rules, values, *_ = unpackb(data)
+            if own_name != name:
+                raise ValueError(f"is of another schedule: {own_name!r}")
+            state = stored_fields(cls, dict(zip(STATE, values, strict=False)), STATE)
+            stored_fields(cls, {"template": template})
             return cls.of_rules(name, template, _spec(spec), rules, state)
-        except Exception:  # noqa: BLE001 - any client may write there
+        except Exception as error:  # noqa: BLE001 - any client may write there
+            pass_over("schedules", name, f"{error!r}, in {data!r}")
             return None
+
+    @staticmethod
+    def is_later(data: bytes) -> bool:
+        """Return whether stored bytes are a record of a later release."""
+        try:
+            version = unpackb(data)[0]
+        except Exception:  # noqa: BLE001 - any client may write there
+            return False
+        return type(version) is int and version > _VERSION
+
+    def _check_times(self) -> None:
+        """Raise an error if something of it is no time, or no count."""
+        for name in _TIMES + _COUNTS:
+            value = getattr(self, name)
+            for each in value if isinstance(value, tuple) else (value or 0,):
+                if each < 0:
+                    raise ValueError(f"{name} is {each}, which is below zero")
+                if name in _TIMES:
+                    time_of(each)
+        if len(self.ahead) not in (0, 2):
+            raise ValueError(f"ahead has {len(self.ahead)} ticks")
 
     @classmethod
     def of_rules(cls, name: str, template: bytes, spec: ScheduleSpec, rules: list[Any], state: dict[str, Any]) -> Self:
@@ -124,12 +152,14 @@ class ScheduleRecord:
 
         Raises:
             InvalidSettings: A rule is not what it may be.
-            ValueError, TypeError: They are no such data.
+            ValueError, TypeError, OverflowError: They are no such data.
         """
         missed, catch_up, overlap, jitter, start, end, max_runs, immediately, *_ = rules
         begin, until = (None if ms is None else time_of(ms) for ms in (start, end))
         policy = SchedulePolicy(missed, catch_up, overlap, jitter, begin, until, max_runs, immediately)
-        return cls(name=name, template=template, spec=spec, policy=policy, **state)
+        record = cls(name=name, template=template, spec=spec, policy=policy, **state)
+        record._check_times()
+        return record
 
     @property
     def due(self) -> int | None:
@@ -197,8 +227,13 @@ def spread(name: str, tick: int, jitter: float) -> int:
 
 def _spec(packed: list[Any]) -> ScheduleSpec:
     kind, *rest = packed
-    return Every(int(rest[0])) if kind == "e" else Cron(str(rest[0]), str(rest[1]))
+    if kind == "e":
+        return every(rest[0] / 1000)
+    pattern, tz = rest
+    if len(pattern.split()) != 5 or not tz:
+        raise ValueError("no pattern of cron")
+    return Cron(pattern, tz)
 
 
-STATE = {each.name: str(each.type) for each in fields(ScheduleRecord) if each.name not in ("name", "template", "spec", "policy")}
-"""What says how far a schedule has come: name and type, in the order in which it is stored."""
+STATE = tuple(each.name for each in fields(ScheduleRecord) if each.name not in ("name", "template", "spec", "policy"))
+"""What says how far a schedule has come, in the order in which it is stored."""

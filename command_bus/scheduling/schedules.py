@@ -189,7 +189,7 @@ class Schedules:
         """
         for _ in range(_TRIES):
             record, raw = await self.firing.settled(checked_name(name))
-            if record is None:
+            if record is None and not raw:
                 raise _unknown(name)
             if (await self._session.transport.schedules.change([RecordChange(name, raw, b"", None, REMOVED)]))[0]:
                 await self._session.transport.schedules.forget(name)
@@ -222,8 +222,8 @@ class Schedules:
         Raises:
             TransportUnavailable: The server cannot be reached.
         """
-        async for _, raw in self._stored():
-            record = ScheduleRecord.unpack(raw)
+        async for name, raw in self._stored():
+            record = ScheduleRecord.unpack(name, raw)
             if record is not None:
                 info = self._info(record)
                 if entity_type in (None, info.entity_type):
@@ -282,7 +282,7 @@ class Schedules:
         found: dict[str, str] = {}
         for declared in registry.schedules():
             (raw,) = await self._session.transport.schedules.read([declared.name])
-            record = None if raw is None else ScheduleRecord.unpack(raw)
+            record = None if raw is None else ScheduleRecord.unpack(declared.name, raw)
             if record is None:
                 found[declared.name] = "is declared and not stored: no worker with this code has started"
             elif record.revision < declared.revision:
@@ -313,7 +313,7 @@ class Schedules:
 
     async def _read(self, name: str) -> ScheduleRecord:
         (raw,) = await self._session.transport.schedules.read([checked_name(name)])
-        record = None if raw is None else ScheduleRecord.unpack(raw)
+        record = None if raw is None else ScheduleRecord.unpack(name, raw)
         if record is None:
             raise _unknown(name)
         return record

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 from command_bus.serialization.announced_schema import plain_data, sound_schema
 from command_bus.serialization.limits import Limits, Undecodable
 from command_bus.serialization.msgpack import pack, unpack
+from command_bus.serialization.odd_values import pass_over
+from command_bus.serialization.stored_fields import stored_fields
 from command_bus.serialization.version_option import is_version
 
 __all__ = ["CommandInfo", "WorkerInfo", "WorkerStatus", "read_description", "read_worker", "worker_record", "worker_statuses"]
@@ -98,7 +99,7 @@ class WorkerInfo:
     @property
     def patience_ms(self) -> int:
         """After how long without a sign of life it is no longer counted as live."""
-        return int(max(self.lease * 2, 5.0) * 1000)
+        return int(max(min(self.lease, _LONGEST_LEASE) * 2, 5.0) * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +133,7 @@ class CommandInfo:
 
 
 _LIMITS = Limits(max_bytes=1024 * 1024)
-
-
-_SLOTS = frozenset(WorkerInfo.__slots__)
+_LONGEST_LEASE = 1e9
 
 
 def worker_record(info: WorkerInfo) -> bytes:
@@ -145,27 +144,10 @@ def worker_record(info: WorkerInfo) -> bytes:
 def read_worker(record: bytes) -> WorkerInfo | None:
     """Return a worker's record; None if it cannot be read. Fields of a later version are ignored."""
     try:
-        values: Any = unpack(record, _LIMITS)
-        commands = tuple(values.pop("commands"))
-        info = WorkerInfo(**{name: value for name, value in values.items() if name in _SLOTS}, commands=commands)
-    except (Undecodable, TypeError, KeyError, AttributeError):
+        return WorkerInfo(**stored_fields(WorkerInfo, unpack(record, _LIMITS)))
+    except (Undecodable, TypeError, ValueError) as error:
+        pass_over("workers", record, error)
         return None
-    return info if _fits(info) else None
-
-
-def _fits(info: WorkerInfo) -> bool:
-    """Return whether each value has its type: any client may have written the record, and its values are compared and added up."""
-    texts: tuple[object, ...] = (info.name, info.host, *info.commands)
-    seconds: tuple[object, ...] = (info.lease, info.longest)
-    counts: tuple[object, ...] = (
-        info.pid, info.started_ms, info.seen_ms, info.concurrency, info.running, info.threads, info.awaiting_thread, info.awaiting_reply,
-    )  # fmt: skip
-    return (
-        all(isinstance(each, str) for each in texts)
-        and all(isinstance(each, int) for each in counts)
-        and isinstance(info.paused, bool)
-        and all(isinstance(each, int | float) and math.isfinite(each) for each in seconds)
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from command_bus.errors import InvalidCommand
 from command_bus.messages.policies import PRIORITIES, Priority
 from command_bus.serialization.envelope import WireEnvelope
+from command_bus.serialization.odd_values import stored_number
 from command_bus.transport.mailboxes import encoded
 
 __all__ = [
@@ -81,7 +82,7 @@ def _reaches(bound: str, head: str) -> bool:
 
 def _place(message: str) -> tuple[int, int]:
     ms, _, count = message.partition("-")
-    return (int(ms), int(count)) if ms.isdecimal() and count.isdecimal() else (0, 0)
+    return stored_number("active", ms), stored_number("active", count or None)
 
 
 def tenant_of(value: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
+from command_bus.serialization.odd_values import stored_number
 from command_bus.transport.attempts import attempt_id, began_ms, fence_of
 
 __all__ = ["Attempt", "Interrupt", "InterruptAnswer", "Kind"]
@@ -66,7 +67,7 @@ class Interrupt:
         if len(parts) != 8 or parts[0] not in get_args(Kind):
             return None
         kind, fence, message, asked, answer, where, by, reason = parts
-        return cls(kind, attempt_id(fence, message), int(asked) if asked.isdecimal() else 0, by, reason, answer, where)
+        return cls(kind, attempt_id(fence, message), stored_number("interrupts", asked), by, reason, answer, where)
 
 
 @dataclass(frozen=True, slots=True)

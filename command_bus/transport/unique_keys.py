@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote
 from command_bus.messages.unique import Unique
 from command_bus.serialization.envelope import GIVEN_ID, KEEP_OUTCOME, WireEnvelope
 from command_bus.serialization.history_option import history_in
+from command_bus.serialization.odd_values import stored_number
 from command_bus.transport.mailboxes import encoded
 
 __all__ = [
@@ -100,7 +101,7 @@ class Stander(NamedTuple):
             command_id,
             dispatch,
             kept if kept.startswith(_HISTORY) else "",
-            None if ttl is None else int(ttl),
+            None if ttl is None else _number(ttl),
         )
 
     @property
@@ -216,4 +217,4 @@ def _ms(seconds: float | None) -> int:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return stored_number("unique", text) if text else 0

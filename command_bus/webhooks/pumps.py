@@ -64,6 +64,8 @@ class Pumps:
                 return
             except CommandBusError as error:
                 _log.warning("webhooks cannot be read, trying again: %s", error)
+            except Exception:  # noqa: BLE001 - whatever it is, this must go on
+                _log.exception("webhooks cannot be read, trying again")
             await asyncio.sleep(min(_LOOK, self._lease / 3) * JITTER.uniform(0.5, 1.0))
 
     async def _run(self, name: str) -> None:
@@ -71,6 +73,8 @@ class Pumps:
             await self._pump(name).run()
         except CommandBusError as error:
             _log.warning("the pump of webhook %s begins again: %s", name, error)
+        except Exception:  # noqa: BLE001 - the next look begins it again
+            _log.exception("the pump of webhook %s begins again", name)
         finally:
             self._running.pop(name, None)
 

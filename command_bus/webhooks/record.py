@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, get_args
+from typing import Final, get_args
 from urllib.parse import urlsplit
 
 from command_bus.admin.events import Event, EventKind
@@ -15,6 +15,7 @@ from command_bus.errors import InvalidSettings
 from command_bus.messages.message import check_entity_type
 from command_bus.messages.policies import RetryPolicy
 from command_bus.randomness import token
+from command_bus.serialization.stored_fields import stored_fields
 from command_bus.transport.mailboxes import SCHEDULES
 from command_bus.transport.records import SENT_KINDS
 from command_bus.webhooks.signing import checked_secret
@@ -78,15 +79,16 @@ class WebhookRecord:
             InvalidSettings: They are none, or of a later release.
         """
         try:
-            fields: dict[str, Any] = json.loads(data)
-            for name in ("kinds", "entity_types", "secrets"):
-                fields[name] = tuple(fields[name])
-            fields["retries"] = None if fields["retries"] is None else tuple(fields["retries"])
-            return cls(**fields)
-        except (ValueError, TypeError, KeyError) as error:
+            values = json.loads(data)
+            record = cls(**stored_fields(cls, values))
+            if values.keys() - set(cls.__slots__):
+                raise ValueError("of a later release")
+            _ = record.retry  # checks the delays
+        except (ValueError, TypeError, RecursionError) as error:
             raise InvalidSettings(
                 "the record of a webhook cannot be read: remove it, or use the release that wrote it"
             ) from error
+        return record
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +117,17 @@ class PumpState:
 
     @classmethod
     def unpack(cls, data: bytes) -> PumpState:
-        """Return the state that these bytes are; fields of a later release are left out."""
-        fields = json.loads(data)
-        return cls(**{name: fields[name] for name in cls.__slots__ if name in fields})
+        """Return the state that these bytes are; fields of a later release are left out.
+
+        Raises:
+            InvalidSettings: They are none.
+        """
+        try:
+            return cls(**stored_fields(cls, json.loads(data)))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidSettings(
+                "how far the pump of a webhook is cannot be read: remove the webhook, and put it again"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,11 +161,7 @@ class Webhooks:
 
     async def remove(self, name: str) -> bool:
         """Remove a webhook; return whether there was one. Deliveries that wait are dropped as their turn comes. Types stay watched."""
-        known = await self._store.change(checked_name(name), lambda _: None)
-        data, state = await self._store.state(name)
-        while state is not None and not await self._store.set_state(name, data, None):
-            data, state = await self._store.state(name)
-        return known is not None
+        return await self._store.remove(checked_name(name))
 
     async def pause(self, name: str, reason: str = "paused by an operator") -> None:
         """Send nothing until `resume`: deliveries wait, each in its line. A request that is under way is ended.

@@ -68,8 +68,8 @@ MUTANTS = (
     Mutant(
         "a fence that is not kept",
         f"{_LUA}/shared/fences.lua",
-        "local fence = math.max(tonumber(redis.call('GET', key) or '0'), time[1] * 1000000 + time[2] - 1)",
-        "local fence = time[1] * 1000 - 1",
+        "local fence, kept = time[1] * 1000000 + time[2] - 1, tonumber(redis.call('GET', key) or '0')",
+        "local fence, kept = time[1] * 1000 - 1, nil",
     ),
     Mutant(
         "first in, last out",

@@ -51,14 +51,14 @@ LINE = (
     Mutant(
         "weights are not read",
         _TURNS,
-        "    return math.max(1, math.floor(TURN / weights[tenant] + 0.5))\n",
+        "    return math.max(1, math.min(math.floor(TURN / weights[tenant] + 0.5), LONGEST_TURN))\n",
         "    return TURN\n",
         f"{_TEST}::test_tenants_share_by_weight_and_one_alone_gets_all",
     ),
     Mutant(
         "weights are not read, for the simulator",
         _TURNS,
-        "    return math.max(1, math.floor(TURN / weights[tenant] + 0.5))\n",
+        "    return math.max(1, math.min(math.floor(TURN / weights[tenant] + 0.5), LONGEST_TURN))\n",
         "    return TURN\n",
     ),
     Mutant(
@@ -71,7 +71,7 @@ LINE = (
     Mutant(
         "the flows that were read are taken for all there are",
         _TURNS,
-        "#read == most and read[#read].at",
+        "#found == 2 * most and tonumber(found[#found]) - class * CLASS_SPAN",
         "false",
         f"{_TEST}::test_idle_flows_in_front_keep_nobody_waiting",
     ),

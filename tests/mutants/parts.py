@@ -21,6 +21,7 @@ from tests.mutants.schedules import SCHEDULES
 from tests.mutants.slots import SLOTS
 from tests.mutants.small import SMALL
 from tests.mutants.spark import SPARK
+from tests.mutants.stored import STORED
 from tests.mutants.tasks import TASKS
 from tests.mutants.unique import UNIQUE
 from tests.mutants.values import VALUES
@@ -48,6 +49,7 @@ PARTS = (
     *SLOTS,
     *SMALL,
     *SPARK,
+    *STORED,
     *UNIQUE,
     *VALUES,
     *VERSIONS,

@@ -126,8 +126,8 @@ RESERVED = (
     Mutant(
         "members of `due` that are not known are asked for",
         "transport/redis/worker/due_work.py",
-        " if name[:2] in self._prefixes]",
-        "]",
+        "            if name[:2] in self._prefixes:\n",
+        "            if name:\n",
         f"{_KEPT}::test_unknown_members_of_due_stay_and_hold_nobody_up",
         more=((f"{_LUA}/promote.lua", "    if kind ~= 'd:' then\n", "    if kind == 'r:' then\n"),),
     ),

@@ -119,8 +119,8 @@ SMALL = (
     Mutant(
         "settled commands that stand in a mailbox are counted again",
         f"{_LUA}/recount.lua",
-        "return length - #redis.call('XRANGE', box, '-', '(' .. message, 'COUNT', 100)",
-        "return length - 0 * #redis.call('XRANGE', box, '-', '(' .. message, 'COUNT', 100)",
+        "return length - #redis.pcall('XRANGE', box, '-', '(' .. message, 'COUNT', 100)",
+        "return length - 0 * #redis.pcall('XRANGE', box, '-', '(' .. message, 'COUNT', 100)",
         _RECOUNT,
     ),
     Mutant(

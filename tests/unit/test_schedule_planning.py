@@ -237,10 +237,10 @@ def test_a_record_is_what_was_stored() -> None:
     for spec in (every(0.5), cron("0 2 * * MON#1", tz="America/New_York")):
         stored = replace(record(spec, **policy, **moments), triggers=(1, 2), ahead=(3, 4), reason="a|b", last_id="x", late=3)
         packed = stored.pack()
-        assert ScheduleRecord.unpack(packed) == stored
-        assert ScheduleRecord.unpack(packed).pack() == packed  # type: ignore[union-attr]
+        assert ScheduleRecord.unpack(stored.name, packed) == stored
+        assert ScheduleRecord.unpack(stored.name, packed).pack() == packed  # type: ignore[union-attr]
     for broken in (b"", b"\xc0", b"\x92\x02\x01", packed[:-5], b"\x96" + packed[1:-1]):
-        assert ScheduleRecord.unpack(broken) is None
+        assert ScheduleRecord.unpack("s", broken) is None
 
 
 @pytest.mark.parametrize(

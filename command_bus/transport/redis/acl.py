@@ -125,7 +125,8 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("exists hget hmget hgetall hset hdel", "rules"),
         ("exists", "watched paused rules limits"),  # one request may name several
         ("hget hmget hset hdel hscan", "limits"),
-        ("zadd zrem zrangebylex", "places"),
+        ("zadd zrem zrangebylex zremrangebyscore", "places"),
+        ("zremrangebyscore", "line"),
         ("xrange xread xtrim xdel del", "mailboxes*"),
         ("lpush pexpire", "inboxes*"),
         ("xadd", "dead events"),

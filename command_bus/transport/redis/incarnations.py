@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from command_bus.errors import TransportUnavailable
 from command_bus.randomness import token
+from command_bus.serialization.odd_values import stored_text
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
@@ -55,7 +56,7 @@ class Incarnations(RetryingRequests):
         """
         known = self._known.get(shard.prefix)
         if known is None:
-            known = (await self._ask(shard, _recorded, shard.stats)).decode()
+            known = stored_text(await self._ask(shard, _recorded, shard.stats))
             if known == CLOSED:
                 raise TransportUnavailable(
                     f"namespace {self._keys.namespace!r} is being deleted: if that broke off, repeat it", outcome_unknown=False

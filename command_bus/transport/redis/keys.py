@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final, Literal
 from zlib import crc32
 
+from command_bus.serialization.odd_values import stored_number
 from command_bus.transport.mailboxes import encoded
 
 __all__ = ["GROUP", "KeySpace", "ShardKeys", "delayed_id", "delayed_member", "delayed_number"]
@@ -25,7 +26,7 @@ def delayed_number(command_id: str) -> str:
 
 def delayed_member(number: bytes, command_id: str) -> str:
     """Return the member of `due` of a delayed command."""
-    return f"d:{int(number):016}:{command_id}"
+    return f"d:{stored_number('later', number):016}:{command_id}"
 
 
 def delayed_id(member: str) -> str:

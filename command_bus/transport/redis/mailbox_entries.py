@@ -33,7 +33,7 @@ async def read_mailboxes(run: RunScript, keys: ShardKeys, wanted: Sequence[tuple
         count: How many commands of each mailbox.
 
     Raises:
-        CommandBusError: The server cannot be asked, this user may not read mailboxes, or a mailbox is a key of another type.
+        CommandBusError: The server cannot be asked, or this user may not read mailboxes.
     """
     found: list[list[Entry]] = []
     for at in range(0, len(wanted), _MOST):

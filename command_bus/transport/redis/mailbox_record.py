@@ -120,7 +120,7 @@ def refuse_newer(answer: Any, mailbox: str) -> None:
 
 def parse_started(state: bytes) -> list[str]:
     """Return fence, message, attempt and first start of a command that was started, then the parts of its record."""
-    return state.decode().split("|")
+    return state.decode("utf-8", "backslashreplace").split("|")
 
 
 def is_first_start(attempt: str, first: str, now: str, parts: Sequence[str]) -> bool:
@@ -150,4 +150,4 @@ def _snoozes(text: str, message: str) -> Snoozes:
 
 def _number(text: str) -> int:
     digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdigit() else 0
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 20 else 0

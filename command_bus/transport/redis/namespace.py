@@ -15,6 +15,7 @@ from command_bus.clock import mono
 from command_bus.errors import InvalidCommand, InvalidSettings, TooManyEntityTypes, TransportUnavailable, UnsuitableServer
 from command_bus.messages.message import check_entity_type
 from command_bus.messages.policies import EntityPolicy, MailboxPolicy, PerEntity, mailbox_from_text
+from command_bus.serialization.odd_values import stored_text
 from command_bus.settings import BusSettings
 from command_bus.transport.redis.admin.type_records import MAILBOXES
 from command_bus.transport.redis.connection.clients import FollowingClients, clients_of
@@ -84,7 +85,7 @@ class Namespace:
         field = [f"mailbox:{entity_type}"]
         (found,) = await self._connections.ask(lambda client: client.hmget(self._key, field))  # no role may HGET here
         if found is not None:
-            self._recorded[entity_type] = mailbox_from_text(found.decode())
+            self._recorded[entity_type] = mailbox_from_text(stored_text(found))
 
     async def agree(self, entity_type: str, deadline: float = 0.0) -> MailboxPolicy:
         """Record or compare the mailbox policy of an entity type, once, or repeatedly until a monotonic deadline.
@@ -165,7 +166,7 @@ class Namespace:
                 await self._refuse_too_many(found.count(None))
             await self._connections.ask(write)
             found = await self._connections.ask(lambda client: client.hmget(self._key, list(values)))
-        return {name: (value or b"").decode() for name, value in zip(values, found, strict=True)}
+        return {name: stored_text(value or b"") for name, value in zip(values, found, strict=True)}
 
 
 async def recorded_choices(url: str, namespace: str, patience: float, options: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from command_bus.serialization.odd_values import stored_ms, stored_number, stored_text
 from command_bus.transport.flows import Flow, flow_of_record, parse_flow
 from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, scope_of
 from command_bus.transport.records import EntityState, Hold, MailboxHead, StoredEntity
@@ -29,7 +30,6 @@ __all__ = ["RedisEntities", "surveyed"]
 
 _PAGE = 500
 _DUE_PAGE = 1000
-_LAST_MS = 2.0**53  # up to here a score is exact
 _FARTHEST = 100_000  # members of `due` that are looked through for the first of a mailbox
 _BYTES = 4 << 20  # of delayed commands that one script looks at: a few milliseconds
 _STATES: dict[str, EntityState] = {
@@ -58,7 +58,7 @@ class RedisEntities(RetryingRequests):
                 names = [name for name in page if name not in seen and b"*" not in name and is_mailbox(name)]
                 seen.update(names)
                 if names:
-                    yield await self.look_at(keys, [name.decode() for name in names])
+                    yield await self.look_at(keys, [stored_text(name) for name in names])
                 if not cursor:
                     break
 
@@ -129,10 +129,12 @@ class RedisEntities(RetryingRequests):
         if not at:
             return len(members), []
         homes = await self._run(
-            keys, DELAYED_MAILBOXES, [keys.delayed], [_BYTES, *(delayed_id(members[index][0].decode()) for index in at)]
+            keys, DELAYED_MAILBOXES, [keys.delayed], [_BYTES, *(delayed_id(stored_text(members[index][0])) for index in at)]
         )
         passed = len(members) if len(homes) == len(at) else at[len(homes)]
-        return passed, [(home.decode(errors="replace"), _ms(members[index][1])) for home, index in zip(homes, at, strict=False)]
+        return passed, [
+            (home.decode(errors="replace"), stored_ms(members[index][1])) for home, index in zip(homes, at, strict=False)
+        ]
 
     async def _scores(self, wanted: Sequence[tuple[str, str]]) -> dict[str, int]:
         """Return the scores of members of `due`; each is a mailbox, which determines the shard, and a member."""
@@ -142,7 +144,7 @@ class RedisEntities(RetryingRequests):
         found: dict[str, int] = {}
         for shard, members in by_shard.items():
             scores = await self._ask(self._keys.shards[shard], _scores_of, self._keys.shards[shard].due, members)
-            found |= {member: _ms(score) for member, score in zip(members, scores, strict=True) if score is not None}
+            found |= {member: stored_ms(score) for member, score in zip(members, scores, strict=True) if score is not None}
         return found
 
     async def _lease(self, keys: ShardKeys, activation: str) -> int | None:
@@ -175,7 +177,7 @@ class RedisEntities(RetryingRequests):
             members = [f"{PAUSE_END}{scope}" for scope in holds]
             ends = await self._ask(keys, _scores_of, keys.due, members)
             holds = {
-                scope: hold if end is None else replace(hold, until_ms=_ms(end))
+                scope: hold if end is None else replace(hold, until_ms=stored_ms(end))
                 for (scope, hold), end in zip(holds.items(), ends, strict=True)
             }
         return [
@@ -221,7 +223,7 @@ def surveyed(
     return StoredEntity(
         mailbox,
         shown,
-        max(length, 0) + _number(delayed),
+        max(length, 0) + stored_number("later", delayed),
         int(head.partition(b"-")[0] or 0),
         fields.attempt or int(fields.first_ms < 0),
         fields.holder if fields.is_held else "",
@@ -229,8 +231,8 @@ def surveyed(
         fields.started_us // 1000,
         (parked or b"").decode(errors="replace"),
         paused or next(iter(found), None),
-        head.decode(),
-        flow_of_entity(fields, head.decode()),
+        stored_text(head),
+        flow_of_entity(fields, stored_text(head)),
         snoozes.times,
     )
 
@@ -240,16 +242,6 @@ def flow_of_entity(record: MailboxRecord, head: str) -> Flow:
     if record.state == "q":
         return parse_flow(record.holder.partition("/")[0])
     return flow_of_record(record.parts.get("c"), head)
-
-
-def _number(value: bytes | None) -> int:
-    """Return a number as the scripts write it; 0 for other values."""
-    return int(value) if value is not None and value.isdigit() else 0
-
-
-def _ms(score: float) -> int:
-    """Return a score as a time in ms: a client may have added infinity."""
-    return int(max(min(score, _LAST_MS), 0.0))
 
 
 async def _scores_of(client: Redis, key: str, members: list[str]) -> Any:

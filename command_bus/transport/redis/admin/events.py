@@ -19,6 +19,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.errors import TransportUnavailable
+from command_bus.serialization.odd_values import stored_number
 from command_bus.transport.records import BEFORE_ALL, SENT_KINDS, StoredEvent
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
@@ -210,7 +211,7 @@ def _range(client: Redis, stream: str, low: str, high: str) -> Any:
 
 def _kept(value: bytes) -> int:
     """Return how many events are kept; 0 if the value is no number."""
-    return int(value) if value.isdigit() else 0
+    return stored_number("watched", value)
 
 
 def _fields(flat: list[bytes]) -> dict[bytes, bytes]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from command_bus.serialization.odd_values import stored_number
 from command_bus.transport.records import EndBounds, HistoryExtent, StoredEnd
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.connection.retrying import RetryingRequests
@@ -80,8 +81,7 @@ async def _extent(client: Redis, key: str, count: int) -> tuple[int, int, tuple[
 
 def _number(fields: dict[bytes, bytes] | None, name: bytes) -> int:
     """Return a number of an entry; 0 where somebody else has written it."""
-    text = (fields or {}).get(name, b"")
-    return int(text) if text.isdigit() else 0
+    return stored_number("history", (fields or {}).get(name))
 
 
 def _ends(shard: int, page: list[tuple[bytes, dict[bytes, bytes]]], now_ms: int) -> list[StoredEnd]:

@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from command_bus.messages.message import is_entity_type
+from command_bus.serialization.odd_values import stored_ms, stored_number, stored_text
 from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, is_wide, scope_of, type_scope
 from command_bus.transport.records import Hold, Mode
 from command_bus.transport.redis.admin.type_records import HELD, MAILBOXES
@@ -47,7 +48,7 @@ def parse_hold(scope: str, value: bytes) -> Hold:
     since, bar, reason = rest.partition(b"|")
     if mode not in (b"p", b"d") or not bar or not since.isdigit():
         return Hold(scope, "paused", 0, value.decode(errors="replace"))
-    return Hold(scope, "draining" if mode == b"d" else "paused", int(since), reason.decode(errors="replace"))
+    return Hold(scope, "draining" if mode == b"d" else "paused", stored_number("paused", since), reason.decode(errors="replace"))
 
 
 class RedisHolds(RetryingRequests):
@@ -91,7 +92,7 @@ class RedisHolds(RetryingRequests):
         """End a pause that was borrowed until that time; return False if it was changed meanwhile, which is left as it is."""
         return await self.over(self._keys_of(mailbox), mailbox, until_ms)
 
-    async def over(self, shard: ShardKeys, scope: str, at_ms: int) -> bool:
+    async def over(self, shard: ShardKeys, scope: str, at_ms: float) -> bool:
         """End a pause whose time has come, in one shard, and wake what it held; return False if it was ended or changed meanwhile.
 
         The end stays due until all are awake: a worker that dies in between leaves it to another.
@@ -120,7 +121,7 @@ class RedisHolds(RetryingRequests):
         for scores in await self._everywhere(read):
             for scope, score in zip(scopes, scores, strict=True):
                 if score is not None:
-                    found[scope] = max(found.get(scope, 0), int(min(score, 2.0**53)))
+                    found[scope] = max(found.get(scope, 0), stored_ms(score))
         return found
 
     async def types(self) -> list[str]:
@@ -163,7 +164,7 @@ class RedisHolds(RetryingRequests):
         while True:
             answer: Any = await self._ask(shard, lambda client, at: client.hscan(shard.active, at, count=_PAGE), cursor)
             cursor, page = answer
-            names = [name.decode() for name, state in page.items() if state.startswith(b"s|") and is_mailbox(name)]
+            names = [stored_text(name) for name, state in page.items() if state.startswith(b"s|") and is_mailbox(name)]
             names = [name for name in names if scope in (EVERYTHING, scope_of(name))]
             if names:
                 await self._step(shard, "wake", scope, "", names)

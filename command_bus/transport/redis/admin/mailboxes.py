@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from typing import Any
 
+from command_bus.serialization.odd_values import stored_number, stored_text
 from command_bus.transport.entry_text import envelope_in
 from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, scope_of
 from command_bus.transport.records import Contents, StoredEntity, Waiting
@@ -58,7 +59,7 @@ class RedisMailboxes(RetryingRequests):
         keys = self._keys_of(mailbox)
         length, _ = await self._run_once(keys, MAILBOX_HEADS, [keys.active, keys.mailbox(mailbox)], [len(keys.mailboxes)])
         later = await self._ask_once(keys, lambda client: client.hget(keys.delayed_counts, mailbox))
-        return max(int(length), 0) + int(later or 0)
+        return max(int(length), 0) + stored_number("later", later)
 
     async def waiting(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
         """Yield the commands that wait in a mailbox, page by page, delayed commands last."""
@@ -98,7 +99,7 @@ class RedisMailboxes(RetryingRequests):
             size.observe(sum(map(len, values.values())), len(values))
             cut = ((command, value.partition(b"\n")) for command, value in values.items())
             yield [
-                (parts[0].decode(), Waiting(command.decode(), envelope_in(parts[2]), delayed=True))
+                (stored_text(parts[0]), Waiting(stored_text(command), envelope_in(parts[2]), delayed=True))
                 for command, parts in cut
                 if is_mailbox(parts[0]) and is_mailbox(command)
             ]

@@ -157,7 +157,7 @@ def _by_number(values: Mapping[bytes, bytes], mark: bytes) -> tuple[str, ...]:
 
 
 def _leading_numbers(value: bytes, mark: bytes) -> tuple[int, ...]:
-    return tuple(int(number) if number.isdigit() else 0 for number in value.split(mark, 2)[:2])
+    return tuple(int(number) if number.isdigit() and len(number) < 20 else 0 for number in value.split(mark, 2)[:2])
 
 
 def _queued(members: Iterable[bytes]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from command_bus.serialization.odd_values import stored_ms
 from command_bus.transport.records import ShardCounters, ShardSnapshot
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
@@ -48,7 +49,7 @@ class RedisStatistics(RetryingRequests):
             starts=found["starts"],
             schedules=found["schedules"],
             history=found["history"],
-            schedule_ms=next((int(min(score, 2.0**53)) for name, score in found["first_due"] if name[:2] == b"s:"), None),
+            schedule_ms=next((stored_ms(score) for name, score in found["first_due"] if name[:2] == b"s:"), None),
         )
 
     async def stopped(self, shard: int, limit: int) -> list[str] | None:
@@ -136,4 +137,5 @@ def _pending(found: dict[str, Any]) -> int:
 
 def _number(value: bytes) -> int:
     """Return a counter, 0 for what is no number."""
-    return int(value) if value.removeprefix(b"-").isdigit() else 0
+    digits = value.removeprefix(b"-")
+    return int(value) if digits.isdigit() and len(digits) < 20 else 0

@@ -8,6 +8,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from command_bus.serialization.odd_values import stored_ms, stored_number
 from command_bus.transport.durable import StoredSuspension
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import ShardKeys
@@ -36,13 +37,15 @@ class RedisSuspensions(RetryingRequests):
         keys = self._keys_of(mailbox)
         value, until = await self._ask(keys, _since_and_until, keys, mailbox)
         since, _, command_id = (value or b"").decode(errors="replace").partition("|")
-        if not since.isdecimal():
+        if not command_id:
             return None
         fields = await self._awaited(keys, command_id)
         fence, calls, ends, cancel = await self._ask(keys, _details, keys.side(command_id), fields)
         left = tuple((name, call) for (name, of), call in zip(fields, calls, strict=True) if of == fence)
-        at = None if until is None else int(until)
-        return StoredSuspension(mailbox, command_id, int(since), at, left, compensates=ends is not None, cancel=cancel)
+        at = None if until is None else stored_ms(until)
+        return StoredSuspension(
+            mailbox, command_id, stored_number("suspended", since), at, left, compensates=ends is not None, cancel=cancel
+        )
 
     async def fields(self, mailbox: str, command_id: str, names: Sequence[str]) -> list[bytes | None]:
         """See `Suspensions`."""

@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 
 from command_bus.clock import mono
 from command_bus.errors import DispatchConflict, DispatchFenced, Unconfirmed
+from command_bus.serialization.odd_values import stored_number, stored_text
 from command_bus.transport.bulk import DispatchFacts, EntityOwner, Loaded, LoadItem, Opening, OpenState, Version
 from command_bus.transport.redis.bulk.outcomes import RedisBulkOutcomes
 from command_bus.transport.redis.bulk.unique_loads import ASK_AGAIN, UniqueLoad
@@ -200,7 +201,7 @@ class RedisBulkDispatches(RetryingRequests):
         """See `BulkDispatches`."""
         first = self._keys.shards[0]
         found: Any = await self._ask(first, lambda client, key: client.hgetall(key), first.fingerprints(dispatch_id))
-        return {int(number): text.decode() for number, text in found.items()}
+        return {int(number): stored_text(text) for number, text in found.items() if number.isdigit()}
 
     async def commit(self, version: Version, summary: str, remember_ms: int, fingerprint: str = "") -> None:
         """See `BulkDispatches`.
@@ -237,7 +238,7 @@ class RedisBulkDispatches(RetryingRequests):
             answer: Any = await self._ask(first, lambda client, at: client.hscan(key, at, count=_PAGE), cursor)
             cursor, page = answer
             for name, record in page.items():
-                text = name.decode()
+                text = stored_text(name)
                 if text not in seen:
                     seen.add(text)
                     yield text, record
@@ -249,7 +250,7 @@ class RedisBulkDispatches(RetryingRequests):
         found = await asyncio.gather(
             *(self._ask(shard, lambda client, key: client.zrange(key, 0, -1), shard.dispatches) for shard in self._keys.shards)
         )
-        return list(dict.fromkeys(name.decode() for names in found for name in names))
+        return list(dict.fromkeys(stored_text(name) for names in found for name in names))
 
     async def _step(self, shard: ShardKeys, verb: str, version: Version, args: Sequence[Any]) -> bytes:
         name = version.dispatch_id
@@ -318,24 +319,24 @@ def _facts(dispatch_id: str, records: list[dict[bytes, bytes]], left_ms: int) ->
     totals: Counter[bytes] = Counter()
     for record in records:
         for name in (b"added", b"duplicates", b"folded", b"replaced", b"rejected"):
-            totals[name] += int(record.get(name, 0))
+            totals[name] += stored_number("b", record.get(name))
     first = records[0]
-    opened = [int(record[b"open"]) for record in records if b"open" in record]
+    opened = [stored_number("b", record[b"open"]) for record in records if b"open" in record]
     return DispatchFacts(
         dispatch_id,
-        version=min(int(record.get(b"done", -1)) for record in records),
+        version=min(stored_number("b", record.get(b"done"), -1) for record in records),
         opened=max(opened) if opened else None,
-        first_ms=min(int(record.get(b"first_ms", 0)) for record in records),
-        done_ms=max(int(record.get(b"done_ms", 0)) for record in records),
+        first_ms=min(stored_number("b", record.get(b"first_ms")) for record in records),
+        done_ms=max(stored_number("b", record.get(b"done_ms")) for record in records),
         added=totals[b"added"],
         duplicates=totals[b"duplicates"],
         folded=totals[b"folded"],
         replaced=totals[b"replaced"],
         rejected=totals[b"rejected"],
-        keep_ms=int(first.get(b"keep_ms", 0)),
-        what=first.get(b"what", b"").decode(),
-        owner=first.get(b"owner", b"").decode(),
-        summary=first.get(b"summary", b"").decode(),
-        note=first.get(b"note", b"").decode(),
+        keep_ms=stored_number("b", first.get(b"keep_ms")),
+        what=stored_text(first.get(b"what", b"")),
+        owner=stored_text(first.get(b"owner", b"")),
+        summary=stored_text(first.get(b"summary", b"")),
+        note=stored_text(first.get(b"note", b"")),
         left_ms=left_ms,
     )

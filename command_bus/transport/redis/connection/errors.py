@@ -16,6 +16,7 @@ __all__ = [
     "NotPrimary",
     "is_not_permitted",
     "is_of_a_replica",
+    "is_of_a_value",
     "is_read_only",
     "is_redirect",
     "translated",
@@ -117,6 +118,19 @@ def _is_denied(error: BaseException) -> bool:
     """Return whether an ACL refused a request, or a command of a script."""
     denials = ("NOPERM", "ACL FAILURE IN SCRIPT", "THE USER EXECUTING THE SCRIPT CAN'T")
     return isinstance(error, redis_errors.NoPermissionError) or _inner(error).startswith(denials)
+
+
+def is_of_a_value(error: BaseException) -> bool:
+    """Return whether what was stored made a request fail, or its answer be unreadable: without that value others succeed."""
+    if not isinstance(error, CommandBusError):
+        return isinstance(error, Exception) and not isinstance(error, OSError)
+    cause = error.__cause__
+    if not isinstance(error, UnsuitableServer) or not isinstance(cause, redis_errors.ResponseError):
+        return False
+    return not (_is_denied(cause) or _inner(cause).startswith(_OF_THE_SERVER))
+
+
+_OF_THE_SERVER = ("NOAUTH", "WRONGPASS", "MOVED", "CROSSSLOT", "ASK ", "UNKNOWN COMMAND")
 
 
 def is_of_a_replica(error: CommandBusError) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from command_bus.errors import CommandBusError
+from command_bus.serialization.odd_values import stored_text
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
@@ -107,4 +108,4 @@ class RecordReads(StopAndWait[_Read, _Batch]):
 
 
 def _record(found: list[bytes]) -> dict[str, bytes]:
-    return {name.decode(): value for name, value in zip(found[::2], found[1::2], strict=True)}
+    return {stored_text(name): value for name, value in zip(found[::2], found[1::2], strict=True)}

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from command_bus.errors import CommandBusError, Unconfirmed
+from command_bus.serialization.odd_values import stored_text
 from command_bus.transport.durable import Note, Stored
 from command_bus.transport.flows import NORMAL_FLOW
 from command_bus.transport.redis.connection.connections import Connections
@@ -126,7 +127,7 @@ async def read_side_record(connections: Connections, key: str) -> dict[str, byte
     while True:
         found: Any = await connections.ask(lambda client, cursor: client.hscan(key, cursor, count=_PAGE), cursor)
         cursor, fields = found
-        record |= {name.decode(): value for name, value in fields.items()}
+        record |= {stored_text(name): value for name, value in fields.items()}
         if int(cursor) == 0:
             return record
 

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from command_bus.serialization.odd_values import pass_over, stored_text
 from command_bus.transport.durable import CalledCommand
 from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.durable.side_records import read_fields
 from command_bus.transport.redis.keys import KeySpace
 
@@ -61,13 +63,23 @@ class SuspendedReading:
         """Return a suspended command by what the hash `suspended` has for its mailbox; None if that cannot be read."""
         since, _, command_id = value.decode(errors="replace").partition("|")
         if not since.isdecimal():
+            pass_over("suspended", mailbox, f"is none: {value!r}")
             return None
+        try:
+            return await self._suspended(mailbox, command_id, int(since))
+        except Exception as error:
+            if not is_of_a_value(error):
+                raise
+            pass_over("x", command_id, error)
+            return None
+
+    async def _suspended(self, mailbox: str, command_id: str, since_ms: int) -> Suspended:
         keys = self._space.shards[self._space.shard_of(mailbox)]
         side = keys.side(command_id)
         awaiting = await self._awaiting(keys.prefix, side)
         calls = [field[2:] for field in awaiting if field.startswith("o:")]
         waits, *known = await self._fields(keys.prefix, side, ["w", *(f"c:{call}" for call in calls)])
-        fence, _, left = (waits or b"").decode().partition("|")
+        fence, _, left = stored_text(waits or b"").partition("|")
         awaited = {field for field, of in awaiting.items() if of == fence}
         children = tuple(
             _child(call, value) for call, value in zip(calls, known, strict=True) if value is not None and f"o:{call}" in awaited
@@ -75,7 +87,7 @@ class SuspendedReading:
         is_all = len(children) == len(awaited) == int(left or 0) > 0
         if is_all:  # else what is followed ends here
             is_all = await self._connections.at(keys.prefix).ask(lambda client: client.zscore(keys.due, f"r:{mailbox}")) is None
-        return Suspended(mailbox, command_id, int(since), children, is_all)
+        return Suspended(mailbox, command_id, since_ms, children, is_all)
 
     async def _awaiting(self, prefix: str, side: str) -> dict[str, str]:
         """Return the fields that a side record says are awaited, each with the fence of who awaits it."""
@@ -86,7 +98,7 @@ class SuspendedReading:
                 lambda client, cursor: client.hscan(side, cursor, match="a:*", count=_PAGE), cursor
             )
             cursor = int(answer[0])
-            found |= {name.decode()[2:]: value.decode() for name, value in answer[1].items()}
+            found |= {stored_text(name)[2:]: stored_text(value) for name, value in answer[1].items()}
             if cursor == 0:
                 return found
 

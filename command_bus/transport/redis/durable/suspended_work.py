@@ -18,6 +18,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from command_bus.randomness import JITTER
+from command_bus.serialization.odd_values import stored_text
 from command_bus.serialization.reply import Cancelled, pack_reply
 from command_bus.transport.durable import CIRCLE, CalledCommand
 from command_bus.transport.mailboxes import mailbox_label
@@ -108,7 +109,7 @@ class SuspendedWork:
             seconds, micros = await at.ask(lambda client: client.time())
             now_ms = seconds * 1000 + micros // 1000
             for mailbox, value in entries.items():
-                await self._look(mailbox.decode(), value, now_ms)
+                await self._look(stored_text(mailbox), value, now_ms)
         return max(len(entries), 1)
 
     async def _look(self, mailbox: str, value: bytes, now_ms: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from command_bus.serialization.odd_values import stored_text
 from command_bus.transport.limits import Declared, LimitUse, LimitWait, StoredRule
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
@@ -90,14 +91,14 @@ class RedisLimits(RetryingRequests):
 
     async def _fields(self) -> dict[str, str]:
         found: dict[bytes, bytes] = await self._ask(self._first, lambda client: client.hgetall(self._first.rules))
-        return {name.decode(errors="replace"): value.decode(errors="replace") for name, value in found.items()}
+        return {stored_text(name): stored_text(value) for name, value in found.items()}
 
     async def uses(self, rules: Sequence[str]) -> list[LimitUse]:
         """See `BusLimits`."""
         found = await self._look("scopes", rules)
         return sorted(
             (
-                LimitUse(scope.decode(), None if tokens < 0 else tokens / 1000, taken, waiting, _seconds(free))
+                LimitUse(stored_text(scope), None if tokens < 0 else tokens / 1000, taken, waiting, _seconds(free))
                 for scope, tokens, taken, waiting, free in found
             ),
             key=lambda use: use.scope,
@@ -108,7 +109,7 @@ class RedisLimits(RetryingRequests):
         waits: dict[str, LimitWait] = {}
         for at in range(0, len(mailboxes), _PAGE):
             for mailbox, scope, since, before, free in await self._look("stand", mailboxes[at : at + _PAGE]):
-                waits[mailbox.decode()] = LimitWait(scope.decode(), int(since), before, _seconds(free))
+                waits[stored_text(mailbox)] = LimitWait(stored_text(scope), int(since), before, _seconds(free))
         return waits
 
     async def waiting(self) -> int:

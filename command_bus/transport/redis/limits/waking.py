@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from command_bus.errors import CommandBusError
 from command_bus.randomness import JITTER
+from command_bus.serialization.odd_values import pass_over, stored_text
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
@@ -70,7 +71,7 @@ class LimitWork:
     async def perform(self, members: Sequence[Member]) -> Performed:
         """See `DueJob`."""
         flat: list[bytes] = await self._limits("wake", [member.name[2:] for member in members])
-        await self._wake([(name.decode(), int(shard)) for name, shard in zip(flat[::2], flat[1::2], strict=True)])
+        await self._wake([(stored_text(name), int(shard)) for name, shard in zip(flat[::2], flat[1::2], strict=True)])
         return Performed(len(members))
 
     async def _limits(self, verb: str, args: Sequence[Any]) -> Any:
@@ -148,7 +149,7 @@ class LimitWork:
         server = self._connections.at(self._first.prefix)
         page: Any = await server.ask(lambda client, at: client.hscan(self._first.limits, at, "[bfv]\n*", _PAGE), self._cursor)
         self._cursor, fields = page
-        if full := [name[2:].decode() for name, value in fields.items() if name[:1] == b"b" and _is_full(value, now_us)]:
+        if full := [stored_text(name[2:]) for name, value in fields.items() if name[:1] == b"b" and _is_full(value, now_us)]:
             await self._limits("clean", full)
         if over := [name for name, value in fields.items() if name[:1] != b"b" and _is_over(value, now_us)]:
             await server.ask(lambda client, names: client.hdel(self._first.limits, *names), over)
@@ -168,7 +169,8 @@ class LimitWork:
         if not names:
             return []
         values: Any = await server.ask(lambda client: client.hmget(self._first.limits, names))
-        return [_pass_in(name, value) for name, value in zip(names, values, strict=True) if value is not None]
+        found = [_pass_in(name, value) for name, value in zip(names, values, strict=True) if value is not None]
+        return [each for each in found if each is not None]
 
     async def wake_forgotten(self, shard: int, mailboxes: Sequence[str]) -> None:
         """Wake those of a shard's mailboxes that wait for a limit, stand in no queue and have no grant: they ask again.
@@ -212,10 +214,15 @@ class LimitWork:
                 await server.ask(lambda client, key, names: client.hdel(key, *names), keys.rules, extra)
 
 
-def _pass_in(name: bytes, value: bytes) -> _Pass:
-    head, activation, *_ = value.decode().split("\n")
-    kind, _, at, shard = head.split("|")
-    return _Pass(name[2:].decode(), kind, int(at), int(shard), activation)
+def _pass_in(name: bytes, value: bytes) -> _Pass | None:
+    """Return a pass; None if it is odd."""
+    try:
+        head, activation, *_ = value.decode().split("\n")
+        kind, _, at, shard = head.split("|")
+        return _Pass(name[2:].decode(), kind, int(at), int(shard), activation)
+    except ValueError as error:
+        pass_over("limits", name, error)
+        return None
 
 
 def _is_full(value: bytes, now_us: int) -> bool:

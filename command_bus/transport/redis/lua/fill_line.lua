@@ -10,7 +10,7 @@
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   most      activations that are brought back
 --
--- returns how many were brought back
+-- returns how many were brought back, and how many places were none of ours
 --
 -- It also forgets a part of what was served longer than two minutes ago (see shared/line_served.lua), if its user may.
 --
@@ -21,7 +21,7 @@ local SWEPT = 1000  -- fields that are looked at
 
 pass_memory_limit(ready, ARGV[1])
 local queue_up = redis.call('EXISTS', KEYS[3]) == 1 and open_line(ready, active, KEYS[3], KEYS[4], KEYS[5])
-if not queue_up then return 0 end
+if not queue_up then return {0, 0} end
 
 -- Take an activation that no worker has back into the line; return whether it is one.
 local function bring_back(id, fields)
@@ -34,6 +34,9 @@ local function bring_back(id, fields)
   redis.call('HSET', active, name, queue_up.join(name, attempt, first, parts, nil, message, id))
   return true
 end
+
+-- The places have equal scores, else they have no order. What has another was put there by somebody else, and goes: `reactivate.lua` finds whom it concerns.
+local odd = redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', '(0') + redis.call('ZREMRANGEBYSCORE', KEYS[5], '(0', '+inf')
 
 local back = 0
 local surplus = math.min(queue_up.undelivered() - queue_up.most, most)
@@ -62,4 +65,4 @@ end
 
 queue_up.finish()
 forget_served(KEYS[3])
-return back
+return {back, odd}

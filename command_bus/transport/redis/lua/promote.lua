@@ -66,7 +66,7 @@ local function entry_of(text)
   local fields, flow = fields_in(text), '1'
   for i = #fields - 1, 1, -2 do
     if fields[i] == 'f' then
-      flow = fields[i + 1]
+      flow = stored_flow(fields[i + 1])
       table.remove(fields, i)
       table.remove(fields, i)
     end

@@ -30,7 +30,7 @@ local function reactivate(name, box)
     if queue_up and queue_up.has(name, place) then return false end
     if not line_up(active, box, name, record) then return false end
   elseif state and string.find(state, '^[rhHoO]$') then
-    if redis.call('XRANGE', ready, activation, activation)[1] then return false end
+    if redis.pcall('XRANGE', ready, activation, activation)[1] then return false end  -- what is no id names none
     if not line_up(active, box, name, record) then return false end  -- the mailbox takes nothing
   elseif state ~= 's' or redis.call('HEXISTS', parked, name) == 1 or holds_of(paused, name) then
     return false

@@ -9,7 +9,7 @@
 -- ARGV[2]   count     how many of each
 -- ARGV[3…]  start     for each mailbox the id of the first that is returned, or '(' and the id before it; - for the oldest
 --
--- returns for each its entries, each an id and its fields
+-- returns for each its entries, each an id and its fields; none for a key of another type
 
 local active, lone, prefix, count = KEYS[1], KEYS[2], tonumber(ARGV[1]), ARGV[2]
 
@@ -21,7 +21,8 @@ local function read(box, start)
     return (start == '-' or start == id) and {{id, fields_of(lone, name, {'l'})}} or {}
   end
   if start == '-' and record then start = running_in(record) or start end
-  local entries = redis.call('XRANGE', box, start, '+', 'COUNT', count)
+  local entries = redis.pcall('XRANGE', box, start, '+', 'COUNT', count)
+  if entries.err and not string.find(entries.err, 'WRONGTYPE', 1, true) then redis.call('XRANGE', box, start, '+', 'COUNT', count) end  -- which fails
   if entries[1] then entries[1][2] = fields_of(lone, name, entries[1][2]) end
   return entries
 end

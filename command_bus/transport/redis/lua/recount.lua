@@ -36,11 +36,14 @@ local function unsettled(name, record)
   if type(length) ~= 'number' then return 0 end  -- of another type: it holds no command
   local state, _, _, message = parse_record(record)
   if state ~= 'h' and state ~= 'H' then return length end
-  return length - #redis.call('XRANGE', box, '-', '(' .. message, 'COUNT', 100)  -- fewer than are read ahead
+  return length - #redis.pcall('XRANGE', box, '-', '(' .. message, 'COUNT', 100)  -- fewer than are read ahead
 end
 
 local depth = redis.call('HLEN', delayed)
-for key = 6, 5 + ARGV[6] do depth = depth + redis.call('XLEN', KEYS[key]) end
+for key = 6, 5 + ARGV[6] do
+  local length = redis.pcall('XLEN', KEYS[key])
+  depth = depth + (type(length) == 'number' and length or 0)  -- of another type: it holds no command
+end
 local records = redis.call('HGETALL', active)
 for i = 1, #records, 2 do
   local count, why = unsettled(records[i], records[i + 1])

@@ -36,7 +36,12 @@ local ready, active, lone, paused, due, delayed, later = KEYS[1], KEYS[2], KEYS[
 local stats, relayed, floor = KEYS[8], KEYS[9], ARGV[3]
 if is_of_another_time(stats, ARGV[4]) then return 'gone' end
 pass_memory_limit(ready, ARGV[1])
-if ARGV[2] == '' then return redis.call('HINCRBY', relayed, 'g', 1) end
+if ARGV[2] == '' then
+  local next_generation = redis.pcall('HINCRBY', relayed, 'g', 1)
+  if type(next_generation) == 'number' then return next_generation end
+  redis.call('HDEL', relayed, 'g')  -- no number of ours: no worker with a generation is believed
+  return redis.call('HINCRBY', relayed, 'g', redis.call('TIME')[1])
+end
 if redis.call('HGET', relayed, 'g') ~= ARGV[2] then return false end
 
 local time = redis.call('TIME')

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from redis.asyncio import Redis
 
 from command_bus.clock import mono
+from command_bus.serialization.odd_values import stored_ms
 from command_bus.transport.flows import NORMAL_FLOW
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
@@ -157,7 +158,7 @@ class RedisSchedules(RetryingRequests):
                     pipeline.zscore(shard.due, f"s:{name}")
                 return await pipeline.execute()
 
-            return [None if score is None else int(score) for score in await self._ask(shard, look)]
+            return [None if score is None else stored_ms(score) for score in await self._ask(shard, look)]
 
         return await self._by_shard(names, lambda name: name, ask)
 

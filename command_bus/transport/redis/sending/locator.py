@@ -11,6 +11,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from command_bus.serialization.odd_values import stored_ms, stored_number
 from command_bus.transport.mailboxes import EVERYTHING, scope_of
 from command_bus.transport.records import CommandLocation, Hold
 from command_bus.transport.redis.admin.entities import surveyed
@@ -72,8 +73,8 @@ class RedisLocator:
                 b"",
             ),
             mark=mark,
-            retry_ms=None if retry is None else int(retry),
-            delayed_ms=None if delayed is None else int(delayed),
+            retry_ms=None if retry is None else stored_ms(retry),
+            delayed_ms=None if delayed is None else stored_ms(delayed),
             workers=None if workers is None else tuple(workers.values()),
             now_ms=int(seconds) * 1000 + int(micros) // 1000,
         )
@@ -82,7 +83,7 @@ class RedisLocator:
         """See `CommandLocator`."""
         keys = self._keys.shards[shard]
         found: Any = await self._connections.at(keys.prefix).ask(lambda client: client.hget(keys.stats, "depth"))
-        return int(found or 0)
+        return stored_number("stats", found)
 
     async def line(self, mailbox: str, most: int | None = None) -> Sequence[tuple[str, bytes]]:
         """See `CommandLocator`.

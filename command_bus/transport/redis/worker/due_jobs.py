@@ -42,7 +42,7 @@ class PauseJob:
         done, left = 0, list[str]()
         for member in members:
             try:
-                done += await self._holds.over(self._shard, member.name.removeprefix(PAUSE_END), int(member.score))
+                done += await self._holds.over(self._shard, member.name.removeprefix(PAUSE_END), member.score)
             except NewerState:  # a worker of that release ends it
                 left.append(member.name)
         return Performed(done, left)

@@ -15,19 +15,24 @@ Other parts keep members of their own kind in `due`, told apart by their first l
 
 A later release may keep members of its own there. They stay, and are passed over. So is the retry of a mailbox whose state only that release
 knows: the script leaves it, and it is tried again a second later.
+
+Any producer may write members, and what they name may be anything. Where what is due of a kind cannot be dealt with together, each member is
+dealt with alone: the odd ones are passed over, and tried again a minute later.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from redis.asyncio import Redis
 
 from command_bus.clock import mono
 from command_bus.randomness import JITTER
+from command_bus.serialization.odd_values import pass_over, stored_ms
 from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.keys import GROUP, ShardKeys, delayed_id
 from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, PROMOTE
 from command_bus.transport.redis.worker.line_use import LineUse
@@ -45,6 +50,8 @@ _PROMOTED = "rd"
 """First letters of the members that the script promotes."""
 _LEFT = 1.0
 """Seconds until a member is tried again that the script left."""
+_ODD = 60.0
+"""Seconds until a member is tried again that could not be dealt with."""
 
 
 class Member(NamedTuple):
@@ -81,6 +88,7 @@ class DueTimes:
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
         self._left: dict[tuple[str, float], float] = {}
+        self._dealt: set[tuple[str, float]] = set()
         self._next: float | None = None
         self.lateness = 0.0
         """Seconds that this worker lets pass, because another is faster."""
@@ -88,6 +96,10 @@ class DueTimes:
     def ticked(self) -> None:
         """Record a tick: there is a new earliest time, and only this worker knows it."""
         self.lateness = 0.0
+
+    def begin(self) -> None:
+        """Begin to deal with what is due: what was dealt with since, and is still there, is left for a moment."""
+        self._dealt.clear()
 
     def looked(self, members: Sequence[tuple[str, float]], server_ms: int, now: float, *, took: float = 0.0) -> list[Member]:
         """Record the earliest members in their order; return those that are due.
@@ -99,6 +111,7 @@ class DueTimes:
             took: Seconds until it was answered. After a long one the server's clock only seems to have gone back.
         """
         first = min(self._seen.items(), key=lambda item: item[1].at, default=None)
+        self._left |= {member: now + _LEFT for member in self._dealt.intersection(members) if not self.is_left(member, now)}
         seen: dict[str, _Seen] = {}
         due: list[Member] = []
         for name, score in members:
@@ -124,6 +137,7 @@ class DueTimes:
         """
         self._left = {each: at for each, at in self._left.items() if at > now}
         self._left |= {member: now + _LEFT for member in members if member.name in left}
+        self._dealt.update(members)
         for member in members:
             self._seen.pop(member.name, None)
         if count or left:
@@ -134,8 +148,12 @@ class DueTimes:
         if left_ms >= 0 and (self._next is None or self._next > now + left_ms / 1000):
             self._next = now + left_ms / 1000
 
+    def leave(self, members: Collection[Member], until: float) -> None:
+        """Let members be until a time: trying them now is in vain."""
+        self._left |= dict.fromkeys(members, until)
+
     def is_left(self, member: tuple[str, float], now: float) -> bool:
-        """Return whether a member is not tried now: the script left it a moment ago."""
+        """Return whether a member is not tried now: the script left it a moment ago, or it is odd."""
         return self._left.get(member, now) > now
 
     def pause(self, now: float, longest: float) -> float:
@@ -204,16 +222,39 @@ class DueWork:
 
     async def promote(self) -> None:
         """Let what is due take its place."""
+        self._times.begin()
         while due := await self._due():
             kinds: dict[str, list[Member]] = {}
             for member in due:
                 kinds.setdefault(member.name[0], []).append(member)
-            promoted = [member for member in due if member.name[0] in _PROMOTED]
             for kind in kinds.keys() & self._jobs.keys():
-                performed = await self._jobs[kind].perform(kinds[kind])
-                self._times.promoted(kinds[kind], performed.done, -1, mono(), left=performed.left)
-            if promoted and await self._promote(promoted) and len(promoted) == len(due):
+                await self._each_if_not_all(kinds[kind], self._perform)
+            promoted = [member for member in due if member.name[0] in _PROMOTED]
+            if promoted and await self._each_if_not_all(promoted, self._promote) and len(promoted) == len(due):
                 return
+
+    async def _each_if_not_all(self, members: Sequence[Member], deal: Callable[[Sequence[Member]], Awaitable[bool]]) -> bool:
+        """Deal with members together; where a stored value prevents that, with each alone. Return what `deal` returns, then False."""
+        try:
+            return await deal(members)
+        except Exception as error:
+            if not is_of_a_value(error):
+                raise
+            if len(members) == 1:
+                self._pass_over(members[0], error)
+                return False
+        for member in members:
+            await self._each_if_not_all([member], deal)
+        return False
+
+    def _pass_over(self, member: Member, why: object) -> None:
+        pass_over("due", member.name, why)
+        self._times.leave([member], mono() + _ODD)
+
+    async def _perform(self, members: Sequence[Member]) -> bool:
+        performed = await self._jobs[members[0].name[0]].perform(members)
+        self._times.promoted(members, performed.done, -1, mono(), left=performed.left)
+        return False
 
     async def _promote(self, due: Sequence[Member]) -> bool:
         """Promote retries and delayed commands; return whether there is nothing more to promote now."""
@@ -223,7 +264,7 @@ class DueWork:
         names = [keys.ready, keys.active, keys.due, keys.delayed, keys.delayed_counts, keys.paused, keys.unique]
         names += [*keys.fair, keys.suspended]
         for member, mailbox in placed:
-            args += (member.name, mailbox, int(member.score))
+            args += (member.name, mailbox, stored_ms(member.score))
             names.append(keys.mailbox(mailbox))
         count, left_ms, left = await self._connections.run(PROMOTE, names, args)
         left = [name.decode() for name in left]
@@ -239,9 +280,20 @@ class DueWork:
             (seconds, micros), scored, in_use = await self._connections.ask(self._look, start)
             self._line_in_use = bool(in_use)
             server_ms, now = seconds * 1000 + micros // 1000, mono()
-            members += [(name.decode(), score) for name, score in scored if name[:2] in self._prefixes]
+            members += self._read(scored)
             start, self._full = start + _PAGE, len(scored) == _PAGE
         return self._times.looked(members, server_ms, now, took=now - asked)
+
+    def _read(self, scored: Sequence[tuple[bytes, float]]) -> list[tuple[str, float]]:
+        """Return the members that this worker knows."""
+        members: list[tuple[str, float]] = []
+        for name, score in scored:
+            if name[:2] in self._prefixes:
+                try:
+                    members.append((name.decode(), score))
+                except UnicodeDecodeError as error:
+                    pass_over("due", name, error)
+        return members
 
     async def _look(self, client: Redis, start: int) -> Any:
         pipeline = client.pipeline(transaction=False)
@@ -256,7 +308,7 @@ class DueWork:
         found: list[bytes] = (
             await self._connections.run(DELAYED_MAILBOXES, [self._keys.delayed], [_MOST, *delayed]) if delayed else []
         )
-        homes = iter([name.decode() for name in found])
+        homes = iter([name.decode(errors="backslashreplace") for name in found])
         placed: list[tuple[Member, str]] = []
         for member in members:
             home = member.name[2:] if member.name[:2] == "r:" else next(homes, None)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from command_bus.clock import mono
+from command_bus.serialization.odd_values import stored_text
 from command_bus.serialization.text import printable
 from command_bus.transport.interrupts import Interrupt
 from command_bus.transport.mailboxes import mailbox_label
@@ -63,7 +64,7 @@ class InterruptHandler:
         held = {lease.mailbox: lease for lease in self._held() if lease.attempt_id}
         wanted: set[str] = set()
         for name, value in fields.items():
-            mailbox, interrupt = name.decode(), Interrupt.unpack(value)
+            mailbox, interrupt = stored_text(name), Interrupt.unpack(value)
             lease = held.get(mailbox)
             if interrupt is None or lease is None or lease.attempt_id != interrupt.attempt_id:
                 continue

@@ -25,6 +25,7 @@ from typing import Any
 from redis import Redis as SyncRedis
 
 from command_bus.clock import mono, wall_ms
+from command_bus.serialization.odd_values import stored_text
 from command_bus.serialization.text import printable
 from command_bus.transport.attempts import fence_of
 from command_bus.transport.interrupts import Interrupt
@@ -360,7 +361,7 @@ class LeaseKeeper:
             found = yield Blocked(shard)
             if isinstance(found, Exception) or isinstance(found[0], Exception):
                 continue  # it is asked again in the next turn
-            asked = {name.decode(): interrupt for name, value in found[0].items() if (interrupt := Interrupt.unpack(value))}
+            asked = {stored_text(name): interrupt for name, value in found[0].items() if (interrupt := Interrupt.unpack(value))}
             at = self._stack()[-1:]
             where = f"{at[0].filename}:{at[0].lineno} in {at[0].name}" if at else ""
             answers = {

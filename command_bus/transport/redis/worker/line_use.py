@@ -7,6 +7,7 @@ fill_line.lua brings what is too much back into the line.
 
 from __future__ import annotations
 
+from command_bus.serialization.odd_values import pass_over
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import FILL_LINE
@@ -38,5 +39,8 @@ class LineUse:
             self._used.discard(keys.prefix)
             return
         self._used.add(keys.prefix)
-        while await connections.run(FILL_LINE, [keys.ready, keys.active, *keys.fair], [GROUP, _MOST]) == _MOST:
-            pass
+        back = _MOST
+        while back == _MOST:
+            back, odd = await connections.run(FILL_LINE, [keys.ready, keys.active, *keys.fair], [GROUP, _MOST])
+            if odd:
+                pass_over("line", f"{odd} members", "places have the score 0; they are removed")

@@ -7,12 +7,14 @@ that there are some. Any worker may relay them. `lua/relay.lua` takes each of th
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from command_bus.errors import CommandBusError
+from command_bus.serialization.odd_values import pass_over
 from command_bus.transport.flows import OUTCOME_FLOW
 from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.incarnations import Incarnations
@@ -39,10 +41,28 @@ class _Written(NamedTuple):
     envelope: bytes
     extra: bytes
 
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return len(self.envelope) + len(self.extra)
+
     def keys(self, target: ShardKeys) -> tuple[str, str]:
         """Return its mailbox, and its mark or the side record that it is for."""
         _, flow, mailbox, command_id = self.text.split("|", 3)
         return target.mailbox(mailbox), target.side(command_id) if flow == OUTCOME_FLOW else target.mark(command_id)
+
+
+def _written(entry: bytes, fields: Mapping[bytes, bytes]) -> _Written | None:
+    """Return an entry; None if it is no follow-up."""
+    try:
+        written = _Written(entry.decode(), fields[b"t"].decode(), fields[b"a"], fields[b"e"], fields[b"x"])
+        _, _, mailbox, _ = written.text.split("|", 3)
+        if mailbox and written.at_ms.isdigit():
+            return written
+    except (KeyError, ValueError):
+        pass
+    pass_over("out", entry, f"is no follow-up: {fields}")
+    return None
 
 
 class RelayJob:
@@ -72,7 +92,10 @@ class RelayJob:
                 relayed = await self._relay(member.name)
                 self._backoff.worked()
             except CommandBusError as error:
-                self._backoff.failed(error)
+                if is_of_a_value(error):
+                    pass_over("due", member.name, error)
+                else:
+                    self._backoff.failed(error)
                 relayed = False
             if relayed:
                 done += 1
@@ -99,16 +122,22 @@ class RelayJob:
             await self._delete(out, member, page)
 
     async def _page(self, out: str) -> list[_Written]:
-        """Return the first entries of a stream, at most a megabyte or one; what is read beyond that is read again."""
-        found: Any = await self._source.ask(lambda client: client.xrange(out, count=self._pages.count))
+        """Return the first entries of a stream, at most a megabyte or one; what is read beyond that is read again. Odd ones stay where they are."""
         page: list[_Written] = []
-        size = 0
-        for entry, fields in found:
-            size += len(fields[b"e"]) + len(fields[b"x"])
-            if size > _MOST_BYTES and page:
-                break
-            page.append(_Written(entry.decode(), fields[b"t"].decode(), fields[b"a"], fields[b"e"], fields[b"x"]))
-        self._pages.observe(sum(len(fields[b"e"]) + len(fields[b"x"]) for _, fields in found), len(found))
+        start = "-"
+        while not page:
+            found: Any = await self._source.ask(lambda client, after: client.xrange(out, after, count=self._pages.count), start)
+            if not found:
+                return page
+            start, size = f"({found[-1][0].decode()}", 0
+            for entry, fields in found:
+                written = _written(entry, fields)
+                size += 0 if written is None else written.size
+                if size > _MOST_BYTES and page:
+                    break
+                if written is not None:
+                    page.append(written)
+            self._pages.observe(sum(sum(map(len, fields.values())) for _, fields in found), len(found))
         return page
 
     async def _take(self, target: ShardKeys, generation: str, floor: str, page: Sequence[_Written]) -> tuple[int | None, bool]:

@@ -307,7 +307,7 @@ def _decode(lease: Lease, state: bytes, body: Any, now: str, confirmed: bool) ->
 
 def _asked(lease: Lease, body: list[Any]) -> Asked:
     """Return what has to be asked for before the next command starts. It may have been read ahead; it will be read again."""
-    message: str = body[0].decode()
+    message: str = body[0].decode("utf-8", "backslashreplace")
     entry, paid, flow = (*body[1:], None, None)[:3]
     if entry is None:
         envelope = lease.ahead[-1][1] if lease.ahead and lease.ahead[-1][0] == message else None
@@ -316,7 +316,7 @@ def _asked(lease: Lease, body: list[Any]) -> Asked:
     else:
         envelope = entry[0] if type(entry[-1]) is list else _envelope_in(entry)
     lease.ahead, lease.attempt_id = None, ""
-    return Asked(message, envelope, bool(paid), (flow or b"").decode())
+    return Asked(message, envelope, bool(paid), (flow or b"").decode("utf-8", "backslashreplace"))
 
 
 def _envelope_in(fields: list[bytes]) -> bytes | None:

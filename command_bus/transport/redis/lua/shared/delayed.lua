@@ -4,6 +4,11 @@
 -- Delayed commands are numbered in the order of their acceptance, and the member of `due` begins with the number: those that become due in one
 -- millisecond are sorted by it. No mailbox's name has a *.
 
+-- Return a flow as it was stored (see shared/line.lua); the normal class without a tenant if that is none.
+local function stored_flow(text)
+  return string.find(text, '^[012][%w_.@~%%-]*$') and text or '1'
+end
+
 -- Return the member of `due` of a delayed command: d:<number, in 16 digits>:<command id>.
 local function due_member(delayed_counts, id)
   local number = redis.pcall('HGET', delayed_counts, '*' .. id)

@@ -22,6 +22,7 @@ end
 local function deliver(keys, box, other, text, at, envelope, extra, queue_up)
   local _, flow, name, id = parse_follow_up(text)
   if flow == OUTCOME then return deliver_outcome(keys, box, other, name, envelope, extra) end
+  flow = stored_flow(flow)
   if extra ~= '' then redis.pcall('SET', other, extra) end
   if not at and place(keys, name, box, envelope, flow, queue_up) then at = keys.now + 1000 end
   if at then keep_delayed(keys.ready, keys.due, keys.delayed, keys.later, name, id, at, with_flow(envelope, flow)) end

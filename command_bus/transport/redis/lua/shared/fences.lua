@@ -1,8 +1,11 @@
 -- fences: numbers that grow from start to start, in every shard. A fence is about the server's time in microseconds.
 
+-- What stands there and is no fence is passed over: the time alone is high enough.
+
 -- Return two functions: one that returns the next fence as text, and one that keeps the last, to be called if there is one.
 local function fences_of(key, time)
-  local fence = math.max(tonumber(redis.call('GET', key) or '0'), time[1] * 1000000 + time[2] - 1)
+  local fence, kept = time[1] * 1000000 + time[2] - 1, tonumber(redis.call('GET', key) or '0')
+  if kept and kept > fence and kept < 9007199254740992 then fence = kept end
   -- Printing a whole fence takes longer than all else that a start does, so only its last six digits are printed each time.
   local high, low = string.format('%.0f', math.floor(fence / 1000000)), fence % 1000000
   local function next_fence()

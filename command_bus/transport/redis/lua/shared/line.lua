@@ -24,11 +24,15 @@ local function open_line(ready, active, flows, turns, line)
   local joined, has_turn = {line}, {}  -- what `join` adds to the line at once; flows that are known to have a turn
   local values = try('HMGET', flows, 'c0', 'c1', 'c2', 'v0', 'v1', 'v2', 's0', 's1', 's2', 'most', 'counted')
   if values.err then return nil end
-  self.most = tonumber(values[10] or READY_MOST) or READY_MOST
-  for class = 0, 2 do
-    used[class], virtual[class], starts[class] = tonumber(values[class + 1] or 0), tonumber(values[class + 4] or 0), tonumber(values[class + 7] or 0)
+  local function count_in(text, least, other)  -- what is none, because somebody wrote it there, is passed over
+    local count = tonumber(text or '')
+    return count and count >= least and count < CLASS_SPAN and count or other
   end
-  local set_turn, pay, admit_first = line_turns(ready, active, flows, turns, line, used, virtual, starts, served)
+  self.most = count_in(values[10], 1, READY_MOST)
+  for class = 0, 2 do
+    used[class], virtual[class], starts[class] = count_in(values[class + 1], 0, 0), count_in(values[class + 4], 0, 0), count_in(values[class + 7], 0, 0)
+  end
+  local turn_of, set_turn, pay, admit_first = line_turns(ready, active, flows, turns, line, used, virtual, starts, served)
 
   local flow_of = flow_by_record()
   local function now()
@@ -43,7 +47,7 @@ local function open_line(ready, active, flows, turns, line)
     local place = flow .. '/' .. at
     joined[#joined + 1], joined[#joined + 2] = '0', place .. '/' .. name
     if not has_turn[flow] then
-      if not try('ZSCORE', turns, flow) then set_turn(flow, virtual[tonumber(sub(flow, 1, 1))]) end
+      if not turn_of(flow) then set_turn(flow, virtual[tonumber(sub(flow, 1, 1))]) end
       has_turn[flow] = true
     end
     return place
@@ -73,7 +77,7 @@ local function open_line(ready, active, flows, turns, line)
   -- Return whether an entity whose record says that it waits in the line has its place there.
   function self.has(name, place)
     write_joined()
-    return try('ZSCORE', line, place .. '/' .. name) and try('ZSCORE', turns, match(place, '^[^/]*')) and true
+    return try('ZSCORE', line, place .. '/' .. name) and turn_of(match(place, '^[^/]*')) and true
   end
 
   -- Return the parts of an idle entity's record with its first command.

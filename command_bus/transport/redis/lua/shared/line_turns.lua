@@ -4,9 +4,9 @@
 -- records are read and written for many entities at once: a call costs more than what it does.
 
 local CLASS_SPAN, TURN = 2251799813685248, 10000
-local CLASS_COSTS = {[0] = 1, 4, 16}
+local CLASS_COSTS, LONGEST_TURN = {[0] = 1, 4, 16}, 1000 * TURN
 
--- Return three functions: set the virtual time of a flow; pay for starts of a flow; give activations to so many of the first in the line.
+-- Return four functions: return the virtual time of a flow; set the virtual time of a flow; pay for starts of a flow; give activations to so many of the first in the line.
 -- They keep up what classes have used, their virtual times and starts, and how often each flow was served.
 local function line_turns(ready, active, flows, turns, line, used, virtual, starts, served)
   local call, try, sub, match, format = redis.call, redis.pcall, string.sub, string.match, string.format
@@ -18,18 +18,22 @@ local function line_turns(ready, active, flows, turns, line, used, virtual, star
       local weight = tenant ~= '' and try('HGET', flows, 'w:' .. tenant)
       weights[tenant] = type(weight) == 'string' and tonumber(weight) or 1
     end
-    return math.max(1, math.floor(TURN / weights[tenant] + 0.5))
+    return math.max(1, math.min(math.floor(TURN / weights[tenant] + 0.5), LONGEST_TURN))
   end
   local function score_of(flow, at) return format('%.0f', tonumber(sub(flow, 1, 1)) * CLASS_SPAN + at) end
+  -- Return nil for a flow that has no turn, or one beyond its class's span, where it would never come.
+  local function turn_of(flow)
+    local class, score = tonumber(sub(flow, 1, 1)), try('ZSCORE', turns, flow)
+    local at = class and type(score) == 'string' and tonumber(score) - class * CLASS_SPAN
+    return at and at >= 0 and at < CLASS_SPAN and at or nil
+  end
   local function set_turn(flow, at) try('ZADD', turns, score_of(flow, at), flow) end
 
   local function pay(flow, count)
     local class = tonumber(sub(flow, 1, 1))
     served[flow] = (served[flow] or 0) + count
     used[class], starts[class] = used[class] + count * CLASS_COSTS[class], starts[class] + count
-    local at = try('ZSCORE', turns, flow)
-    at = type(at) == 'string' and tonumber(at) - class * CLASS_SPAN or virtual[class]
-    set_turn(flow, at + count * cost_of(flow))
+    set_turn(flow, (turn_of(flow) or virtual[class]) + count * cost_of(flow))
   end
 
   -- What is filled in is read and written for many entities at once: flows of each class with their turns, of each flow its first places.
@@ -66,9 +70,13 @@ local function line_turns(ready, active, flows, turns, line, used, virtual, star
     local read = {places = math.max(1, math.floor(2 * most / math.max(#found, 1)))}
     read_weights(found)
     for i = 1, #found, 2 do
-      read[#read + 1] = {flow = found[i], at = tonumber(found[i + 1]) - class * CLASS_SPAN, next = 1, count = 0}
+      if tonumber(sub(found[i], 1, 1)) == class then
+        read[#read + 1] = {flow = found[i], at = tonumber(found[i + 1]) - class * CLASS_SPAN, next = 1, count = 0}
+      else
+        try('ZREM', turns, found[i])  -- no flow of ours
+      end
     end
-    read.bound = #read == most and read[#read].at  -- others stand behind it
+    read.bound = #found == 2 * most and tonumber(found[#found]) - class * CLASS_SPAN  -- others stand behind it
     flows_of[class] = read
     return read
   end
@@ -141,5 +149,5 @@ local function line_turns(ready, active, flows, turns, line, used, virtual, star
     end
     write_admitted()
   end
-  return set_turn, pay, admit_first
+  return turn_of, set_turn, pay, admit_first
 end

@@ -16,6 +16,6 @@ end
 local function settled_in(box, record)
   local running = running_in(record)
   if not running then return 0, '' end
-  return #redis.call('XRANGE', box, '-', '(' .. running), running
+  return #redis.pcall('XRANGE', box, '-', '(' .. running), running  -- what is no id has none before it
 end
 

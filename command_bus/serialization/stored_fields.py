@@ -1,0 +1,56 @@
+"""`stored_fields`: the fields of a record as its class wants them, where any client may have written it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+__all__ = ["stored_fields"]
+
+_FAR = 2**63
+
+
+def stored_fields(record: type, values: object, names: Collection[str] | None = None) -> dict[str, Any]:
+    """Return those values that are fields of a class, lists as tuples; other names are of a later release, and left out.
+
+    Args:
+        record: The class, a dataclass.
+        values: A map of names to values, as it was read.
+        names: Of the fields that it may have; None: all of the class.
+
+    Raises:
+        ValueError: It is no map, or a value is not of its field's type: whole numbers have 64 bits, others are finite, texts can be encoded.
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"is no record: {type(values).__name__}")  # noqa: TRY004 - of what is stored, not of a caller
+    found: dict[str, Any] = {}
+    for name, kind in _kinds(record).items():
+        if name in values and (names is None or name in names):
+            if not _fits(kind, values[name]):
+                raise ValueError(f"{name} is {values[name]!r}"[:200])
+            found[name] = tuple(values[name]) if isinstance(values[name], list) else values[name]
+    return found
+
+
+@cache
+def _kinds(record: type) -> dict[str, Any]:
+    return get_type_hints(record)
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    if get_origin(kind) in (Union, UnionType):
+        return any(_fits(each, value) for each in get_args(kind))
+    if get_origin(kind) is tuple:
+        return isinstance(value, list | tuple) and all(_fits(get_args(kind)[0], each) for each in value)
+    if kind is bool or isinstance(value, bool):
+        return kind is bool and isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and -_FAR <= value < _FAR
+    if kind is float:
+        return isinstance(value, int | float) and math.isfinite(value)
+    if kind is str:
+        return isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value)
+    return isinstance(value, NoneType if kind is None else kind)
