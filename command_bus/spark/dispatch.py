@@ -6,6 +6,7 @@ Rows of one entity go to one partition and are sorted there (`in_order`), which 
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.errors import InvalidSettings
@@ -21,23 +23,23 @@ from command_bus.messages.message import Message
 from command_bus.spark.errors import unwrapped
 from command_bus.spark.ids import NAMESPACE, UNSUPPORTED_KEY, typed_command_id, unsupported_key_type
 from command_bus.spark.options import OnInvalid, WriteOptions, duration_ms
-from command_bus.spark.quoting import column_named
+from command_bus.spark.quoting import check_named_once, column_named
 from command_bus.spark.report import DispatchReport, build_report, dry_run_report
 from command_bus.spark.source import register
 from command_bus.spark.target import PLANNING_PATIENCE, Target, TargetConnection, connection_to
 from command_bus.spark.writing.by_value import pickled
-from command_bus.spark.writing.command_lookup import command_mappings, named_command
+from command_bus.spark.writing.command_lookup import named_command
 from command_bus.spark.writing.dry_run import DryRunTask
 from command_bus.spark.writing.fingerprint import Fingerprint, check_same_rows, utc_text
 from command_bus.spark.writing.interpreters import check_interpreter
-from command_bus.spark.writing.ordering import Order, check_order, in_order, named_columns, tasks_for_few_rows
+from command_bus.spark.writing.ordering import Order, check_order, in_order, tasks_for_few_rows
 from command_bus.spark.writing.progress import ProgressWatch
 from command_bus.spark.writing.random_ids import check_repeatable_ids
 from command_bus.spark.writing.writer import PartitionTask, WritePlan
 from command_bus.transport.bulk import DispatchFacts, Version
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 __all__ = ["dispatch_batch_writer", "dispatch_dataframe"]
 
@@ -115,18 +117,15 @@ def dispatch_dataframe(
     """
     began = time.monotonic()
     _check_texts(dispatch_id, outcomes, remember_for)
-    check_interpreter(df.sparkSession)
-    register(df.sparkSession)
+    _check_names(columns, entity, command_column)
     target = Target.resolve(url, namespace)
-    connection = connection_to(target, PLANNING_PATIENCE)
-    rows = df if key is None else df.withColumn(_ID, typed_command_id(_key_columns(df, key), id_namespace))
     texts = {  # the options of the data source, so that both are checked and planned alike
         "url": target.url,
         "namespace": target.namespace,
         "command": ",".join(_command_texts(command, mapper)),
         "commandColumn": command_column,
         "entityColumn": entity,
-        "columns": ",".join(f"{name}={column}" for name, column in (columns or {}).items()),
+        "columns": json.dumps(dict(columns or {}), ensure_ascii=False),
         "dispatchId": dispatch_id,
         "dispatchVersion": _text(version),
         "onInvalid": on_invalid,
@@ -140,17 +139,16 @@ def dispatch_dataframe(
         "priority": priority,
         "keepOrder": "false" if order_by is None else "true",
     }
-    options = WriteOptions.parse({name: text for name, text in texts.items() if text})
-    entity_column = entity or _entity_column(options, rows.columns, connection.describe)
-    for named in (order_by, entity_column, command_column):
-        check_order(rows, named)
-    if max_rejects is not None and 0 < max_rejects < 1:
-        options = replace(options, max_rejects=int(max_rejects * rows.count()))
-    plan = WritePlan.build(options, rows.schema)
-    check_repeatable_ids(rows, _ID)
-    kept = [name for name in (entity_column, *named_columns(order_by)) if name is not None]
-    job = _Job(rows, plan.narrowed(kept), Version(dispatch_id, version or 0), entity_column, order_by, partitions)
-    report = job.dry_run() if dry_run else job.run(connection)
+    options = replace(WriteOptions.parse({name: text for name, text in texts.items() if text}), made_ids=key is not None)
+    with unwrapped():
+        check_interpreter(df.sparkSession)
+        register(df.sparkSession)
+        connection = connection_to(target, PLANNING_PATIENCE)
+        rows = df if key is None else _with_ids(df, key, id_namespace)
+        if max_rejects is not None and 0 < max_rejects < 1:
+            options = replace(options, max_rejects=int(max_rejects * rows.count()))
+        job = _Job.of(rows, options, Version(dispatch_id, version or 0), order_by, partitions)
+        report = job.dry_run() if dry_run else job.run(connection)
     return report if report.state == "already committed" else replace(report, seconds=time.monotonic() - began)
 
 
@@ -164,6 +162,18 @@ class _Job:
     entity: str | None
     order_by: Order | None
     partitions: int | None
+
+    @classmethod
+    def of(cls, rows: DataFrame, options: WriteOptions, version: Version, order_by: Order | None, partitions: int | None) -> _Job:
+        """Check all that can be checked before a task runs."""
+        check_order(rows, order_by)
+        plan = WritePlan.build(options, rows.schema)
+        entity = options.entity_column or _entity_column(plan)
+        if entity is None and order_by is not None:
+            raise InvalidSettings(f"order_by = {order_by!r}: commands without an entity have no order, say order_by=None")
+        check_named_once(rows, plan.columns)
+        check_repeatable_ids(rows, _ID)
+        return cls(rows, plan, version, entity, order_by, partitions)
 
     def run(self, connection: TargetConnection) -> DispatchReport:
         """Send the rows, unless they were sent before."""
@@ -180,7 +190,7 @@ class _Job:
             sent = task.dispatch(self._arranged())
         facts = connection.wait(dispatches.facts(self.version.dispatch_id))
         if not sent or facts is None:
-            return self._report(DispatchFacts(self.version.dispatch_id), "empty")
+            return self._report(facts or DispatchFacts(self.version.dispatch_id), "empty" if facts is None else "open")
         return self._report(facts, "already committed" if done else "committed")
 
     def dry_run(self) -> DispatchReport:
@@ -209,13 +219,13 @@ class _Job:
 
     def _arranged(self) -> DataFrame:
         """Return the rows with an entity's rows in one partition, in order, without unused columns."""
-        unread = [name for name in self.rows.columns if name not in self.plan.columns]
+        read = [column_named(name) for name in self.plan.columns]
         if self.entity is None or self.order_by is None:
-            rows = self.rows.drop(*unread)
+            rows = self.rows.select(*read)
             return rows if self.partitions is None else rows.repartition(self.partitions)
         # order_by may use columns that no command has; Spark drops the other columns before it moves the rows.
         partitions = self.partitions or tasks_for_few_rows(self.rows)
-        return in_order(self.rows, self.entity, self.order_by, partitions=partitions).drop(*unread)
+        return in_order(self.rows, self.entity, self.order_by, partitions=partitions).select(*read)
 
 
 def dispatch_batch_writer(
@@ -237,25 +247,36 @@ def dispatch_batch_writer(
     return write
 
 
-def _key_columns(df: DataFrame, key: str | Column | Sequence[str | Column]) -> list[tuple[Column, str | None]]:
-    """Return the columns of the key, with their types as far as these are known.
-
-    A name is that of a column, whatever characters it has, or else what Spark makes of it (`struct.field`).
+def _with_ids(df: DataFrame, key: str | Column | Sequence[str | Column], id_namespace: UUID) -> DataFrame:
+    """Return the rows with their ids, made of the key's columns.
 
     Raises:
-        InvalidSettings: No id can be made of a column.
+        InvalidSettings: There is no such column, no id can be made of it, or the rows have a column of our name.
     """
-    listed: Any = key if isinstance(key, list | tuple) else [key]
-    found: list[tuple[Column, str | None]] = []
-    for each in listed:
-        if not isinstance(each, str) or each not in df.columns:
-            found.append((F.col(each) if isinstance(each, str) else each, None))
-            continue
-        kind = df.schema[each].dataType.simpleString()
-        if unsupported_key_type(kind):
-            raise InvalidSettings(f"key column {each!r}: {UNSUPPORTED_KEY}")
-        found.append((column_named(each), kind))
-    return found
+    listed: list[Any] = list(key) if isinstance(key, list | tuple) else [key]
+    if not listed or not all(isinstance(each, str | Column) for each in listed):
+        raise InvalidSettings(f"key = {key!r}: name the columns that identify a row, or None if there is a column {_ID}")
+    taken = next((name for name in df.columns if name.casefold() == _ID), None)
+    if taken is not None:
+        raise InvalidSettings(
+            f"the rows have a column {taken!r} of their own, which is where key=… puts the ids that it makes: rename it, or say key=None if "
+            f"it is called {_ID} and holds them"
+        )
+    return df.withColumn(_ID, typed_command_id([_key_column(df, each) for each in listed], id_namespace))
+
+
+def _key_column(df: DataFrame, key: str | Column) -> tuple[Column, str]:
+    """Return a column of the key, and its type.
+
+    A name is that of a column, whatever characters it has, or else what Spark makes of it (`struct.field`).
+    """
+    if isinstance(key, str) and (key in df.columns or "." not in key):
+        check_named_once(df, [key])
+    column = key if isinstance(key, Column) else column_named(key) if key in df.columns else F.col(key)
+    kind = df.select(column).schema[0].dataType.simpleString()
+    if unsupported_key_type(kind):
+        raise InvalidSettings(f"key column {key!r}: {UNSUPPORTED_KEY}")
+    return column, kind
 
 
 def _command_texts(command: CommandName | Sequence[CommandName] | None, mapper: object) -> list[str]:
@@ -269,17 +290,15 @@ def _command_texts(command: CommandName | Sequence[CommandName] | None, mapper: 
     return [named_command(each) for each in listed]
 
 
-def _entity_column(options: WriteOptions, columns: Sequence[str], describe: Any) -> str | None:
+def _entity_column(plan: WritePlan) -> str | None:
     """Return the column that feeds the entity id of every command."""
-    if options.mapper is not None:
+    if plan.options.mapper is not None:
         raise InvalidSettings("with a mapper, say which column holds the entity id: entity=…")
-    mappings = command_mappings(options, columns, describe)
-    found = {mapping.columns[mapping.spec.key] for mapping in mappings.values() if mapping.spec.key is not None}
-    if len(found) > 1:
+    if len(plan.keys) > 1:
         raise InvalidSettings(
-            f"the commands take their entity ids from several columns ({', '.join(sorted(found))}): name one with entity=…"
+            f"the commands take their entity ids from several columns ({', '.join(plan.keys)}): name one with entity=…"
         )
-    return next(iter(found), None)
+    return next(iter(plan.keys), None)
 
 
 def _text(number: int | None) -> str | None:
@@ -295,6 +314,16 @@ def _duration(value: timedelta | str, name: str) -> str:
         return f"{int(value.total_seconds() * 1000)} ms"
     duration_ms(value, name)
     return value
+
+
+def _check_names(columns: object, entity: object, command_column: object) -> None:
+    for name, value in (("entity", entity), ("command_column", command_column)):
+        if not isinstance(value, str | None) or value == "":
+            raise InvalidSettings(f"{name} = {value!r}: give the name of a column")
+    if columns is not None and not (
+        isinstance(columns, Mapping) and all(isinstance(each, str) for pair in columns.items() for each in pair)
+    ):
+        raise InvalidSettings(f"columns = {columns!r}: give the name of a column for each field, as a dict")
 
 
 def _check_texts(dispatch_id: object, outcomes: object, remember_for: object) -> None:

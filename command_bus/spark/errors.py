@@ -10,7 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import TracebackType
 
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 
 from command_bus import errors
 from command_bus.errors import CommandBusError, DispatchStalled, InvalidSettings
@@ -21,6 +21,7 @@ __all__ = ["from_spark", "unwrapped", "without_spark_frames"]
 _OURS = re.compile(r"command_bus\.errors\.(\w+): (.+?)(?:\n|$)")
 _ACCEPTED = re.compile(r"([\d,]+) rows of it are in")
 _WITHOUT_US = re.compile(r"No module named '(?:command_bus|hiredis|msgpack|pyarrow|pydantic|redis)")
+_PLAN = re.compile(r";?\n(?:'|== |JVM stacktrace)")  # what follows Spark's reason
 _WRAPPED = re.compile(r"(?:ValueError|RuntimeError|Exception): (.+?)(?:\n|$)")
 
 
@@ -43,11 +44,13 @@ def unwrapped() -> Generator[None]:
     """Raise what Spark fails with inside as `from_spark` reads it."""
     try:
         yield
-    except PySparkException as error:
-        raise from_spark(error) from None
+    except Exception as error:
+        if isinstance(error, PySparkException) or type(error).__module__.startswith("py4j."):
+            raise from_spark(error) from None
+        raise
 
 
-def from_spark(error: PySparkException) -> CommandBusError:
+def from_spark(error: Exception) -> CommandBusError:
     """Return the error of ours that Spark has wrapped, without the stack traces; or a short one with Spark's reason."""
     text = str(error)
     found = list(_OURS.finditer(text))
@@ -61,5 +64,7 @@ def from_spark(error: PySparkException) -> CommandBusError:
         return InvalidSettings(
             f"Spark's workers run a Python without command_bus, or without what it needs. {advice()} (on a cluster, see docs/spark.md: Where it runs)"
         )
+    if isinstance(error, AnalysisException):
+        return InvalidSettings(f"Spark refuses these rows or columns: {_PLAN.split(text)[0].strip()[:1000]}")
     wrapped = list(_WRAPPED.finditer(text))
     return CommandBusError(f"Spark failed: {wrapped[-1][1] if wrapped else text[:2000]}")

@@ -6,6 +6,7 @@ task and differ for a repeated job, which is why such a fault shows so late.
 An id is the `uuid.uuid5` of the key columns' texts, joined so that different keys give different names:
 
 * Text and binary are taken as their bytes; numbers, dates, booleans and times without a zone as Spark writes them.
+* Decimals have all digits of their scale and no exponent, whatever `spark.sql.ansi.enabled` is.
 * Timestamps are instants: their text is their JSON in UTC, with microseconds, whatever zone the session has.
 * Arrays and structs are their JSON, with all NULLs.
 * U+001F separates two columns, and NULL is U+0000. A text that holds one of these has it escaped; no other text is escaped.
@@ -36,6 +37,7 @@ _SEPARATOR = "\x1f"
 _NULL = "\x00"
 _ESCAPES = ((_NULL, "\x00\x01"), (_SEPARATOR, "\x00\x02"))  # in this order
 _ESCAPED = r"^(string|varchar|char|binary)"
+_DECIMAL = r"^decimal\(\d+,(\d+)\)"
 _AS_JSON = r"^(timestamp$|timestamp_ltz|array<|struct<)"
 _VARIANTS = bytes(ord("89ab"[int(chr(code), 16) % 4]) if chr(code) in "0123456789abcdef" else 0 for code in range(103))
 """By the code of a hexadecimal digit, the digit that tells the variant of a UUID: its two highest bits are 10."""
@@ -105,10 +107,13 @@ def _text(column: Column, kind: str | None) -> Column:
             F.when(name.rlike(_UNSUPPORTED), F.raise_error(F.lit(UNSUPPORTED_KEY)).cast("string"))
             .when(name.rlike(_ESCAPED), _escaped(column))
             .when(name.rlike(_AS_JSON) & column.isNotNull(), _json(column))
+            .when(name.rlike(_DECIMAL), _plain(column, F.regexp_extract(name, _DECIMAL, 1).try_cast("int")))
             .otherwise(column.cast("string"))
         )
     if re.search(_ESCAPED, kind):
         return _escaped(column)
+    if scale := re.search(_DECIMAL, kind):
+        return _plain(column, F.lit(int(scale[1])))
     return F.when(column.isNotNull(), _json(column)) if re.search(_AS_JSON, kind) else column.cast("string")
 
 
@@ -119,6 +124,16 @@ def _escaped(column: Column) -> Column:
     for mark, escape in _ESCAPES:
         text = F.replace(text, F.lit(mark), F.lit(escape))
     return text
+
+
+def _plain(column: Column, scale: Column) -> Column:
+    """Return a decimal without an exponent. Spark writes one below 0.000001, but not in a cast by ANSI's rules; `try_cast` always does."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    text = column.try_cast("string")
+    digits = F.regexp_replace(F.substring_index(text, "E", 1), "[-.]", "")
+    whole = F.concat(F.when(text.startswith("-"), "-0.").otherwise("0."), F.lpad(digits, scale, F.lit("0")))
+    return F.when(text.contains("E"), whole).otherwise(text)
 
 
 def _json(column: Column) -> Column:

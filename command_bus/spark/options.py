@@ -5,12 +5,13 @@ Spark hands over option names in lower case, however the user wrote them, and al
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 from command_bus.clock import LONGEST
 from command_bus.errors import InvalidSettings
@@ -64,7 +65,7 @@ class WriteOptions:
         command_column: The column with the wire name of each row's command.
         entity_column: The column of entity ids; by default the one with the name of the command's `EntityId` field.
         sequence_column: The column of integers that increase within an entity; a row that is not above its entity's last one is refused.
-        columns: The columns that feed fields, as `field=column,…`; all others have their fields' names.
+        columns: The columns that feed fields, as `field=column,…` or a JSON object; all others have their fields' names.
         dispatch_id: The name of the whole dispatch. A streaming query has one by default.
         version: The version of the dispatch, for micro-batches: greater than the last committed one. None: there is only one.
         on_invalid: What to do with invalid rows: `quarantine` stores them with the reason, `raise` fails the write, `drop` ignores them.
@@ -78,6 +79,7 @@ class WriteOptions:
         mapper: A function from a row to a command, as `module:function`.
         priority: The priority of all rows (`high`, `normal`, `low`), or else the column with that of each row. None: that of the class.
         keep_order: For an entity that has rows in two tasks: True fails the write, None logs a warning at its end, False ignores it.
+        made_ids: Whether `dispatch_dataframe` has made the column of command ids: it then feeds no field, unless `columns` says so.
     """
 
     command: str = ""
@@ -101,6 +103,7 @@ class WriteOptions:
     mapper: str | None = None
     keep_order: bool | None = None
     priority: str | None = None
+    made_ids: bool = False
 
     @property
     def priority_of_all(self) -> Priority | None:
@@ -298,11 +301,32 @@ class _Reader:
         return duration_ms(value + bare if bare and value.replace(".", "", 1).isdecimal() else value, name)
 
     def pairs(self, name: str) -> dict[str, str]:
-        value = self.text(name)
-        pairs: dict[str, Any] = {}
-        for part in value.split(",") if value else ():
-            left, equals, right = part.partition("=")
-            if not equals or not left.strip() or not right.strip():
-                raise InvalidSettings(f"option {name} = {value!r}: write it like 'field=column, other=column2'")
-            pairs[left.strip()] = right.strip()
+        value = self.text(name) or ""
+        try:
+            given = _pairs_of_json(value) if value.lstrip().startswith("{") else _pairs_of_text(value)
+        except ValueError:
+            raise InvalidSettings(
+                f"option {name} = {value!r}: write it like 'field=column, other=column2', or as a JSON object of texts"
+            ) from None
+        pairs = dict(given)
+        if len(pairs) < len(given):
+            raise InvalidSettings(f"option {name} = {value!r} names a field twice")
         return pairs
+
+
+def _pairs_of_json(text: str) -> list[tuple[str, str]]:
+    """Return the pairs of a JSON object, in which names may have any character."""
+    pairs: list[tuple[str, str]] = json.loads(text, object_pairs_hook=list)
+    if not all(isinstance(each, str) for pair in pairs for each in pair):
+        raise ValueError(text)
+    return pairs
+
+
+def _pairs_of_text(text: str) -> list[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
+    for part in text.split(",") if text else ():
+        left, equals, right = part.partition("=")
+        if not equals or not left.strip() or not right.strip():
+            raise ValueError(text)
+        pairs.append((left.strip(), right.strip()))
+    return pairs

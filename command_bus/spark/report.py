@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.errors import InvalidSettings
-from command_bus.spark.quoting import column_named
+from command_bus.spark.quoting import entity_text
 from command_bus.spark.reading.views import reject_row, schema_of
 from command_bus.spark.target import PLANNING_PATIENCE, Target, connection_to
 from command_bus.spark.writing.ordering import Order
@@ -37,7 +37,7 @@ class DispatchReport:
     Attributes:
         dispatch_id: Its name.
         state: `committed`; `already committed` before this call, which then added nothing; `open` while it is loaded, or after loading failed;
-            `empty` if a micro-batch had no rows; `dry run`.
+            `empty` if there were no rows, which leaves nothing behind; `dry run`.
         rows: Rows that were read.
         added: Commands that this dispatch has put into their mailboxes, over all attempts.
         duplicates: Rows that repeat another row of the dispatch, id and content.
@@ -123,14 +123,24 @@ class DispatchReport:
         return self.view("deadLetters")
 
     def pending(self) -> DataFrame:
-        """Load the commands that have no outcome yet, with the state of their entity as the reason (`waiting`, `paused`, `parked` …)."""
+        """Load the commands that have no outcome yet, with the state of their entity as the reason (`waiting`, `paused`, `parked` …).
+
+        Raises:
+            InvalidSettings: The rows have a column `reason` of their own, or the text of its entity ids depends on the session.
+        """
+        if any(name.casefold() == "reason" for name in self.commands.columns):
+            raise InvalidSettings(
+                "the rows have a column 'reason' of their own: rename it, and load them as "
+                f"dispatch_report(rows, {self.dispatch_id!r}, entity=…).pending()"
+            )
         settled = self.outcomes().select(_ID).union(self.rejects().where("command_id is not null").select(_ID)).distinct()
         rows = self.commands.join(settled, _ID, "left_anti")
         if self.entity_column is None:
             return rows.withColumn("reason", F.lit("waiting"))
-        states = self._read("entities").load().select(F.col("entity").alias("__entity"), F.col("state").alias("reason"))
-        joined = rows.join(states, column_named(self.entity_column).cast("string") == F.col("__entity"), "left")
-        return joined.drop("__entity").withColumn("reason", F.coalesce("reason", F.lit("settled meanwhile, or outcome not kept")))
+        owner = entity_text(rows, self.entity_column)
+        states = self._read("entities").load().select(F.col("entity").alias("owner"), F.col("state").alias("reason"))
+        found = rows.select(F.struct("*").alias("row"), owner.alias("owner")).join(states, "owner", "left")
+        return found.select("row.*", F.coalesce("reason", F.lit("settled meanwhile, or outcome not kept")).alias("reason"))
 
     def _dry_run_view(self, name: str) -> DataFrame:
         if name != "rejects":

@@ -38,20 +38,24 @@ class CommandBusSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Plan a batch write."""
+        from command_bus.spark.writing.column_types import check_movable
         from command_bus.spark.writing.writer import BatchWriter, WritePlan
 
         if overwrite:
             raise InvalidSettings('commands cannot be overwritten: write with mode("append")')
         with without_spark_frames():
+            check_movable(schema)
             return BatchWriter(WritePlan.build(WriteOptions.parse(self.options), schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
         """Plan a streaming write."""
+        from command_bus.spark.writing.column_types import check_movable
         from command_bus.spark.writing.writer import StreamWriter, WritePlan
 
         if overwrite:
             raise InvalidSettings('commands cannot be overwritten: use outputMode("append")')
         with without_spark_frames():
+            check_movable(schema)
             return StreamWriter(WritePlan.build(WriteOptions.parse(self.options), schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -10,6 +10,27 @@ _WRITING = "spark/writing"
 
 SPARK = (
     Mutant(
+        "a column that an option names is not looked for",
+        f"{_WRITING}/command_mapping.py",
+        "if column is not None and column not in columns:",
+        "if False:",
+        "tests/tables/test_spark_names.py::test_a_wrong_name_is_refused_before_anything_is_sent",
+    ),
+    Mutant(
+        "a column in another case than its field is passed over",
+        f"{_WRITING}/command_mapping.py",
+        "if near != name:",
+        "if False:",
+        "tests/tables/test_spark_names.py::test_a_column_that_differs_from_a_field_in_its_case_is_refused",
+    ),
+    Mutant(
+        "the ids that we make feed a field of their name",
+        f"{_WRITING}/command_mapping.py",
+        "options.command_id_column if options.made_ids else None",
+        "None",
+        "tests/tables/test_spark_names.py::test_ids_that_we_make_feed_a_field_only_if_an_option_says_so",
+    ),
+    Mutant(
         "the class of a row counts more than what the option says",
         f"{_WRITING}/command_encoder.py",
         "priority = priority or spec.priority or ",

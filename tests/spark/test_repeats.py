@@ -112,9 +112,8 @@ class TestNothing:
             return dispatch_dataframe(frame, Move, key=KEY, order_by="seq", dispatch_id="d", **options, **namespace.options)
 
         report = dispatch(rows.where("false"))
-        assert (report.state, report.rows, report.added) == ("committed", 0, 0)
-        with pytest.raises(DispatchConflict, match="0 rows then, 10 now"):
-            dispatch(rows)
+        assert (report.state, report.rows, report.added) == ("empty", 0, 0)
+        assert dispatch(rows).added == 10
         batch = dispatch_dataframe(
             rows.where("false"), Move, key=KEY, order_by="seq", dispatch_id="v", version=3, **namespace.options
         )

@@ -29,7 +29,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"command": "no_such_module:Move"}, "no class can be imported by this name (No module named 'no_such_module'"),
     ({"command": "Sail"}, "no running worker knows it as a wire name"),
     ({"command": f"{MOVE},tests.spark.trucks:Stop"}, "2 commands need option commandColumn"),
-    ({"entityColumn": "nope"}, "Move needs columns that are not there: truck (from column 'nope')"),
+    ({"entityColumn": "nope"}, "option entityColumn = 'nope' names no column; there are truck, seq, load, note, command_id"),
     ({"commandIdColumn": "nope"}, "option commandIdColumn = 'nope' names no column; there are truck, seq, load, note"),
     ({"commandIdColumn": "seq"}, "column 'seq' holds command ids, which are text"),
     ({"sequenceColumn": "note"}, "option sequenceColumn = 'note' is a column of integers"),

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings, NotReconciled
 from command_bus.spark.errors import unwrapped
-from command_bus.spark.quoting import column_named
+from command_bus.spark.quoting import check_named_once, entity_text, there_are
 from command_bus.spark.reconciliation.chart_data import chart_data
 from command_bus.spark.reconciliation.dispatch_state import DispatchState, await_settled, commands_in_mailboxes
 from command_bus.spark.reconciliation.page import Page, write_page
@@ -32,7 +32,7 @@ from command_bus.spark.reconciliation.verdict import FLAGS, STATUSES, Tally, Ver
 from command_bus.spark.report import DispatchReport
 from command_bus.spark.source import register
 from command_bus.spark.target import Target
-from command_bus.spark.writing.ordering import Order, named_columns, with_order_column
+from command_bus.spark.writing.ordering import Order, check_order, with_order_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,10 +54,14 @@ class Dispatched:
     order_by: Order | None = None
 
     def __post_init__(self) -> None:
-        for name in ("command_id", self.entity_column, *named_columns(self.order_by)):
-            if name is not None and name not in self.commands.columns:
-                hint = " (see command_bus.spark.command_id)" if name == "command_id" else ""
-                raise InvalidSettings(f"the rows have no column {name!r}{hint}; there are {', '.join(self.commands.columns)}")
+        if "command_id" not in self.commands.columns:
+            raise InvalidSettings(
+                f"the rows have no column 'command_id' (see command_bus.spark.command_id); {there_are(self.commands.columns)}"
+            )
+        check_named_once(self.commands, ["command_id"])
+        check_order(self.commands, self.order_by)
+        if self.entity_column is not None:
+            entity_text(self.commands, self.entity_column)
 
     def view(self, name: str) -> DataFrame:
         """Load a view of the data source, as it is now."""
@@ -170,7 +174,7 @@ class Reconciliation:
         """Return the texts of commands with this status, by `_id`, and by `_entry` if a command may have several."""
         if name in _ROWS:
             entity = self.dispatched.entity_column
-            texts = [] if entity is None else [column_named(entity).cast("string").alias("entity")]
+            texts = [] if entity is None else [entity_text(self.dispatched.commands, entity).alias("entity")]
             rows = self.dispatched.commands.select(F.col("command_id").cast("string").alias("_id"), *texts)
             return rows.dropDuplicates(["_id"])
         if name == "quarantined":

@@ -79,6 +79,8 @@ def command_mappings(
         raise InvalidSettings(f"{len(texts)} commands need option commandColumn: the column with each row's wire name")
     for text in texts:
         mapping = _requiring_entity_id(_mapping(text, options, columns, describe))
+        if mapping.spec.name in mappings:
+            raise InvalidSettings(f"option command = {options.command!r} names {mapping.spec.name} twice")
         mappings[mapping.spec.name] = mapping
     return mappings
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,9 +12,10 @@ from command_bus.errors import InvalidSettings
 from command_bus.messages.message import MessageSpec
 from command_bus.serialization.limits import Limits
 from command_bus.spark.options import WriteOptions
-from command_bus.spark.writing.field_checks import FieldPlan, fits
+from command_bus.spark.quoting import there_are
+from command_bus.spark.writing.field_checks import FieldPlan, fits, is_entity_column
 
-__all__ = ["CommandMapping", "check_columns", "field_columns"]
+__all__ = ["CommandMapping", "check_named", "check_taken", "check_types", "field_columns"]
 
 
 class _Codec(Protocol):
@@ -52,61 +53,104 @@ def field_columns(spec: MessageSpec, plans: Sequence[FieldPlan], options: WriteO
     """Return the column that feeds each field.
 
     Raises:
-        InvalidSettings: A required field has no column, or an option names a field or column that does not exist.
+        InvalidSettings: A required field has no column, or two options name two columns for the entity id.
     """
-    names = [plan.name for plan in plans]
     given = dict(options.columns)
     if options.entity_column is not None and spec.key is not None:
-        given.setdefault(spec.key, options.entity_column)
-    if options.command_column is None:
-        for name in given:
-            if name not in names:
-                raise InvalidSettings(f"option columns feeds {name!r}, but {spec.name} has the fields {', '.join(names)}")
-    fed = {name: given.get(name, name) for name in names}
-    missing = [plan.name for plan in plans if plan.required and fed[plan.name] not in columns]
+        fed_from = given.setdefault(spec.key, options.entity_column)
+        if fed_from != options.entity_column:
+            raise InvalidSettings(
+                f"option columns feeds {spec.key}, the entity id of {spec.name}, from {fed_from!r}, option entityColumn from "
+                f"{options.entity_column!r}: name one of them"
+            )
+    made = options.command_id_column if options.made_ids else None
+    fed = {plan.name: given.get(plan.name, plan.name) for plan in plans}
+    fed = {name: column for name, column in fed.items() if name in given or column != made}
+    missing = [plan.name for plan in plans if plan.required and fed.get(plan.name) not in columns]
     if missing:
-        wanted = ", ".join(f"{name} (from column {fed[name]!r})" if fed[name] != name else name for name in missing)
+        wanted = ", ".join(f"{name} (from column {fed[name]!r})" if fed.get(name, name) != name else name for name in missing)
         raise InvalidSettings(
-            f"{spec.name} needs columns that are not there: {wanted}; there are {', '.join(columns)}. Rename them, or map them with option columns"
+            f"{spec.name} needs columns that are not there: {wanted}; {there_are(columns)}. Rename them, or map them with option columns"
         )
     return {name: column for name, column in fed.items() if column in columns}
 
 
-def check_columns(options: WriteOptions, mappings: Mapping[str, CommandMapping], schema: pa.Schema) -> None:
-    """Check that the columns in options exist, and that no column has a type that its field refuses in every row.
+def check_named(options: WriteOptions, columns: Sequence[str]) -> None:
+    """Check that each option that names a column names one that is there.
 
     Raises:
-        InvalidSettings: The message names column, type and field.
+        InvalidSettings: The message names the option.
     """
     named = {
         "commandIdColumn": options.command_id_column,
         "commandColumn": options.command_column,
         "entityColumn": options.entity_column,
         "sequenceColumn": options.sequence_column,
+        **{f"columns, field {name}": column for name, column in options.columns.items()},
     }
     for option, column in named.items():
-        if column is not None and column not in schema.names:
-            raise InvalidSettings(f"option {option} = {column!r} names no column; there are {', '.join(schema.names)}")
-    if not pa.types.is_string(schema.field(options.command_id_column).type):
-        raise InvalidSettings(f"column {options.command_id_column!r} holds command ids, which are text: see command_id(…)")
-    if options.priority_column is not None:
-        _check_priority_column(options.priority_column, schema)
-    if options.sequence_column is not None and not pa.types.is_integer(schema.field(options.sequence_column).type):
-        raise InvalidSettings(f"option sequenceColumn = {options.sequence_column!r} is a column of integers")
+        if column is not None and column not in columns:
+            raise InvalidSettings(f"option {option} = {column!r} names no column; {there_are(columns)}")
+    if options.priority_column is not None and options.priority_column not in columns:
+        raise InvalidSettings(
+            f"option priority = {options.priority_column!r}: 'high', 'normal' or 'low' for all rows, or a column with these; {there_are(columns)}"
+        )
+
+
+def check_taken(
+    options: WriteOptions, mappings: Mapping[str, CommandMapping], columns: Sequence[str], read: Collection[str]
+) -> None:
+    """Check that the commands take what the options name, and that no column is passed over for its spelling alone.
+
+    Raises:
+        InvalidSettings: The message names the option or the column.
+    """
+    names = ", ".join(mappings)
+    fields = dict.fromkeys(plan.name for mapping in mappings.values() for plan in mapping.fields)
+    for name in options.columns:
+        if name not in fields:
+            raise InvalidSettings(f"option columns feeds {name!r}, but {names} has the fields {', '.join(fields)}")
+    if options.entity_column is not None and all(mapping.spec.key is None for mapping in mappings.values()):
+        raise InvalidSettings(f"option entityColumn = {options.entity_column!r}: {names} has no entity")
+    unread = {column.casefold(): column for column in columns if column not in read}
     for mapping in mappings.values():
-        for plan in mapping.fields:
-            column = mapping.columns.get(plan.name)
-            if column is not None and not fits(plan, schema.field(column).type):
-                wanted = "text or integers" if plan.kind == "entity" else plan.kind
+        for name in (plan.name for plan in mapping.fields if plan.name not in mapping.columns):
+            near = unread.get(name.casefold(), name)
+            if near != name:
                 raise InvalidSettings(
-                    f"column {column!r} is of type {schema.field(column).type}, field {plan.name} of {mapping.spec.name} wants {wanted}: cast it"
+                    f"column {near!r} does not feed field {name} of {mapping.spec.name}, which is spelt otherwise: rename the column, name "
+                    "it in option columns, or drop it"
                 )
 
 
-def _check_priority_column(column: str, schema: pa.Schema) -> None:
-    if column not in schema.names:
+def check_types(options: WriteOptions, mappings: Mapping[str, CommandMapping], types: pa.Schema) -> None:
+    """Check that no column has a type that its field or option refuses in every row.
+
+    Raises:
+        InvalidSettings: The message names column, type and field.
+    """
+    for option, column in (("commandColumn", options.command_column), ("priority", options.priority_column)):
+        if column is not None and not pa.types.is_string(types.field(column).type):
+            raise InvalidSettings(
+                f"option {option} = {column!r} is a column of texts, this one is of type {types.field(column).type}"
+            )
+    if not pa.types.is_string(types.field(options.command_id_column).type):
+        raise InvalidSettings(f"column {options.command_id_column!r} holds command ids, which are text: see command_id(…)")
+    if options.sequence_column is not None and not pa.types.is_integer(types.field(options.sequence_column).type):
+        raise InvalidSettings(f"option sequenceColumn = {options.sequence_column!r} is a column of integers")
+    entity = options.entity_column
+    if entity is not None and not is_entity_column(types.field(entity).type):
         raise InvalidSettings(
-            f"option priority = {column!r}: 'high', 'normal' or 'low' for all rows, or a column with these; there are {', '.join(schema.names)}"
+            f"column {entity!r} is of type {types.field(entity).type}, an entity id wants text or integers: cast it"
         )
-    if not pa.types.is_string(schema.field(column).type):
-        raise InvalidSettings(f"option priority = {column!r} is a column of texts: 'high', 'normal', 'low', or NULL")
+    for mapping in mappings.values():
+        for plan in mapping.fields:
+            column = mapping.columns.get(plan.name)
+            if column is None:
+                continue
+            kind, is_key = types.field(column).type, plan.name == mapping.spec.key
+            if not fits(plan, kind) or (is_key and not is_entity_column(kind)):
+                wanted = "text or integers" if is_key else plan.kind
+                raise InvalidSettings(
+                    f"column {column!r} is of type {kind}, field {plan.name} of {mapping.spec.name} wants {wanted}: cast it"
+                )

@@ -20,7 +20,19 @@ from command_bus.messages.message import MAX_ENTITY_ID_BYTES, EntityId, Message
 from command_bus.serialization.msgpack import pack_flat
 from command_bus.serialization.schemas import Packing, packing_of_fields
 
-__all__ = ["MISSING", "FieldPlan", "all_of", "fits", "mask_of", "pc", "plans_of", "size_of", "typed_for", "widest_of"]
+__all__ = [
+    "MISSING",
+    "FieldPlan",
+    "all_of",
+    "fits",
+    "is_entity_column",
+    "mask_of",
+    "pc",
+    "plans_of",
+    "size_of",
+    "typed_for",
+    "widest_of",
+]
 
 pc = cast("Any", pyarrow.compute)
 MISSING: Any = object()
@@ -163,6 +175,8 @@ def _is_compared(kind: str, bound: Any) -> bool:
 def fits(plan: FieldPlan, kind: pa.DataType) -> bool:
     """Return whether values of an Arrow type can be what the field wants; True if only the model can check it."""
     types = pa.types
+    if types.is_null(kind):
+        return plan.kind is None or plan.nullable
     match plan.kind:
         case "entity":
             return bool(types.is_integer(kind) or _is_text(kind))
@@ -180,12 +194,24 @@ def fits(plan: FieldPlan, kind: pa.DataType) -> bool:
             return True
 
 
+def is_entity_column(kind: pa.DataType) -> bool:
+    """Return whether a column's values have one text in every session, as entity ids need: text, integers, dates."""
+    return bool(pa.types.is_integer(kind) or _is_text(kind) or pa.types.is_date(kind))
+
+
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
+_TYPES: dict[Kind | None, pa.DataType] = {
+    "str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "bytes": pa.binary()
+}  # fmt: skip
+
+
 def typed_for(plan: FieldPlan, column: pa.Array) -> pa.Array:
-    """Return a column as the field wants it: integers become the nearest floats."""
+    """Return a column as the field wants it: integers become the nearest floats, and a column without a type has that of its field."""
+    if pa.types.is_null(column.type):
+        return column.cast(_TYPES.get(plan.kind, column.type))
     if plan.kind == "float" and pa.types.is_integer(column.type):
         return column.cast(pa.float64(), safe=False)
     return column

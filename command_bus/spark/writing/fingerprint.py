@@ -33,17 +33,19 @@ class Fingerprint:
     rows: int
     digest: int | None = None
     commands: str = ""
-    columns: str = ""
+    columns: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return json.dumps({name: value for name, value in asdict(self).items() if value not in (None, "")})
+        return json.dumps({name: value for name, value in asdict(self).items() if value not in (None, "", ())})
 
     @classmethod
     def parse(cls, text: str) -> Fingerprint | None:
         """Return the fingerprint that a commit stored; None if it cannot be read."""
         try:
             facts: Mapping[str, Any] = json.loads(text)
-            return cls(int(facts["rows"]), facts.get("digest"), facts.get("commands", ""), facts.get("columns", ""))
+            columns = facts.get("columns", ())
+            known = tuple(columns) if isinstance(columns, list) else ()  # an earlier release joined them into one text
+            return cls(int(facts["rows"]), facts.get("digest"), facts.get("commands", ""), known)
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
 
@@ -55,7 +57,7 @@ class Fingerprint:
             return f"as many rows ({self.rows:,}), but with other command ids"
         if self.commands and now.commands and self.commands != now.commands:
             return f"the command was {self.commands} then, it is {now.commands} now"
-        then, these = set(self.columns.split("; ")), set(now.columns.split("; "))
+        then, these = set(self.columns), set(now.columns)
         if self.columns and now.columns and then != these:
             return f"columns then: {', '.join(sorted(then - these)) or 'none besides'}; now: {', '.join(sorted(these - then)) or 'none besides'}"
         return None

@@ -15,7 +15,7 @@ from pyspark.sql import Column, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.errors import InvalidSettings
-from command_bus.spark.quoting import column_named
+from command_bus.spark.quoting import check_named_once, column_named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,7 +27,7 @@ Order = str | Column | Sequence[str | Column]
 
 _OURS = "command_bus"
 _LEAST_BYTES, _MOST_BYTES = 2**17, 2**26  # of a task, by Spark's estimate, which may be a tenth of the truth
-_RANK = "__command_bus_rank"
+_RANK = "rank"
 
 
 def in_order(rows: DataFrame, entity: str, order_by: Order | None = None, *, partitions: int | None = None) -> DataFrame:
@@ -69,15 +69,13 @@ def check_order(rows: DataFrame, order_by: Order | None) -> None:
     """Check that the named columns exist.
 
     Raises:
-        InvalidSettings: One does not, or the list is empty.
+        InvalidSettings: One does not, Spark cannot tell it from another, or the list is empty.
     """
-    if order_by is not None and not _listed(order_by):
+    if order_by is not None and not (_listed(order_by) and all(isinstance(each, str | Column) for each in _listed(order_by))):
         raise InvalidSettings(
-            "order_by = []: name the columns that order an entity's rows, or None if their order is of no importance"
+            f"order_by = {order_by!r}: name the columns that order an entity's rows, or None if their order is of no importance"
         )
-    for name in named_columns(order_by):
-        if name not in rows.columns:
-            raise InvalidSettings(f"there is no column {name!r}; there are {', '.join(rows.columns)}")
+    check_named_once(rows, named_columns(order_by))
 
 
 def named_columns(order_by: Order | None) -> list[str]:
@@ -86,7 +84,9 @@ def named_columns(order_by: Order | None) -> list[str]:
 
 
 def with_order_column(rows: DataFrame, entity: str | None, order_by: Order | None) -> tuple[DataFrame, str | None]:
-    """Return the rows with one column that orders an entity's rows, and its name: their own column if it is given by name, else their rank.
+    """Return rows with one column that orders an entity's rows, and its name: their own column if it is given by name, else their rank.
+
+    With the rank they have no other column but `command_id`, so that none of their own is in its way.
 
     Raises:
         InvalidSettings: There are several columns, but no entity column.
@@ -96,11 +96,11 @@ def with_order_column(rows: DataFrame, entity: str | None, order_by: Order | Non
     if entity is None:
         raise InvalidSettings("order_by is more than the name of a column: give entity_column, the column within which it orders")
     rank = F.rank().over(Window.partitionBy(column_named(entity)).orderBy(*_sorting(order_by)))
-    return rows.withColumn(_RANK, rank), _RANK
+    return rows.select("command_id", rank.alias(_RANK)), _RANK
 
 
 def _listed(order_by: Order) -> Sequence[str | Column]:
-    return [order_by] if isinstance(order_by, str | Column) else order_by
+    return [order_by] if isinstance(order_by, str | Column) or not isinstance(order_by, Sequence) else order_by
 
 
 def _sorting(order_by: Order) -> list[Column]:

@@ -10,8 +10,9 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
@@ -25,10 +26,10 @@ from command_bus.spark.options import WriteOptions
 from command_bus.spark.target import PLANNING_PATIENCE, Target, connection_to
 from command_bus.spark.writing.columns import map_in_arrow
 from command_bus.spark.writing.command_lookup import command_mappings, mapper_of
-from command_bus.spark.writing.command_mapping import CommandMapping, check_columns
 from command_bus.spark.writing.encoder import BatchEncoder, gc_paused
 from command_bus.spark.writing.fingerprint import Fingerprint, check_same_rows, ids_digest
 from command_bus.spark.writing.partition import PartitionDispatcher
+from command_bus.spark.writing.planning import planned
 from command_bus.spark.writing.send_ahead import SendAhead
 from command_bus.spark.writing.task_results import PartitionResult
 from command_bus.transport.bulk import Opening, Version
@@ -66,9 +67,10 @@ class WritePlan:
     Attributes:
         options: The options as given.
         target: The server and namespace.
-        columns: The columns of the rows.
+        columns: The columns that are read; of these only the rows need to travel.
         commands: The wire names of its commands, sorted; empty with a mapper.
         made_of: The columns that commands are made of, with their types; empty with a mapper.
+        keys: The columns that feed entity ids; empty with a mapper.
         watched: Whether the driver reads the tasks' warnings about stalls.
     """
 
@@ -76,7 +78,8 @@ class WritePlan:
     target: Target
     columns: tuple[str, ...]
     commands: str = ""
-    made_of: str = ""
+    made_of: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
     watched: bool = False
 
     @classmethod
@@ -89,26 +92,13 @@ class WritePlan:
         """
         target = Target.resolve(options.url, options.namespace)
         connection = connection_to(target, PLANNING_PATIENCE)
-        arrow = _arrow_schema(schema)
+        mappings, types = planned(options, schema, connection.describe)
         options = replace(options, url=target.url, namespace=target.namespace)
         if options.mapper is not None:
-            mapper_of(options.mapper)
-            check_columns(options, {}, arrow)
-            return cls(options, target, tuple(arrow.names))
-        mappings = command_mappings(options, arrow.names, connection.describe)
-        check_columns(options, mappings, arrow)
-        read = _read_by(options, mappings)
-        made_of = "; ".join(f"{name} {arrow.field(name).type}" for name in sorted(read))
-        return cls(options, target, tuple(arrow.names), ",".join(sorted(mappings)), made_of)
-
-    def narrowed(self, keep: Collection[str]) -> WritePlan:
-        """Return the plan with only the columns that commands are made of, and others to keep: unused columns need not be shuffled."""
-        options = self.options
-        if options.mapper is not None:
-            return self
-        mappings = command_mappings(options, self.columns, connection_to(self.target).describe)
-        read = _read_by(options, mappings) | set(keep)
-        return replace(self, columns=tuple(name for name in self.columns if name in read))
+            return cls(options, target, tuple(types.names))
+        made_of = tuple(f"{name} {types.field(name).type}" for name in sorted(types.names))
+        keys = {mapping.columns[mapping.spec.key] for mapping in mappings.values() if mapping.spec.key is not None}
+        return cls(options, target, tuple(types.names), ",".join(sorted(mappings)), made_of, tuple(sorted(keys)))
 
     @property
     def opening(self) -> Opening:
@@ -133,6 +123,10 @@ class WritePlan:
         """
         options = self.options
         context = TaskContext.get()
+        partition = context.partitionId() if context is not None else -1
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:  # nothing is opened for it
+            return PartitionResult(partition)
         dispatcher = PartitionDispatcher(
             self.target,
             dispatch_id=version.dispatch_id,
@@ -144,14 +138,14 @@ class WritePlan:
             on_invalid=options.on_invalid,
             max_rejects=options.max_rejects,
             sequenced=options.sequence_column is not None,
-            partition=context.partitionId() if context is not None else -1,
+            partition=partition,
             run=run,
             keep_order=options.keep_order,
             watched=self.watched,
         )
         with dispatcher, SendAhead(dispatcher) as sending:
             encoder = self.encoder(dispatcher)
-            for batch in batches:
+            for batch in chain([first], batches):
                 dispatcher.result.digest += ids_digest(batch.column(options.command_id_column).cast(pa.binary()).to_pylist())
                 if dispatcher.result.done:  # committed before: there is nothing to add, only rows to count
                     sending.skip(batch.num_rows)
@@ -204,13 +198,10 @@ class PartitionTask:
         """Close the dispatch for good: later writes add nothing.
 
         Returns:
-            Whether there was anything to close. Spark may run no task for a micro-batch without rows, and then its query is unknown.
+            Whether there was anything to close.
         """
-        if not done and self.plan.options.version is not None:
-            return False
-        opening = replace(self.plan.opening, owner=done[0].owner if done else "")
-        _commit(self.plan, self.version, opening, [each.result for each in done], seconds)
-        return True
+        owner = done[0].owner if done else ""
+        return _commit(self.plan, self.version, replace(self.plan.opening, owner=owner), [each.result for each in done], seconds)
 
     def dispatch(self, rows: DataFrame) -> bool:
         """Send all partitions of a DataFrame and commit; returns as `commit` does."""
@@ -330,11 +321,16 @@ def commit_dispatch(
     connection.retry_while_full(lambda: dispatches.commit(version, summary, opening.remember_ms, rows), _COMMIT_WAIT)
 
 
-def _commit(plan: WritePlan, version: Version, opening: Opening, results: Sequence[PartitionResult], seconds: float) -> None:
-    """Close a version, and warn if entities had rows in several tasks."""
+def _commit(plan: WritePlan, version: Version, opening: Opening, results: Sequence[PartitionResult], seconds: float) -> bool:
+    """Close a version, and warn if entities had rows in several tasks. Return False if it had no rows, which leaves nothing behind.
+
+    Spark may run no task for a micro-batch without rows, and then its query is unknown.
+    """
     fingerprint = plan.fingerprint(results)
+    if not fingerprint.rows and not _is_committed(plan.target, version):
+        return False
     if plan.options.version is not None or opening.owner:
-        fingerprint = replace(fingerprint, commands="", columns="")  # a stream's program may change between crash and replay
+        fingerprint = replace(fingerprint, commands="", columns=())  # a stream's program may change between crash and replay
     commit_dispatch(plan.target, version, opening, results, seconds, fingerprint=fingerprint)
     shared = sum(result.shared for result in results)
     if shared and plan.options.sequence_column is None:
@@ -344,23 +340,13 @@ def _commit(plan: WritePlan, version: Version, opening: Opening, results: Sequen
             "error, keepOrder = false says that order is of no importance",
             version.dispatch_id, f"{shared:,}",
         )  # fmt: skip
+    return True
 
 
-def _read_by(options: WriteOptions, mappings: Mapping[str, CommandMapping]) -> set[str]:
-    """Return the columns that commands are made of."""
-    named = (options.command_id_column, options.command_column, options.sequence_column, options.priority_column)
-    fed = (column for mapping in mappings.values() for column in mapping.columns.values())
-    return {name for name in (*named, *fed) if name is not None}
-
-
-def _arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the schema of the batches."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    try:
-        return to_arrow_schema(schema, timezone="UTC")
-    except TypeError:  # PySpark before 4.3 takes no zone, and needs none
-        return to_arrow_schema(schema)
+def _is_committed(target: Target, version: Version) -> bool:
+    connection = connection_to(target)
+    facts = connection.wait(connection.transport.bulk.facts(version.dispatch_id))
+    return facts is not None and facts.version >= version.number
 
 
 def _task_property(name: str) -> str | None:

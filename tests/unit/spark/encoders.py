@@ -13,11 +13,12 @@ from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.target import Target
 from command_bus.spark.writing.command_lookup import command_mappings
+from command_bus.spark.writing.command_mapping import check_named, check_taken, check_types
 from command_bus.spark.writing.encoder import BatchEncoder
 from command_bus.spark.writing.partition import PartitionDispatcher, RowReject
 from command_bus.transport.bulk import Opening
 
-__all__ = ["Offline", "encode", "why"]
+__all__ = ["Offline", "check", "encode", "why"]
 
 
 class Offline(PartitionDispatcher):
@@ -55,6 +56,14 @@ def encode(
         priority_column=chosen.priority_column,
     )
     return encoder.encode(batch)
+
+
+def check(options: WriteOptions, schema: Any) -> None:
+    """Check options against the columns of an Arrow schema, all of which are read."""
+    check_named(options, schema.names)
+    mappings = command_mappings(options, schema.names)
+    check_taken(options, mappings, schema.names, set(schema.names))
+    check_types(options, mappings, schema)
 
 
 def why(reject: Any) -> str:

@@ -15,10 +15,8 @@ pa = pytest.importorskip("pyarrow")
 
 from command_bus.messages.outgoing import Envelope  # noqa: E402 - after the skip
 from command_bus.spark.options import WriteOptions  # noqa: E402
-from command_bus.spark.writing.command_lookup import command_mappings  # noqa: E402
-from command_bus.spark.writing.command_mapping import check_columns  # noqa: E402
 from command_bus.spark.writing.partition import RowReject  # noqa: E402
-from tests.unit.spark.encoders import Offline, encode, why  # noqa: E402
+from tests.unit.spark.encoders import Offline, check, encode, why  # noqa: E402
 
 
 class Low(Command[None], entity="thing", name="flow.low", priority="low"):
@@ -167,7 +165,7 @@ def test_116_a_priority_that_is_neither_one_nor_a_column_is_refused_when_the_que
     chosen = WriteOptions.parse({"command": f"{__name__}:Low", "priority": name})
     schema = pa.schema([("command_id", pa.string()), ("thing", pa.string()), ("count", pa.int64())])
     with pytest.raises(InvalidSettings, match=problem):
-        check_columns(chosen, command_mappings(chosen, schema.names), schema)
+        check(chosen, schema)
 
 
 def test_a_mapper_s_command_with_a_unique_key_is_that_of_dispatch() -> None:
