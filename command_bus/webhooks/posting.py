@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -63,12 +64,12 @@ class Poster:
         """Send a body; return the answer.
 
         Raises:
-            TimeoutError: It took longer than the webhook's timeout, with looking up, connecting and reading.
+            TimeoutError: No status came within the webhook's timeout, with looking up and connecting.
             ForbiddenAddress: See `allowed_address`.
             OSError, httpx.HTTPError: The receiver cannot be reached, or speaks no HTTP.
         """
         url = httpx.URL(record.url)
-        async with asyncio.timeout(record.timeout):
+        async with asyncio.timeout(record.timeout) as limit:
             port = url.port or (443 if url.scheme == "https" else 80)
             address = await allowed_address(url.host, port, allow_private=record.allow_private)
             request = self._client.build_request(
@@ -85,10 +86,7 @@ class Poster:
                 extensions={"sni_hostname": url.raw_host.decode("ascii")},
             )
             response = await self._client.send(request, stream=True)
-            try:
-                await _read_some(response)
-            finally:
-                await response.aclose()
+        await _take_leave(response, limit.when())
         status = response.status_code
         return Answer(status, _seconds(response.headers.get("retry-after")) if status in BUSY else None)
 
@@ -97,13 +95,21 @@ class Poster:
         await self._client.aclose()
 
 
-async def _read_some(response: httpx.Response) -> None:
-    """Read the body, which nothing needs: a receiver that sees the connection end early may take the delivery for failed."""
+async def _take_leave(response: httpx.Response, until: float | None) -> None:
+    """Read the body and close. Nothing that fails here changes what the status says.
+
+    Nobody needs the body, but a receiver that sees the connection end early may take the delivery for failed.
+    """
     read = 0
-    async for part in response.aiter_raw():
-        read += len(part)
-        if read > _MOST_READ:
-            return
+    with suppress(TimeoutError, OSError, httpx.HTTPError, httpx.StreamError):
+        try:
+            async with asyncio.timeout_at(until):
+                async for part in response.aiter_raw():
+                    read += len(part)
+                    if read > _MOST_READ:
+                        break
+        finally:
+            await response.aclose()
 
 
 def _seconds(retry_after: Any) -> float | None:
