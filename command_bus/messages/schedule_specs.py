@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from types import ModuleType
 from typing import Any, Literal, Protocol
 from zoneinfo import ZoneInfo
 
@@ -130,6 +131,7 @@ def cron(pattern: str, tz: str = "UTC") -> Cron:
         raise InvalidSettings(f"cron: five fields (minute hour day month weekday), not {shown(pattern)}; {example}")
     if not isinstance(tz, str) or not tz:
         raise InvalidSettings(f"tz: the name of a time zone, not {tz!r}; {example}")
+    _cronsim()
     try:
         zone = _zone(tz)
     except (ValueError, OSError, KeyError, ImportError) as error:  # ZoneInfoNotFoundError is a KeyError
@@ -274,11 +276,16 @@ def _offset(at: datetime, zone: ZoneInfo) -> timedelta:
 
 
 def _simulated(pattern: str, start: datetime) -> Iterator[datetime]:
+    cronsim = _cronsim()
     try:
-        from cronsim import CronSim, CronSimError
+        return iter(cronsim.CronSim(pattern, start))
+    except cronsim.CronSimError as error:
+        raise ValueError(str(error)) from error
+
+
+def _cronsim() -> ModuleType:
+    try:
+        import cronsim
     except ImportError as error:
         raise MissingExtra("cron(…) needs cronsim: pip install 'command-bus[schedules]', or take every(seconds)") from error
-    try:
-        return iter(CronSim(pattern, start))
-    except CronSimError as error:
-        raise ValueError(str(error)) from error
+    return cronsim
