@@ -13,6 +13,8 @@ __all__ = ["UnknownVariable", "unknown_variables"]
 
 _PREFIX = "COMMAND_BUS_"
 _OTHERS = ("EMBEDDED_", "SPARK_", "TEST_")
+_PROGRAMS = frozenset({"DASHBOARD_SECRET"})
+"""What programs of ours read that is no setting of a bus."""
 _SERVICE = re.compile(r"(.+_)?(SERVICE_(HOST|PORT(_.+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
 """What Kubernetes sets for services."""
 
@@ -35,7 +37,7 @@ class UnknownVariable:
 
 def unknown_variables(names: Iterable[str]) -> list[UnknownVariable]:
     """Return the variables that have the prefix of settings and are none, by name."""
-    known = {field.upper() for field in BusSettings.model_fields}
+    known = {field.upper() for field in BusSettings.model_fields} | _PROGRAMS
     found: list[UnknownVariable] = []
     for name in sorted(names):
         word = name.upper().removeprefix(_PREFIX)  # settings are read in any case, upper or lower

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import command_bus
+from command_bus.cli.streams import take_any_text
 from command_bus.errors import MissingExtra
 
 __all__ = ["PROGRAM", "main"]
@@ -25,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: The words after the program's name; by default those of this process.
     """
+    take_any_text()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words == ["--version"]:  # needs no extra
         print(PROGRAM, command_bus.__version__)  # noqa: T201 - a program's answer

@@ -15,6 +15,7 @@ import typer
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.streams import json_escape
 
 __all__ = [
     "SafeText",
@@ -83,7 +84,7 @@ def escape(text: str, *, kept: str = "") -> SafeText:
 
 def escape_json(text: str) -> SafeText:
     """Replace characters that cannot be printed by JSON's escapes. A reader of JSON reads the same values."""
-    return SafeText("".join(c if c.isprintable() or c == "\n" else _json_escape(c) for c in text))
+    return SafeText("".join(c if c.isprintable() or c == "\n" else json_escape(c) for c in text))
 
 
 def format_value(value: Any) -> SafeText:
@@ -97,8 +98,3 @@ def format_value(value: Any) -> SafeText:
 
 def _one_line(text: str) -> SafeText:
     return text if isinstance(text, SafeText) else escape(text)
-
-
-def _json_escape(letter: str) -> str:
-    units = letter.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

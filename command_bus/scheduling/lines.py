@@ -16,6 +16,7 @@ from command_bus.errors import InvalidSettings
 from command_bus.messages.schedule_declarations import checked_name
 from command_bus.messages.schedule_specs import cron, every
 from command_bus.scheduling.record import STATE, ScheduleRecord
+from command_bus.serialization.json_forms import read_json
 from command_bus.serialization.stored_fields import stored_fields
 
 __all__ = ["ExportedSchedule", "imported", "line_of", "read_line"]
@@ -58,7 +59,7 @@ def read_line(number: int, line: str) -> ExportedSchedule:
         MissingExtra: It has a cron pattern, and the extra `schedules` is not installed.
     """
     try:
-        found = json.loads(line)
+        found = read_json(line)
         if not isinstance(found, dict) or found.get("format") != _FORMAT:
             raise InvalidSettings(f"is not of format {_FORMAT}: export it with this release")
         return ExportedSchedule(_text(found, "namespace"), _record(found))

@@ -20,10 +20,15 @@ _ESSENTIAL = frozenset({"entity", "key", "delivery", "schema"})
 _POLICY: dict[str, Any] = {"attempts": int, "on_poison": str, "attempt_timeout": int | float, "priority": str, "fair_by": str}
 
 
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
 def read_description(name: str, record: bytes, workers: tuple[str, ...]) -> CommandInfo | None:
     """Return the description of a command, without parts that do not fit (see `sound_schema`); None if it cannot be read."""
     try:
-        facts: Any = json.loads(record, parse_constant=lambda _: None)
+        facts: Any = json.loads(record, parse_constant=lambda _: None, parse_float=_finite)
     except (ValueError, RecursionError):
         return None
     if not isinstance(facts, Mapping) or not facts.keys() >= _ESSENTIAL:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from command_bus import CommandBus, HandlerRegistry
 from command_bus.embedded import URL_VARIABLE
-from command_bus.stray_variables import unknown_variables
+from command_bus.stray_variables import UnknownVariable, unknown_variables
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = (".md", ".py", ".yaml", ".yml", ".sh", ".toml", ".service", ".env", ".conf")
+WRONG_ON_PURPOSE: list[tuple[str, str | None]] = []
 
 
 @pytest.mark.parametrize(
@@ -35,6 +42,18 @@ def test_a_misspelt_variable_is_reported(variable: str, told: str) -> None:
 )  # fmt: skip
 def test_variables_of_other_programs_are_ignored(variable: str) -> None:
     assert unknown_variables([variable]) == []
+
+
+def test_every_variable_that_our_programs_read_is_known() -> None:
+    texts = [path.read_text() for path in (ROOT / "command_bus").rglob("*.py")] + [
+        path.read_text()
+        for folder in ("deploy", "docs", "examples")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in SOURCES
+    ]
+    named = {name for text in texts for name in re.findall(r"COMMAND_BUS_[A-Z][A-Z_]*[A-Z]", text)}
+    assert len(named) > 15
+    assert [str(each) for each in unknown_variables(named)] == [str(UnknownVariable(*each)) for each in WRONG_ON_PURPOSE]
 
 
 async def test_a_worker_warns_of_a_misspelt_variable(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
