@@ -57,7 +57,7 @@ class Observer(Protocol):
         ...
 
     def handled(self, command: str, outcome: str) -> None:
-        """Receive that an attempt was decided: `completed`, `rejected`, `failed`, `snoozed` or `interrupted`.
+        """Receive that an attempt was decided: `completed`, `rejected`, `failed`, `snoozed`, `suspended`, `cancelled` or `interrupted`.
 
         Or why it was settled without one: `expired`, `invalid`, `no_handler`, `undecodable`, `unsupported_version`, `bad_signature`.
         """

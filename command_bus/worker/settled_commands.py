@@ -36,7 +36,7 @@ class SettledCommand:
         name: Its wire name.
         entity_type: Of its entity; None without one.
         entity_id: Of its entity.
-        status: `completed`, `rejected`, `expired`, `dead_lettered` or `parked`.
+        status: `completed`, `rejected`, `expired`, `cancelled`, `dead_lettered` or `parked`.
         attempt: The start that settled it, 1 for the first.
         fence: Of that start.
         accepted_ms: When it was accepted, by the server's clock.

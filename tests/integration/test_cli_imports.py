@@ -28,7 +28,7 @@ NEVER = {
 }  # fmt: skip
 # Of the package: what runs handlers, and what serves other purposes.
 NOT_OURS = re.compile(r"command_bus\.(worker\.(worker|entity_run|executor|observed|threads)|spark|telemetry|testing|sync)\b")
-HELP = {"app", "exit_codes", "lazy_commands", "light_imports", "options", "terminal"}
+HELP = {"app", "exit_codes", "lazy_commands", "light_imports", "options", "streams", "terminal"}
 SHARED = HELP | {"commands", "completion", "connection", "entity_actions", "json_output", "output", "unknown_names"}
 LOADS = {
     ("stats",): {"commands.inspect"},

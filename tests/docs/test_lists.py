@@ -1,0 +1,48 @@
+"""Lists in the docs and in docstrings: each has what the code knows, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+from command_bus.observer import Observer
+from command_bus.serialization.wire_envelope import KNOWN_OPTIONS
+from command_bus.transport.steps import Done
+from command_bus.worker import observed
+from command_bus.worker.settled_commands import SettledCommand
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def quoted(text: str) -> set[str]:
+    return set(re.findall(r"`([a-z_]+)`", text))
+
+
+def test_the_wire_format_has_each_option() -> None:
+    text = (ROOT / "docs/wire-format.md").read_text()
+    options = text.partition("\n## Options\n")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"^\| `(.)` \|", options, re.MULTILINE)) == sorted(KNOWN_OPTIONS)
+
+
+def test_a_settled_command_names_each_status() -> None:
+    line = re.search(r"status: (.*)", SettledCommand.__doc__ or "")
+    assert line is not None
+    assert quoted(line[1]) == {*get_args(get_type_hints(Done)["status"]), "dead_lettered", "parked"}
+
+
+def test_an_observer_names_each_outcome_of_an_attempt() -> None:
+    calls = [node for node in ast.walk(ast.parse(Path(observed.__file__).read_text())) if isinstance(node, ast.Call)]
+    reported = {
+        each.value
+        for call in calls
+        if ast.unparse(call.func) in ("self._observer.handled", "self._reported")
+        for each in call.args
+        if isinstance(each, ast.Constant)
+    }
+    attempts = (Observer.handled.__doc__ or "").partition("\n")[0]
+    assert quoted(attempts) == reported - {"expired"}
+    assert quoted(Observer.handled.__doc__ or "") >= reported
+    metrics = (ROOT / "docs/observability.md").read_text().partition("- Outcomes of attempts:")[2].partition("\n-")[0]
+    assert quoted(metrics) == reported - {"expired"}
