@@ -98,7 +98,7 @@ class Poster:
 async def _take_leave(response: httpx.Response, until: float | None) -> None:
     """Read the body and close. Nothing that fails here changes what the status says.
 
-    Nobody needs the body, but a receiver that sees the connection end early may take the delivery for failed.
+    The body is not needed, but a receiver that sees the connection end early may take the delivery for failed.
     """
     read = 0
     with suppress(TimeoutError, OSError, httpx.HTTPError, httpx.StreamError):
