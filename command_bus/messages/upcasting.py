@@ -95,7 +95,7 @@ def upcast(message_type: type[Message[Any]], fields: dict[str, Any], version: in
             fields = step(fields)
         except MemoryError:
             raise
-        except Exception as error:  # a worker must not stop for what an upcaster raises
+        except (Exception, SystemExit) as error:  # a worker must not stop for what an upcaster raises
             raise InvalidCommand(f"{spec.name}: the upcaster from version {number} raised {type(error).__qualname__}") from error
         if not isinstance(fields, dict):
             raise InvalidCommand(

@@ -151,7 +151,7 @@ class MessageCodec(Generic[M]):
             message: M = validate(fields)
         except (ValidationError, MemoryError):
             raise
-        except Exception as error:  # a worker must not stop for what a validator raises
+        except (Exception, SystemExit) as error:  # a worker must not stop for what a validator raises
             raise InvalidCommand(f"{self._name}: one of its validators raised {type(error).__qualname__}") from error
         return message
 
@@ -263,7 +263,7 @@ class ReplyCodec(Generic[R]):
             raise BadResult(f"the reply of type {self._name} cannot be sent: {_unhashable_records(error)}") from error
         except MemoryError:
             raise
-        except Exception as error:  # the same for validators and serializers of replies
+        except (Exception, SystemExit) as error:  # the same for validators and serializers of replies
             raise BadResult(
                 f"the reply of type {self._name} cannot be sent: checking it raised {_name_of(type(error))}"
             ) from error
@@ -286,7 +286,7 @@ class ReplyCodec(Generic[R]):
             raise BadResult(f"the reply cannot be read: {error.reason}") from None
         except MemoryError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise BadResult(f"the reply of type {self._name}: a validator raised {type(error).__qualname__}") from error
         return value
 

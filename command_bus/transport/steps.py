@@ -98,6 +98,7 @@ class Lease:
         begun: What was started together with the delivery: the first take answers it, without a request.
         is_limited: Whether limits were asked under it: they are told when it ends.
         has_place: Whether the server said that limits gave it a place.
+        is_unused: Whether what was started was not given to its handler: the tokens that it took are given back.
     """
 
     shard: int
@@ -114,6 +115,7 @@ class Lease:
     begun: Started | None = None
     is_limited: bool = False
     has_place: bool = False
+    is_unused: bool = False
 
     @property
     def may_have_places(self) -> bool:
@@ -230,12 +232,16 @@ class Asked:
         envelope: None if the entry has no envelope at all.
         is_paid: Whether it was suspended: it took its tokens when it first started.
         flow: Its entity's class and tenant, as in the scripts; empty for the normal class without a tenant.
+        due_ms: The server's time, if its deadline counts; else 0.
+        is_suspect: Whether workers seem to die of reading it: it is read under an attempt only, which counts.
     """
 
     message: str
     envelope: bytes | None
     is_paid: bool = False
     flow: str = ""
+    due_ms: int = 0
+    is_suspect: bool = False
 
 
 Answer = Started | Released | LeaseLost | StepFailed | Asked

@@ -132,7 +132,7 @@ class Decisions:
             return self._undecodable(started, error)
         if self._signatures is not None and (fault := self._forgery(self._signatures, started.envelope, envelope, mailbox)):
             return self._forged(started, envelope, fault)
-        if _is_late(started, envelope):
+        if started.attempt <= 1 and not started.replayed and is_late(envelope, started.message, started.now_ms):
             return self._expired(started, envelope)
         bound = self._bindings.of(envelope.name)
         if bound is None:
@@ -252,7 +252,7 @@ class Decisions:
         attempt = run.started.attempt
         try:
             return policy.delay_after(attempt, self._random.uniform, error)
-        except Exception:  # noqa: BLE001 - it is the application's, and the command must not wait for the end of its lease
+        except (Exception, SystemExit):  # noqa: BLE001 - it is the application's, and the command must not wait for the end of its lease
             _log.exception("the function of backoff of %s failed: the delay is the exponential one", printable(run.envelope.name))
             return policy.delay_after(attempt, self._random.uniform)
 
@@ -379,11 +379,9 @@ def _sending(run: Runnable, left: Settlement) -> Settlement:
     return replace(left, follow_ups=run.follow_ups) if run.follow_ups else left
 
 
-def _is_late(started: Started, envelope: WireEnvelope) -> bool:
+def is_late(envelope: WireEnvelope, message: str, now_ms: int) -> bool:
     """Return whether the deadline has passed of a command that never ran. One that ran, or that an operator replays, is run to its end."""
-    if envelope.ttl_ms is None or started.attempt > 1 or started.replayed:
-        return False
-    return started.now_ms > accepted_ms(started.message) + envelope.ttl_ms
+    return envelope.ttl_ms is not None and now_ms > accepted_ms(message) + envelope.ttl_ms
 
 
 def partial_envelope(error: Undecodable) -> WireEnvelope:

@@ -126,6 +126,7 @@ class Executor:
 
     async def execute(self, lease: Lease, started: Started, task: asyncio.Task[Any] | None) -> Step | None:
         """Run what was delivered, in this task, and return the step that settles it."""
+        lease.is_unused = not lease.is_limited  # who asked limits has given the tokens of what does not run back itself
         if self._policies is not None and (unknown := await self._policy_unknown(self._policies, lease, started)) is not None:
             return unknown
         if mono() >= lease.deadline:
@@ -140,7 +141,7 @@ class Executor:
                 if not self._slots.admits_caller():
                     return self._offers.again(started.now_ms)
                 read.lends_beyond = self._slots.all_lent
-            read.lease = lease
+            read.lease, lease.is_unused = lease, False
             if read.handler.spec.durable and self._durable is not None:
                 return await self._execute_durable(self._durable, lease, read, task)
             result = await self._ran(lease, read, task)
@@ -205,6 +206,7 @@ class Executor:
         """Return the step that follows from a handler's result."""
         kind = type(result)
         if kind is Interruption:
+            lease.is_unused = (result.no_thread or result.never_started) and not lease.is_limited
             if result.no_thread:
                 return self._offers.again(run.started.now_ms)
             if result.never_started:

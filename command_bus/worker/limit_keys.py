@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from command_bus.errors import InvalidCommand
 from command_bus.handlers.handler import Handler
@@ -15,6 +16,7 @@ from command_bus.serialization.versions import decoded, newer_version
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import encoded
 from command_bus.transport.steps import Asked
+from command_bus.worker.decisions import is_late
 
 __all__ = ["LimitKeys", "scope_name"]
 
@@ -42,24 +44,27 @@ class LimitKeys:
         """Return costs and buckets: `cost scope`, with tabs between them.
 
         Behind them a tab and `~paid` if it was suspended, a tab and `~flow=` with its flow if it has one, and a tab and `~activation mailbox`
-        for each caller that waits. A command that cannot be read has no costs and callers: it is settled as what it is.
+        for each caller that waits. What is settled or offered to others without a call of its handler takes no token, as what was suspended;
+        neither does what workers seem to die of: they read it once it has started, so that the attempt counts.
         """
-        paid = ("\t~paid" if asked.is_paid else "") + (f"\t~flow={asked.flow}" if asked.flow else "")
-        try:
+        callers, costs = "", None
+        with suppress(Undecodable):
             envelope = unpack_envelope(asked.envelope or b"", self._limits)
-        except Undecodable:
-            return paid
-        callers = "".join(f"\t~{activation} {mailbox}" for mailbox, activation in callers_in(envelope.options).items())
-        return self._costs(envelope) + paid + callers
+            callers = "".join(f"\t~{activation} {mailbox}" for mailbox, activation in callers_in(envelope.options).items())
+            if not asked.is_suspect and not (asked.due_ms and is_late(envelope, asked.message, asked.due_ms)):
+                costs = self._costs(envelope)
+        paid = "\t~paid" if asked.is_paid or costs is None else ""
+        return (costs or "") + paid + (f"\t~flow={asked.flow}" if asked.flow else "") + callers
 
-    def _costs(self, envelope: WireEnvelope) -> str:
+    def _costs(self, envelope: WireEnvelope) -> str | None:
+        """Return the costs and buckets of a command; None if this worker cannot run it."""
         try:
             handler = self._lookup(envelope.name)
-            if handler is None or not handler.spec.limits or newer_version(handler.spec, envelope.options):
-                return ""
+            if handler is None or newer_version(handler.spec, envelope.options):
+                return None
             is_secret = envelope.flags & ENCRYPTED and self._protection is not None
             payload = self._protection.payload(envelope) if is_secret and self._protection is not None else envelope.payload
             message = decoded(handler.message_type, payload, envelope.options, self._limits)
             return "\t".join(f"{cost_of(limit, message)} {scope_name(limit, message)}" for limit in handler.spec.limits)
         except (Undecodable, InvalidCommand):
-            return ""
+            return None

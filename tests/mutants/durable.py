@@ -313,8 +313,8 @@ DURABLE = (
     Mutant(
         "what once was suspended takes no token for a retry",
         f"{_LUA}/advance/3a_states.lua",
-        "  if parts ~= '' then parts = string.gsub(parts, '|paid=[^|]*', '') end\n",
-        "",
+        "    parts = string.gsub(parts, '|paid=[^|]*', '')\n    if limits",
+        "    if limits",
         f"{_LIMITS}::test_a_retry_takes_a_token",
     ),
     Mutant(
@@ -334,8 +334,8 @@ DURABLE = (
     Mutant(
         "a worker does not learn that a command has its token",
         f"{_LUA}/advance/3a_states.lua",
-        "body_of('', head[2]), is_paid(parts, head) and '1' or (flow and '') or nil, flow}",
-        "body_of('', head[2])}",
+        "body_of('', head[2]), is_paid(parts, head) and '1' or '', ",
+        "body_of('', head[2]), '', ",
         f"{_LIMITS}::test_a_worker_that_has_to_ask_asks_for_no_token",
     ),
     Mutant(

@@ -14,6 +14,7 @@ _SWEEPS = "tests/conformance/test_limit_sweeps.py"
 _TURNS = "tests/kit/test_limit_turns.py"
 _PASSES, _FETCH = f"{_LUA}/shared/limit_passes.lua", f"{_LUA}/fetch.lua"
 _FETCHES = "tests/conformance/test_limit_fetches.py"
+_UNUSED = "tests/conformance/test_unused_tokens.py"
 
 LIMITS = (
     Mutant(
@@ -367,8 +368,8 @@ LIMITS = (
     Mutant(
         "a worker does not tell the first shard what waits",
         "worker/limit_keys.py",
-        ' + (f"\\t~flow={asked.flow}" if asked.flow else "")\n',
-        "\n",
+        ' + (f"\\t~flow={asked.flow}" if asked.flow else "") + callers\n',
+        " + callers\n",
         f"{_TURNS}::test_an_urgent_entity_goes_before_those_that_wait",
     ),
     Mutant(
@@ -398,5 +399,40 @@ LIMITS = (
         "    if attempt and class < '2' then\n",
         "    if false then\n",
         f"{_TURNS}::test_an_urgent_command_moves_its_waiting_entity_forward",
+    ),
+    Mutant(
+        "what called no handler keeps its tokens",
+        f"{_LUA}/advance/3b_verbs.lua",
+        "limits.give_back(limits.scopes_of(name))",
+        "",
+        _UNUSED,
+    ),
+    Mutant(
+        "what will call no handler is asked for with a token",
+        "worker/limit_keys.py",
+        "if asked.is_paid or costs is None else",
+        "if asked.is_paid else",
+        _UNUSED,
+    ),
+    Mutant(
+        "what workers die of is read again before it has started",
+        "worker/limit_keys.py",
+        "if not asked.is_suspect and not (",
+        "if not (",
+        "tests/unit/test_limit_keys.py",
+    ),
+    Mutant(
+        "whoever asks limits is a suspect",
+        f"{_LUA}/advance/3a_states.lua",
+        "return asks and asks <= SUSPECT and string.gsub(parts, '|ask=%d+', '') or parts",
+        "return parts",
+        "tests/conformance/test_limit_suspects.py::test_a_worker_that_answers_is_no_suspect",
+    ),
+    Mutant(
+        "the next command is a suspect, too",
+        f"{_LUA}/advance/3b_verbs.lua",
+        "string.gsub(string.gsub(parts, '|z=[^|]*', ''), '|ask=%d+', '')",
+        "string.gsub(parts, '|z=[^|]*', '')",
+        "tests/conformance/test_limit_suspects.py::test_what_workers_die_of_is_read_under_an_attempt",
     ),
 )

@@ -43,8 +43,8 @@ POLICIES = (
     Mutant(
         "the next command inherits the snoozes",
         f"{_LUA}/advance/3b_verbs.lua",
-        "  if parts ~= '' then parts = string.gsub(parts, '|z=[^|]*', '') end",
-        "  if false then parts = '' end",
+        "string.gsub(string.gsub(parts, '|z=[^|]*', ''), '|ask=%d+', '')",
+        "string.gsub(parts, '|ask=%d+', '')",
     ),
     Mutant(
         "the snoozes of another command are counted on",
@@ -161,7 +161,7 @@ POLICIES = (
     Mutant(
         "a function of backoff that fails fails the command",
         "worker/decisions.py",
-        "        except Exception:  # noqa: BLE001 - it is the application's, and",
+        "        except (Exception, SystemExit):  # noqa: BLE001 - it is the application's, and",
         "        except OverflowError:  # and",
         f"{_LEVELS}::test_59_a_function_of_backoff_that_fails_delays_as_usual",
     ),

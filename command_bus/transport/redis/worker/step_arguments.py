@@ -45,11 +45,12 @@ def encode_step(
         sent: Follow-ups so far.
     """
     extra: list[Any] = []
+    unused = "t" if lease.is_unused else ""
     match step:
         case Done(left, follow, status):
             running = f"{lease.attempt_id}>{lease.ahead[-1][0]}" if lease.ahead else lease.attempt_id
             if left is not NO_SETTLEMENT:
-                flags = _leave(space, lease, left, names, extra, sent)
+                flags = unused + _leave(space, lease, left, names, extra, sent)
                 args += (_VERBS[status] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, running, *extra)
             else:
                 args += (_VERBS[status] + _FOLLOWS[follow], lease.activation, lease.holder, running)
@@ -58,26 +59,26 @@ def encode_step(
         case Refused():
             args += ("ll", lease.activation, lease.holder, lease.attempt_id)
         case DeadLetterStep(left, record, raw, follow):
-            flags = _leave(space, lease, left, names, extra, sent)
+            flags = unused + _leave(space, lease, left, names, extra, sent)
             args += ("b" + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.attempt_id, *extra, record, raw)
         case Park(left, record, raw):
-            flags = _leave(space, lease, left, names, extra, sent)
+            flags = unused + _leave(space, lease, left, names, extra, sent)
             args += ("pl" + flags, lease.activation, lease.holder, lease.attempt_id, *extra, record, raw)
         case _:
-            _encode_pause(space, lease, step, names, args)
+            _encode_pause(space, lease, step, unused, names, args)
 
 
 def _encode_pause(
-    space: KeySpace, lease: Lease, step: Retry | PutOff | GiveBack | Suspend, names: list[str], args: list[Any]
+    space: KeySpace, lease: Lease, step: Retry | PutOff | GiveBack | Suspend, unused: str, names: list[str], args: list[Any]
 ) -> None:
     """Append the arguments of a step that settles nothing and starts nothing."""
     match step:
         case Retry(delay_ms, counts):
-            args += ("wl", lease.activation, lease.holder, lease.attempt_id, delay_ms, int(counts))
+            args += (f"wl{unused}", lease.activation, lease.holder, lease.attempt_id, delay_ms, int(counts))
         case PutOff(delay_ms):
             args += ("wl", lease.activation, lease.holder, lease.attempt_id, delay_ms, "s")
         case GiveBack(counts):
-            args += ("gl", lease.activation, lease.holder, lease.attempt_id, int(counts))
+            args += (f"gl{unused}", lease.activation, lease.holder, lease.attempt_id, int(counts))
         case Suspend(command_id, awaited, wanted, until_ms, knows_wish):
             keys = space.shards[lease.shard]
             names += (keys.side(command_id), keys.suspended)

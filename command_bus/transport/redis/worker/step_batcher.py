@@ -281,7 +281,7 @@ def _decode(lease: Lease, state: bytes, body: Any, now: str, confirmed: bool) ->
     if state == b"error":
         return StepFailed(body.decode(errors="replace"))
     if state == b"ask":
-        return _asked(lease, body)
+        return _asked(lease, body, now)
     fence, message, attempt, first, *parts = parse_started(state)
     lease.attempt_id = attempt_id(fence, message)
     fields = _NO_FIELDS
@@ -305,10 +305,10 @@ def _decode(lease: Lease, state: bytes, body: Any, now: str, confirmed: bool) ->
     return Started(fence, message, int(attempt), int(first), int(now), body, fields, confirmed, snoozes, is_first)
 
 
-def _asked(lease: Lease, body: list[Any]) -> Asked:
+def _asked(lease: Lease, body: list[Any], now: str) -> Asked:
     """Return what has to be asked for before the next command starts. It may have been read ahead; it will be read again."""
     message: str = body[0].decode("utf-8", "backslashreplace")
-    entry, paid, flow = (*body[1:], None, None)[:3]
+    entry, paid, flow, is_due, suspect = body[1:]
     if entry is None:
         envelope = lease.ahead[-1][1] if lease.ahead and lease.ahead[-1][0] == message else None
     elif type(entry) is bytes:
@@ -316,7 +316,8 @@ def _asked(lease: Lease, body: list[Any]) -> Asked:
     else:
         envelope = entry[0] if type(entry[-1]) is list else _envelope_in(entry)
     lease.ahead, lease.attempt_id = None, ""
-    return Asked(message, envelope, bool(paid), (flow or b"").decode("utf-8", "backslashreplace"))
+    flow = flow.decode("utf-8", "backslashreplace")
+    return Asked(message, envelope, bool(paid), flow, int(now) if is_due else 0, bool(suspect))
 
 
 def _envelope_in(fields: list[bytes]) -> bytes | None:

@@ -39,7 +39,7 @@
 -- p park, w wait for a retry or a snooze, g give back, l wait for the limit that refused it, u suspend. The second says what follows: s stay
 -- (start the next), y yield (only if no other mailbox waits), l leave (start none). The others say what is left: a mark (m), a reply (i), an
 -- outcome (o), a unique key that is released if the command holds it (u), the outcome of a call for the durable command that waits for it in
--- this shard (r), follow-ups (f), a side record, which is deleted unless it is kept with a dead letter (x), or the end of a wait (e): if the mark says that a command waits in this mailbox, the mark gets a time to live;
+-- this shard (r), follow-ups (f), tokens of limits that its start took and no handler used (t), a side record, which is deleted unless it is kept with a dead letter (x), or the end of a wait (e): if the mark says that a command waits in this mailbox, the mark gets a time to live;
 -- any other mark stays as it is.
 --
 -- returns now in ms, then for each step two values:
@@ -48,7 +48,8 @@
 --         fields of its entry, if it has others; its envelope and a list of the ids and envelopes behind it; nil if it was read ahead
 --         'idle', 'yield', 'wait' or 'stop', and nil     the lease is given up
 --         'ask', and the id and fields of the next one   the lease is kept: limits of the first shard or by a key, or for a called command, have to be
---                                                        asked; behind them 1 if it was suspended, else '', and its flow, if it was or has one
+--                                                        asked; behind them 1 if it was suspended, its flow if it has one, 1 if its deadline
+--                                                        counts, and 1 if workers seem to die of reading it; else ''
 --         'gone' and nil                                 the lease is not ours: nothing was changed
 --         'error' and a text                             a key of this entity is of another type
 --
@@ -84,8 +85,11 @@ local function read_left(operation, verb)
   local left = {}
   for at = 3, #operation do
     local what = sub(operation, at, at)
-    key, arg = key + 1, arg + 1
-    if what == 'm' then
+    local has_arguments = what == 't' and 0 or 1
+    key, arg = key + has_arguments, arg + has_arguments
+    if what == 't' then
+      left.unused = true
+    elseif what == 'm' then
       left.mark, left.ttl, left.value = KEYS[key], ARGV[arg], ARGV[arg + 1]
       arg = arg + 1
     elseif what == 'e' then

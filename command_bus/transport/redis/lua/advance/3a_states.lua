@@ -81,16 +81,25 @@ local function requeue(step, attempt, first, parts, head)
   return 'yield'
 end
 
-local be_refused = nil
+local be_refused, answered = nil, nil
+local SUSPECT = 3  -- asks without an answer: workers seem to die of what they read for it
 
 if limits then
+  -- Return the parts of a record whose limits were asked by a worker that has lived to hear the answer.
+  function answered(parts)
+    local asks = tonumber(string.match(parts, '|ask=(%d+)'))
+    return asks and asks <= SUSPECT and string.gsub(parts, '|ask=%d+', '') or parts
+  end
+
   -- Let a command wait for a limit: in its entity's place, or with its lease until its worker has asked.
   function be_refused(step, name, activation, head, attempt, first, parts, refused)
     if refused == 'ask' then
       local id = head[3] and head[1] ~= activation and head[1] or ''  -- of a lone one that was in the line
+      local asks = head[3] and 0 or (tonumber(string.match(parts, '|ask=(%d+)')) or 0) + 1  -- who takes over a lone one lines it up
+      if not head[3] then parts = string.gsub(parts, '|ask=%d+', '') .. '|ask=' .. asks end
       become(name, (head[3] and 'o|' or 'r|') .. activation .. '||' .. id .. '|' .. attempt .. '|' .. first .. '|' .. parts)
-      local flow = named_flow(parts, head)
-      bodies[step] = {head[1], body_of('', head[2]), is_paid(parts, head) and '1' or (flow and '') or nil, flow}
+      local is_due = tonumber(attempt) == 0 and sub(first, 1, 1) ~= '-'
+      bodies[step] = {head[1], body_of('', head[2]), is_paid(parts, head) and '1' or '', named_flow(parts, head) or '', is_due and '1' or '', asks > SUSPECT and '1' or ''}
       return 'ask'
     end
     if publish then note_event('limited', name, envelope_in(head[2]), attempt, '', owner, refused) end
@@ -117,7 +126,10 @@ local function start(step, name, activation, holder, head, attempt, first, follo
   started = started + 1
   if queue_up and verbs[step] ~= 't' then queue_up.charge(parts, head[1]) end
   if first == '0' then first = now_text end
-  if parts ~= '' then parts = string.gsub(parts, '|paid=[^|]*', '') end
+  if parts ~= '' then
+    parts = string.gsub(parts, '|paid=[^|]*', '')
+    if limits then parts = answered(parts) end
+  end
   local running = next_fence() .. '|' .. head[1] .. '|' .. attempt + 1 .. '|' .. first
   become(name, (head[3] or 'h') .. '|' .. activation .. '|' .. running .. '|' .. holder .. parts)  -- a record, packed in place: this runs for each command
   bodies[step] = body_of(box, head[2])

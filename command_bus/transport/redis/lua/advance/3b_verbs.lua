@@ -56,7 +56,7 @@ local function settle(step, verb, name, activation, holder, follow, left, parts)
       for _, each in ipairs(left.follow_ups) do sending[#sending + 1] = each end
     end
   end
-  if parts ~= '' then parts = string.gsub(parts, '|z=[^|]*', '') end  -- the snoozes of the command that is settled: shared/snooze.lua
+  if parts ~= '' then parts = string.gsub(string.gsub(parts, '|z=[^|]*', ''), '|ask=%d+', '') end  -- they are of the command that is settled
   return start(step, name, activation, holder, head, 0, '0', follow, parts)
 end
 
@@ -182,6 +182,7 @@ local function carry_out(step, verb, name, activation, follow, left, record, at)
   if publish and is_watched(name) then note_end(step, verb, name, left, record, at) end
   local parts = find(record, '=', at, true) and string.match(record, '^[^|]*|[^|]*|[^|]*(|.*)', at) or ''
   if parts ~= '' then parts = string.gsub(parts, '|started=[^|]*', '') end
+  if left and left.unused and is_home and sub(record, at, -1):match('^%d+|%d') then limits.give_back(limits.scopes_of(name)) end
   if settling[verb] then return settle(step, verb, name, activation, holders[step], follow, left, parts) end
   if not park then make_other_verbs() end
   parts = parts .. '|started=' .. messages[step]

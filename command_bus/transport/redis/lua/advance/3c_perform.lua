@@ -8,12 +8,12 @@ local function perform_by_record(step, verb, name, activation, follow, record)
       taken[#taken + 1] = activation
       return start(step, name, activation, holders[step], head, attempt, first, follow, parts)
     elseif verb == 'g' and runs[step] == '' then
-      return requeue(step, attempt, first, parts)
+      return requeue(step, attempt, first, limits and holders[step] ~= '' and answered(parts) or parts)
     elseif verb == 'l' then
       repeated[KEYS[before + step]] = true
       local head = publish and next_of(step)
       if head then note_event('limited', name, envelope_in(head[2]), attempt, '', owner, '') end
-      rest(step, 'l', attempt, first, parts)
+      rest(step, 'l', attempt, first, limits and answered(parts) or parts)
       return 'wait'
     elseif settling[verb] and limits and is_limited(name) then  -- asked again: what follows it stands here until its limits are asked
       repeated[KEYS[before + step]] = true

@@ -144,6 +144,16 @@ local function add_passes(limits, state_key, places_key, now)
     end
   end
 
+  -- Give back the tokens of a start that called no handler.
+  function limits.give_back(list)
+    for _, each in ipairs(list) do
+      local scope, rule, bucket = each[1], limits.rule_of(each[1]), limits.bucket_of(each[1])
+      if rule.tick then
+        bucket.full, dirty[scope] = bucket.full - min(each[2], rule.burst) * rule.tick, true
+      end
+    end
+  end
+
   -- Take a pass back: its tokens are free, its places go to who waits for them.
   function limits.drop(mailbox)
     local pass = limits.pass_of(mailbox)
