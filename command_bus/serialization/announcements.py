@@ -85,6 +85,7 @@ class WorkerInfo:
         awaiting_thread: Entities among `running` whose next command waited for one of its threads.
         awaiting_reply: Entities among `running` whose handler waited for a reply of the bus; they do not count against `concurrency`.
         paused: Whether it takes no work for now.
+        odd_values: How many stored values its process has passed over because they were odd.
     """
 
     name: str
@@ -101,6 +102,7 @@ class WorkerInfo:
     awaiting_thread: int = 0
     awaiting_reply: int = 0
     paused: bool = False
+    odd_values: int = 0
 
     @property
     def patience_ms(self) -> int:
@@ -175,6 +177,7 @@ class WorkerStatus:
         awaiting_thread: Entities among `running` whose next command waited for a thread.
         awaiting_reply: Entities among `running` whose handler waited for a reply; they do not count against `concurrency`.
         paused: Whether it takes no work for now (`Worker.pause`).
+        odd_values: How many stored values its process has passed over because they were odd; its log names them.
     """
 
     name: str
@@ -190,6 +193,7 @@ class WorkerStatus:
     awaiting_thread: int = 0
     awaiting_reply: int = 0
     paused: bool = False
+    odd_values: int = 0
 
 
 def worker_statuses(records: Iterable[tuple[int, bytes]]) -> list[WorkerStatus]:
@@ -204,6 +208,6 @@ def worker_statuses(records: Iterable[tuple[int, bytes]]) -> list[WorkerStatus]:
         if known is None or silent / 1000 < known.silent_for:
             found[info.name] = WorkerStatus(
                 info.name, info.host, info.pid, info.started_ms, silent / 1000, silent <= info.patience_ms, info.concurrency, info.running,
-                info.commands, max(silent - info.patience_ms, 0) / 1000, info.awaiting_thread, info.awaiting_reply, info.paused,
+                info.commands, max(silent - info.patience_ms, 0) / 1000, info.awaiting_thread, info.awaiting_reply, info.paused, info.odd_values,
             )  # fmt: skip
     return sorted(found.values(), key=lambda worker: (not worker.alive, worker.host, worker.started_ms, worker.name))

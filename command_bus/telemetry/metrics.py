@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, MissingExtra
+from command_bus.serialization.odd_values import odd_values
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -237,6 +238,10 @@ class PrometheusMetrics:
             counter = CounterMetricFamily(f"command_bus_{name}", text)
             counter.add_metric((), value)
             yield counter
+        odd = CounterMetricFamily("command_bus_odd_values", "Stored values that were passed over, by key.", labels=("key",))
+        for kind, count in odd_values.counts().items():
+            odd.add_metric((kind,), count)
+        yield odd
         stats = self._stats
         if stats is not None:
             for name, (text, figure) in _NAMESPACE.items():

@@ -29,6 +29,7 @@ from command_bus.observer import WorkerFigures
 from command_bus.randomness import JITTER, token
 from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.models import codec_for, reply_codec_for
+from command_bus.serialization.odd_values import odd_values
 from command_bus.session import Session
 from command_bus.settings import BusSettings, resolved
 from command_bus.stray_variables import unknown_variables
@@ -293,6 +294,7 @@ class Worker:
             awaiting_thread=self.figures.awaiting_thread,
             awaiting_reply=self.figures.awaiting_reply,
             paused=self.paused,
+            odd_values=sum(odd_values.counts().values()),
         )
 
 

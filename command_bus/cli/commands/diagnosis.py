@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -157,6 +157,8 @@ def check_work(
                 "start a worker that does, or forget them",
             )
         )
+    if odd := {worker.name: worker.odd_values for worker in live if worker.odd_values}:
+        findings.append(_odd(f"{some_of(sorted(odd))} passed over {sum(odd.values()):,} since the start", "their logs name them"))
     for hold in holds:
         whole = "" if hold.everywhere else ", not on every shard"
         findings.append(
@@ -174,6 +176,23 @@ def check_work(
     if stats.dead_letters:
         findings.append(Finding("dead letters", "warning", f"{stats.dead_letters:,}", line("dlq", "list")))
     return findings
+
+
+def check_values(counts: Mapping[str, int]) -> list[Finding]:
+    """Check what this process has passed over while it looked."""
+    if not counts:
+        return []
+    found = ", ".join(f"{count:,} in {key}" for key, count in sorted(counts.items()))
+    return [
+        _odd(
+            f"{found} cannot be what they should be",
+            "see who may write to the server, and delete what is odd: wire-format.md names the keys",
+        )
+    ]
+
+
+def _odd(found: str, advice: str) -> Finding:
+    return Finding("odd values", "warning", found, advice)
 
 
 def check_mailboxes(seen: Examination, entities: int) -> list[Finding]:

@@ -86,7 +86,7 @@ async def _examine(target: Target, longest: float) -> list[Finding]:
 
 
 async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, longest: float) -> list[Finding]:
-    from command_bus.cli.commands.diagnosis import check_entities, check_mailboxes, check_work
+    from command_bus.cli.commands.diagnosis import check_entities, check_mailboxes, check_values, check_work
     from command_bus.cli.commands.durable_checks import examine_durable
     from command_bus.cli.commands.history_check import examine_history
     from command_bus.cli.commands.limit_diagnosis import check_limits
@@ -94,13 +94,14 @@ async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, l
     from command_bus.cli.commands.retention_check import check_dead_letters
     from command_bus.cli.commands.schedule_checks import examine_schedules
     from command_bus.cli.commands.unique_check import check_unique
+    from command_bus.serialization.odd_values import odd_values
 
     workers, stats = await bus.fleet.workers(), await bus.stats()
     commands, bounds = await bus.fleet.commands(), bus.session.settings
     unhandled = [each.name for each in commands if not each.workers]
     oldest = await bus.dead_letters.oldest() if stats.dead_letters else None
     age = None if oldest is None else (datetime.now(UTC) - oldest).total_seconds() + seen.skew
-    return [
+    findings = [
         *check_mailboxes(seen, stats.entities),
         *check_work(stats, workers, await bus.entities.holds(), unhandled, line),
         *check_priorities(stats),
@@ -113,6 +114,7 @@ async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, l
         *(await examine_history(bus) if stats.history else []),
         *check_entities((await bus.entities.list(order="age", limit=1000, scan=20_000)).entities, line),
     ]
+    return [*findings, *check_values(odd_values.counts())]
 
 
 async def _examine_counters(bus: CommandBus, line: CommandLine) -> list[Finding]:

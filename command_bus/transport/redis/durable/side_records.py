@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from command_bus.errors import CommandBusError, Unconfirmed
-from command_bus.serialization.odd_values import stored_text
+from command_bus.serialization.odd_values import pass_over, stored_text
 from command_bus.transport.durable import Note, Stored
 from command_bus.transport.flows import NORMAL_FLOW
 from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
 from command_bus.transport.redis.durable.record_reads import CANNOT_READ, RecordReads
@@ -97,6 +98,9 @@ class RedisSideRecords:
                 # A client of redis-py may swallow a cancellation, and the time limit that cancels this would be over for nothing.
                 record = await asyncio.shield(asyncio.ensure_future(read(connections, keys.side(command_id))))
             except CommandBusError as error:
+                if is_of_a_value(error):  # its command does not start: what it did before cannot be known
+                    pass_over("x", command_id, error)
+                    raise
                 await asyncio.sleep(backoff.failed(error))
             else:
                 backoff.worked()

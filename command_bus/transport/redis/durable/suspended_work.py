@@ -14,16 +14,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from command_bus.randomness import JITTER
-from command_bus.serialization.odd_values import stored_text
+from command_bus.serialization.odd_values import pass_over, stored_text
 from command_bus.serialization.reply import Cancelled, pack_reply
 from command_bus.transport.durable import CIRCLE, CalledCommand
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.marks import mailbox_in
 from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.durable.lost_outcomes import LostOutcomes
 from command_bus.transport.redis.durable.suspended_reading import Suspended, SuspendedReading
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
@@ -89,7 +90,7 @@ class SuspendedWork:
         self._found = {}
         for mailbox in set(self._seen.values()):
             for suspended in (await self._reading.holders([mailbox])).values():
-                await self._follow(suspended)
+                await self._alone(mailbox, self._follow(suspended))
         at = self._connections.at(self._keys.prefix)
         count: Any = await at.ask(lambda client: client.hlen(self._keys.suspended))
         left = max(_PAGE, math.ceil(count * _EVERY / _ROUND)) if count else 0
@@ -109,8 +110,17 @@ class SuspendedWork:
             seconds, micros = await at.ask(lambda client: client.time())
             now_ms = seconds * 1000 + micros // 1000
             for mailbox, value in entries.items():
-                await self._look(stored_text(mailbox), value, now_ms)
+                await self._alone(mailbox, self._look(stored_text(mailbox), value, now_ms))
         return max(len(entries), 1)
+
+    async def _alone(self, mailbox: bytes | str, look: Awaitable[None]) -> None:
+        """Look at one command, or pass it over if what is stored of it, or of its calls, is odd."""
+        try:
+            await look
+        except Exception as error:
+            if not is_of_a_value(error):
+                raise
+            pass_over("suspended", mailbox, error)
 
     async def _look(self, mailbox: str, value: bytes, now_ms: int) -> None:
         since = value.partition(b"|")[0]
