@@ -214,6 +214,7 @@ class Session:
                 if self.active_hook is not None:
                     await self.active_hook.opening(self)
                 transport = await self._connect()
+                await self._agree_on_digests(transport)
                 if self.observer is not None:
                     transport.producer = ObservedProducer(transport.producer, self.observer)
                     transport.availability.listener = self.observer
@@ -222,6 +223,12 @@ class Session:
                     self._tell(transport, self.notifications)
                 self._transport, self._guard = transport, LoopGuard()
                 OPEN_SESSIONS.add(self)
+
+    async def _agree_on_digests(self, transport: Transport) -> None:
+        """Take the namespace's key of digests, if this bus has a cipher; the first to open makes it."""
+        protection = self.protection
+        if protection is not None and (sealed := protection.new_digest_key()) is not None:
+            protection.use_digest_key(await transport.agreements.shared("digests", sealed))
 
     def _tell(self, transport: Transport, notifications: Notifications) -> None:
         """Begin to tell others, if there is a notifier."""

@@ -103,7 +103,7 @@ class Commands:
         parked = None if waiting else await StatusReader(self._session, wanted).parked_in()
         for mailbox in waiting if parked is None else [parked]:
             envelope = await self._durable_in(mailbox, wanted)
-            sealed = self._sealed(envelope, wanted, f"g:{checked}", data)
+            sealed = self._sealed(envelope, mailbox, wanted, f"g:{checked}", data)
             signal = SignalToBring(checked, once, sealed, is_parked=mailbox == parked)
             told = await self._session.transport.wishes.signal(mailbox, wanted, signal)
             if told == "full":
@@ -131,7 +131,7 @@ class Commands:
             )
         return envelope
 
-    def _sealed(self, envelope: WireEnvelope | None, command_id: str, name: str, data: bytes) -> bytes:
+    def _sealed(self, envelope: WireEnvelope | None, mailbox: str, command_id: str, name: str, data: bytes) -> bytes:
         """Return the value of a signal as its command reads it: encrypted if the command is.
 
         Raises:
@@ -146,7 +146,7 @@ class Commands:
             raise InvalidSettings(
                 f"command {command_id} is encrypted, so its signals are: send them by a bus that has its cipher"
             )
-        return protection.sealed(command_id, name, data)
+        return protection.sealed(mailbox, command_id, name, data)
 
     async def _waiting_in(self, command_id: str) -> list[str]:
         """Return the mailboxes in which a command is not settled, by its marks."""

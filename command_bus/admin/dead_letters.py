@@ -213,8 +213,12 @@ class DeadLetters:
         """Replay a letter, with an ending only to undo what its command did; return False if it is gone."""
         marked = is_marked(envelope) and not _nobody_vouches(stored)
         now = unpack_envelope(edited, self._limits) if edited else envelope
-        fields = unpack(now.payload, self._limits) if edited and not now.flags & ENCRYPTED else None
-        mark = waiting_mark(digest_of(now, fields), stored.mailbox) if marked else b""
+        protection, fields, key = self._session.protection, None, b""
+        if edited and now.flags & ENCRYPTED and protection is not None and protection.digest_key:
+            fields, key = unpack(protection.payload(now), self._limits), protection.digest_key
+        elif edited and not now.flags & ENCRYPTED:
+            fields = unpack(now.payload, self._limits)
+        mark = waiting_mark(digest_of(now, fields, key), stored.mailbox) if marked else b""
         left = Settlement(envelope.command_id, mark, 1, unique=unique_key(now), stander=stander_of(now))
         left = replace(left, side="kept" if ending or is_durable(now.options) else "")
         return await self._store.settle(stored, "replay", left, edited, envelope_flow(now), ending=ending)

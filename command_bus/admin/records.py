@@ -100,9 +100,9 @@ class RecordReader:
         entries = sorted(
             (int(name[2:]), value) for name, value in fields.items() if name.startswith("l:") and name[2:].isdecimal()
         )
-        read = [unpack_report(LOG, value, unsealer(self._session, self._id)) for _, value in entries]
+        read = [unpack_report(LOG, value, unsealer(self._session, mailbox or "", self._id)) for _, value in entries]
         log = tuple(LogEntry(at, text, facts) for text, facts, at in filter(None, read))
-        return CommandRecord(progress_in(self._session, self._id, fields.get(PROGRESS)), log, _steps(fields))
+        return CommandRecord(progress_in(self._session, mailbox or "", self._id, fields.get(PROGRESS)), log, _steps(fields))
 
     async def progress(self) -> AsyncIterator[ProgressInfo]:
         """Yield how far it is, whenever that changes, and how it ended.
@@ -120,7 +120,7 @@ class RecordReader:
                     return
             else:
                 (found,) = await self._session.transport.operator.suspensions.fields(mailbox, self._id, [PROGRESS])
-                now = progress_in(self._session, self._id, found)
+                now = progress_in(self._session, mailbox, self._id, found)
                 if now not in (last, ProgressInfo()):
                     last = now
                     pauses.begin()

@@ -31,6 +31,7 @@ class RunTools:
         limits: Of values.
         seal: Encrypts what is stored under a name.
         unseal: Decrypts it.
+        secret: Of digests of what is encrypted; empty if nothing is, None if there is none.
         threads: Where functions of steps run that are no coroutines.
         may_linger: Whether the worker may wait itself for longer, so that the handler need not be started again.
     """
@@ -40,6 +41,7 @@ class RunTools:
     limits: Limits
     seal: Callable[[str, bytes], bytes]
     unseal: Callable[[str, bytes], bytes]
+    secret: bytes | None
     threads: Threads
     may_linger: Callable[[], bool]
 

@@ -50,7 +50,7 @@ class Step(Performed):
         self._shown = f"step {self._field[2:]!r}"
         self._function = function
         self._args = args
-        self._digest = digest_of(name, args, keyed=options.key is not None)
+        self._digest = digest_of(name, args, keyed=options.key is not None, secret=run.tools.secret)
         self._kind, self._is_async = kind_of(function, options.returns)
         self._codec = readable_codec(self._shown, self._kind)
         self._retry = options.retry

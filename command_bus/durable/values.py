@@ -35,21 +35,22 @@ UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
 """Types of values that cannot be changed, and that are read back as they are."""
 
 
-def digest_of(step: str, args: tuple[Any, ...], *, keyed: bool) -> bytes:
+def digest_of(step: str, args: tuple[Any, ...], *, keyed: bool, secret: bytes | None = b"") -> bytes:
     """Return the digest of a step's arguments.
 
     Args:
         step: Its name.
         args: Its arguments.
         keyed: Whether the step has a key: then arguments that have no digest are left out.
+        secret: Of an encrypted command, so that no reader of the server confirms a guess; None: there is none, and they are left out.
 
     Raises:
         BadStep: An argument has no digest: it is no data.
     """
-    if not args:
+    if not args or secret is None:
         return _NO_ARGUMENTS
     try:
-        return digest((step,), args)
+        return digest((step,), args, key=secret)
     except NotPlain as error:
         if keyed:
             return _NO_ARGUMENTS

@@ -196,7 +196,7 @@ class UndoCall(Waited):
         if field in self.run.fields:
             return
         if self._attempt > 1:  # what was called before has ended, and is remembered as that
-            sent = await self.run.tools.children.again(sent, self._call, self.run.seed)
+            sent = await self.run.tools.children.again(sent, self._undo.field, self._call, self.run.seed)
         reply = self.run.tools.children.expect(sent.command_id)
         reply.then(lambda record: self.run.arrive(self.field, record))
         self.run.replies.append(reply)

@@ -29,7 +29,7 @@ _PLAIN = re.compile(r"[^A-Za-z0-9._-]")
 _KEY: Json = {
     "name": "Idempotency-Key",
     "in": "header",
-    "description": "The command id: a repeat with the same key is not run twice.",
+    "description": "The command id, with the name of the token before it: a repeat with the same key is not run twice.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[A-Za-z0-9._~-]+$"},
 }
 _PREFER: Json = {

@@ -62,7 +62,7 @@ class BatchItem(SendOptions):
 
     name: str = Field(description="Its wire name.")
     fields: dict[str, Any] = Field(default_factory=dict, description="Its fields.")
-    id: str | None = Field(default=None, description="Makes it idempotent, as an Idempotency-Key does.")
+    id: str | None = Field(default=None, min_length=1, description="Makes it idempotent, as an Idempotency-Key does.")
     headers: dict[str, str] = Field(default_factory=dict, description="Text that travels with it.")
 
 
@@ -228,7 +228,8 @@ async def _item(incoming: Incoming, number: int, item: BatchItem) -> Envelope[An
             why = "is a query, which is called: a batch has no replies"
             raise _wrong(known.name, [(f"commands.{number}.name", why)])
         options = item.dispatch_options()
-        options["command_id"], options["headers"] = item.id, item.headers or None
+        options["headers"] = item.headers or None
+        options["command_id"] = None if item.id is None else incoming.holder.command_id(item.id)
         prefix = f"commands.{number}.fields."
         if known.kind is None:
             raw = _raw(known, item.fields, prefix)
@@ -304,7 +305,7 @@ def _wait_of(incoming: Incoming) -> float | None:
 
 
 def _key_of(incoming: Incoming) -> str | None:
-    """Return the command id that the client has chosen; it may stand in quotes."""
+    """Return the command id of the key that the client has chosen; it may stand in quotes."""
     key = incoming.header(b"idempotency-key")
     if key is None:
         return None
@@ -312,7 +313,7 @@ def _key_of(incoming: Incoming) -> str | None:
         key = key[1:-1]
     if not key:
         raise Problem(400, "invalid_header", "Idempotency-Key: it is empty")
-    return key
+    return incoming.holder.command_id(key)
 
 
 def _headers_of(incoming: Incoming) -> dict[str, str] | None:

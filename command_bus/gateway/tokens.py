@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
+from urllib.parse import quote
 
 from command_bus.errors import InvalidSettings
 from command_bus.gateway.rates import Rate, checked_rate
@@ -44,6 +45,10 @@ class Holder:
     name: str
     rights: Rights
     rate: Rate | None
+
+    def command_id(self, key: str) -> str:
+        """Return the command id of a key that they have chosen: keys of others are other ids, so no one meets another's command by one."""
+        return f"{quote(self.name, safe='')}:{key}"
 
 
 class Tokens:

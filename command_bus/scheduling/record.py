@@ -30,7 +30,7 @@ class ScheduleRecord:
 
     Attributes:
         name: Its name.
-        template: The envelope of its command, signed as a command with the schedule's name as its id.
+        template: The envelope of its command, signed as a template, with the schedule's name as its id.
         spec: Its times.
         policy: Its rules.
         revision: Of the code that declared it; 0 if none did.

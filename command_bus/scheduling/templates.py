@@ -1,7 +1,8 @@
 """Templates: the stored command of a schedule, and the firings that are made of it.
 
-A template is an envelope whose command id is the schedule's name. It is signed and encrypted as any command of that id, so no one who can
-write to the server can make workers sign another one: the worker verifies what is stored before it signs a firing.
+A template is an envelope whose command id is the schedule's name. It is signed and encrypted as a template of that name, so no one who can
+write to the server can make workers sign another one, nor a command that was signed once: the worker verifies what is stored before it signs a
+firing.
 """
 
 from __future__ import annotations
@@ -47,6 +48,12 @@ class Templates:
         self._settings = session.settings
         self._limits = reading_limits(session.settings)
 
+    @property
+    def _protection(self) -> Protection | None:
+        """What protects templates; what protects commands is the session's."""
+        protection = self._session.protection
+        return protection and protection.templates
+
     def read(self, record: ScheduleRecord) -> WireEnvelope:
         """Return the stored envelope as it is.
 
@@ -75,7 +82,7 @@ class Templates:
             BadTemplate: As `read`, or it is not signed as it ought to be.
             ForeignTemplate: It was signed or encrypted, and this bus has no keys.
         """
-        return self._clear(record, self._session.protection)
+        return self._clear(record, self._protection)
 
     def moved(self, record: ScheduleRecord, namespace: str) -> bytes:
         """Return the template of a schedule from another namespace, signed and encrypted for this one.
@@ -83,14 +90,14 @@ class Templates:
         Raises:
             BadTemplate, ForeignTemplate: As `clear`.
         """
-        protection = self._session.protection
+        protection = self._protection
         if namespace == self._settings.namespace:
             with suppress(ForeignTemplate):
                 self.clear(record)
             return record.template
         theirs = self._settings.model_copy(update={"namespace": namespace})
         before = None if protection is None else Protection.of(theirs, protection.cipher)
-        envelope = replace(self._clear(record, before), signature=None)
+        envelope = replace(self._clear(record, before and before.templates), signature=None)
         return pack_envelope(envelope) if protection is None else protection.pack(envelope)
 
     def _clear(self, record: ScheduleRecord, protection: Protection | None) -> WireEnvelope:
@@ -139,7 +146,6 @@ class Templates:
         )
         protection: Protection | None = self._session.protection
         packed = pack_envelope(envelope) if protection is None else protection.pack(envelope)
-        encrypted = protection is not None and protection.cipher is not None
         policy = self._settings.entity(envelope.entity_type)
         return Firing(
             schedule=record.name,
@@ -148,7 +154,7 @@ class Templates:
             mailbox=await self.mailbox(envelope, command_id),
             command_id=command_id,
             envelope=packed,
-            digest=digest_of(replace(envelope, flags=envelope.flags | ENCRYPTED) if encrypted else envelope),
+            digest=digest_of(envelope),
             max_depth=policy.max_depth or self._settings.max_depth,
             late=record.finished(now_ms).late > record.late,
             flow=envelope_flow(envelope, record.tenant),

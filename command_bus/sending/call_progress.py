@@ -35,25 +35,25 @@ class LookPauses:
         await asyncio.sleep(pause)
 
 
-def unsealer(session: Session, command_id: str) -> Cipher:
-    """Return what decrypts the reports of a command; it raises `BadResult` if this bus has no cipher."""
+def unsealer(session: Session, mailbox: str, command_id: str) -> Cipher:
+    """Return what decrypts the reports of a command in a mailbox; it raises `BadResult` if this bus has no cipher."""
 
     def unseal(name: str, data: bytes) -> bytes:
         protection = session.protection
         if protection is None:
             raise BadResult("what the command reports is encrypted, and this bus has no cipher", command_id=command_id)
-        return protection.unsealed(command_id, name, data)
+        return protection.unsealed(mailbox, command_id, name, data)
 
     return unseal
 
 
-def progress_in(session: Session, command_id: str, value: bytes | None) -> ProgressInfo:
+def progress_in(session: Session, mailbox: str, command_id: str, value: bytes | None) -> ProgressInfo:
     """Return the progress that a side record has.
 
     Raises:
         BadResult: It is encrypted, and this bus has no cipher.
     """
-    parts = unpack_report(PROGRESS, value, unsealer(session, command_id))
+    parts = unpack_report(PROGRESS, value, unsealer(session, mailbox, command_id))
     return ProgressInfo() if parts is None else ProgressInfo(*parts)
 
 
@@ -93,7 +93,7 @@ async def _tell(session: Session, command_id: str, mailbox: Callable[[], str], t
             (found,) = await session.transport.operator.suspensions.fields(mailbox(), command_id, [PROGRESS])
         except TransportUnavailable:
             continue
-        now = progress_in(session, command_id, found)
+        now = progress_in(session, mailbox(), command_id, found)
         if now not in (last, ProgressInfo()):
             last = now
             pauses.begin()

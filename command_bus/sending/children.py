@@ -12,7 +12,6 @@ from command_bus.errors import BadSignature, CallCycle, CommandBusError, Command
 from command_bus.messages.message import Message
 from command_bus.messages.options import FollowUpOptions
 from command_bus.messages.outgoing import OutgoingMessage
-from command_bus.sending.command_digests import command_digest
 from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.sending.follow_ups import prepared
 from command_bus.sending.results import ResultReader
@@ -88,7 +87,7 @@ class Children:
 
     def digest_of(self, out: OutgoingMessage) -> bytes:
         """Return the digest of a command that is called, 8 bytes (see `equality`)."""
-        return command_digest(out, self._builder.limits)
+        return self._builder.digest_of(out)
 
     async def child(self, out: OutgoingMessage, call: str, seed: str) -> Child:
         """Return the call of a command under a name.
@@ -111,15 +110,15 @@ class Children:
             self.digest_of(out) if submission.digest == NO_DIGEST else submission.digest,
         )
 
-    async def again(self, sent: FollowUp, call: str, seed: str) -> FollowUp:
-        """Return a command that was kept, as a call of another name: with an id of its own.
+    async def again(self, sent: FollowUp, first: str, call: str, seed: str) -> FollowUp:
+        """Return a command that was kept as a call of the first name, as one of another: with an id of its own.
 
         Raises:
             BadSignature: It is not what a key holder had put there, so it is not signed again.
             CommandBusError: It cannot be read or packed by this worker.
         """
         envelope = unpack_envelope(sent.envelope, reading_limits(self._session.settings))
-        if fault := await self._fault(sent, envelope):
+        if fault := await self._fault(sent, first, envelope):
             raise BadSignature(
                 f"{envelope.name} on {mailbox_label(sent.mailbox)} is not sent: {fault}", command_id=sent.command_id
             )
@@ -137,8 +136,8 @@ class Children:
         mailbox = sent.mailbox if has_entity else free_mailbox(command_id)
         return replace(sent, command_id=command_id, mailbox=mailbox, envelope=self._builder.pack(changed))
 
-    async def _fault(self, sent: FollowUp, envelope: WireEnvelope) -> str | None:
-        """Return what is wrong with the signature of a command that was kept, or with its mailbox; None if nothing is.
+    async def _fault(self, sent: FollowUp, first: str, envelope: WireEnvelope) -> str | None:
+        """Return what is wrong with the signature of a command that was kept, its purpose or its mailbox; None if nothing is.
 
         Who can write to the server could have put it there; packed again, it would have a signature of ours.
         """
@@ -149,6 +148,8 @@ class Children:
         fault = signatures.fault(sent.envelope, envelope.signature)
         if fault is not None or envelope.signature is None:
             return fault
+        if (envelope.options or {}).get(RETURN) != [self._mailbox, self._caller, first]:
+            return "it was not signed to be kept by this command under this name"
         policy, entity_type = None, envelope.entity_type
         if entity_type is not None:
             agreements = self._session.transport.agreements

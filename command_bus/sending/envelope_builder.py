@@ -91,15 +91,15 @@ class EnvelopeBuilder:
     """
 
     def __init__(self, settings: BusSettings, protection: Protection | None = None) -> None:
-        protection = protection or Protection.of(settings)
-        self._settings = settings
+        protection, self._settings = protection or Protection.of(settings), settings
         self._encrypts = protection is not None and protection.cipher is not None
         self.pack = pack_envelope if protection is None else protection.pack
         self.sign = None if protection is None else protection.sign
         self._routes: dict[type[Message[Any]], _Route] = {}
         self._names: dict[str, type[Message[Any]]] = {}
         self._compresses = settings.compress_above is not None  # or a class does
-        self.limits = Limits(max_bytes=settings.max_payload, max_nesting=settings.max_nesting)
+        self.limits = limits = Limits(max_bytes=settings.max_payload, max_nesting=settings.max_nesting)
+        self.digest_of = partial(command_digest, limits=limits, protection=protection)
 
     def outgoing(
         self,
@@ -229,7 +229,7 @@ class EnvelopeBuilder:
             mailbox,
             out.command_id,
             self.pack(envelope),
-            command_digest(out, self.limits) if out.given_id and not self._encrypts else NO_DIGEST,
+            self.digest_of(out) if out.given_id else NO_DIGEST,
             policy.max_depth or self._settings.max_depth,
             out.delay_ms,
             out.given_id or out.inbox is not None,

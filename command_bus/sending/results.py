@@ -19,7 +19,7 @@ from command_bus.transport.marks import mailbox_in, reply_in
 from command_bus.transport.submissions import Admission
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from command_bus.messages.outgoing import OutgoingMessage
     from command_bus.middleware import Sending
@@ -31,8 +31,10 @@ __all__ = ["ResultReader", "reply_value"]
 _POLL_FIRST, _POLL_LAST = 0.01, 0.5
 
 
-def reply_value(session: Session, limits: Limits, record: bytes, reply_type: Any, command_id: str) -> Any:
-    """Return the result in a reply record, decrypted if it is encrypted.
+def reply_value(
+    session: Session, limits: Limits, record: bytes, reply_type: Any, command_id: str, of: Sequence[str | None] = ()
+) -> Any:
+    """Return the result in a reply record, decrypted if it is encrypted, and that of a command of this name and entity.
 
     Raises:
         CommandBusError: The outcome in the record.
@@ -42,7 +44,7 @@ def reply_value(session: Session, limits: Limits, record: bytes, reply_type: Any
     except Undecodable as error:
         raise BadResult(f"the reply cannot be read: {error}", command_id=command_id) from error
     if session.protection is not None and isinstance(outcome, Completed):
-        outcome = session.protection.result(command_id, outcome)
+        outcome = session.protection.result(command_id, outcome, of)
     return raise_or_value(outcome, reply_codec_for(reply_type), command_id, limits)
 
 
@@ -59,13 +61,13 @@ class ResultReader:
         self._overdue = overdue
         self._limits = reading_limits(session.settings)
 
-    def value_of(self, record: bytes, reply_type: Any, command_id: str) -> Any:
-        """Return the result in a reply record.
+    def value_of(self, record: bytes, reply_type: Any, command_id: str, of: Sequence[str | None] = ()) -> Any:
+        """Return the result in a reply record; `of` is name, or name and entity of its command, as far as they are known.
 
         Raises:
             CommandBusError: The outcome in the record.
         """
-        return reply_value(self._session, self._limits, record, reply_type, command_id)
+        return reply_value(self._session, self._limits, record, reply_type, command_id, of)
 
     async def exchange(
         self, send: Sending, mailbox_for: Callable[[OutgoingMessage], str], reply_type: Any, deadline: float, out: OutgoingMessage
@@ -109,7 +111,7 @@ class ResultReader:
                 f"{out.name} {out.command_id}: no reply within {waited:g} s; its outcome is unknown, ask bus.result({out.command_id!r}) later",
                 out.command_id,
             )
-        return self.value_of(record, reply_type, out.command_id)
+        return self.value_of(record, reply_type, out.command_id, (out.name, out.entity_type, out.entity_id))
 
     async def polled(self, command_id: str, deadline: float) -> bytes | None:
         """Poll the mark of a command that another process sent, with growing pauses; return its reply, or None if it is not there in time."""
@@ -128,7 +130,7 @@ class ResultReader:
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, _POLL_LAST)
 
-    async def result(self, command_id: str, reply_type: Any, timeout: float) -> Any:
+    async def result(self, command_id: str, reply_type: Any, timeout: float, of: Sequence[str | None] = ()) -> Any:
         """See `CommandBus.result`."""
         marks = await self._session.transport.marks.read(command_id)
         record = next((reply for mark in marks if (reply := reply_in(mark)) is not None), None)
@@ -136,7 +138,7 @@ class ResultReader:
             record = await self.polled(command_id, mono() + timeout)
             marks = await self._session.transport.marks.read(command_id)
         if record is not None:
-            return self.value_of(record, reply_type, command_id)
+            return self.value_of(record, reply_type, command_id, of)
         if mailbox := next(filter(None, map(mailbox_in, marks)), None):
             message = f"command {command_id} is accepted and not settled yet"
             if timeout <= 0:  # callers poll like this, without waiting

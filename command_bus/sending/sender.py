@@ -53,7 +53,9 @@ class Sender:
     def __init__(self, session: Session, middleware: Sequence[Middleware]) -> None:
         self._session = session
         self._settings = session.settings
-        self._builder = EnvelopeBuilder(session.settings, session.protection)
+        protection = session.protection
+        self._builder = EnvelopeBuilder(session.settings, protection)
+        self._template_builder = EnvelopeBuilder(session.settings, protection and protection.templates)
         self._overdue = OverdueCalls(session)
         session.attach(self._overdue)
         self._depths = ShardDepths(session)
@@ -133,8 +135,9 @@ class Sender:
         return submission
 
     async def template(self, out: OutgoingMessage) -> bytes:
-        """Return the envelope of a command that is stored, to be sent later under other ids."""
-        return (await self.prepare(out)).envelope
+        """Return the envelope of a command that is stored, to be sent later under other ids. It is signed as that, and is no command."""
+        submission: Submission = await around_dispatch(self.middleware, partial(self._build, templates=True))(out)
+        return submission.envelope
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any] | RawEnvelope]) -> BatchResult:
         """See `CommandBus.dispatch_batch`."""
@@ -190,7 +193,8 @@ class Sender:
         """See `CommandBus.result`."""
         seconds = checked_seconds("timeout", timeout, zero=True)
         reply_type = Any if command_type is None else command_type.spec().reply
-        result = self._results.result(checked_id(command_id), reply_type, seconds)
+        names = () if command_type is None else (command_type.spec().name,)
+        result = self._results.result(checked_id(command_id), reply_type, seconds, names)
         if seconds <= 0:
             return await result
         hook = self._session.active_hook
@@ -243,12 +247,12 @@ class Sender:
             return False
         return spec.entity is None or self._session.transport.agreements.agreed(spec.entity) is not None
 
-    async def _build(self, out: OutgoingMessage) -> Submission:
+    async def _build(self, out: OutgoingMessage, *, templates: bool = False) -> Submission:
         """Return the submission of a message; with the first of an entity type, agree on its mailboxes."""
         agreements = self._session.transport.agreements
         if out.entity_type is not None and agreements.agreed(out.entity_type) is None:
             await self._agree(out.entity_type, self._patience(out))
-        return self._builder.build(out)
+        return (self._template_builder if templates else self._builder).build(out)
 
     async def _agree(self, entity_type: str, patience: float) -> None:
         """Agree on an entity type's mailboxes, for as long as a dispatch may take: nothing of the command has left yet."""

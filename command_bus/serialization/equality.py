@@ -59,13 +59,14 @@ def canonical(value: Any) -> bytes:
     return _canonical(_Walk(), value)
 
 
-def digest(head: tuple[Any, ...], value: Any, version: int = 0) -> bytes:
+def digest(head: tuple[Any, ...], value: Any, version: int = 0, key: bytes = b"") -> bytes:
     """Return the digest of a value under a name.
 
     Args:
         head: Its name, and what else tells it from others whatever its version.
         value: A command, its fields or any other.
         version: Of the fields, if the value is no command that says it itself.
+        key: Who lacks it cannot confirm a guess of the value. That matters where the value itself is encrypted.
 
     Raises:
         NotPlain: Something in the value is no plain data.
@@ -73,7 +74,7 @@ def digest(head: tuple[Any, ...], value: Any, version: int = 0) -> bytes:
     walk = _Walk()
     walk.versions = version
     body = _canonical(walk, value)
-    return _FORMAT + bytes((walk.versions & 0xFF,)) + _hash_of(head) + blake2b(body, digest_size=4).digest()
+    return _FORMAT + bytes((walk.versions & 0xFF,)) + _hash_of(head) + blake2b(body, digest_size=4, key=key).digest()
 
 
 def digest_of_head(head: tuple[Any, ...], version: int) -> bytes:

@@ -7,16 +7,20 @@ are the same, so the handler must recognize it by the command id.
 
 The signature is the envelope's last element, after all defaults: the signed bytes are then a prefix of the received ones, and nothing is
 packed again for the check. Values are never compared after parsing: a map with a key twice parses, and signs, only one way.
+
+What is signed and encrypted is so for one purpose: a command is no template of a schedule, of which workers make and sign further ones.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol, Self
 
 from command_bus.errors import BadResult, InvalidCommand
+from command_bus.randomness import token
 from command_bus.serialization.compression import expanded
 from command_bus.serialization.envelope import ENCRYPTED, Sign, WireEnvelope, pack_envelope, shrunk
 from command_bus.serialization.limits import DEFAULT_LIMITS, Undecodable, reading_limits
@@ -27,7 +31,9 @@ from command_bus.settings import BusSettings
 __all__ = ["PayloadCipher", "Protection", "Signatures"]
 
 _MAC: Final = 32
-_PURPOSE: Final = b"command_bus envelope\0"
+_COMMAND, _TEMPLATE = "command", "schedule"
+_SIGNED_AS: Final = {_COMMAND: b"command_bus envelope\0", _TEMPLATE: b"command_bus schedule\0"}
+_KEY: Final = 32
 
 
 class PayloadCipher(Protocol):
@@ -53,10 +59,11 @@ class Signatures:
         namespace: Bound into every signature: what was signed for one is nothing in another.
         keys: Secret by key id.
         required: Whether an envelope without a signature is a fault.
+        purpose: What its envelopes are: commands, or templates of schedules.
     """
 
-    def __init__(self, namespace: str, keys: Mapping[str, bytes], *, required: bool) -> None:
-        self._prefix = _PURPOSE + namespace.encode() + b"\0"
+    def __init__(self, namespace: str, keys: Mapping[str, bytes], *, required: bool, purpose: str = _COMMAND) -> None:
+        self._prefix = _SIGNED_AS[purpose] + namespace.encode() + b"\0"
         self._keys = {key_id.encode(): secret for key_id, secret in keys.items()}
         self._first = next(iter(self._keys), None)
         self.required = required
@@ -97,6 +104,13 @@ class Protection:
         signatures: Its keys, or None.
         cipher: Its cipher, or None.
         most: Bytes of a payload or reply that is expanded.
+        templates: The same for templates of schedules; None: this is of templates.
+
+    Attributes:
+        signatures: As given.
+        cipher: As given.
+        templates: As given.
+        digest_key: Of the digests of encrypted values; empty until it is agreed on: then there are none.
     """
 
     def __init__(
@@ -106,7 +120,11 @@ class Protection:
         cipher: PayloadCipher | None,
         *,
         most: int = DEFAULT_LIMITS.max_bytes,
+        templates: Protection | None = None,
     ) -> None:
+        self.templates = templates or self
+        self._purpose = _COMMAND if templates else _TEMPLATE
+        self.digest_key = b""
         self._most = most
         self._namespace = namespace
         self.signatures = signatures
@@ -116,9 +134,13 @@ class Protection:
     def of(cls, settings: BusSettings, cipher: PayloadCipher | None = None) -> Self | None:
         """Return the protection that settings and arguments name, or None."""
         keys = {key_id: secret.get_secret_value().encode() for key_id, secret in settings.signing_keys.items()}
-        signatures = Signatures(settings.namespace, keys, required=settings.require_signatures) if keys else None
-        most = reading_limits(settings).max_bytes
-        return cls(settings.namespace, signatures, cipher, most=most) if signatures or cipher else None
+        if not keys and cipher is None:
+            return None
+        found, most, namespace = None, reading_limits(settings).max_bytes, settings.namespace
+        for purpose in (_TEMPLATE, _COMMAND):
+            signatures = Signatures(namespace, keys, required=settings.require_signatures, purpose=purpose) if keys else None
+            found = cls(namespace, signatures, cipher, most=most, templates=found)
+        return found
 
     @property
     def sign(self) -> Sign | None:
@@ -134,7 +156,7 @@ class Protection:
         if self.cipher is not None:
             envelope = shrunk(envelope)
             try:
-                payload = self.cipher.encrypt(envelope.payload, self._aad("command", envelope))
+                payload = self.cipher.encrypt(envelope.payload, self._aad(self._purpose, *_names(envelope)))
             except Exception as error:  # noqa: BLE001 - a cipher raises what it likes
                 raise InvalidCommand(f"the cipher failed to encrypt: {type(error).__name__}") from None
             envelope = replace(envelope, payload=bytes(payload), flags=envelope.flags | ENCRYPTED)
@@ -151,7 +173,7 @@ class Protection:
         if self.cipher is None:
             raise InvalidCommand("its payload is encrypted, and this bus has no cipher")
         try:
-            clear = bytes(self.cipher.decrypt(envelope.payload, self._aad("command", envelope)))
+            clear = bytes(self.cipher.decrypt(envelope.payload, self._aad(self._purpose, *_names(envelope))))
         except Exception as error:  # noqa: BLE001 - a cipher raises what it likes
             raise InvalidCommand(f"its payload cannot be decrypted: {type(error).__name__}") from None
         try:
@@ -164,21 +186,28 @@ class Protection:
         if self.cipher is None or not envelope.flags & ENCRYPTED:
             return outcome
         try:
-            secret = bytes(self.cipher.encrypt(outcome.value, self._aad("reply", envelope.command_id)))
-            return replace(outcome, value=secret, encrypted=True)
+            secret = bytes(self.cipher.encrypt(outcome.value, self._aad("reply", *_names(envelope))))
+            return replace(outcome, value=secret, encrypted=_names(envelope)[1:])
         except Exception as error:  # noqa: BLE001 - as above
             raise BadResult(f"the cipher failed to encrypt the reply: {type(error).__name__}") from None
 
-    def result(self, command_id: str, outcome: Completed) -> Completed:
+    def result(self, command_id: str, outcome: Completed, of: Sequence[str | None] = ()) -> Completed:
         """Return a reply in clear text, expanded.
 
+        Args:
+            command_id: Of its command.
+            outcome: With the reply.
+            of: Name of that command, or name and entity, as far as they are known.
+
         Raises:
-            BadResult: It cannot be decrypted, or is larger than the limit.
+            BadResult: It cannot be decrypted, or is larger than the limit, or it is that of another command.
         """
-        if not outcome.encrypted or self.cipher is None:
+        if outcome.encrypted is None or self.cipher is None:
             return outcome
+        if tuple(of) != outcome.encrypted[: len(of)]:
+            raise BadResult("the reply is that of another command of this id: of another name or entity", command_id=command_id)
         try:
-            clear = bytes(self.cipher.decrypt(outcome.value, self._aad("reply", command_id)))
+            clear = bytes(self.cipher.decrypt(outcome.value, self._aad("reply", command_id, *outcome.encrypted)))
         except Exception as error:  # noqa: BLE001 - as above
             raise BadResult(f"the reply cannot be decrypted: {type(error).__name__}", command_id=command_id) from None
         try:
@@ -186,8 +215,8 @@ class Protection:
         except Undecodable as error:
             raise BadResult(f"the reply is {error.reason}", command_id=command_id) from None
 
-    def sealed(self, command_id: str, name: str, data: bytes) -> bytes:
-        """Return what a durable command stores under a name, encrypted.
+    def sealed(self, mailbox: str, command_id: str, name: str, data: bytes) -> bytes:
+        """Return what a durable command in a mailbox stores under a name, encrypted.
 
         Raises:
             BadResult: The cipher failed.
@@ -195,12 +224,12 @@ class Protection:
         if self.cipher is None:
             raise BadResult("the command is encrypted, and this bus has no cipher", command_id=command_id)
         try:
-            return bytes(self.cipher.encrypt(data, self._aad("step", f"{command_id}\0{name}")))
+            return bytes(self.cipher.encrypt(data, self._aad("stored", mailbox, command_id, name)))
         except Exception as error:  # noqa: BLE001 - as above
             raise BadResult(f"the cipher failed to encrypt {name}: {type(error).__name__}", command_id=command_id) from None
 
-    def unsealed(self, command_id: str, name: str, data: bytes) -> bytes:
-        """Return what a durable command has stored under a name, in clear text.
+    def unsealed(self, mailbox: str, command_id: str, name: str, data: bytes) -> bytes:
+        """Return what a durable command in a mailbox has stored under a name, in clear text.
 
         Raises:
             BadResult: It cannot be decrypted.
@@ -208,12 +237,27 @@ class Protection:
         if self.cipher is None:
             raise BadResult("the command is encrypted, and this bus has no cipher", command_id=command_id)
         try:
-            return bytes(self.cipher.decrypt(data, self._aad("step", f"{command_id}\0{name}")))
+            return bytes(self.cipher.decrypt(data, self._aad("stored", mailbox, command_id, name)))
         except Exception as error:  # noqa: BLE001 - as above
             raise BadResult(f"{name} cannot be decrypted: {type(error).__name__}", command_id=command_id) from None
 
-    def _aad(self, what: str, of: WireEnvelope | str) -> bytes:
+    def new_digest_key(self) -> bytes | None:
+        """Return a new key of digests, encrypted for the namespace; None where nothing is encrypted, or the cipher fails."""
+        with suppress(Exception):  # as above
+            return None if self.cipher is None else bytes(self.cipher.encrypt(token(_KEY), self._aad("digests")))
+        return None
+
+    def use_digest_key(self, sealed: bytes) -> None:
+        """Use the key of digests that the namespace has, if this cipher can read it. Else digests are of names and entities alone."""
+        with suppress(Exception):  # as above
+            if self.cipher is not None:
+                self.digest_key = bytes(self.cipher.decrypt(sealed, self._aad("digests")))
+
+    def _aad(self, purpose: str, *place: str | None) -> bytes:
         """Return the data that a ciphertext is bound to, so that it cannot be used in another place."""
-        parts = (of,) if isinstance(of, str) else (of.command_id, of.name, of.entity_type, of.entity_id)
-        data: bytes = Packer(buf_size=256).pack((what, self._namespace, *parts))
+        data: bytes = Packer(buf_size=256).pack((purpose, self._namespace, *place))
         return data
+
+
+def _names(envelope: WireEnvelope) -> tuple[str, str, str | None, str | None]:
+    return envelope.command_id, envelope.name, envelope.entity_type, envelope.entity_id

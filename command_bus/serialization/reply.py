@@ -67,10 +67,13 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The handler returned; `value` is its packed reply, or what compression and then a cipher made of it."""
+    """The handler returned; `value` is its packed reply, or what compression and then a cipher made of it.
+
+    Of an encrypted one, `encrypted` is name, entity type and entity id of its command, to which the cipher has bound it.
+    """
 
     value: bytes
-    encrypted: bool = False
+    encrypted: tuple[str, str | None, str | None] | None = None
     compressed: bool = False
 
 
@@ -180,7 +183,7 @@ def pack_reply(command_id: str, outcome: Outcome) -> bytes:
     match outcome:
         case Completed():
             kind = _COMPRESSED if outcome.compressed else _COMPLETED
-            body: tuple[Any, ...] = (kind, outcome.value, 1) if outcome.encrypted else (kind, outcome.value)
+            body: tuple[Any, ...] = (kind, outcome.value, outcome.encrypted) if outcome.encrypted else (kind, outcome.value)
         case Rejected():
             body = (_REJECTED, *_rejection(outcome))
         case Failed():
@@ -298,13 +301,29 @@ def _rejection(outcome: Rejected) -> tuple[str, str, bytes]:
     return message, capped(outcome.code, MAX_TEXT), details
 
 
+def _is_encrypted(found: Any) -> bool:
+    return type(found) is list or found == 1  # of an earlier release: that cannot be read
+
+
+def _names_in(found: Any) -> tuple[str, str | None, str | None] | None:
+    """Return the names to which an encrypted reply is bound; None if it is not encrypted."""
+    match found:
+        case [str(name), str() | None as entity_type, str() | None as entity_id]:
+            return name, entity_type, entity_id
+        case _:
+            return None
+
+
 def _outcome(kind: int, body: list[Any], limits: Limits) -> Outcome | None:
     """Return the outcome, or None if the body is not that of its kind. Elements that a later version appends are ignored."""
     if kind == _COMPLETED and type(body[0]) is bytes:  # first and without `match`, which takes 2 µs
-        return Completed(body[0], len(body) > 1 and body[1] == 1)
+        if len(body) < 2 or not _is_encrypted(body[1]):
+            return Completed(body[0])
+        return Completed(body[0], names) if (names := _names_in(body[1])) else None
     if kind == _COMPRESSED and type(body[0]) is bytes:
-        encrypted = len(body) > 1 and body[1] == 1
-        return Completed(body[0], True, True) if encrypted else Completed(expanded(body[0], limits.max_bytes))
+        if len(body) < 2 or not _is_encrypted(body[1]):
+            return Completed(expanded(body[0], limits.max_bytes))
+        return Completed(body[0], names, True) if (names := _names_in(body[1])) else None
     match kind, body:
         case 1, [str(message), str(code), bytes(packed), *_]:
             details = unpack(packed, limits)

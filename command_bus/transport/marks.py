@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from command_bus.serialization.envelope import (
-    ENCRYPTED,
     GIVEN_ID,
     IN_DISPATCH,
     WireEnvelope,
@@ -41,17 +40,16 @@ def accepted_ms(message: str) -> int:
     return int(message.partition("-")[0])
 
 
-def digest_of(envelope: WireEnvelope, payload: Any = None) -> bytes:
+def digest_of(envelope: WireEnvelope, payload: Any = None, key: bytes = b"") -> bytes:
     """Return the digest that a repeat of the command id is compared by, as far as an envelope tells: not of its fields, unless they are given.
 
     The fields that its sender left at their defaults are known from its class only. So a script that writes this keeps the digest of the
-    mark that is there. Nothing for a generated id, and nothing for an encrypted payload: its ciphertext differs each time, and a digest of
-    the clear one would let a reader of the server confirm a guess.
+    mark that is there. Nothing for a generated id. The fields of an encrypted payload are given with a key (see `equality.digest`).
     """
-    if envelope.flags & (GIVEN_ID | ENCRYPTED) != GIVEN_ID:
+    if not envelope.flags & GIVEN_ID:
         return NO_DIGEST
     head, version = (envelope.name, envelope.entity_type, envelope.entity_id), version_in(envelope.options)
-    return digest_of_head(head, version) if payload is None else digest(head, payload, version)
+    return digest_of_head(head, version) if payload is None else digest(head, payload, version, key)
 
 
 def is_marked(envelope: WireEnvelope) -> bool:

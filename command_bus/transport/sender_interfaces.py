@@ -160,6 +160,14 @@ class Agreements(Policies, Protocol):
         """Agree on this type again before its next command."""
         ...
 
+    async def shared(self, name: str, value: bytes) -> bytes:
+        """Return what the namespace has under a name that is no entity type; record this value if it has nothing.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+        """
+        ...
+
 
 class CommandLocator(Protocol):
     """Finds one command for a caller whose time is over. A sender may have few rights: what it may not read is left out."""

@@ -75,7 +75,8 @@ class DurableRuns:
             self._records,
             self._children(command_id, lease.mailbox),
             self._limits,
-            *self._cipher(run.envelope),
+            *self._cipher(lease.mailbox, run.envelope),
+            self._secret(run.envelope),
             threads,
             may_linger,
         )
@@ -118,19 +119,24 @@ class DurableRuns:
             lease,
             run.envelope.command_id,
             run.started,
-            seal=self._cipher(run.envelope)[0] if is_sealed else None,
+            seal=self._cipher(lease.mailbox, run.envelope)[0] if is_sealed else None,
             logged=logged,
         )
 
-    def _cipher(self, envelope: WireEnvelope) -> tuple[Callable[[str, bytes], bytes], Callable[[str, bytes], bytes]]:
+    def _secret(self, envelope: WireEnvelope) -> bytes | None:
+        """Return the key of digests of what the command stores; empty, unless its payload is encrypted."""
+        protection = self._protection
+        return protection.digest_key or None if protection is not None and envelope.flags & ENCRYPTED else b""
+
+    def _cipher(self, mailbox: str, envelope: WireEnvelope) -> tuple[Callable[[str, bytes], bytes], Callable[[str, bytes], bytes]]:
         """Return what encrypts and decrypts the values of a command: nothing, unless its payload is encrypted."""
         protection = self._protection
         if protection is None or not envelope.flags & ENCRYPTED:
             return _as_it_is, _as_it_is
         command_id = envelope.command_id
         return (
-            lambda name, data: protection.sealed(command_id, name, data),
-            lambda name, data: protection.unsealed(command_id, name, data),
+            lambda name, data: protection.sealed(mailbox, command_id, name, data),
+            lambda name, data: protection.unsealed(mailbox, command_id, name, data),
         )
 
     async def end(self, run: Runnable, durable: DurableRun, step: Step | None) -> Step | None:

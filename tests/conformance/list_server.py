@@ -109,6 +109,7 @@ class ListServer:
         self.letters: OrderedDict[str, StoredDeadLetter] = OrderedDict()
         self.holds: dict[str, Hold] = {}
         self.types: dict[str, MailboxPolicy] = {}
+        self.shared: dict[str, bytes] = {}
         self.counters: Counter[str] = Counter()
         self.inboxes: dict[str, Callable[[str, bytes], None]] = {}
         self.workers: dict[str, bytes] = {}

@@ -209,6 +209,7 @@ class ListAgreements:
     """Implements `Agreements`."""
 
     def __init__(self, server: ListServer, settings: BusSettings) -> None:
+        self._server = server
         self._types = server.types
         self._settings = settings
 
@@ -225,6 +226,9 @@ class ListAgreements:
 
     def forget(self, entity_type: str) -> None:
         self._types.pop(entity_type, None)
+
+    async def shared(self, name: str, value: bytes) -> bytes:
+        return self._server.shared.setdefault(name, value)
 
 
 class ListLocator:

@@ -93,11 +93,11 @@ async def _watched(opened: tuple[CommandBus, Bank]) -> None:
 
 
 async def test_events_come_as_they_happen(app: Gateway, ops: Client) -> None:
-    account, key = fresh(), fresh("key")
+    account, key = fresh(), fresh("ops:key")
     async with listening(app, "/events?type=account&kind=accepted&kind=completed") as stream:
         assert (stream.status, stream.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
         body = {"json": {"account_id": account, "amount": 5}}
-        await ops.ask("POST", "/commands/Deposit", **body, headers={"Idempotency-Key": key})
+        await ops.ask("POST", "/commands/Deposit", **body, headers={"Idempotency-Key": key[4:]})
         accepted, completed = await stream.messages(2)
     assert [each["data"]["kind"] for each in (accepted, completed)] == ["accepted", "completed"]
     assert (completed["data"]["command_id"], completed["data"]["entity"], completed["data"]["name"]) == (
@@ -198,8 +198,8 @@ async def test_a_client_that_reads_nothing_is_left(app: Gateway, bus: CommandBus
 
 
 async def test_progress_until_the_end(app: Gateway, ops: Client) -> None:
-    key = fresh("key")
-    await ops.ask("POST", "/commands/Audit", json={"account_id": fresh(), "pages": 3}, headers={"Idempotency-Key": key})
+    key = fresh("ops:key")
+    await ops.ask("POST", "/commands/Audit", json={"account_id": fresh(), "pages": 3}, headers={"Idempotency-Key": key[4:]})
     async with listening(app, f"/commands/{key}/progress", "looker") as stream:
         told: list[Any] = []
         while not told or told[-1].get("event") != "end":
@@ -213,19 +213,19 @@ async def test_progress_until_the_end(app: Gateway, ops: Client) -> None:
 
 
 async def test_progress_of_what_has_ended(app: Gateway, ops: Client) -> None:
-    key = fresh("key")
+    key = fresh("ops:key")
     await ops.ask(
         "POST",
         "/commands/Deposit",
         json={"account_id": fresh(), "amount": 3},
-        headers={"Idempotency-Key": key, "Prefer": "wait=5"},
+        headers={"Idempotency-Key": key[4:], "Prefer": "wait=5"},
     )
     async with listening(app, f"/commands/{key}/progress") as stream:
         assert (await stream.message())["data"]["outcome"] == "completed"
 
 
 async def test_those_who_follow_a_command_share_one_reader(bus: CommandBus, ops: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    app, key, hold = gateway(bus, allow=allowed(), max_streams_each=50), fresh("key"), fresh("hold")
+    app, key, hold = gateway(bus, allow=allowed(), max_streams_each=50), fresh("ops:key"), fresh("hold")
     read: list[str] = []
     follow = bus.commands.progress
 
@@ -234,7 +234,7 @@ async def test_those_who_follow_a_command_share_one_reader(bus: CommandBus, ops:
         return follow(command_id)
 
     monkeypatch.setattr(type(bus.commands), "progress", lambda _, command_id: counted(command_id))
-    await ops.ask("POST", "/commands/Held", json={"hold_id": hold}, headers={"Idempotency-Key": key})
+    await ops.ask("POST", "/commands/Held", json={"hold_id": hold}, headers={"Idempotency-Key": key[4:]})
     async with AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(listening(app, f"/commands/{key}/progress")) for _ in range(20)]
         async with listening(app, f"/commands/{key}/progress"):
@@ -277,8 +277,8 @@ async def test_154_one_token_does_not_take_all_streams(bus: CommandBus) -> None:
     app = gateway(bus, allow=allowed(), max_streams=8)
     paths = []
     for _ in range(3):
-        key = fresh("key")
-        await Client(app).ask("POST", "/commands/Held?delay=600", json={"hold_id": fresh()}, headers={"Idempotency-Key": key})
+        key = fresh("ops:key")
+        await Client(app).ask("POST", "/commands/Held?delay=600", json={"hold_id": fresh()}, headers={"Idempotency-Key": key[4:]})
         paths.append(f"/commands/{key}/progress")
     async with listening(app, "/events"):
         async with listening(app, paths[0]):

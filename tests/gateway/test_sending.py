@@ -47,8 +47,8 @@ async def test_a_reply_that_json_lacks_is_null(either: Client) -> None:
 
 
 async def test_the_key_is_the_command_id(either: Client, bank: Bank, bus: CommandBus) -> None:
-    account, key = fresh(), fresh("key")
-    ask: dict[str, Any] = {"json": {"account_id": account, "amount": 5}, "headers": {"Idempotency-Key": f'"{key}"'}}
+    account, key = fresh(), fresh("ops:key")
+    ask: dict[str, Any] = {"json": {"account_id": account, "amount": 5}, "headers": {"Idempotency-Key": f'"{key[4:]}"'}}
     first = await either.ask("POST", "/commands/Deposit", **ask)
     again = await either.ask("POST", "/commands/Deposit", **ask)
     assert (first.status_code, first.json()) == (202, {"command_id": key, "status": "accepted", "other": None})
@@ -60,10 +60,10 @@ async def test_the_key_is_the_command_id(either: Client, bank: Bank, bus: Comman
 
 
 async def test_a_call_with_a_key_is_repeated(either: Client) -> None:
-    account, key = fresh(), fresh("key")
+    account, key = fresh(), fresh("ops:key")
     ask: dict[str, Any] = {
         "json": {"account_id": account, "amount": 5},
-        "headers": {"Idempotency-Key": key, "Prefer": "respond-async, wait=5"},
+        "headers": {"Idempotency-Key": key[4:], "Prefer": "respond-async, wait=5"},
     }
     assert [(await either.ask("POST", "/commands/Deposit", **ask)).json() for _ in range(2)] == [
         {"command_id": key, "reply": 5}
@@ -79,9 +79,9 @@ async def test_headers_travel_with_the_command(either: Client, bank: Bank) -> No
 
 
 async def test_a_delay_an_end_and_a_priority(either: Client, bus: CommandBus) -> None:
-    key = fresh("key")
+    key = fresh("ops:key")
     path = "/commands/Held?delay=600&expires=900&priority=high"
-    await either.ask("POST", path, json={"hold_id": fresh()}, headers={"Idempotency-Key": key})
+    await either.ask("POST", path, json={"hold_id": fresh()}, headers={"Idempotency-Key": key[4:]})
     status = (await either.ask("GET", f"/commands/{key}")).json()
     assert (status["state"], status["name"]) == ("delayed", "Held")
     assert datetime.fromisoformat(status["until_at"]) > datetime.now(UTC) + timedelta(seconds=500)
@@ -89,9 +89,9 @@ async def test_a_delay_an_end_and_a_priority(either: Client, bus: CommandBus) ->
 
 
 async def test_a_moment(either: Client, bus: CommandBus) -> None:
-    key, at = fresh("key"), (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    key, at = fresh("ops:key"), (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     answer = await either.ask(
-        "POST", "/commands/Held", params={"at": at}, json={"hold_id": fresh()}, headers={"Idempotency-Key": key}
+        "POST", "/commands/Held", params={"at": at}, json={"hold_id": fresh()}, headers={"Idempotency-Key": key[4:]}
     )
     assert answer.status_code == 202
     assert (await bus.commands.status(key)).state == "delayed"
@@ -105,13 +105,13 @@ async def test_a_kept_result_has_an_address(either: Client) -> None:
 
 
 async def test_a_batch_keeps_the_order_of_an_entity(either: Client, bank: Bank, bus: CommandBus) -> None:
-    account, key = fresh(), fresh("key")
+    account, key = fresh(), fresh("ops:key")
     await either.call("Deposit", account_id=account, amount=10)
     commands = [
         {"name": "Withdraw", "fields": {"account_id": account, "amount": 10}},
-        {"name": "Deposit", "fields": {"account_id": account, "amount": 1}, "id": key, "headers": {"tenant": "acme"}},
+        {"name": "Deposit", "fields": {"account_id": account, "amount": 1}, "id": key[4:], "headers": {"tenant": "acme"}},
         {"name": "Stamp", "fields": {"at": "2026-12-01T09:00:00Z", "price": "1.5"}},
-        {"name": "Deposit", "fields": {"account_id": account, "amount": 1}, "id": key, "headers": {"tenant": "acme"}},
+        {"name": "Deposit", "fields": {"account_id": account, "amount": 1}, "id": key[4:], "headers": {"tenant": "acme"}},
     ]
     answer = (await either.ask("POST", "/commands", json={"commands": commands})).json()
     assert [each["status"] for each in answer["outcomes"]] == ["accepted", "accepted", "accepted", "duplicate"]
@@ -142,19 +142,19 @@ async def test_it_is_mounted_below_a_path(app: Gateway) -> None:
     from starlette.routing import Mount
 
     client = Client(Starlette(routes=[Mount("/api/bus", app)]))
-    key = "of/an order?"
+    key = "ops:of/an order?"
     answer = await client.ask(
-        "POST", "/api/bus/commands/Deposit", json={"account_id": fresh(), "amount": 3}, headers={"Idempotency-Key": key}
+        "POST", "/api/bus/commands/Deposit", json={"account_id": fresh(), "amount": 3}, headers={"Idempotency-Key": key[4:]}
     )
-    assert answer.headers["location"] == "/api/bus/commands/of%2Fan%20order%3F"
+    assert answer.headers["location"] == "/api/bus/commands/ops%3Aof%2Fan%20order%3F"
     status = await client.ask("GET", f"{answer.headers['location']}?wait=5")
     assert (status.json()["command_id"], status.json()["reply"]) == (key, 3)
 
 
 async def test_a_command_waits_and_is_cancelled(either: Client, bus: CommandBus) -> None:
-    hold, keys = fresh("hold"), [fresh("key"), fresh("key")]
+    hold, keys = fresh("hold"), [fresh("ops:key"), fresh("ops:key")]
     for key in keys:
-        await either.ask("POST", "/commands/Held", json={"hold_id": hold}, headers={"Idempotency-Key": key})
+        await either.ask("POST", "/commands/Held", json={"hold_id": hold}, headers={"Idempotency-Key": key[4:]})
     async with asyncio.timeout(10):
         while (await bus.commands.status(keys[0])).state != "running":
             await asyncio.sleep(0.01)

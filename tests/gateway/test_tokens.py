@@ -7,10 +7,13 @@ from typing import Any, cast
 
 import pytest
 
+from command_bus import CommandBus
 from command_bus.errors import InvalidSettings
 from command_bus.gateway import Gateway, Grant, gateway, hash_token, new_token, tokens
 from command_bus.gateway.rates import Rate
+from command_bus.gateway.rights import Rights
 from command_bus.gateway.token_files import read_tokens
+from command_bus.gateway.tokens import Holder
 from tests.gateway.bank import TOKENS, allowed
 from tests.gateway.conftest import Client, fresh
 
@@ -226,3 +229,19 @@ async def test_a_bucket_fills_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (rate.wait(), rate.wait()) == (0, 0.25)
     now += 3600
     assert [rate.wait() for _ in range(5)] == [0, 0, 0, 0, 0.25]
+
+
+async def test_no_token_meets_the_command_of_another_by_a_key(bus: CommandBus) -> None:
+    """Neither its reply nor a refusal: keys are of the token that chose them."""
+    other, account, key = new_token(), fresh(), fresh("key")
+    app = gateway(bus, allow=tokens({"ops": Grant(TOKENS["ops"], ("*",)), "other": Grant(other, ("call", "send"))}))
+    for name, token in (("ops", TOKENS["ops"]), ("other", other)):
+        answer = await Client(app).ask(
+            "POST",
+            "/commands/Deposit",
+            json={"account_id": account, "amount": len(name)},
+            headers={"Authorization": f"Bearer {token}", "Idempotency-Key": key, "Prefer": "wait=5"},
+        )
+        assert (answer.status_code, answer.json()["command_id"]) == (200, f"{name}:{key}")
+    holders = [Holder(name, Rights(name, ("*",)), None) for name in ("a:b", "a", "a%3Ab")]
+    assert len({each.command_id(rest) for each, rest in zip(holders, ("c", "b:c", "c"), strict=True)}) == 3

@@ -64,7 +64,7 @@ const said = {};
 const before = [];
 said.sent = await client.send("Deposit", { account_id: "ts-1", amount: 5 }, { key: "ts/1 ?", headers: { tenant: "acme" } });
 said.again = (await client.send("Deposit", { account_id: "ts-1", amount: 5 }, { key: "ts/1 ?" })).status;
-said.status = await client.status("ts/1 ?", 5);
+said.status = await client.status(said.sent.command_id, 5);
 said.called = await client.call("GetBalance", { account_id: "ts-1" });
 said.batch = await client.batch([
   { name: "Deposit", fields: { account_id: "ts-1", amount: 1 } }, { name: "Withdraw", fields: { account_id: "ts-1", amount: 6 } }]);
@@ -72,10 +72,10 @@ said.wrong = await problem(() => client.send("Deposit", { account_id: "ts-1", am
 said.rejected = await problem(() => client.call("Withdraw", { account_id: "ts-1", amount: 99 }));
 said.unauthorized = await problem(() => new Client({ url, token: "no" }).send("Burn", { account_id: "a" }));
 await client.send("Held", { hold_id: "ts" }, { key: "ts-held", delay: 600 });
-await client.cancel("ts-held", { reason: "a test" });
-said.cancelled = (await client.status("ts-held")).outcome;
+await client.cancel("ops:ts-held", { reason: "a test" });
+said.cancelled = (await client.status("ops:ts-held")).outcome;
 await client.send("Audit", { account_id: "ts-2", pages: 2 }, { key: "ts-audit" });
-for await (const each of client.progress("ts-audit")) before.push(each.outcome);
+for await (const each of client.progress("ops:ts-audit")) before.push(each.outcome);
 said.progress = before.at(-1);
 for await (const event of client.events({ types: ["account"], kinds: ["completed"], after: "" })) {
   if (event.entity_id === "ts-1") { said.event = [event.kind, event.command_id, event.id.length > 3]; break; }
@@ -123,13 +123,13 @@ def test_the_client_works(served: str, tmp_path: Path, bank_server: EmbeddedServ
     assert compiled(tmp_path, bus=(tmp_path / "bus.ts").read_text()).returncode == 0
     (tmp_path / "out" / "program.js").write_text(PROGRAM)
     said = json.loads(run_node(tmp_path / "out" / "program.js", served, TOKENS["ops"]))
-    assert said["sent"] == {"command_id": "ts/1 ?", "status": "accepted", "other": None}
+    assert said["sent"] == {"command_id": "ops:ts/1 ?", "status": "accepted", "other": None}
     assert (said["again"], said["status"]["outcome"], said["status"]["reply"], said["called"]) == ("duplicate", "completed", 5, 5)
     assert [each["status"] for each in said["batch"]["outcomes"]] == ["accepted", "accepted"]
     assert said["wrong"] == [True, 422, "invalid_command", None]
     assert said["rejected"] == [True, 409, "insufficient_funds", None]
     assert said["unauthorized"] == [True, 401, "unauthorized", None]
-    assert (said["cancelled"], said["progress"], said["event"]) == ("cancelled", "completed", ["completed", "ts/1 ?", True])
+    assert (said["cancelled"], said["progress"], said["event"]) == ("cancelled", "completed", ["completed", "ops:ts/1 ?", True])
 
 
 def test_one_form_at_a_time() -> None:

@@ -397,7 +397,7 @@ DURABLE = (
     Mutant(
         "what undoes is signed again whoever put it there",
         "sending/children.py",
-        "        if fault := await self._fault(sent, envelope):\n",
+        "        if fault := await self._fault(sent, first, envelope):\n",
         "        if fault := None:\n",
         "tests/security/test_durable_signatures.py::test_what_nobody_signed_is_not_signed",
     ),

@@ -10,6 +10,7 @@ _TOKENS, _SENDING, _BAD, _FOLLOWING, _INSPECTING, _OPENAPI = (
     f"tests/gateway/test_{part}.py" for part in ("tokens", "sending", "bad_requests", "following", "inspecting", "openapi")
 )
 _USERS, _ACTS, _PARTS = (f"tests/dashboard/test_{part}.py" for part in ("users", "acts", "parts"))
+_PURPOSES = "tests/tables/test_purposes.py"
 _FORGERIES = "tests/tables/test_webhook_forgeries.py"
 _WEBHOOKS, _UNIT_WEBHOOKS = "tests/conformance/test_webhooks.py", "tests/unit/test_webhooks.py"
 
@@ -344,5 +345,34 @@ OUTSIDE = (
         "    own = name is not None and is_internal(name) and cls.__module__.startswith(_INTERNAL)\n",
         "    own = name is not None and is_internal(name)\n",
         f"{_FORGERIES}::test_no_door_shows_or_takes_the_name",
+    ),
+    Mutant(
+        "tokens share their ids",
+        "gateway/tokens.py",
+        """        return f"{quote(self.name, safe='')}:{key}"\n""",
+        "        return key\n",
+        f"{_TOKENS}::test_no_token_meets_the_command_of_another_by_a_key",
+    ),
+    # What is signed and encrypted, and for what.
+    Mutant(
+        "a captured command is a template",
+        "serialization/protection.py",
+        '_TEMPLATE: b"command_bus schedule\\0"}',
+        '_TEMPLATE: b"command_bus envelope\\0"}',
+        f"{_PURPOSES}::test_a_captured_command_is_no_template",
+    ),
+    Mutant(
+        "a reply is that of any command of its id",
+        "serialization/protection.py",
+        "        if tuple(of) != outcome.encrypted[: len(of)]:\n",
+        "        if False:\n",
+        f"{_PURPOSES}::test_a_reply_is_of_the_command_that_was_asked_for",
+    ),
+    Mutant(
+        "a command that was signed once undoes something",
+        "sending/children.py",
+        "        if (envelope.options or {}).get(RETURN) != [self._mailbox, self._caller, first]:\n",
+        "        if False:\n",
+        "tests/security/test_durable_signatures.py::test_what_nobody_signed_is_not_signed",
     ),
 )

@@ -86,7 +86,7 @@ async def test_what_undoes_is_sent_again_with_a_signature(sandbox: Sandbox, shop
     assert shop.refunds == [7]
 
 
-@pytest.mark.parametrize("forgery", ["unsigned", "another amount", "another line"])
+@pytest.mark.parametrize("forgery", ["unsigned", "another amount", "another line", "a command", "of another sale"])
 async def test_what_nobody_signed_is_not_signed(
     sandbox: Sandbox, shop: Shop, forgery: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -102,6 +102,12 @@ async def test_what_nobody_signed_is_not_signed(
         parts = msgpack.unpackb(kept)
         if forgery == "another line":
             parts[3] = "account:z"
+        elif forgery in ("a command", "of another sale"):  # captured where it was signed once
+            protection, theirs = bus.session.protection, unpack_envelope(parts[5])
+            assert protection is not None
+            options = {"w": ["order:o-2", "sale-2", field.decode()]} if forgery == "of another sale" else None
+            captured = replace(theirs, payload=msgpack.packb({"account": "a", "cents": 1_000_000}), options=options)
+            parts[5] = protection.pack(captured)
         else:
             envelope = replace(unpack_envelope(parts[5]), payload=msgpack.packb({"account": "a", "cents": 1_000_000}))
             parts[5] = (

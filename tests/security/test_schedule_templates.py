@@ -57,7 +57,7 @@ def paid(sandbox: Sandbox) -> list[int]:
 async def record_of(bus: CommandBus, name: str) -> tuple[ScheduleRecord, bytes]:
     (raw,) = await bus.session.transport.schedules.read([name])
     assert raw is not None
-    record = ScheduleRecord.unpack(raw)
+    record = ScheduleRecord.unpack(name, raw)
     assert record is not None
     return record, raw
 

@@ -51,6 +51,7 @@ class Namespace:
         self._recorded: dict[str, MailboxPolicy] = {}
         self._agreeing = asyncio.Lock()
         self._in_line = 0
+        self._shared = 0
 
     async def open(self) -> None:
         """Record or compare the format and the shard count."""
@@ -112,6 +113,19 @@ class Namespace:
         """Agree on this type again before its next command."""
         self._agreed.pop(entity_type, None)
 
+    async def shared(self, name: str, value: bytes) -> bytes:
+        """See `Agreements`."""
+
+        async def read(client: Redis) -> Any:
+            return (await client.hmget(self._key, [name]))[0]
+
+        found: bytes | None = await self._connections.ask(read)
+        if found is None:
+            await self._connections.ask(lambda client: client.hsetnx(self._key, name, value))  # type: ignore[arg-type]
+            found = await self._connections.ask(read)
+        self._shared += 1
+        return found or b""
+
     async def _agree(self, *entity_types: str) -> MailboxPolicy:
         """Record or compare the mailbox policies of entity types in one request; return that of the last type."""
         mine = {each: self._settings.entity(each).mailbox for each in entity_types}
@@ -143,7 +157,7 @@ class Namespace:
                 return 0
 
         limit = self._settings.max_entity_types
-        if await self._connections.ask(count) - len(_OWN_FIELDS) + new > limit:
+        if await self._connections.ask(count) - len(_OWN_FIELDS) - self._shared + new > limit:
             raise TooManyEntityTypes(
                 f"namespace {self._settings.namespace!r} has {limit:,} entity types, no more may be added: a type is a kind of thing, as `order`, "
                 "and its id distinguishes one thing from another. `command-bus types list` shows them, `command-bus types forget TYPE` takes one "

@@ -161,7 +161,7 @@ def test_replies_are_read_compressed_encrypted_or_both() -> None:
     secret = unpack_envelope(protection.pack(envelope(b"\x80")))
     _, both = unpack_reply(pack_reply("c-1", protection.reply(secret, smaller)))
     assert isinstance(both, Completed)
-    assert (both.encrypted, both.compressed) == (True, True)
+    assert (both.encrypted, both.compressed) == (("Note", "note", "n"), True)
     assert protection.result("c-1", both) == Completed(LONG)
     bomb = Completed(compressed(b"\0" * 200_000) or b"", compressed=True)
     with pytest.raises(BadResult, match="expand to more than"):

@@ -120,8 +120,8 @@ REPLIES: dict[str, Any] = {
     "bad_reply": BadReply("the reply is int, the handler returned str"),
     "cancelled": Cancelled("purged"),
     "forged": Forged("bad signature: it is not signed"),
-    "completed_encrypted": Completed(b"ciphertext", encrypted=True),
-    "completed_compressed_and_encrypted": Completed(b"ciphertext", encrypted=True, compressed=True),
+    "completed_encrypted": Completed(b"ciphertext", encrypted=("Deposit", "account", "a-17")),
+    "completed_compressed_and_encrypted": Completed(b"ciphertext", encrypted=("Deposit", "account", "a-17"), compressed=True),
 }
 
 SIGNED = {name: ENVELOPES[name] for name in ("dispatch", "free", "call", "headers")}
