@@ -59,7 +59,7 @@ class Stander(NamedTuple):
     """The command that holds a key.
 
     Attributes:
-        place: Its id in its mailbox; `d` while it is delayed.
+        place: Its id in its mailbox; `d` while it is delayed, `s` once it is settled.
         window_ms: Until when the key is held in any case; 0 if there is no window.
         most_ms: After which it is not put off any more; 0 if there is no such limit.
         given_id: Whether its command id is remembered.

@@ -111,8 +111,8 @@ UNIQUE = (
     Mutant(
         "a settled command keeps its key",
         _VERBS,
-        "call('HDEL', left.unique, left.key) end\n",
-        "end\n",
+        "      call('HDEL', left.unique, left.key)\n    elseif",
+        "    elseif",
         f"{_BUS}::test_the_first_wins_until_it_is_settled",
     ),
     Mutant(
@@ -345,5 +345,12 @@ UNIQUE = (
         "return [*best.values()], not cursor",
         "return [*best.values()], True",
         "tests/conformance/test_unique_listing.py::test_a_listing_of_all_keys_says_that_it_did_not_look_at_all",
+    ),
+    Mutant(
+        "a settled command is taken for one that waits",
+        f"{_LUA}/advance/3b_verbs.lua",
+        "call('HSET', left.unique, left.key, 's' .. sub(stander, #place + 1))",
+        "",
+        "tests/conformance/test_unique_windows.py",
     ),
 )

@@ -59,7 +59,7 @@ def state_of(stander: Stander, record: MailboxRecord, now_ms: int, *, delayed: b
     """Return where the command is that holds a key. One whose deadline has passed before it was started is as good as settled."""
     if stander.place == "d":
         return "delayed" if delayed else "settled"
-    if not record.state or record.is_lone:
+    if stander.place == "s" or not record.state or record.is_lone:
         return "settled"
     if record.is_newer or record.message == stander.place:
         return "started"

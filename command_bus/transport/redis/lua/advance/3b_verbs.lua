@@ -10,7 +10,11 @@ local function write_mark(left, parks, name, message)
   if left.unique then
     local stander = try('HGET', left.unique, left.key)
     local place, window = string.match(type(stander) == 'string' and stander or '', '^([^|]*)|(%d*)|')
-    if place == message and (tonumber(window) or 0) <= now then call('HDEL', left.unique, left.key) end
+    if place == message and (tonumber(window) or 0) <= now then
+      call('HDEL', left.unique, left.key)
+    elseif place == message then
+      call('HSET', left.unique, left.key, 's' .. sub(stander, #place + 1))
+    end
   end
   if not left.mark then return end
   local value = keep_digest(left.mark, left.value)

@@ -2,7 +2,7 @@
 --
 -- A key is the part of the mailbox's name before its colon, a colon, the encoded entity id, a colon, and the key that the application gave.
 --
--- place    the command's id in its mailbox; d while it is delayed
+-- place    the command's id in its mailbox; d while it is delayed; s once it is settled, while its window holds the key
 -- window   ms until which the key is held whatever becomes of the command; empty if there is no window
 -- most     ms after which the command is not put off any more; empty if there is no such limit
 -- flags    g if its command id is remembered; behind it t and for how many ms from its place in the mailbox on it may be started, if it has
@@ -50,7 +50,7 @@ end
 local function standing(value, record, delayed, now)
   local place, _, _, _, _, _, id = parse_stander(value)
   if place == 'd' then return redis.call('HEXISTS', delayed, id) == 1 and 'waits' or nil end
-  if not place or not record or is_lone(record) then return nil end
+  if not place or place == 's' or not record or is_lone(record) then return nil end
   if is_newer(record) then return 'started' end
   local _, _, _, running, attempt, first, _, parts = parse_record(record)
   local late = is_late(value, now) and 'late'
