@@ -94,6 +94,7 @@ async def travel(command: Travel, context: DurableContext) -> str:
     journey = simulation.history.journeys[command.tag]
     run = JourneyRun(context.fence, context.attempt, context.worker, lane.process, simulation.loop.time())
     journey.runs.append(run)
+    simulation.history.calls(run.fence)
     try:
         stages, end = journey.plan or stages_of(simulation.seed, command.tag)
         for stage in stages:

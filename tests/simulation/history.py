@@ -231,6 +231,11 @@ class History:
             entity == run.entity and begin <= (run.ended or begin) and run.began <= until for entity, begin, until in self.aborts
         )
 
+    def calls(self, fence: int) -> None:
+        """Note that a handler is called under a fence."""
+        if self.limits is not None:
+            self.limits.called.add(fence)
+
     def note(self, who: str, what: str) -> None:
         """Add a line to the timeline; an empty `who` is for all entities."""
         self.notes.append((self._clock(), who, what))

@@ -49,6 +49,9 @@ class _Bucket:
     tokens: float
     at: float
 
+    def give_back(self) -> None:
+        self.tokens += 1
+
     def take(self, now: float) -> bool:
         self.tokens = min(self.limit.tokens, self.tokens + (now - self.at) * 1e6 / self.limit.tick)
         self.at = now
@@ -63,10 +66,13 @@ class LimitWatch:
     Attributes:
         limits: Of each type that has any.
         keys: The shards.
+        called: The fences of the starts that have called a handler. Another's tokens are given back.
     """
 
     limits: Limits
     keys: KeySpace
+    called: set[int] = field(default_factory=set)
+    _open: dict[bytes, tuple[str, list[_Bucket]]] = field(default_factory=dict)
     _seen: set[bytes] = field(default_factory=set)
     _before: dict[bytes, MailboxRecord] = field(default_factory=dict)
     _suspended: set[bytes] = field(default_factory=set)
@@ -90,6 +96,9 @@ class LimitWatch:
             self._buckets.clear()
         self._offset = offset
         running: Counter[str] = Counter()
+        self._give_back(
+            {name: value for shard in self.keys.shards for name, value in (store.get(shard.active.encode(), dict) or {}).items()}
+        )
         for shard in self.keys.shards:
             for name, value in (store.get(shard.active.encode(), dict) or {}).items():
                 entity_type = name.partition(b":")[0].decode()
@@ -113,13 +122,23 @@ class LimitWatch:
         self._seen.add(fence)
         if self._goes_on(name, record):
             return
+        taken: list[_Bucket] = []
         for limit in self.limits[entity_type]:
             if limit.rate is None:
                 continue
             scope = entity_type if limit.scope == "type" else name.decode()
-            bucket = self._buckets.setdefault(scope, _Bucket(limit.rate, limit.rate.tokens, now))
+            taken.append(bucket := self._buckets.setdefault(scope, _Bucket(limit.rate, limit.rate.tokens, now)))
             if not bucket.take(now):
                 yield name.decode(), f"a start more than {limit.rate} allows ({scope})"
+        self._open[name] = record.fence, taken
+
+    def _give_back(self, active: Mapping[bytes, bytes]) -> None:
+        """Give the tokens of starts back that are over and have called no handler."""
+        for name, (fence, taken) in list(self._open.items()):
+            if name not in active or parse_record(active[name]).fence != fence:
+                del self._open[name]
+                for bucket in taken if int(fence) not in self.called else ():
+                    bucket.give_back()
 
     def _goes_on(self, name: bytes, record: MailboxRecord) -> bool:
         """Return whether it was suspended since its last start: here, or what it waited for was there in the script that suspended it."""

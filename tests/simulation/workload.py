@@ -143,6 +143,7 @@ def _begin(command: Any, context: CommandContext) -> tuple[Simulation, Execution
         command_id=context.command_id,
     )
     simulation.history.executions.append(run)
+    simulation.history.calls(run.fence)
     plans = simulation.history.sent[command.tag].plan
     if plans:
         return simulation, run, plans[min(context.attempt, len(plans)) - 1]
