@@ -32,15 +32,15 @@ MOMENTS = (
     Mutant(
         "what comes behind a moment does not look at what is due",
         _POSTPONE,
-        "first <= now_ms())",
+        "late > 0)",
         "false)",
         _DUE,
     ),
     Mutant(
         "what stands behind a moment is overtaken if the clock goes back",
         _POSTPONE,
-        "(is_ahead or (type(first)",
-        "((type(first)",
+        "(is_ahead or (type(late)",
+        "((type(late)",
         f"{_TABLE}::test_the_clock_goes_back_behind_what_was_due[False]",
     ),
     Mutant(

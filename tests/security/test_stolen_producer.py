@@ -195,11 +195,28 @@ async def test_it_finds_no_entity_and_no_command_that_it_does_not_know(place: Pl
         ("XRANGE", "{shop:0}:ready", "-", "+"), ("XREAD", "STREAMS", "{shop:0}:ready", "0"), ("XRANGE", "{shop:0}:m:line:a", "-", "+"),
         ("XRANGE", "{shop:0}:events", "-", "+"), ("HSCAN", "{shop:0}:delayed", "0"),
         ("HGETALL", "{shop:0}:lone"), ("HGET", "{shop:0}:lone", "line:a"), ("HKEYS", "{shop:0}:lone"),
-        ("HGET", "{shop:0}:delayed", "c"),
+        ("HGET", "{shop:0}:delayed", "c"), ("ZRANGE", "{shop:0}:due", "0", "-1"), ("ZRANGEBYSCORE", "{shop:0}:due", "-inf", "+inf"),
+        ("ZSCAN", "{shop:0}:due", "0"), ("ZPOPMIN", "{shop:0}:due"), ("ZRANDMEMBER", "{shop:0}:due"), ("ZRANGE", "{shop:0}:line", "0", "-1"),
+        ("HGETALL", "{shop:0}:unique"), ("HKEYS", "{shop:0}:flows"), ("HGETALL", "{shop:0}:schedules"), ("HGETALL", "{shop:0}:paused"),
         ("XRANGE", "{shop:0}:dead", "-", "+"), ("XINFO", "STREAM", "{shop:0}:ready", "FULL"),
     ):  # fmt: skip
         with pytest.raises(NoPermissionError):
             await thief.execute_command(*request)
+    await thief.aclose()
+
+
+async def test_it_lists_who_waits_in_the_line(place: Place) -> None:
+    """It fills the ready stream from the line, where priorities or shares are in use: so it reads tenants, and entities that wait."""
+    handlers = Handlers()
+    await loaded(place)
+    async with place.bus("producer", registry=handlers.registry) as bus:
+        await place.admin.hset("{shop:0}:flows", mapping={"c0": "0", "most": "1"})  # type: ignore[misc]
+        for number in range(3):
+            await bus.dispatch(Work(line=f"secret-{number}", number=number), priority="high")
+    thief = place.client("producer")
+    assert await thief.zrangebyscore("{shop:0}:turns", "-inf", "+inf")
+    members = await thief.zrangebylex("{shop:0}:line", "-", "+")
+    assert any(b"line:secret-" in member for member in members)
     await thief.aclose()
 
 

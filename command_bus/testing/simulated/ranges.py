@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from command_bus.testing.simulated.store import Args, Store, ZSet, command, number
+from command_bus.testing.simulated.store import Args, Store, ZSet, command, number, zrem
 
-__all__ = ["zlexcount", "zrangebylex", "zrangebyscore"]
+__all__ = ["zcount", "zlexcount", "zrangebylex", "zrangebyscore", "zremrangebyscore"]
 
 
 def _scores(text: bytes) -> tuple[float, bool]:
@@ -16,15 +16,29 @@ def _scores(text: bytes) -> tuple[float, bool]:
     return {b"+inf": math.inf, b"-inf": -math.inf}.get(bare) or float(bare), bare == text
 
 
-@command
-def zrangebyscore(store: Store, args: Args) -> Any:
+def _between(store: Store, args: Args) -> list[tuple[bytes, float]]:
     (low, with_low), (high, with_high) = map(_scores, args[1:3])
-    options = [option.upper() for option in args[3:]]
-    found = [
+    return [
         (member, score)
         for member, score in (store.get(args[0], ZSet) or ZSet()).ranked()
         if (low <= score if with_low else low < score) and (score <= high if with_high else score < high)
     ]
+
+
+@command
+def zcount(store: Store, args: Args) -> Any:
+    return len(_between(store, args))
+
+
+@command
+def zremrangebyscore(store: Store, args: Args) -> Any:
+    return zrem(store, [args[0], *(member for member, _ in _between(store, args))])
+
+
+@command
+def zrangebyscore(store: Store, args: Args) -> Any:
+    options = [option.upper() for option in args[3:]]
+    found = _between(store, args)
     if b"LIMIT" in options:
         at = options.index(b"LIMIT")
         found = found[int(options[at + 1]) :][: int(options[at + 2])]

@@ -6,7 +6,6 @@ functions of the store and their arguments as bytes, found by name in `COMMANDS`
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -322,13 +321,6 @@ def zrange(store: Store, args: Args) -> Any:
     if len(args) > 3:
         return [part for member, score in ranked for part in (member, number(score))]
     return [member for member, _ in ranked]
-
-
-@command
-def zremrangebyscore(store: Store, args: Args) -> Any:
-    low, high = (math.inf if text == b"+inf" else -math.inf if text == b"-inf" else float(text) for text in args[1:3])
-    members = store.get(args[0], ZSet) or ZSet()
-    return zrem(store, [args[0], *(member for member, score in list(members.items()) if low <= score <= high)])
 
 
 # Lists; the left end is the end of the Python list.

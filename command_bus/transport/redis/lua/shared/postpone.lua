@@ -1,7 +1,7 @@
 -- postpone: keep delayed commands until they are due. Uses delayed.
 
-local first_due, clock = nil, nil  -- ms of the earliest member of `due`, and of the server's time, once they are known
-local told_of_overdue = false
+local overdue, clock = nil, nil  -- how many members of `due` are due, and ms of the server's time, once they are known
+local first_told, told_of_overdue = nil, false
 
 -- Return the server's time in ms. It stands still while a script runs.
 local function now_ms()
@@ -17,14 +17,14 @@ local function moment_of(delay)
   return delay < 0 and math.max(-delay, now_ms()) or now_ms() + delay
 end
 
--- Return ms of the earliest member of `due`, or the error if that is none of ours.
-local function earliest(due)
-  if not first_due then
-    local head = redis.pcall('ZRANGE', due, 0, 0, 'WITHSCORES')
-    if head.err then return head end
-    first_due = tonumber(head[2] or '9007199254740991')
+-- Return how many members of `due` are due, or the error if that is none of ours. Members are counted and never read: a producer may not list them.
+local function count_overdue(due)
+  if not overdue then
+    local count = redis.pcall('ZCOUNT', due, '-inf', now_ms())
+    if type(count) == 'table' then return count end
+    overdue = count
   end
-  return first_due
+  return overdue
 end
 
 -- Return the entry of a delayed command with its flow (see shared/line.lua); a mailbox does not keep that.
@@ -37,8 +37,8 @@ end
 -- Keep a delayed command until a moment; return the error if the server takes nothing. `due`, `delayed` and `delayed_counts` are keys, `entry`
 -- is the command as `delayed` keeps it.
 local function keep_delayed(ready, due, delayed, delayed_counts, name, id, at, entry)
-  local first = earliest(due)
-  if type(first) == 'table' then return first end
+  local late = count_overdue(due)
+  if type(late) == 'table' then return late end
   local kept = redis.pcall('HSET', delayed, id, name .. '\n' .. entry)
   if type(kept) == 'table' then return kept end
   if type(redis.pcall('HINCRBY', delayed_counts, name, 1)) == 'table' then redis.pcall('HSET', delayed_counts, name, '1') end
@@ -46,10 +46,12 @@ local function keep_delayed(ready, due, delayed, delayed_counts, name, id, at, e
     local number = redis.pcall('HINCRBY', delayed_counts, '*', 1)
     redis.pcall('HSET', delayed_counts, '*' .. id, type(number) == 'number' and number or 0)
   end
+  local is_first = not (first_told and first_told <= at) and redis.call('ZCOUNT', due, '-inf', at) == 0
   redis.call('ZADD', due, at, due_member(delayed_counts, id))
-  local is_overdue = first <= now_ms() and not told_of_overdue  -- it may be a member that no worker of this release takes
-  if at < first or is_overdue then
-    first_due, told_of_overdue = math.min(at, first), told_of_overdue or is_overdue
+  if at <= now_ms() then overdue = late + 1 end
+  local is_overdue = late > 0 and not told_of_overdue  -- it may be a member that no worker of this release takes
+  if is_first or is_overdue then
+    first_told, told_of_overdue = is_first and at or first_told, told_of_overdue or is_overdue
     redis.pcall('XADD', ready, '*', 'tick', '1')
   end
 end
@@ -70,9 +72,9 @@ local function waits_until(due, delayed, delayed_counts, name, id, delay, since)
     if at > now_ms() then return at end
   end
   if not id or not tonumber(redis.pcall('HGET', delayed_counts, name)) then return nil end
-  local first, last = earliest(due), tonumber(string.match(redis.pcall('HGET', delayed_counts, name .. '*') or '', '^%d+')) or 0
+  local late, last = count_overdue(due), tonumber(string.match(redis.pcall('HGET', delayed_counts, name .. '*') or '', '^%d+')) or 0
   local is_ahead = last >= now_ms()  -- the clock went back since
-  if (is_ahead or (type(first) == 'number' and first <= now_ms())) and redis.pcall('HEXISTS', delayed, id) == 0 then
+  if (is_ahead or (type(late) == 'number' and late > 0)) and redis.pcall('HEXISTS', delayed, id) == 0 then
     local at = is_ahead and last or math.min(since or now_ms(), now_ms())
     if at >= last then redis.pcall('HSET', delayed_counts, name .. '*', string.format('%.0f|', at) .. id) end
     return at
