@@ -7,7 +7,8 @@ import hashlib
 import ipaddress
 import secrets
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from starlette.requests import HTTPConnection
 
@@ -17,7 +18,10 @@ from command_bus.dashboard.signing import Signer
 from command_bus.dashboard.users import Role, User, checked_role
 from command_bus.errors import InvalidSettings
 
-__all__ = ["SESSION_COOKIE", "Attempts", "Passwords", "passwords", "source_of"]
+__all__ = ["SESSION_COOKIE", "Attempts", "Passwords", "checked_entries", "passwords", "source_of"]
+
+Entry = tuple[str, Role]
+"""The hash of a password, and a role."""
 
 SESSION_COOKIE = "command_bus_session"
 _SESSION = "session"
@@ -79,7 +83,7 @@ class Passwords:
     """Users with passwords and roles, and their sessions.
 
     Args:
-        entries: By name the hash of the password, and the role.
+        entries: By name the hash of the password, and the role; or what returns them as they are now, checked.
         hours: How long a session lasts.
 
     Attributes:
@@ -91,12 +95,8 @@ class Passwords:
         InvalidSettings: There are no users, a hash is none, or a role is none.
     """
 
-    def __init__(self, entries: Mapping[str, tuple[str, Role]], hours: float = 12.0) -> None:
-        if not entries:
-            raise InvalidSettings("users: there are none, so no one could sign in")
-        self._entries: dict[str, tuple[str, Role]] = {
-            name: (check_hash(name, password), checked_role(name, role)) for name, (password, role) in entries.items()
-        }
+    def __init__(self, entries: Mapping[str, Entry] | Callable[[], Mapping[str, Entry]], hours: float = 12.0) -> None:
+        self._now = entries if callable(entries) else partial(dict, checked_entries(entries))
         if not 0 < hours <= 24 * 30:
             raise InvalidSettings(f"hours={hours!r}: how long a session lasts, up to 30 days")
         self.seconds = hours * 3600
@@ -109,24 +109,38 @@ class Passwords:
         """Return whose session a request has."""
         facts = self.signer.read(_SESSION, connection.cookies.get(SESSION_COOKIE))
         name = "" if facts is None else str(facts.get("name"))
-        if facts is None or name not in self._entries or facts.get("pin") != self._pin(name):
+        entry = self._now().get(name)
+        if facts is None or entry is None or facts.get("pin") != _pin(entry):
             return None
-        return User(name, self._entries[name][1])
+        return User(name, entry[1])
 
     async def is_user(self, name: str, password: str) -> bool:
         """Return whether the password is that user's. It takes as long for a user that there is not."""
-        stored = self._entries[name][0] if name in self._entries else self._decoy
+        entry = self._now().get(name)
         async with self._hashing:
-            right = await asyncio.to_thread(is_password, password, stored)
-        return right and name in self._entries
+            right = await asyncio.to_thread(is_password, password, self._decoy if entry is None else entry[0])
+        return right and self._now().get(name) == entry is not None
 
     def session(self, name: str) -> str:
         """Return the value of the cookie of a session that begins now."""
-        return self.signer.sign(_SESSION, {"name": name, "pin": self._pin(name), "nonce": secrets.token_hex(8)}, self.seconds)
+        pin = _pin(self._now()[name])
+        return self.signer.sign(_SESSION, {"name": name, "pin": pin, "nonce": secrets.token_hex(8)}, self.seconds)
 
-    def _pin(self, name: str) -> str:
-        """Return what changes with the password."""
-        return hashlib.sha256(self._entries[name][0].encode()).hexdigest()[:16]
+
+def checked_entries(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Return users with passwords.
+
+    Raises:
+        InvalidSettings: There are no users, a hash is none, or a role is none.
+    """
+    if not entries:
+        raise InvalidSettings("users: there are none, so no one could sign in")
+    return {name: (check_hash(name, password), checked_role(name, role)) for name, (password, role) in entries.items()}
+
+
+def _pin(entry: Entry) -> str:
+    """Return what changes with the password."""
+    return hashlib.sha256(entry[0].encode()).hexdigest()[:16]
 
 
 def passwords(entries: Mapping[str, tuple[str, Role]], *, hours: float = 12.0) -> Passwords:

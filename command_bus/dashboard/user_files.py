@@ -3,32 +3,53 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from command_bus.dashboard.passwords import Passwords, passwords
+from command_bus.dashboard.passwords import Passwords, checked_entries
 from command_bus.dashboard.users import Role, checked_role
 from command_bus.errors import InvalidSettings
+from command_bus.integrations.reread_files import RereadFile
 
 __all__ = ["read_roles", "read_users"]
 
 
 def read_users(file: str | Path) -> Passwords:
-    """Return the users of a file: a table for each, with `password`, a hash, and `role`.
+    """Return the users of a file: a table for each, with `password`, a hash, and `role`. The file is read again when it changes.
 
     Raises:
         InvalidSettings: The file cannot be read, or is not of this form.
     """
-    return passwords({name: _entry(str(file), name, table) for name, table in _tables(file).items()})
+    found = RereadFile(
+        file, lambda file: checked_entries({name: _entry(str(file), name, table) for name, table in _tables(file).items()})
+    )
+    return Passwords(lambda: found.value)
 
 
-def read_roles(file: str | Path) -> dict[str, Role]:
-    """Return the roles in a file of users whom a proxy signs in: a table for each, with `role` alone.
+def read_roles(file: str | Path) -> Mapping[str, Role]:
+    """Return the roles in a file of users whom a proxy signs in: a table for each, with `role` alone. It is read again when it changes.
 
     Raises:
         InvalidSettings: The file cannot be read, or is not of this form.
     """
-    return {name: _role(str(file), name, table) for name, table in _tables(file).items()}
+    return _Roles(RereadFile(file, lambda file: {name: _role(str(file), name, table) for name, table in _tables(file).items()}))
+
+
+class _Roles(Mapping[str, Role]):
+    """The roles that a file has now."""
+
+    def __init__(self, found: RereadFile[dict[str, Role]]) -> None:
+        self._found = found
+
+    def __getitem__(self, name: str) -> Role:
+        return self._found.value[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found.value)
+
+    def __len__(self) -> int:
+        return len(self._found.value)
 
 
 def _tables(file: str | Path) -> dict[str, Any]:

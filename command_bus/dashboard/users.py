@@ -91,7 +91,9 @@ class TrustedHeader:
 
     def __init__(self, header: str, roles: Mapping[str, Role], everyone: Role | None, proxies: Sequence[str]) -> None:
         self._header = header
-        self._roles: dict[str, Role] = {name: checked_role(name, role) for name, role in roles.items()}
+        self._roles = roles  # it may be that of a file, which changes
+        for name, given in roles.items():
+            checked_role(name, given)
         self._everyone: Role | None = None if everyone is None else checked_role("everyone", everyone)
         self._networks = networks_of(proxies)
         if not self._networks:

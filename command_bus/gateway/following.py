@@ -14,7 +14,7 @@ from command_bus.admin.json_data import to_jsonable
 from command_bus.gateway.answers import encoded
 from command_bus.gateway.event_hub import Listener
 from command_bus.gateway.event_stream import EventStream
-from command_bus.gateway.incoming import Incoming, Query
+from command_bus.gateway.incoming import Incoming, Query, header_of
 from command_bus.gateway.options import State
 from command_bus.gateway.problems import Problem, retry_later
 from command_bus.messages.message import check_entity_type
@@ -55,25 +55,36 @@ async def get_events(incoming: Incoming) -> Response:
         raise Problem(400, "invalid_query", f"kind: {unknown[0][:60]!r} is none{did_you_mean(unknown[0], known)}", known=known)
     last = incoming.header(b"last-event-id")
     after = query.after if last is None else last
-    return await _stream(incoming, _events(incoming, types, frozenset(query.kind), after))
+    return await _stream(incoming, "events", _events(incoming, types, frozenset(query.kind), after))
 
 
 async def get_progress(incoming: Incoming) -> Response:
     """Answer with how far a command is, until it is settled."""
     incoming.need("look")
     incoming.query(Query)
-    return await _stream(incoming, _progress(incoming, incoming.path[1]))
+    return await _stream(incoming, "look", _progress(incoming, incoming.path[1]))
 
 
-async def _stream(incoming: Incoming, chunks: AsyncGenerator[bytes]) -> Response:
+async def _stream(incoming: Incoming, act: str, chunks: AsyncGenerator[bytes]) -> Response:
     """Return a stream, once it is known to begin: its first part is the head."""
-    counted = _counted(incoming.state, incoming.holder.name, chunks)
+    counted = _counted(incoming.state, incoming.holder.name, _permitted(incoming, act, chunks))
     try:
         await anext(counted)
     except BaseException:
         await counted.aclose()
         raise
     return EventStream(_HEAD, counted)
+
+
+async def _permitted(incoming: Incoming, act: str, chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """Yield the same for as long as the token may do this: it may be taken back meanwhile."""
+    authorization = header_of(incoming.scope, b"authorization")
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            holder = incoming.state.allow.holder(authorization)
+            if holder is None or not holder.rights.may(act):
+                return
+            yield chunk
 
 
 async def _counted(state: State, holder: str, chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote
@@ -12,7 +12,7 @@ from command_bus.gateway.rates import Rate, checked_rate
 from command_bus.gateway.rights import Rights
 from command_bus.gateway.token_hashes import checked_hash, digest_of, hash_token
 
-__all__ = ["Grant", "Holder", "Tokens", "tokens"]
+__all__ = ["Grant", "Holder", "Tokens", "holders_of", "tokens"]
 
 _SCHEME = b"bearer "
 _LONGEST = 600
@@ -52,10 +52,14 @@ class Holder:
 
 
 class Tokens:
-    """All tokens that a gateway knows. `tokens` makes it."""
+    """All tokens that a gateway knows. `tokens` makes it.
 
-    def __init__(self, holders: Mapping[str, Holder]) -> None:
-        self._holders = {_digest_in(hashed): holder for hashed, holder in holders.items()}
+    Args:
+        holders: Returns them as they are now, by the digest of their token.
+    """
+
+    def __init__(self, holders: Callable[[], Mapping[bytes, Holder]]) -> None:
+        self._now = holders
 
     def holder(self, authorization: bytes | None) -> Holder | None:
         """Return whose token stands in a header `Authorization`; None if it is none that is known.
@@ -64,10 +68,10 @@ class Tokens:
         """
         if authorization is None or len(authorization) > _LONGEST or authorization[:7].lower() != _SCHEME:
             return None
-        return self._holders.get(digest_of(authorization[7:].strip(b" ")))
+        return self._now().get(digest_of(authorization[7:].strip(b" ")))
 
     def __repr__(self) -> str:
-        return f"<Tokens of {', '.join(sorted(each.name for each in self._holders.values()))}>"
+        return f"<Tokens of {', '.join(sorted(each.name for each in self._now().values()))}>"
 
 
 def tokens(grants: Mapping[str, Grant]) -> Tokens:
@@ -75,6 +79,16 @@ def tokens(grants: Mapping[str, Grant]) -> Tokens:
 
     Raises:
         InvalidSettings: There is none, two are the same, or one is too short; a right or rate is none.
+    """
+    found = holders_of(grants)
+    return Tokens(lambda: found)
+
+
+def holders_of(grants: Mapping[str, Grant]) -> dict[bytes, Holder]:
+    """Return the holders of tokens by the digest of each.
+
+    Raises:
+        InvalidSettings: As `tokens`.
     """
     holders: dict[str, Holder] = {}
     if not isinstance(grants, Mapping) or not grants:
@@ -90,7 +104,7 @@ def tokens(grants: Mapping[str, Grant]) -> Tokens:
             raise InvalidSettings(f"{name!r} and {holders[hashed].name!r} have the same token")
         rate = checked_rate(name, grant.rate)
         holders[hashed] = Holder(name, Rights(name, grant.rights), None if rate is None else Rate(rate))
-    return Tokens(holders)
+    return {_digest_in(hashed): holder for hashed, holder in holders.items()}
 
 
 def _digest_in(hashed: str) -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from command_bus.errors import InvalidSettings, MissingExtra
+from command_bus.integrations.reread_files import reread_on_hangup
 
 __all__ = ["serve_until_stopped"]
 
@@ -71,7 +72,7 @@ class _Impatient(asyncio.Protocol):
 async def serve_until_stopped(
     app: Any, host: str, port: int, told: Callable[[str], None], *, extra: str, proxies: Sequence[str] = ()
 ) -> None:
-    """Serve until SIGINT or SIGTERM.
+    """Serve until SIGINT or SIGTERM. On SIGHUP files of users and tokens are read again.
 
     Args:
         app: The ASGI application.
@@ -110,6 +111,7 @@ async def serve_until_stopped(
         timeout_keep_alive=_IDLE,
         timeout_graceful_shutdown=_GRACE,
     )
+    reread_on_hangup(asyncio.get_running_loop())
     with listening:
         shown = f"[{host}]" if ":" in host else host
         told(f"http://{shown}:{listening.getsockname()[1]}")

@@ -22,7 +22,7 @@ from command_bus.dashboard import (
 )
 from command_bus.dashboard.options import safe_link, trace_link_of
 from command_bus.dashboard.password_hashes import is_password
-from command_bus.dashboard.passwords import SESSION_COOKIE, Attempts, Passwords, source_of
+from command_bus.dashboard.passwords import SESSION_COOKIE, Attempts, Passwords, _pin, source_of
 from command_bus.dashboard.sign_in import safe_path
 from command_bus.dashboard.signing import Signer
 from command_bus.dashboard.user_files import read_roles, read_users
@@ -160,11 +160,11 @@ async def test_162_sessions_end_and_are_not_forged(monkeypatch: pytest.MonkeyPat
     session = users.session("ann")
     assert await user_with(app, users, cookie=f"{SESSION_COOKIE}={session}") == User("ann", "operator")
     body, _, signature = session.partition(".")
-    other = Signer("other" * 8).sign("session", {"name": "ann", "pin": users._pin("ann")}, 60)
-    csrf = users.signer.sign("csrf", {"name": "ann", "pin": users._pin("ann")}, 60)
+    other = Signer("other" * 8).sign("session", {"name": "ann", "pin": _pin(users._now()["ann"])}, 60)
+    csrf = users.signer.sign("csrf", {"name": "ann", "pin": _pin(users._now()["ann"])}, 60)
     for wrong in ("", "x", f"{body}.", f"{body}x.{signature}", f"{body}.{signature}x", other, csrf, "é.é", "a." + "x" * 5000):
         assert await user_with(app, users, cookie=f"{SESSION_COOKIE}={wrong}") is None, wrong
-    late = users.signer.sign("session", {"name": "ann", "pin": users._pin("ann")}, -1)
+    late = users.signer.sign("session", {"name": "ann", "pin": _pin(users._now()["ann"])}, -1)
     assert await user_with(app, users, cookie=f"{SESSION_COOKIE}={late}") is None
     changed = passwords({"ann": (hash_password("another horse"), "operator")})
     changed.signer = users.signer
@@ -323,7 +323,7 @@ def test_a_file_of_users_says_what_is_wrong(tmp_path: Any, text: str, advice: st
 def test_a_file_of_users_is_read(tmp_path: Any) -> None:
     file = tmp_path / "users.toml"
     file.write_text(f'[ann]\npassword = "{HASHED}"\nrole = "admin"\n\n[bob]\npassword = "{HASHED}"\n')
-    assert {name: role for name, (_, role) in read_users(file)._entries.items()} == {"ann": "admin", "bob": "viewer"}
+    assert {name: role for name, (_, role) in read_users(file)._now().items()} == {"ann": "admin", "bob": "viewer"}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest_asyncio
 import uvicorn
 
 from command_bus import CommandBus
-from command_bus.gateway import Gateway, event_hub, following, gateway
+from command_bus.gateway import Gateway, Grant, event_hub, following, gateway, new_token, tokens
 from tests.gateway.bank import TOKENS, Bank, allowed, token_of
 from tests.gateway.conftest import Client, fresh
 
@@ -339,4 +339,16 @@ async def test_a_thousand_clients_hear_the_same(bus: CommandBus) -> None:
     finally:
         server.should_exit = True
         await serving
+    assert app.state.streams == 0
+
+
+async def test_a_stream_ends_with_the_right_to_it(bus: CommandBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "_QUIET", 0.02)
+    app = gateway(bus, allow=allowed())
+    async with listening(app, "/events") as stream:
+        assert await stream.part() == b": quiet\n\n"
+        monkeypatch.setattr(app.state, "allow", tokens({"other": Grant(new_token(), ("*",))}))
+        while (part := await stream.part()) == b": quiet\n\n":
+            pass
+        assert part == b""
     assert app.state.streams == 0

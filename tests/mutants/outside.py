@@ -55,11 +55,11 @@ OUTSIDE = (
     Mutant(
         "a hash of a token is a token",
         "gateway/tokens.py",
-        '        return self._holders.get(digest_of(authorization[7:].strip(b" ")))\n',
+        '        return self._now().get(digest_of(authorization[7:].strip(b" ")))\n',
         '        given = authorization[7:].strip(b" ")\n'
         '        if given.startswith(b"sha256$"):\n'
-        '            return self._holders.get(_digest_in(given.decode("latin-1")))\n'
-        "        return self._holders.get(digest_of(given))\n",
+        '            return self._now().get(_digest_in(given.decode("latin-1")))\n'
+        "        return self._now().get(digest_of(given))\n",
         f"{_TOKENS}::test_140_without_a_token_nothing_is_open",
     ),
     Mutant(
@@ -237,7 +237,7 @@ OUTSIDE = (
     Mutant(
         "a changed password leaves sessions open",
         "dashboard/passwords.py",
-        ' or facts.get("pin") != self._pin(name):\n',
+        ' or facts.get("pin") != _pin(entry):\n',
         ":\n",
         f"{_USERS}::test_162_sessions_end_and_are_not_forged",
     ),
@@ -374,5 +374,19 @@ OUTSIDE = (
         "        if (envelope.options or {}).get(RETURN) != [self._mailbox, self._caller, first]:\n",
         "        if False:\n",
         "tests/security/test_durable_signatures.py::test_what_nobody_signed_is_not_signed",
+    ),
+    Mutant(
+        "files of users and tokens are read once",
+        "integrations/reread_files.py",
+        "            if (state := self._state()) != self._seen:\n",
+        "            if (state := self._seen) != self._seen:\n",
+        "tests/tables/test_reread_files.py::test_what_the_file_says_holds",
+    ),
+    Mutant(
+        "a stream outlives its token",
+        "gateway/following.py",
+        "            if holder is None or not holder.rights.may(act):\n",
+        "            if False:\n",
+        f"{_FOLLOWING}::test_a_stream_ends_with_the_right_to_it",
     ),
 )
