@@ -389,4 +389,18 @@ OUTSIDE = (
         "            if False:\n",
         f"{_FOLLOWING}::test_a_stream_ends_with_the_right_to_it",
     ),
+    Mutant(
+        "what an allowed module has imported may be named",
+        "spark/writing/named_imports.py",
+        '    if are_restricted() and not may_import(str(getattr(found, "__module__", ""))):\n',
+        "    if False:\n",
+        "tests/tables/test_named_imports.py::test_only_what_was_allowed_is_a_mapper",
+    ),
+    Mutant(
+        "a mapper may return anything",
+        "spark/writing/named_imports.py",
+        "        if not all(isinstance(each, type) and issubclass(each, Message) for each in kinds):\n",
+        "        if False:\n",
+        "tests/tables/test_named_imports.py::test_only_what_was_allowed_is_a_mapper",
+    ),
 )

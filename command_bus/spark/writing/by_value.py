@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import pickle
 from io import BytesIO
 from operator import getitem
@@ -11,11 +10,11 @@ from typing import Any
 
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import Message
+from command_bus.spark.writing.named_imports import PICKLE, are_restricted
 
 __all__ = ["is_pickled", "pickled", "unpickled"]
 
 _PICKLED = "pickle:"
-_ALLOWED = "COMMAND_BUS_SPARK_PICKLE"
 
 
 def pickled(thing: Any) -> str:
@@ -56,8 +55,8 @@ def unpickled(text: str) -> Any:
     Raises:
         InvalidSettings: COMMAND_BUS_SPARK_PICKLE=no forbids it, for places where options may come from other people.
     """
-    if os.environ.get(_ALLOWED, "").lower() in ("no", "false", "0", "off"):
+    if are_restricted():
         raise InvalidSettings(
-            f"{_ALLOWED} forbids classes and functions by value here: give 'package.module:name', which executors can import"
+            f"{PICKLE} forbids classes and functions by value here: give 'package.module:name', which executors can import"
         )
     return pickle.loads(base64.b64decode(text.removeprefix(_PICKLED)))  # noqa: S301 - the driver's own option

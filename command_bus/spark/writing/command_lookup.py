@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib import import_module
-from operator import attrgetter
 from typing import Any, cast
 
 from command_bus.errors import InvalidCommand, InvalidSettings
@@ -19,6 +17,7 @@ from command_bus.spark.writing.announced import announced_mapping
 from command_bus.spark.writing.by_value import is_pickled, pickled, unpickled
 from command_bus.spark.writing.command_mapping import CommandMapping, field_columns
 from command_bus.spark.writing.field_checks import MISSING, plans_of
+from command_bus.spark.writing.named_imports import checked_mapper, import_named, may_import
 from command_bus.transport.flows import tenant_of
 
 __all__ = ["command_mappings", "mapper_of", "named_command"]
@@ -50,14 +49,12 @@ def mapper_of(text: str) -> Callable[[dict[str, Any]], Message[Any]]:
         return mapper
     module, _, name = text.partition(":")
     try:
-        found = attrgetter(name)(import_module(module))
+        found = import_named(module, name)
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidSettings(
             f"option mapper = {text!r}: {error}; give 'package.module:function' that executors can import"
         ) from error
-    if not callable(found):
-        raise InvalidSettings(f"option mapper = {text!r} is no function")
-    return cast("Callable[[dict[str, Any]], Message[Any]]", found)
+    return cast("Callable[[dict[str, Any]], Message[Any]]", checked_mapper(text, found))
 
 
 def command_mappings(
@@ -122,10 +119,8 @@ def _requiring_entity_id(mapping: CommandMapping) -> CommandMapping:
 
 def _importable(module: str, name: str) -> type[Message[Any]] | None:
     try:
-        found: Any = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError):
+        found: Any = import_named(module, name) if may_import(module) else None
+    except (ImportError, AttributeError, ValueError):
         return None
     is_command = isinstance(found, type) and issubclass(found, Message) and not is_internal(found.spec().name)
     return found if is_command else None
@@ -133,10 +128,14 @@ def _importable(module: str, name: str) -> type[Message[Any]] | None:
 
 def _why(module: str, name: str) -> str:
     try:
-        found = import_module(module)
+        import_named(module, name)
+    except InvalidSettings as error:
+        return error.message
     except ImportError as error:
         return f"{error}; sys.path of {sys.executable} has no such module"
-    return f"module {module} has no Command {name}" if not hasattr(found, name) else f"{module}.{name} is no Command"
+    except (AttributeError, ValueError):
+        return f"module {module} has no Command {name}"
+    return f"{module}.{name} is no Command"
 
 
 def _class_mapping(message_type: type[Message[Any]], options: WriteOptions, columns: Sequence[str]) -> CommandMapping:
