@@ -5,10 +5,11 @@ Data alone: `test_named_imports.py` carries it out. A new name is a row here.
 
 from __future__ import annotations
 
-__all__ = ["NAMES", "TOLD", "deposit", "either", "run", "untyped"]
+__all__ = ["NAMES", "TOLD", "deposit", "either", "foreign", "run", "untyped"]
 
 import subprocess
 from subprocess import run
+from types import FunctionType
 from typing import Any
 
 from command_bus import Command, EntityId
@@ -30,6 +31,9 @@ def untyped(row: Any) -> Any:
     return subprocess.run(row, check=False)
 
 
+foreign: Any = FunctionType(deposit.__code__, {"__name__": "elsewhere", "Deposit": Deposit})
+foreign.__annotations__ = {"return": Deposit}
+
 HERE = "tests.tables.named_imports"
 TOLD = {
     "nothing is forbidden": {},
@@ -42,6 +46,7 @@ TOLD = {
 NAMES = {
     f"{HERE}:deposit": ("nothing is forbidden", "this package"),
     f"{HERE}:either": ("nothing is forbidden", "this package"),
+    f"{HERE}:foreign": ("nothing is forbidden",),
     f"{HERE}:untyped": ("nothing is forbidden",),
     f"{HERE}:run": ("nothing is forbidden",),
     f"{HERE}:subprocess.run": ("nothing is forbidden",),

@@ -1,4 +1,4 @@
-"""What an option may name for import: anything, or only what the process was told, where others write the options.
+"""The imports that an option may name: all, or only what the process was told, where others write the options.
 
 Importing a module runs its code, and an attribute of a module may be any function that it has imported itself. So where
 `COMMAND_BUS_SPARK_PICKLE=no` is set, a name is imported from the packages in `COMMAND_BUS_SPARK_PACKAGES` alone, and what is found must have
