@@ -44,7 +44,8 @@ from command_bus.sending.sender import Sender
 from command_bus.sending.server_state import ServerState
 from command_bus.serialization.protection import PayloadCipher, Protection
 from command_bus.session import Clients, Session, TransportOpener
-from command_bus.settings import BusSettings, SettingOverrides, resolved
+from command_bus.setting_values import SettingOverrides
+from command_bus.settings import BusSettings, resolved
 from command_bus.transport.interfaces import Transport
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypedDict, Unpack
+from typing import Annotated, Any, Literal, Self, Unpack
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from command_bus.clock import LONGEST
@@ -22,12 +22,11 @@ from command_bus.messages.limits import Limit, checked_bus_limits
 from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import Delivery, EntityPolicy, RetryPolicy
 from command_bus.server_urls import redacted, unverified, url_fault, weakened
+from command_bus.setting_values import Durability, LogLevel, SettingValues
 from command_bus.spelling import did_you_mean
 
 __all__ = [
     "BusSettings",
-    "SettingOverrides",
-    "SettingValues",
     "redacted",
     "resolved",
     "unverified",
@@ -37,64 +36,8 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _KEY_ID = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 _SHORTEST_KEY = 16
 
-Durability = Literal["server", "memory", "aof", "always", "replicated"]
-# The server counts in milliseconds: less than one would be 0, which is at once, or for ever.
 Seconds = Annotated[float, Field(ge=0.001, le=LONGEST, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
-
-
-class SettingOverrides(TypedDict, total=False):
-    """Settings as keyword arguments, so that type checkers find a misspelt one; `BusSettings` says what each is."""
-
-    username: str | None
-    password: str | SecretStr | None
-    tls_ca: str | Path | None
-    tls_cert: str | Path | None
-    tls_key: str | Path | None
-    shards: int
-    entities: Mapping[str, EntityPolicy]
-    delivery: Delivery | None
-    retry: RetryPolicy | None
-    attempt_timeout: float | None
-    history: HistoryChoice | None
-    limits: Iterable[Limit]
-    concurrency: int
-    threads: int
-    max_waiting: int
-    lease: float
-    grace: float
-    quantum: int
-    quantum_time: float
-    unknown_grace: float
-    dispatch_timeout: float
-    fail_fast: bool
-    call_timeout: float
-    max_pending: int
-    dedup_window: float
-    reply_ttl: float
-    max_depth: int
-    max_total_depth: int
-    max_entities: int | None
-    max_entity_types: int
-    dead_letter_ttl: float | None
-    max_dead_letters: int | None
-    max_payload: int
-    max_nesting: int
-    compress_above: int | None
-    durability: Durability
-    wait_replicas: int
-    wait_timeout: float
-    signing_keys: Mapping[str, str | SecretStr] | Iterable[str | SecretStr]
-    require_signatures: bool
-    allow_eviction: bool
-    insecure: bool
-
-
-class SettingValues(SettingOverrides, total=False):
-    """All of them, with those that `CommandBus` names itself."""
-
-    url: str | SecretStr | None
-    namespace: str
 
 
 class BusSettings(BaseSettings):
@@ -174,7 +117,8 @@ class BusSettings(BaseSettings):
     dispatch_timeout: Seconds = Field(default=10.0, description="Seconds within which a dispatch is accepted, refused or fails.")
     fail_fast: bool = Field(
         default=False,
-        description="Refuse dispatches and calls at once while the server is known to be away; otherwise each waits for it up to `dispatch_timeout`.",
+        description="Refuse dispatches and calls at once while the server is known to be away (of one that is silent: after 10 s); "
+        "otherwise each waits for it up to `dispatch_timeout`.",
     )
     call_timeout: Seconds = Field(
         default=60.0,
@@ -231,6 +175,11 @@ class BusSettings(BaseSettings):
     insecure: bool = Field(
         default=False,
         description="Allow TLS without verification of the server's certificate, and a URL that chooses ciphers or a version below 1.2.",
+    )
+    log_level: Annotated[LogLevel, BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)] = Field(
+        default="info",
+        description="Lowest level that `command-bus worker` logs (`debug`, `info`, `warning`, `error`); its `--log-level` counts more. "
+        "A program of your own configures logging itself.",
     )
 
     def __init__(self, **values: Unpack[SettingValues]) -> None:

@@ -25,7 +25,8 @@ from command_bus.errors import CommandBusError, CommandTimeout, InvalidSettings,
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
-    from command_bus.settings import BusSettings, SettingValues
+    from command_bus.setting_values import SettingValues
+    from command_bus.settings import BusSettings
 
 __all__ = ["load_settings", "on_bus", "open_bus", "run_command", "run_until_interrupted"]
 

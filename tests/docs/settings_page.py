@@ -15,7 +15,8 @@ _HEAD = """# Settings
 
 `BusSettings` takes arguments first, then the environment, then these defaults. Give a field to
 `CommandBus(…)` as a keyword. In the environment it is `COMMAND_BUS_<FIELD>` (and `REDIS_URL` where
-`COMMAND_BUS_URL` is absent). Durations are seconds.
+`COMMAND_BUS_URL` is absent). Durations are seconds. A field that has fields of its own is set as JSON,
+or field by field: `COMMAND_BUS_RETRY__ATTEMPTS=5`, `COMMAND_BUS_ENTITIES__ORDER__MAX_DEPTH=100`.
 
 A value out of range raises `InvalidSettings`, which names the field. A misspelt variable is not read;
 a worker and `command-bus doctor` warn of it. `python -m tests.docs.settings_page` writes this page.

@@ -9,6 +9,8 @@ from typing import get_args, get_type_hints
 
 from command_bus.observer import Observer
 from command_bus.serialization.wire_envelope import KNOWN_OPTIONS
+from command_bus.settings import BusSettings
+from command_bus.transport.redis.connection.factory import CONNECT_TIMEOUT, SOCKET_TIMEOUT
 from command_bus.transport.steps import Done
 from command_bus.worker import observed
 from command_bus.worker.settled_commands import SettledCommand
@@ -46,3 +48,9 @@ def test_an_observer_names_each_outcome_of_an_attempt() -> None:
     assert quoted(Observer.handled.__doc__ or "") >= reported
     metrics = (ROOT / "docs/observability.md").read_text().partition("- Outcomes of attempts:")[2].partition("\n-")[0]
     assert quoted(metrics) == reported - {"expired"}
+
+
+def test_within_how_long_a_silent_server_is_known_to_be_away() -> None:
+    seconds = SOCKET_TIMEOUT + max(SOCKET_TIMEOUT, CONNECT_TIMEOUT)
+    assert f"after {seconds:g} s" in str(BusSettings.model_fields["fail_fast"].description)
+    assert f"within {seconds:g} seconds if it is silent" in (ROOT / "docs/operating.md").read_text()

@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "clock", "randomness", "spelling"),
     ("server_urls",),
     ("messages",),
+    ("setting_values",),
     ("settings",),
     ("stray_variables",),
     ("embedded", "serialization"),

@@ -10,7 +10,8 @@ import pytest
 from command_bus import CommandBus
 from command_bus.errors import InvalidSettings
 from command_bus.messages.policies import EntityPolicy, RetryPolicy, lanes
-from command_bus.settings import BusSettings, SettingOverrides, SettingValues, redacted
+from command_bus.setting_values import SettingOverrides, SettingValues
+from command_bus.settings import BusSettings, redacted
 
 
 def test_the_defaults_are_those_of_the_design() -> None:
@@ -140,3 +141,18 @@ def test_settings_are_frozen_and_travel() -> None:
         settings.lease = 5.0
     assert pickle.loads(pickle.dumps(settings)) == settings
     assert RetryPolicy() == pickle.loads(pickle.dumps(RetryPolicy()))
+
+
+def test_a_field_of_a_field_has_a_variable_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMMAND_BUS_RETRY__ATTEMPTS", "5")
+    monkeypatch.setenv("COMMAND_BUS_RETRY__MAX_DELAY", "7")
+    assert BusSettings().retry == RetryPolicy(attempts=5, max_delay=7)
+
+
+@pytest.mark.parametrize("word", ["debug", "WARNING"])
+def test_the_level_of_logs_is_a_setting(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    monkeypatch.setenv("COMMAND_BUS_LOG_LEVEL", word)
+    assert BusSettings().log_level == word.lower()
+    monkeypatch.setenv("COMMAND_BUS_LOG_LEVEL", "loud")
+    with pytest.raises(InvalidSettings, match="log_level"):
+        BusSettings()

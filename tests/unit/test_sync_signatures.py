@@ -15,7 +15,7 @@ from command_bus.admin.entity import EntityScope
 from command_bus.admin.events import Events
 from command_bus.admin.fleet import Fleet
 from command_bus.bus import BusArguments
-from command_bus.settings import SettingOverrides
+from command_bus.setting_values import SettingOverrides
 from command_bus.sync.parts import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFleet
 
 PAIRS: list[tuple[type[Any], type[Any]]] = [

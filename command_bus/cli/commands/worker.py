@@ -56,7 +56,10 @@ Include = Annotated[
     list[str] | None,
     typer.Option(metavar="MODULE", show_default=False, help="Import the handlers of this module, too; may be repeated."),
 ]
-Level = Annotated[LogLevel, typer.Option(help="Lowest level that is logged, to standard error.")]
+Level = Annotated[
+    LogLevel | None,
+    typer.Option(show_default=False, help="Lowest level that is logged, to standard error [default: the bus's, info]."),
+]
 Format = Annotated[LogFormat, typer.Option(help="Lines for people, or one JSON object per line.")]
 Reload = Annotated[
     bool, typer.Option("--reload", help="For development: restart when a Python file below the current folder changes.")
@@ -97,7 +100,7 @@ def worker(
     production: Production = False,
     burst: Burst = False,
     include: Include = None,
-    log_level: Level = LogLevel.INFO,
+    log_level: Level = None,
     log_format: Format = LogFormat.TEXT,
     reload: Reload = False,
     health_port: HealthPort = None,
@@ -167,7 +170,7 @@ def dev(
     include: Annotated[
         list[str] | None, typer.Option(metavar="MODULE", show_default=False, help="Modules with handlers, as for `worker`.")
     ] = None,
-    log_level: Level = LogLevel.INFO,
+    log_level: Level = None,
 ) -> None:
     """Run the embedded server and a worker that restarts when files change, for development.
 

@@ -13,20 +13,40 @@ from datetime import UTC, datetime
 from typing import Any
 
 from command_bus.cli.process.worker_options import LogFormat, LogLevel
+from command_bus.errors import InvalidSettings
 from command_bus.messages.context import Running, current_command
 from command_bus.serialization.text import printable
+from command_bus.settings import BusSettings
 
-__all__ = ["JsonFormatter", "TextFormatter", "configure_logging"]
+__all__ = ["JsonFormatter", "TextFormatter", "configure_logging", "log_as"]
 
 _STANDARD = frozenset({*vars(logging.makeLogRecord({})), "asctime", "message", "taskName"})
 
 
-def configure_logging(level: LogLevel, style: LogFormat) -> None:
-    """Log to standard error. The application is imported later and may configure logging otherwise."""
+def configure_logging(level: LogLevel | None, style: LogFormat) -> None:
+    """Log to standard error. The application is imported later and may configure logging otherwise.
+
+    Args:
+        level: Lowest level that is logged; None: that of the settings in the environment.
+        style: Format of a record.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if style is LogFormat.JSON else TextFormatter())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(level=(level or _level_of_environment()).upper(), handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
+
+
+def log_as(level: LogLevel | None, settings: BusSettings) -> None:
+    """Log from the level on that the application gave its bus in code, unless the command line names one."""
+    if level is None and settings.log_level != _level_of_environment():
+        logging.getLogger().setLevel(settings.log_level.upper())
+
+
+def _level_of_environment() -> str:
+    try:
+        return BusSettings().log_level
+    except InvalidSettings:  # the bus will say what is wrong with them
+        return str(BusSettings.model_fields["log_level"].default)
 
 
 class TextFormatter(logging.Formatter):

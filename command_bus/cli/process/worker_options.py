@@ -46,7 +46,7 @@ class WorkerOptions:
     url: str | None = field(default=None, repr=False)
     production: bool = False
     burst: bool = False
-    log_level: LogLevel = LogLevel.INFO
+    log_level: LogLevel | None = None
     log_format: LogFormat = LogFormat.TEXT
     channel: int | None = None
     reload: bool = False
@@ -66,14 +66,13 @@ class WorkerOptions:
         words = [
             "worker",
             self.import_string,
-            "--log-level",
-            self.log_level,
             "--log-format",
             self.log_format,
             "--channel",
             str(channel),
         ]
         for name, value in (
+            ("--log-level", self.log_level),
             ("--concurrency", self.concurrency),
             ("--grace", self.grace),
             ("--stuck-after", self.stuck_after),

@@ -29,6 +29,7 @@ from command_bus.cli.process.application import Application, check_options
 from command_bus.cli.process.channel import Channel
 from command_bus.cli.process.command_log import CommandLog
 from command_bus.cli.process.health import serve_worker_probes
+from command_bus.cli.process.logs import log_as
 from command_bus.cli.process.systemd import notify_systemd
 from command_bus.cli.process.worker_options import WorkerOptions
 from command_bus.clock import mono
@@ -66,6 +67,7 @@ async def _serve(options: WorkerOptions, found: Any) -> int:
     channel = None if options.channel is None else Channel(options.channel)
     try:
         bus = await resolve_bus(options.import_string, found)
+        log_as(options.log_level, bus.settings)
         include_modules(bus.registry, options.include)
         application = Application.from_bus(bus, options)
         if channel is None:
