@@ -1,7 +1,8 @@
 """Hash floods: members of a map or set that were chosen to have one hash, so that comparing n of them takes n² steps.
 
 Anybody can choose such UUIDs, Decimals, Fractions and tuples of them, with a pencil: their hashes are numbers modulo 2⁶¹ - 1. Hashes of
-text and bytes have another key in each process, and of 64-bit numbers no more than a handful have one hash: those are not checked.
+text and bytes have another key in each process, and of 64-bit numbers no more than a handful have one hash: those are not checked. Longer
+whole numbers do not travel, but JSON has them, and so has text that becomes a number.
 """
 
 from __future__ import annotations
@@ -20,16 +21,20 @@ _SPREAD = frozenset({str, bytes, int, bool, float, type(None), date, datetime, t
 _NESTING = frozenset({tuple, frozenset})
 
 
-def is_crowded(members: Collection[Any]) -> bool:
+def is_crowded(members: Collection[Any], *, may_be_long: bool = False) -> bool:
     """Return whether a map or set of these would be slow to make, or to compare with others: see `CROWD`.
 
     Takes time in proportion to their size, and next to none for text and numbers.
+
+    Args:
+        members: Of the map or set.
+        may_be_long: Whether whole numbers among them may have more than 64 bits.
 
     Raises:
         TypeError: One of them cannot be hashed.
     """
     kinds = set(map(type, members))
-    if kinds <= _SPREAD:
+    if kinds <= _SPREAD and not (may_be_long and int in kinds):
         return False
     counts = Counter(map(hash, members))
     most = max(counts.values(), default=0)

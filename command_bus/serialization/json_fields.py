@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from command_bus.errors import InvalidCommand
 from command_bus.serialization.announced_schema import sound_schema
+from command_bus.serialization.hash_collisions import CROWD, is_crowded
 from command_bus.serialization.json_forms import LongNumber, bytes_from, json_form, key_form, read_json
 from command_bus.serialization.json_schemas import fields_schema
 from command_bus.serialization.limits import Undecodable
@@ -155,10 +156,12 @@ class JsonFields:
         def turn(value: Any) -> Any:
             if not isinstance(value, Mapping):
                 return value
+            names = value if key_of is None else [key_of(name) if type(name) is str else name for name in value]
+            if key_of is not None and len(value) > CROWD and is_crowded(names, may_be_long=True):
+                raise ValueError("a map has too many keys with equal hashes")
             found: dict[Any, Any] = {}
-            for name, each in value.items():
+            for key, (name, each) in zip(names, value.items(), strict=True):
                 inner = known.get(name, rest)
-                key = name if key_of is None or type(name) is not str else key_of(name)
                 if key in found:
                     raise ValueError(f"{name[:40]!r} is a key twice")
                 found[key] = each if inner is None else inner(each)

@@ -48,6 +48,7 @@ _OPAQUE_KEYS = frozenset({"metadata", "serialization", "config", "default", "exp
 _KEYED_CHILDREN = frozenset({"fields", "choices"})
 
 _SCALARS = frozenset({"str", "int", "float", "bool", "bytes", "none"}) | _INSTANTS | _TEXTS
+_SPREAD = _SCALARS - _TEXTS - {"int"}
 _COLLECTIONS = _LISTED | {"list", "dict"}
 _WRAPPERS = frozenset({"default", "nullable", "function-before", "function-after", "function-wrap", "custom-error"})
 _PLAIN_FIELD = frozenset({"type", "schema", "validation_alias", "serialization_alias", "frozen", "metadata"})
@@ -232,7 +233,7 @@ def _may_crowd(wrapped: Node) -> bool:
     kind = node["type"]
     if kind in _CHOICES:
         return any(map(_may_crowd, choices_of(node)))
-    return not (kind in _SCALARS - _TEXTS or (kind in ("enum", "literal") and are_scalars(node)))
+    return not (kind in _SPREAD or (kind in ("enum", "literal") and are_scalars(node)))
 
 
 def _uncrowded(members: Node, definitions: list[Node]) -> Callable[[Any], Any]:
@@ -249,7 +250,7 @@ def _uncrowded(members: Node, definitions: list[Node]) -> Callable[[Any], Any]:
         if not found:
             schema: Node = {"type": "list", "items_schema": members}
             found.append(SchemaValidator(cast("CoreSchema", _with(definitions, schema)), _use_prebuilt=False))
-        if is_crowded(_hashable(found[0].validate_python(list(value)))):
+        if is_crowded(_hashable(found[0].validate_python(list(value))), may_be_long=True):
             raise PydanticCustomError("crowded", "Input should not have so many members with equal hashes")
         return value
 

@@ -403,4 +403,11 @@ OUTSIDE = (
         "        if False:\n",
         "tests/tables/test_named_imports.py::test_only_what_was_allowed_is_a_mapper",
     ),
+    Mutant(
+        "whole numbers never crowd",
+        "serialization/hash_collisions.py",
+        "    if kinds <= _SPREAD and not (may_be_long and int in kinds):\n",
+        "    if kinds <= _SPREAD:\n",
+        "tests/tables/test_floods.py::test_members_of_one_hash_are_refused",
+    ),
 )
