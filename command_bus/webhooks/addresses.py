@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from threading import Thread
 from typing import Final
 
 from command_bus.errors import CommandBusError
 
-__all__ = ["ForbiddenAddress", "allowed_address", "is_public"]
+__all__ = ["ForbiddenAddress", "Names", "is_public"]
 
 _UNICAST: Final = IPv6Network("2000::/3")
 """What has been given out of IPv6; site-local, translated and other odd addresses are elsewhere."""
@@ -30,21 +32,57 @@ class ForbiddenAddress(CommandBusError):
     code = "forbidden_address"
 
 
-async def allowed_address(host: str, port: int, *, allow_private: bool) -> str:
-    """Return an address of a host that may be connected to.
+class Names:
+    """Looks up names, each in a thread of its own: one that takes long holds up no other, nor what else the process does in threads.
 
-    Raises:
-        ForbiddenAddress: All that it has are of this machine or of private networks, and those are not allowed.
-        OSError: The name has none.
+    All who ask for a name while it is looked up get one answer. The thread of a name that nobody waits for any more goes on until the system
+    gives up; it does not keep the process.
     """
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = [str(each[4][0]) for each in found]
-    for address in addresses:
-        if allow_private or is_public(address):
-            return address
-    raise ForbiddenAddress(
-        f"{host} has no public address, only {', '.join(dict.fromkeys(addresses))}: a webhook of an internal service needs allow_private=True"
-    )
+
+    def __init__(self) -> None:
+        self._under_way: dict[tuple[str, int], asyncio.Future[list[str]]] = {}
+
+    async def allowed_address(self, host: str, port: int, *, allow_private: bool) -> str:
+        """Return an address of a host that may be connected to.
+
+        Raises:
+            ForbiddenAddress: All that it has are of this machine or of private networks, and those are not allowed.
+            OSError: The name has none.
+        """
+        addresses = await asyncio.shield(self._under_way.get((host, port)) or self._begin(host, port))
+        for address in addresses:
+            if allow_private or is_public(address):
+                return address
+        shown = ", ".join(dict.fromkeys(addresses))
+        raise ForbiddenAddress(
+            f"{host} has no public address, only {shown}: a webhook of an internal service needs allow_private=True"
+        )
+
+    def _begin(self, host: str, port: int) -> asyncio.Future[list[str]]:
+        loop = asyncio.get_running_loop()
+        answer = self._under_way[host, port] = loop.create_future()
+        answer.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # perhaps nobody waits for it any more
+
+        def look() -> None:
+            found: list[str] | Exception
+            try:
+                found = [str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+            except (OSError, ValueError) as error:
+                found = error
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._end, (host, port), answer, found)
+
+        Thread(target=look, name=f"command_bus.webhooks {host}", daemon=True).start()
+        return answer
+
+    def _end(self, name: tuple[str, int], answer: asyncio.Future[list[str]], found: list[str] | Exception) -> None:
+        del self._under_way[name]
+        if answer.done():
+            return
+        if isinstance(found, Exception):
+            answer.set_exception(found)
+        else:
+            answer.set_result(found)
 
 
 def is_public(address: str) -> bool:

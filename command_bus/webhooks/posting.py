@@ -16,7 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 from command_bus.errors import MissingExtra
-from command_bus.webhooks.addresses import allowed_address
+from command_bus.webhooks.addresses import Names
 from command_bus.webhooks.record import BUSY, WebhookRecord
 
 try:
@@ -52,6 +52,7 @@ class Poster:
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         limits = httpx.Limits(max_connections=_MOST_AT_ONCE, max_keepalive_connections=0)
+        self._names = Names()
         self._client = httpx.AsyncClient(
             verify=tls or ssl.create_default_context(),
             trust_env=False,
@@ -65,13 +66,13 @@ class Poster:
 
         Raises:
             TimeoutError: No status came within the webhook's timeout, with looking up and connecting.
-            ForbiddenAddress: See `allowed_address`.
+            ForbiddenAddress: See `Names`.
             OSError, httpx.HTTPError: The receiver cannot be reached, or speaks no HTTP.
         """
         url = httpx.URL(record.url)
         async with asyncio.timeout(record.timeout) as limit:
             port = url.port or (443 if url.scheme == "https" else 80)
-            address = await allowed_address(url.host, port, allow_private=record.allow_private)
+            address = await self._names.allowed_address(url.host, port, allow_private=record.allow_private)
             request = self._client.build_request(
                 "POST",
                 url.copy_with(host=address),

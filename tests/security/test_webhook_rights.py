@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -71,13 +72,12 @@ async def test_a_certificate_is_that_of_the_name_and_not_of_the_address(
     """It connects to an address that it has looked up, and that the certificate of the second server is for."""
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(getattr(certificates, certificate), getattr(certificates, f"{certificate}_key"))
-    loop = asyncio.get_running_loop()
-    real = loop.getaddrinfo
+    real = socket.getaddrinfo
 
-    async def look(host: Any, port: Any, **options: Any) -> Any:
-        return await real("127.0.0.1" if host == "elsewhere.example" else host, port, **options)
+    def look(host: Any, *given: Any, **options: Any) -> Any:
+        return real("127.0.0.1" if host == "elsewhere.example" else host, *given, **options)
 
-    monkeypatch.setattr(loop, "getaddrinfo", look)
+    monkeypatch.setattr(socket, "getaddrinfo", look)
     async with receiving("127.0.0.1", tls=server) as receiver:
         bus = CommandBus(start().url, registry=HandlerRegistry())
         hooks = Webhooks(bus, tls=ssl.create_default_context(cafile=str(certificates.ca)))

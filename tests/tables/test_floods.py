@@ -33,7 +33,7 @@ class Lax(Command[None], entity="box"):
 
 
 def forms(numbers: list[int], how: str) -> Any:
-    one = {
+    one: dict[str, Any] = {
         "number": int,
         "text": str,
         "uuid": lambda number: str(UUID(int=number)),

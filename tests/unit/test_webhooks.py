@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import socket
+import threading
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from typing import Any
 
 import pytest
 
@@ -15,7 +19,7 @@ from standardwebhooks import Webhook
 from command_bus import InvalidSettings, Snooze
 from command_bus.messages.put_off import GiveUp
 from command_bus.webhooks import DeliveryFailed, new_secret, signed_headers
-from command_bus.webhooks.addresses import is_public
+from command_bus.webhooks.addresses import Names, is_public
 from command_bus.webhooks.deliveries import DELAYS, _decided
 from command_bus.webhooks.posting import Answer, _seconds
 from command_bus.webhooks.record import PumpState, WebhookRecord
@@ -125,3 +129,30 @@ def test_records_survive_their_bytes_and_nonsense_is_refused() -> None:
     state = PumpState("1-1", "w", 5, 6, 7, 8)
     assert PumpState.unpack(state.pack()) == state
     assert sum(DELAYS) > 3 * 86_400
+
+
+async def test_a_name_that_takes_long_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, told, real = list[str](), threading.Event(), socket.getaddrinfo
+
+    def look(host: str, *given: Any, **options: Any) -> Any:
+        looked.append(host)
+        if host.startswith("slow"):
+            told.wait(10)
+        return real("127.0.0.1", *given, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look)
+    names = Names()
+    slow = [
+        asyncio.ensure_future(names.allowed_address(f"slow-{number % 50}.example", 80, allow_private=True))
+        for number in range(200)
+    ]
+    async with asyncio.timeout(5):
+        assert await names.allowed_address("quick.example", 80, allow_private=True) == "127.0.0.1"
+        assert await asyncio.to_thread(lambda: 7) == 7, "nor what else needs a thread"
+        slow[0].cancel()  # its time is over: the others get the answer
+        told.set()
+        assert set(await asyncio.gather(*slow[1:])) == {"127.0.0.1"}
+    assert sorted(looked) == sorted([*(f"slow-{number}.example" for number in range(50)), "quick.example"])
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: (_ for _ in ()).throw(socket.gaierror("no such name")))
+    with pytest.raises(OSError, match="no such name"):
+        await names.allowed_address("none.example", 80, allow_private=True)
