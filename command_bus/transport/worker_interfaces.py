@@ -162,6 +162,7 @@ class WorkerSideOptions:
         dead_letter_ttl: Seconds for which dead letters are kept; None: for ever.
         max_dead_letters: How many are kept; None: any number.
         schedules: Fires schedules; None: this worker leaves them to others.
+        forgotten: Called, in any thread, if the server has lost what this worker had written.
     """
 
     name: str
@@ -175,6 +176,7 @@ class WorkerSideOptions:
     dead_letter_ttl: float | None = None
     max_dead_letters: int | None = None
     schedules: DueSchedules | None = None
+    forgotten: Callable[[], None] = lambda: None
 
 
 class WorkerSide(Protocol):

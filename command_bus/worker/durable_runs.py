@@ -128,7 +128,9 @@ class DurableRuns:
         protection = self._protection
         return protection.digest_key or None if protection is not None and envelope.flags & ENCRYPTED else b""
 
-    def _cipher(self, mailbox: str, envelope: WireEnvelope) -> tuple[Callable[[str, bytes], bytes], Callable[[str, bytes], bytes]]:
+    def _cipher(
+        self, mailbox: str, envelope: WireEnvelope
+    ) -> tuple[Callable[[str, bytes], bytes], Callable[[str, bytes], bytes]]:
         """Return what encrypts and decrypts the values of a command: nothing, unless its payload is encrypted."""
         protection = self._protection
         if protection is None or not envelope.flags & ENCRYPTED:

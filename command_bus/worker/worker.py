@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from command_bus.clock import checked_seconds, wall_ms
-from command_bus.errors import QueueFull
 from command_bus.handlers.injection import check_wired
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.durable_rules import check_durable
@@ -37,13 +36,12 @@ from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.worker_interfaces import WorkerSide, WorkerSideOptions
 from command_bus.worker.command_context import CommandContexts
 from command_bus.worker.decisions import Decisions
-from command_bus.worker.descriptions import describe_commands
+from command_bus.worker.declarations import Declarations
 from command_bus.worker.durable_runs import DurableRuns
 from command_bus.worker.entity_run import EntityRun
 from command_bus.worker.executor import Executor
 from command_bus.worker.limit_holds import LimitHolds
 from command_bus.worker.limit_keys import LimitKeys
-from command_bus.worker.limit_rules import declare_limits
 from command_bus.worker.notified import told_to_others
 from command_bus.worker.offers import Offers
 from command_bus.worker.other_workers import OtherWorkers
@@ -99,6 +97,7 @@ class Worker:
         self._stopped: asyncio.Task[StopReport] | None = None
         self._started_ms = 0
         self._asked = asyncio.Event()
+        self.declarations = Declarations(bus, settings, registry)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -208,9 +207,7 @@ class Worker:
             if self._bus.lifespan is not None:
                 await self._stack.enter_async_context(self._bus.lifespan())
             check_wired(self.registry)  # now, because a container is wired by the lifespan at the latest
-            await self._describe()
-            await self._bus.schedules.sync(self.registry)
-            await declare_limits(self._bus.session, self.settings, self.registry)
+            await self.declarations.write()
             self._parts = _Parts(self, self._bus.session, self._bus.middleware)
             await self._parts.side.start()
         except BaseException:
@@ -258,6 +255,7 @@ class Worker:
         report = StopReport(0, 0)
         async with self._starting:  # one that is starting up is stopped once it has
             try:
+                await self.declarations.stop()
                 if self._parts is not None:
                     report = await self._parts.stop(grace)
             finally:
@@ -265,13 +263,6 @@ class Worker:
                 await self._stack.aclose()  # the lifespan, and then the bus, also if the lifespan raises
         _log.info("worker %s stopped: %d handlers finished, %d cancelled", self.name, report.finished, report.cancelled)
         return report
-
-    async def _describe(self) -> None:
-        """Publish the commands' schemas for clients without the classes. If the server is out of memory, log it and go on."""
-        try:
-            await self._bus.session.transport.announcements.describe(describe_commands(self.registry, self.settings))
-        except QueueFull as error:
-            _log.warning("what commands look like could not be published, only Spark writers by wire name miss it: %s", error)
 
     def finishing(self) -> bool:
         """Return whether it lets its handlers finish, in an event loop that goes on."""
@@ -360,6 +351,7 @@ class _Parts:
             max_dead_letters=settings.max_dead_letters,
             max_depth=lambda entity_type: settings.entity(entity_type).max_depth or settings.max_depth,
             schedules=worker.bus.schedules.firing,
+            forgotten=worker.declarations.write_again,
         )
 
     async def stop(self, grace: float) -> StopReport:

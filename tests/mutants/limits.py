@@ -435,4 +435,18 @@ LIMITS = (
         "string.gsub(parts, '|z=[^|]*', '')",
         "tests/conformance/test_limit_suspects.py::test_what_workers_die_of_is_read_under_an_attempt",
     ),
+    Mutant(
+        "what the first shard did not decide is refused",
+        "transport/redis/worker/parts.py",
+        "        if may_start is None:",
+        "        if may_start == 7:",
+        "tests/conformance/test_forgotten_declarations.py",
+    ),
+    Mutant(
+        "a server that has lost its data is not noticed",
+        "transport/redis/worker/signs_of_life.py",
+        "        return is_new and was_there\n",
+        "        return False\n",
+        "tests/conformance/test_forgotten_declarations.py",
+    ),
 )

@@ -121,7 +121,7 @@ class Namespace:
 
         found: bytes | None = await self._connections.ask(read)
         if found is None:
-            await self._connections.ask(lambda client: client.hsetnx(self._key, name, value))  # type: ignore[arg-type]
+            await self._connections.ask(lambda client: client.hsetnx(self._key, name, value))
             found = await self._connections.ask(read)
         self._shared += 1
         return found or b""

@@ -42,7 +42,7 @@ class _Question:
     verb: str
     incarnation: str
     args: tuple[Any, ...]
-    answer: asyncio.Future[bool]
+    answer: asyncio.Future[bool | None]
 
 
 @dataclass(slots=True)
@@ -70,8 +70,8 @@ class LimitAsks(StopAndWait[_Question, _Batch]):
         self._incarnations = incarnations
         self._names = limit_keys(first)
 
-    def ask(self, lease: Lease, message: str, keyed: str, *, must_yield: bool) -> asyncio.Future[bool]:
-        """Return whether a message may start. If not, its mailbox stands in the queue of the limit that refused it.
+    def ask(self, lease: Lease, message: str, keyed: str, *, must_yield: bool) -> asyncio.Future[bool | None]:
+        """Return whether a message may start. If not, its mailbox stands in the queue of the limit that refused it; None if nothing was decided.
 
         Args:
             lease: Of its mailbox.
@@ -82,12 +82,12 @@ class LimitAsks(StopAndWait[_Question, _Batch]):
         args = (lease.mailbox, lease.shard, lease.activation, message, keyed, int(must_yield))
         return self._ask("ask", args)
 
-    def over(self, mailbox: str, activation: str) -> asyncio.Future[bool]:
+    def over(self, mailbox: str, activation: str) -> asyncio.Future[bool | None]:
         """Give the places of a lease back that has ended."""
         return self._ask("over", (mailbox, activation))
 
-    def _ask(self, verb: str, args: tuple[Any, ...]) -> asyncio.Future[bool]:
-        answer: asyncio.Future[bool] = self._future()
+    def _ask(self, verb: str, args: tuple[Any, ...]) -> asyncio.Future[bool | None]:
+        answer: asyncio.Future[bool | None] = self._future()
         self._put(_Question(verb, self._incarnations.known(self._first), args, answer))
         return answer
 
@@ -126,10 +126,10 @@ class LimitAsks(StopAndWait[_Question, _Batch]):
             self._incarnations.forget()
 
     def _hand_out(self, batch: _Batch, answer: Any) -> None:
-        answers: Sequence[Any] = answer if type(answer) is list else [b"" if answer == _GONE else b"+"] * len(batch.items)
+        answers: Sequence[Any] = answer if type(answer) is list else [answer if answer == _GONE else b"+"] * len(batch.items)
         for item, value in zip(batch.items, answers, strict=True):
             if not item.answer.done():
-                item.answer.set_result(value == b"+")
+                item.answer.set_result(None if value == _GONE else value == b"+")
 
     async def _send_slowly(self, batch: _Batch, error: CommandBusError | None) -> None:
         answer: Any = None

@@ -35,6 +35,7 @@ from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS
 from command_bus.transport.redis.connection.factory import SOCKET_TIMEOUT, ClientFactory
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff, OutageLog
 from command_bus.transport.redis.keys import GROUP, KeySpace
+from command_bus.transport.redis.worker.signs_of_life import SignsOfLife
 from command_bus.transport.steps import Cancellation, Cause, Lease
 
 __all__ = ["Blocked", "LeaseKeeper", "Page"]
@@ -77,6 +78,7 @@ class LeaseKeeper:
         lease: Seconds that a lease lives without renewal.
         heartbeat: Returns what this worker publishes of itself, written with each renewal; its argument is roughly the server's time in ms.
         outages: Of the shards' servers.
+        forgotten: Called, in the thread of this, if what this worker had published is gone.
     """
 
     def __init__(
@@ -88,12 +90,15 @@ class LeaseKeeper:
         lease: float,
         heartbeat: Callable[[int], bytes],
         outages: Sequence[OutageLog] | None = None,
+        forgotten: Callable[[], None] = lambda: None,
     ) -> None:
         self._factory = factory
         self._keys = keys
         self._worker = worker
         self.lease = lease
         self._heartbeat = heartbeat
+        self._forgotten = forgotten
+        self._signs = SignsOfLife()
         of_shards = outages or [OutageLog(factory.label) for _ in keys.shards]
         self._backoff = [LoggedBackoff(outage, "cannot renew leases", _log) for outage in of_shards]
         self._held: list[dict[str, Lease]] = [{} for _ in keys.shards]
@@ -290,7 +295,6 @@ class LeaseKeeper:
         return longest
 
     def _renewed(self, page: Page, asked: float, answers: Any) -> bool:
-        leases = page.leases
         if isinstance(answers, Exception):
             self._backoff[page.shard].failed(answers)
             return False
@@ -298,8 +302,8 @@ class LeaseKeeper:
         if not isinstance(time, Exception):
             self._renew_now |= self._ahead[page.shard] is None  # what was just written has our own time
             self._ahead[page.shard] = int(time[0]) * 1000 + int(time[1]) // 1000 - wall_ms()
-        if isinstance(written, Exception):  # at the server's memory limit, say: others do not see this worker, but it works
-            _log.warning("cannot write the sign of life: %s", written)
+        if self._signs.are_gone(page.shard, written):
+            self._forgotten()
         if not (claimed and isinstance(claimed[0], Exception)):
             self._backoff[page.shard].worked()
         if claimed:
@@ -307,7 +311,7 @@ class LeaseKeeper:
                 self._backoff[page.shard].failed(claimed[0])
                 return False
             alive = {_text(item) for item in claimed[0]}
-            for lease in leases:
+            for lease in page.leases:
                 if lease.activation in alive:
                     lease.deadline = asked + self.lease
                     lease.lost = (

@@ -23,7 +23,7 @@ from command_bus.transport.redis.worker.line_use import LineUse
 from command_bus.transport.redis.worker.recovery import PendingRecovery
 from command_bus.transport.redis.worker.step_batcher import StepBatcher
 from command_bus.transport.slots import Slots
-from command_bus.transport.steps import Answer, Asked, Cancellation, Lease, Refused, Take
+from command_bus.transport.steps import Answer, Asked, Cancellation, GiveBack, Lease, Refused, Take
 from command_bus.transport.worker_interfaces import Decide, Run, WorkerSideOptions
 
 __all__ = ["RedisWorkerSide"]
@@ -74,6 +74,7 @@ class RedisWorkerSide:
             lease=options.lease,
             heartbeat=options.heartbeat,
             outages=[connections.at(shard.prefix).outage for shard in keys.shards],
+            forgotten=options.forgotten,
         )
 
     @property
@@ -135,9 +136,10 @@ class RedisWorkerSide:
     async def admit(self, lease: Lease, asked: Asked, keyed: str, *, must_yield: bool) -> Answer:
         """See `WorkerSide`."""
         lease.is_limited = True
-        if await self._asks.ask(lease, asked.message, keyed, must_yield=must_yield):
-            return await self.steps.advance(lease, Take(asked.message))
-        return await self.steps.advance(lease, Refused())
+        may_start = await self._asks.ask(lease, asked.message, keyed, must_yield=must_yield)
+        if may_start is None:  # the first shard has lost its data: it is read again, and asked for again
+            return await self.steps.advance(lease, GiveBack(counts=False))
+        return await self.steps.advance(lease, Take(asked.message) if may_start else Refused())
 
     def over(self, lease: Lease) -> None:
         """See `WorkerSide`. If this is lost, a comparison finds it."""
