@@ -20,7 +20,6 @@ import pytest
 from command_bus import BusSettings, Command, CommandBus, EntityId
 from command_bus.embedded import EmbeddedServer
 from command_bus.telemetry.pages import Page, PageServer, text_page
-from command_bus.transport.redis.keys import KeySpace
 from tests.deploy import confined
 
 yaml = pytest.importorskip("yaml")
@@ -47,6 +46,7 @@ def _trigger(kind: str, *names: str) -> dict[str, Any]:
         "additionalProperties": False,
         "properties": {
             "type": {"const": kind},
+            "name": _TEXT,
             "metadata": {
                 "type": "object",
                 "required": [*names],
@@ -81,11 +81,25 @@ KEDA: dict[str, Any] = {
                 "properties": {"failureThreshold": _COUNT, "replicas": _COUNT},
                 "additionalProperties": False,
             },
+            "advanced": {
+                "type": "object",
+                "required": ["scalingModifiers"],
+                "properties": {
+                    "scalingModifiers": {
+                        "type": "object",
+                        "required": ["formula", "target"],
+                        "properties": {"formula": _TEXT, "target": _TEXT},
+                        "additionalProperties": False,
+                    }
+                },
+                "additionalProperties": False,
+            },
             "triggers": {
                 "type": "array",
                 "items": {
                     "oneOf": [
                         _trigger("redis-streams", "address", "stream", "streamLength"),
+                        _trigger("redis", "address", "listName", "listLength"),
                         _trigger("prometheus", "serverAddress", "query", "threshold", "ignoreNullValues"),
                     ]
                 },
@@ -159,7 +173,7 @@ def test_the_parts_of_the_kubernetes_example_fit_together() -> None:
     container = POD["containers"][0]
     labels = WORKER["spec"]["template"]["metadata"]["labels"]
     assert WORKER["spec"]["selector"]["matchLabels"] == labels == PDB["spec"]["selector"]["matchLabels"]
-    assert SCALED["spec"]["triggers"][0]["authenticationRef"]["name"] == AUTHENTICATION["metadata"]["name"]
+    assert {each["authenticationRef"]["name"] for each in SCALED["spec"]["triggers"]} == {AUTHENTICATION["metadata"]["name"]}
     for scaled in (SCALED, BY_PROMETHEUS):
         assert scaled["spec"]["scaleTargetRef"]["name"] == scaled["metadata"]["name"] == WORKER["metadata"]["name"]
         assert scaled["spec"]["minReplicaCount"] >= 1
@@ -275,15 +289,31 @@ bus = CommandBus()
 """
 
 
-async def test_the_ready_stream_is_what_keda_counts() -> None:
-    trigger = SCALED["spec"]["triggers"][0]["metadata"]
-    assert trigger["stream"] == KeySpace(BusSettings(url="redis://x").namespace, 1).shards[0].ready
-    assert trigger["streamLength"] == COMMANDS["kubernetes"]["--concurrency"]
+LENGTHS = {
+    # What KEDA's scalers ask: `XLEN`, and by the type of a key its number of members.
+    "redis-streams": ("stream", "return redis.call('xlen', KEYS[1])"),
+    "redis": (
+        "listName",
+        "return redis.call(({none='llen', list='llen', set='scard', hash='hlen', zset='zcard'})[redis.call('type', KEYS[1]).ok], KEYS[1])",
+    ),
+}
+
+
+@pytest.mark.parametrize("first", [{}, {"priority": "high"}, {"priority": "low"}], ids=str)
+async def test_keda_asks_for_as_many_workers_as_there_is_work(first: dict[str, Any]) -> None:
+    """With a priority all but 64 entities that wait stand in line."""
+    formula, triggers = SCALED["spec"]["advanced"]["scalingModifiers"], SCALED["spec"]["triggers"]
+    assert formula["target"] == COMMANDS["kubernetes"]["--concurrency"]
     with EmbeddedServer.start() as server:
         async with CommandBus(server.url) as bus:
-            for order in range(21):
-                await bus.dispatch(Pack(order=f"o-{order % 7}"))
-            assert await bus.session.redis.connections.commands.xlen(trigger["stream"]) == 7
+            await bus.dispatch(Pack(order="first"), **first)
+            await bus.dispatch_batch([Pack(order=f"o-{order % 1000}") for order in range(3000)])
+            client = bus.session.redis.connections.commands
+            values: dict[str, Any] = {}
+            for each in triggers:
+                key, script = LENGTHS[each["type"]]
+                values[each["name"]] = await client.eval(script, 1, each["metadata"][key])
+    assert -(-eval(formula["formula"], {}, values) // int(formula["target"])) == 11, values  # 1,001 entities, 100 at a time
 
 
 def test_compose_knows_it() -> None:
