@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from starlette.responses import Response
@@ -34,6 +34,7 @@ from command_bus.gateway.progress_hub import ProgressHub
 from command_bus.gateway.sending import post_batch, post_command
 from command_bus.gateway.single import delete_command, get_command
 from command_bus.gateway.tokens import Holder, Tokens
+from command_bus.integrations.serving import PROBE
 
 __all__ = ["Gateway", "gateway"]
 
@@ -53,8 +54,6 @@ ROUTES: Mapping[tuple[str, ...], Mapping[str, Answer]] = {
     ("openapi.json",): {"GET": get_openapi},
 }
 """What is answered, by the segments of the path and the method. What is not here does not exist, for anybody."""
-_PROBE = "/healthz"
-"""The path for probes: it needs no token, and says nothing but that the process answers."""
 _UNAUTHORIZED = {"WWW-Authenticate": 'Bearer realm="command_bus"'}
 _log = logging.getLogger("command_bus.gateway")
 
@@ -96,7 +95,8 @@ class Gateway:
             answering = _answering(path, scope["method"])
             if not self.state.bus.is_open:
                 await self.state.bus.open()
-            return await answering(Incoming(scope, receive, self.state, holder, path))
+            with self._counted(holder):
+                return await answering(Incoming(scope, receive, self.state, holder, path))
         except Problem as problem:
             return problem.response()
         except CommandBusError as error:
@@ -126,6 +126,22 @@ class Gateway:
             raise retry_later(429, "too_many_requests", "this token has used up its rate", wait)
         return holder
 
+    @contextmanager
+    def _counted(self, holder: Holder) -> Generator[None]:
+        """Count a request of somebody while it is answered: who waits must leave room for others.
+
+        Raises:
+            Problem: They have too many.
+        """
+        requests, most = self.state.requests_of, self.state.options.max_requests_each
+        if requests[holder.name] >= most:
+            raise retry_later(429, "too_many_requests", f"this token has {most} requests that are not answered yet", 1)
+        requests[holder.name] += 1
+        try:
+            yield
+        finally:
+            requests[holder.name] -= 1
+
     @asynccontextmanager
     async def _lifespan(self, _: Any) -> AsyncGenerator[None]:
         if self._opens:
@@ -145,6 +161,7 @@ def gateway(
     max_wait: float = 60.0,
     max_streams: int = 2000,
     max_streams_each: int | None = None,
+    max_requests_each: int = 500,
     hosts: Collection[str] = (),
     opens: bool = False,
 ) -> Gateway:
@@ -161,6 +178,7 @@ def gateway(
         max_wait: Seconds that a request may wait for an outcome; one that prefers to wait longer waits so long.
         max_streams: Streams of events and progress that are open at a time.
         max_streams_each: Of them, those of one token. None: a quarter.
+        max_requests_each: Requests of one token that are answered at a time, those that wait among them.
         hosts: Names under which the gateway is reached; a request for another is refused. Empty: any.
         opens: Whether it opens and closes the bus by itself when it is served.
 
@@ -169,7 +187,12 @@ def gateway(
     """
     if not isinstance(allow, Tokens):
         raise InvalidSettings('allow: who may do what? tokens({"ci": Grant(token, ("send:Deposit", "look"))})')
-    counts = {"max_body": max_body, "max_batch": max_batch, "max_streams": max_streams}
+    counts = {
+        "max_body": max_body,
+        "max_batch": max_batch,
+        "max_streams": max_streams,
+        "max_requests_each": max_requests_each,
+    }
     for name, value in (counts if max_streams_each is None else {**counts, "max_streams_each": max_streams_each}).items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InvalidSettings(f"{name} = {value!r}: a whole number, at least 1")
@@ -177,7 +200,7 @@ def gateway(
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not (math.isfinite(seconds) and seconds > 0):
             raise InvalidSettings(f"{name} = {seconds!r}: a positive number of seconds")
     each = max(1, max_streams // 4) if max_streams_each is None else max_streams_each
-    options = Options(max_body, body_timeout, max_batch, max_wait, max_streams, each, tuple(hosts))
+    options = Options(max_body, body_timeout, max_batch, max_wait, max_streams, each, max_requests_each, tuple(hosts))
     return Gateway(State(bus, allow, options, Catalogue(bus), EventHub(bus), ProgressHub(bus)), opens=opens)
 
 
@@ -204,7 +227,7 @@ def _shapes(path: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 def _is_probe(scope: Scope) -> bool:
     """Return whether a request asks whether this process lives: probes have no token, and know its address, not its name."""
-    return scope["method"] in ("GET", "HEAD") and str(scope["path"]) == str(scope.get("root_path", "")) + _PROBE
+    return scope["method"] in ("GET", "HEAD") and str(scope["path"]) == str(scope.get("root_path", "")) + PROBE
 
 
 def _live() -> Response:

@@ -26,6 +26,7 @@ class Options:
         max_wait: Seconds that a request may wait for an outcome.
         max_streams: Streams of events and of progress that are open at a time.
         max_streams_each: Of them, those of one token.
+        max_requests_each: Requests of one token that are answered at a time.
         hosts: Names under which the gateway is reached; empty: any.
     """
 
@@ -35,6 +36,7 @@ class Options:
     max_wait: float
     max_streams: int
     max_streams_each: int
+    max_requests_each: int
     hosts: Collection[str]
 
 
@@ -51,6 +53,7 @@ class State:
         progress: Who follows commands.
         streams: How many streams are open.
         streams_of: How many of them each token has, by its name.
+        requests_of: How many requests of each token are being answered, by its name.
     """
 
     bus: CommandBus
@@ -61,3 +64,4 @@ class State:
     progress: ProgressHub
     streams: int = 0
     streams_of: Counter[str] = field(default_factory=Counter)
+    requests_of: Counter[str] = field(default_factory=Counter)

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from command_bus.clock import mono
 from command_bus.errors import InvalidSettings, MissingExtra
 from command_bus.integrations.reread_files import reread_on_hangup
 
@@ -17,7 +18,11 @@ _GRACE = 2
 """Seconds that requests get at the end; open pages and streams listen for ever."""
 _IDLE = 30
 MOST_AT_ONCE = 2000
-"""Connections; with more of them each request is answered with 503."""
+"""Requests that are answered at a time; further ones get 503, except probes. Of so many connections and some more, the idlest goes."""
+_SPARE = 64
+"""Connections beyond that: for probes, and for who is told that it is too much."""
+PROBE = "/healthz"
+"""The path of probes, below where an application is mounted."""
 HEAD_TIMEOUT = 10.0
 """Seconds that a connection may be open before its first request, and in which the head of each request has to arrive."""
 _FILES = 16_384
@@ -27,22 +32,29 @@ _FILES = 16_384
 class _Impatient(asyncio.Protocol):
     """A protocol of uvicorn that closes a connection on which no request comes.
 
-    uvicorn itself limits only the time between two requests, so that silent connections would use up all there may be.
+    uvicorn itself limits only the time between two requests, so that silent connections would use up all there may be. It refuses new ones then,
+    all others included: here the one goes that has been without a request for longest.
     """
 
     transport: asyncio.Transport
+    connections: set[Any]
     cycle: Any
+    idle_since: float = 0.0
     _closing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the first request."""
+        """Wait for the first request, and make room for this connection."""
         super().connection_made(transport)
+        self.idle_since = mono()
         self._wait()
+        if len(self.connections) > MOST_AT_ONCE + _SPARE:
+            idle = [each for each in self.connections if not (each.is_answering() or each.transport.is_closing())]
+            min(idle, key=lambda each: each.idle_since, default=self).transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Take a part of a request."""
         super().data_received(data)
-        if self._is_answering():
+        if self.is_answering():
             self._end_wait()
         elif self._closing is None:
             self._wait()
@@ -52,7 +64,13 @@ class _Impatient(asyncio.Protocol):
         self._end_wait()
         super().connection_lost(exc)
 
-    def _is_answering(self) -> bool:
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        self.idle_since = mono()
+        super().on_response_complete()  # type: ignore[misc]
+
+    def is_answering(self) -> bool:
+        """Return whether a request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def _wait(self) -> None:
@@ -65,8 +83,35 @@ class _Impatient(asyncio.Protocol):
 
     def _close(self) -> None:
         self._closing = None
-        if not self._is_answering():
+        if not self.is_answering():
             self.transport.close()
+
+
+class _Bounded:
+    """An application that answers so many requests at a time. Probes do not count: they say whether this process lives.
+
+    Args:
+        app: The application.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._answering = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request, or run the life of the application."""
+        if scope["type"] != "http" or scope["path"] == f"{scope.get('root_path', '')}{PROBE}":
+            await self._app(scope, receive, send)
+        elif self._answering >= MOST_AT_ONCE:
+            headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"retry-after", b"5"), (b"connection", b"close")]
+            await send({"type": "http.response.start", "status": 503, "headers": headers})
+            await send({"type": "http.response.body", "body": b"Service Unavailable"})
+        else:
+            self._answering += 1
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._answering -= 1
 
 
 async def serve_until_stopped(
@@ -99,7 +144,7 @@ async def serve_until_stopped(
         raise InvalidSettings(f"{host}, port {port}: {error.strerror or error}") from None
     _permit_files()
     config = uvicorn.Config(
-        app,
+        _Bounded(app),
         http=type("Impatient", (_Impatient, AutoHTTPProtocol), {}),
         ws="none",
         log_level="warning",
@@ -107,7 +152,6 @@ async def serve_until_stopped(
         server_header=False,
         proxy_headers=bool(proxies),
         forwarded_allow_ips=list(proxies),
-        limit_concurrency=MOST_AT_ONCE,
         timeout_keep_alive=_IDLE,
         timeout_graceful_shutdown=_GRACE,
     )

@@ -35,7 +35,7 @@ class ForbiddenAddress(CommandBusError):
 class Names:
     """Looks up names, each in a thread of its own: one that takes long holds up no other, nor what else the process does in threads.
 
-    All who ask for a name while it is looked up get one answer. The thread of a name that nobody waits for any more goes on until the system
+    All who ask for a name while it is looked up get one answer. The thread of a name that no one waits for any more goes on until the system
     gives up; it does not keep the process.
     """
 
@@ -61,7 +61,7 @@ class Names:
     def _begin(self, host: str, port: int) -> asyncio.Future[list[str]]:
         loop = asyncio.get_running_loop()
         answer = self._under_way[host, port] = loop.create_future()
-        answer.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # perhaps nobody waits for it any more
+        answer.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # perhaps no one waits for it any more
 
         def look() -> None:
             found: list[str] | Exception

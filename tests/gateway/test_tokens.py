@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any, cast
 
@@ -160,6 +161,7 @@ async def test_142_tokens_that_are_none(grants: Any, advice: str) -> None:
         {"max_body": 0},
         {"max_streams": "9"},
         {"max_streams_each": 0},
+        {"max_requests_each": 0},
         {"max_batch": True},
         {"max_wait": -1.0},
         {"body_timeout": float("inf")},
@@ -245,3 +247,20 @@ async def test_no_token_meets_the_command_of_another_by_a_key(bus: CommandBus) -
         assert (answer.status_code, answer.json()["command_id"]) == (200, f"{name}:{key}")
     holders = [Holder(name, Rights(name, ("*",)), None) for name in ("a:b", "a", "a%3Ab")]
     assert len({each.command_id(rest) for each, rest in zip(holders, ("c", "b:c", "c"), strict=True)}) == 3
+
+
+async def test_one_token_does_not_hold_all_requests_by_waiting(bus: CommandBus) -> None:
+    app = gateway(bus, allow=allowed(), max_requests_each=2)
+    ops, hold = Client(app), fresh("hold")
+    sent = [await ops.ask("POST", "/commands/Held?delay=600&keep_result=true", json={"hold_id": hold}) for _ in range(2)]
+    paths = [f"/commands/{each.json()['command_id']}" for each in sent]
+    waits = [asyncio.ensure_future(ops.ask("GET", f"{path}?wait=1")) for path in paths]
+    await asyncio.sleep(0.1)
+    answer = await ops.ask("GET", paths[0])
+    assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (429, "too_many_requests", "1")
+    assert (await Client(app, "looker").ask("GET", paths[0])).status_code == 200, "another token has its own"
+    assert [(await each).status_code for each in waits] == [200, 200]
+    assert (await ops.ask("GET", paths[0])).status_code == 200
+    assert app.state.requests_of.total() == 0
+    for path in paths:
+        await bus.cancel(path.rpartition("/")[2])

@@ -410,4 +410,25 @@ OUTSIDE = (
         "    if kinds <= _SPREAD:\n",
         "tests/tables/test_floods.py::test_members_of_one_hash_are_refused",
     ),
+    Mutant(
+        "one token holds all requests by waiting",
+        "gateway/app.py",
+        "        if requests[holder.name] >= most:\n",
+        "        if False:\n",
+        f"{_TOKENS}::test_one_token_does_not_hold_all_requests_by_waiting",
+    ),
+    Mutant(
+        "connections are kept for ever",
+        "integrations/serving.py",
+        "        if len(self.connections) > MOST_AT_ONCE + _SPARE:\n",
+        "        if False:\n",
+        "tests/gateway/test_served.py::test_who_keeps_all_connections_by_probes_shuts_out_no_one",
+    ),
+    Mutant(
+        "probes wait as all others do",
+        "integrations/serving.py",
+        """ or scope["path"] == f"{scope.get('root_path', '')}{PROBE}":\n""",
+        ":\n",
+        "tests/gateway/test_served.py::test_a_probe_is_answered_beside_all_that_wait",
+    ),
 )
