@@ -50,8 +50,11 @@ class AuditEntry:
 
     @property
     def at(self) -> str:
-        """When, in UTC, for people."""
-        return time_of(self.at_ms).isoformat(sep=" ", timespec="seconds")
+        """When, in UTC, for people; in ms if no calendar has it."""
+        try:
+            return time_of(self.at_ms).isoformat(sep=" ", timespec="seconds")
+        except OverflowError:
+            return f"{self.at_ms:,} ms"
 
 
 @dataclass(frozen=True, slots=True)

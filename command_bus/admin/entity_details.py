@@ -14,6 +14,7 @@ from command_bus.errors import UnknownDeadLetter
 from command_bus.serialization.announcements import WorkerStatus
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
+from command_bus.serialization.odd_values import stored_number
 from command_bus.session import Session
 
 __all__ = ["details_of"]
@@ -70,7 +71,7 @@ async def _delayed(session: Session, mailbox: str, scan: int | None) -> list[Wai
 
 
 def _waiting(message: str, raw: bytes, limits: Limits) -> WaitingCommand:
-    accepted = int(message.partition("-")[0])
+    accepted = stored_number("active", message.partition("-")[0])
     try:
         envelope = unpack_envelope(raw, limits)
     except Undecodable:

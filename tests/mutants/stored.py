@@ -49,6 +49,13 @@ STORED = (
         _TEST,
     ),
     Mutant(
+        "members of `places` with scores disorder the queues",
+        "transport/redis/limits/waking.py",
+        "        await self._remove_odd()\n        await self._revive()\n",
+        "",
+        _TEST,
+    ),
+    Mutant(
         "an odd schedule stops the others of its page",
         "scheduling/record.py",
         "        except Exception as error:  # noqa: BLE001 - any client may write there\n            pass_over(",

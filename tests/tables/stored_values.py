@@ -74,13 +74,13 @@ def name_of(key: bytes) -> str:
 
 
 def suffers(mutation: Mutation) -> set[str]:
-    """Return the tokens of what may suffer from a mutation."""
+    """Return the tokens of what may suffer from a mutation; of what was only added nobody."""
+    if not mutation.touched:
+        return set()
     found = set(TOKEN.findall(mutation.key)) | set(TOKEN.findall(mutation.touched.decode("latin-1")))
     for start, tokens in MAY_SUFFER.items():
         if name_of(mutation.key.encode()).startswith(start):
             found |= set(tokens)
-    if b"l:name" in mutation.touched:
-        found |= set(LIMITED)
     return found
 
 
@@ -243,6 +243,24 @@ def _hset(name: str, field: Any, value: Any) -> Callable[[Any], bytes]:
     return lambda client: client.hset(_first(name), field, value) and b""
 
 
+def _xadd(name: str, fields: dict[Any, Any], at: str) -> Callable[[Any], bytes]:
+    return lambda client: client.xadd(_first(name), fields, id=at) and b""
+
+
+def _worker(**odd: Any) -> bytes:
+    facts = {
+        "name": "odd",
+        "host": "h",
+        "pid": 1,
+        "started_ms": 1,
+        "seen_ms": 1,
+        "concurrency": 1,
+        "running": 1,
+        "commands": ["Put"],
+    }
+    return bytes(msgpack.packb({**facts, **odd}))
+
+
 def _first(name: str) -> str:
     return f"{{{NAMESPACE}:0}}:{name}"
 
@@ -256,6 +274,7 @@ ATTACKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
             ("r:", 5.0), ("r:nobody", float("-inf")), ("r:nobody", -1e300), ("d:", 5.0), ("d:no", 5.0), ("d:x:y", float("-inf")), ("s:", 5.0),
             ("s:nobody", float("-inf")), ("p:", 5.0), ("p:*", 1.5), ("p:box:*", float("-inf")), ("o:", 5.0), ("o:99", 5.0), ("o:-1", 5.0),
             ("o:1", float("-inf")), ("l:", 5.0), ("l:nothing", 5.0), ("l:name:nothing:x", float("-inf")), ("l:name:partner:\n", 5.0),
+            ("l:name:partner:umbra", 1e300), ("l:name:partner:acme", float("inf")),
         )
     },
     "due has 400 odd members": ("due", _zadd("due", {f"d:{number}\0x": float(number) for number in range(400)})),
@@ -294,11 +313,34 @@ ATTACKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
         for book in ("note:webhooks", "note:webhook-pumps")
         for value in ("", "{}", "[]", "[" * 5000, '{"kinds":5,"entity_types":1,"secrets":2,"retries":3}', b"\0\xff", '{"cursor":1e999}')
     },
+    **{
+        f"workers has {odd}": ("workers", _hset("workers", "odd", _worker(**odd)))
+        for odd in (
+            {"lease": 1e308}, {"lease": float("nan")}, {"seen_ms": 2**62}, {"seen_ms": -(2**62)}, {"running": "x"}, {"commands": [1]},
+            {"concurrency": 0}, {"running": 2**62},
+        )
+    },
+    **{
+        f"{name} has an entry at {at}": (name, _xadd(name, fields, at))
+        for name, fields in (
+            ("audit", {"v": msgpack.packb(["ada"] * 7)}), ("trends", {"v": msgpack.packb({"at_ms": 2**62})}), ("history", {"i": "x", "a": "9" * 30}),
+            ("events", {"v": "a|b|c|d|e", "m": "x", "c": "x"}), ("dead", {"r": "x", "e": "x", "m": "x"}), ("dead", {"x": "x"}),
+        )
+        for at in (f"{2**62}-1", f"{2**64 - 1}-1")
+    },
+    **{
+        f"{name} has a field that is no UTF-8": (name, _hset(name, b"\xff\xfe", b"\xff|\xfe"))
+        for name in (
+            "active", "lone", "delayed", "later", "paused", "parked", "interrupts", "unique", "watched", "rules", "limits", "flows", "suspended",
+            "commands",
+            "workers", "schedules", "fired", "history:ids", "note:webhooks", "note:webhook-pumps", "b:load", "b:load:ids", "b:load:bad",
+        )
+    },
 }  # fmt: skip
 
 SOON = (
     "due has b'r:\\xff' at 5.0", "due has 'd:x:y' at -inf", "due has 'p:*' at 1.5", "due has 400 odd members", "flows has most '0'",
     "turns has '0' at 4.611686018427388e+18",
-    "line has 'x' at -1.0", "places has 'x' at -1.0", "schedules has b''", "webhooks has '[]'",
+    "line has 'x' at -1.0", "places has 'g\\nbox:nobody' at 7.0", "schedules has b''", "webhooks has '[]'",
 )  # fmt: skip
 """Those that `make test` tries."""

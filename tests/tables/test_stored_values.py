@@ -35,6 +35,7 @@ pytestmark = pytest.mark.server
 EACH, QUICK, PARTS = 100, 5, 200
 """Mutations of a part; parts of `make test`; all parts."""
 PATIENCE = 15.0
+EVERYTHING = "all attacks at once"
 
 
 async def all_of(found: Any) -> list[Any]:
@@ -165,9 +166,9 @@ class Bench:
         self.snapshot.restore()
         mutation = None if number is None or attack else mutate(self.client, self.snapshot, number)
         if attack:
-            key, act = ATTACKS[attack]
-            act(self.client)
-            mutation = Mutation(f"{{{NAMESPACE}:0}}:{key}", attack, b"")
+            for key, act in [ATTACKS[attack]] if attack in ATTACKS else ATTACKS.values():
+                act(self.client)
+                mutation = Mutation(f"{{{NAMESPACE}:0}}:{key}", attack, b"")
         self.watch.failures.clear()
         self.watch.logged.clear()
         self.watch.worked.clear()
@@ -237,8 +238,9 @@ class Bench:
             except Exception as error:
                 if not isinstance(error, CommandBusError) or (isinstance(error, UnsuitableServer) and not allowed):
                     faults.append(f"view {name}: {_told(error)}")
-        lines = PROGRAM if mutation is None else [PROGRAM[(number * 3 + at) % len(PROGRAM)] for at in range(3)]
-        paths = PAGES if mutation is None else [PAGES[(number * 3 + at) % len(PAGES)] for at in range(3)]
+        is_whole = mutation is None or mutation.what == EVERYTHING
+        lines = PROGRAM if is_whole else [PROGRAM[number % len(PROGRAM)]]
+        paths = PAGES if is_whole else [PAGES[number % len(PAGES)]]
         faults += [fault for fault in await pages(bus, paths) if not allowed]
         ends = [(line, await asyncio.to_thread(run_program, self.url, line)) for line in lines]
         faults += [f"program {line}: {fault}" for line, fault in ends if fault]
@@ -311,6 +313,13 @@ async def test_a_known_attack_harms_nobody(bench: Bench, watch: Watch, attack: s
     await bench.prepared()
     mutation, faults = await bench.run(len(attack), attack)
     assert not faults, mutation
+
+
+async def test_every_view_and_command_answers_beside_all_of_them(bench: Bench, watch: Watch) -> None:
+    del watch
+    await bench.prepared()
+    _, faults = await bench.run(0, EVERYTHING)
+    assert not faults
 
 
 @pytest.mark.parametrize("part", [pytest.param(part, marks=() if part < QUICK else pytest.mark.slow) for part in range(PARTS)])

@@ -64,9 +64,9 @@ def rates(points: Sequence[TrendPoint], name: str) -> list[float | None]:
     """Return how much a counter grew in each minute, behind the first; None behind a gap, and where it was set back."""
     found: list[float | None] = [None]
     for before, after in pairwise(points):
-        minutes = (after.at_ms - before.at_ms) / 60_000
+        passed_ms = after.at_ms - before.at_ms
         grown = getattr(after, name) - getattr(before, name)
-        found.append(grown / minutes if after.at_ms - before.at_ms <= _GAP_MS and grown >= 0 else None)
+        found.append(grown / (passed_ms / 60_000) if 0 < passed_ms <= _GAP_MS and grown >= 0 else None)
     return found
 
 

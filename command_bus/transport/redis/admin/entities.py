@@ -224,7 +224,7 @@ def surveyed(
         mailbox,
         shown,
         max(length, 0) + stored_number("later", delayed),
-        int(head.partition(b"-")[0] or 0),
+        stored_number("active", head.partition(b"-")[0] or None),
         fields.attempt or int(fields.first_ms < 0),
         fields.holder if fields.is_held else "",
         snoozes.first_ms or abs(fields.first_ms),

@@ -32,6 +32,9 @@ _log = logging.getLogger("command_bus.worker")
 _PAGE = 200
 _HOLDERS = (b"g\n", b"s\n")
 """The prefixes of members of `places` that name a mailbox with a grant, or one that runs with a place."""
+_QUEUED = b"q\n"
+"""The prefix of members of `places` that stand in a queue."""
+_LATEST_MS = 2.0**53
 _PAUSE = 5.0
 """Seconds between two pages of a sweep."""
 
@@ -66,7 +69,7 @@ class LimitWork:
         self._names = limit_keys(self._first)
         self._lease = lease
         self._cursor = 0
-        self._after = dict.fromkeys(_HOLDERS, b"")
+        self._after = dict.fromkeys((*_HOLDERS, _QUEUED), b"")
 
     async def perform(self, members: Sequence[Member]) -> Performed:
         """See `DueJob`."""
@@ -127,6 +130,8 @@ class LimitWork:
             return _PAUSE
         await self._incarnations.all()  # before anything is read: what is decided from it is of this time
         await self._copy_rules()
+        await self._remove_odd()
+        await self._revive()
         seconds, micros = await server.ask(lambda client: client.time())
         now_us = int(seconds) * 1_000_000 + int(micros)
         await self._clean(now_us)
@@ -143,6 +148,37 @@ class LimitWork:
             _log.info("limits: %d grants were lost (%s)", len(mailboxes), verb)
             await self._limits(verb, mailboxes)
         return _PAUSE * JITTER.uniform(0.8, 1.2)
+
+    async def _remove_odd(self) -> None:
+        """Remove members of `places` that have a score: beside them the others have no order."""
+        server, places = self._connections.at(self._first.prefix), self._first.places
+        for low, high in (("-inf", "(0"), ("(0", "+inf")):
+            if odd := await server.ask(lambda client, *ends: client.zremrangebyscore(places, *ends), low, high):
+                pass_over("places", f"{odd} members", "members have the score 0; they are removed")
+
+    async def _revive(self) -> None:
+        """Look again at those queues of a page of `places` that have no time to come in `due`, or one beyond all times."""
+        server, due = self._connections.at(self._first.prefix), self._first.due
+        first = self._after[_QUEUED] or b"[" + _QUEUED
+        page: Any = await server.ask(
+            lambda client, since: client.zrangebylex(self._first.places, since, b"(q\x0b", 0, _PAGE), first
+        )
+        self._after[_QUEUED] = b"(" + page[-1] if len(page) == _PAGE else b""
+        scopes = sorted({member.split(b"\n")[1] for member in page})
+        if not scopes:
+            return
+
+        async def times(client: Any) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            for scope in scopes:
+                pipeline.zscore(due, b"l:" + scope)
+            return await pipeline.execute()
+
+        scores = await server.ask(times)
+        lost = [scope for scope, score in zip(scopes, scores, strict=True) if score is None or score >= _LATEST_MS]
+        if lost:
+            pass_over("due", b"l:" + lost[0], f"{len(lost)} queues of limits had lost their time")
+            await self.perform([Member(stored_text(b"l:" + scope), 0.0) for scope in lost])
 
     async def _clean(self, now_us: int) -> None:
         """Forget those buckets of a page that are full, and of classes and tenants what was not served for an hour."""
