@@ -9,8 +9,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-__all__ = ["without"]
+from command_bus.serialization.json_forms import json_form
 
+__all__ = ["MOST_BYTES", "MOST_VALUES", "without"]
+
+MOST_VALUES = 200
+MOST_BYTES = 64 * 1024
+"""Values that are looked for in one text, and their size: a hostile payload has 80,000, and each takes a while. With more nothing is shown."""
 _SHORT = 4
 """Characters from which on a value is found within a word, too. A shorter one, found everywhere, is looked for as a word of its own."""
 
@@ -39,7 +44,9 @@ def _forms(value: Any) -> Iterator[str]:
         yield from _text_forms(value)
         yield from _encoded(value.encode(errors="replace"))
     else:
-        yield from (str(value), *([value.isoformat()] if hasattr(value, "isoformat") else []))
+        form = json_form(value)  # a time as JSON has it, and as `repr` does
+        yield from (str(value), repr(value), *([value.isoformat()] if hasattr(value, "isoformat") else []))
+        yield from (form,) if isinstance(form, str) else ()
 
 
 def _text_forms(text: str) -> Iterator[str]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
-from command_bus.dashboard.masked_texts import without
+from command_bus.dashboard.masked_texts import MOST_BYTES, MOST_VALUES, without
 from command_bus.errors import InvalidCommand
 from command_bus.serialization.json_forms import json_form, key_form
 
-__all__ = ["HIDDEN", "MASK", "Masking"]
+__all__ = ["CROWDED", "HIDDEN", "MASK", "Masking"]
 
 MASK = "••••••"
+CROWDED = "(hidden: fields are masked, and there are too many values of theirs to look for them in it)"
 HIDDEN = "(hidden: fields are masked, and without its payload their values cannot be found in it)"
 
 
@@ -36,10 +39,14 @@ class Masking:
         return "" if payload is None else json.dumps(self._plain(name, payload), ensure_ascii=False, indent=2)
 
     def text(self, name: str, payload: Mapping[str, Any] | None, text: str) -> str:
-        """Return a text (an error, a traceback) without the values of masked fields: nothing of it if these are not known."""
-        if self._fields and payload is None:
-            return HIDDEN if text else ""
-        return without(text, self._hidden(name, payload), MASK) if text else ""
+        """Return a text (an error, a traceback) without the values of masked fields: nothing of it if these are not known, or very many."""
+        if not text or not self._fields:
+            return text
+        if payload is None:
+            return HIDDEN
+        values = list(islice(self._hidden(name, payload), MOST_VALUES + 1))
+        is_long = sum(len(each) for each in values if isinstance(each, str | bytes)) > MOST_BYTES
+        return CROWDED if is_long or len(values) > MOST_VALUES else without(text, values, MASK)
 
     def headers(self, headers: Mapping[str, Any]) -> dict[str, Any]:
         """Return headers, or facts of a log, masked by the same names."""
@@ -79,15 +86,17 @@ class Masking:
                 for text, value in after.items()
             }
         if isinstance(before, list | tuple) and isinstance(after, list):
-            shown = [self._plain(name, each) for each in before]
+            shown: dict[str, list[int]] = {}
+            for index, each in enumerate(before):
+                shown.setdefault(_text_of(self._plain(name, each)), []).append(index)
             return [self._item(before, shown, each, f"{place}[{index}]") for index, each in enumerate(after)]
         if held := _mask_in(after, place):
             raise _not_restored(held)
         return after
 
-    def _item(self, before: Sequence[Any], shown: Sequence[Any], given: Any, place: str) -> Any:
+    def _item(self, before: Sequence[Any], shown: Mapping[str, list[int]], given: Any, place: str) -> Any:
         """Return an item of a list: that which was shown so, if it was one. Its place says nothing: others may have been removed or moved."""
-        same = [index for index, each in enumerate(shown) if _is_same(each, given)]
+        same = shown.get(_text_of(given), [])
         if len(same) == 1:
             return before[same[0]]
         if held := _mask_in(given, place):
@@ -98,8 +107,10 @@ class Masking:
         """Yield masked values."""
         if isinstance(value, Mapping):
             for key, each in value.items():
+                if masked:
+                    yield from self._hidden(name, key, masked=True)
                 yield from self._hidden(name, each, masked=masked or self._is_masked(name, str(key)))
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, list | tuple | set | frozenset | deque):
             for each in value:
                 yield from self._hidden(name, each, masked=masked)
         elif masked:
@@ -108,7 +119,11 @@ class Masking:
 
 def _is_same(shown: Any, given: Any) -> bool:
     """Return whether two values are the same as JSON: in Python `1 == True`, too."""
-    return json.dumps(shown, sort_keys=True) == json.dumps(given, sort_keys=True)
+    return _text_of(shown) == _text_of(given)
+
+
+def _text_of(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def _mask_in(value: Any, place: str) -> str:
