@@ -24,6 +24,7 @@ __all__ = [
     "Namespace",
     "PauseFor",
     "PauseUntil",
+    "Prefix",
     "Target",
     "Url",
     "Yes",
@@ -47,6 +48,14 @@ App = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Limit = Annotated[int, typer.Option(min=1, help="How many to show.")]
+Prefix = Annotated[
+    str,
+    typer.Option(
+        metavar="PATH",
+        show_default=False,
+        help="Path below which a proxy shows it, as /ops; X-Forwarded-Prefix of a --proxy counts more.",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 PauseUntil = Annotated[
     str | None, typer.Option("--until", metavar="TIME", show_default=False, help="End the pause then: 2026-12-01T09:00.")

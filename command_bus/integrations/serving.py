@@ -10,6 +10,7 @@ from typing import Any
 
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings, MissingExtra
+from command_bus.integrations.prefixes import Prefixed, checked_prefix
 from command_bus.integrations.reread_files import reread_on_hangup
 
 __all__ = ["serve_until_stopped"]
@@ -115,7 +116,15 @@ class _Bounded:
 
 
 async def serve_until_stopped(
-    app: Any, host: str, port: int, told: Callable[[str], None], *, extra: str, proxies: Sequence[str] = ()
+    app: Any,
+    host: str,
+    port: int,
+    told: Callable[[str], None],
+    *,
+    extra: str,
+    proxies: Sequence[str] = (),
+    prefix: str = "",
+    prefixing: Sequence[str] = (),
 ) -> None:
     """Serve until SIGINT or SIGTERM. On SIGHUP files of users and tokens are read again.
 
@@ -126,17 +135,24 @@ async def serve_until_stopped(
         told: Is given the address once it listens.
         extra: With which uvicorn comes.
         proxies: Addresses or networks of proxies, which are believed whose requests they pass on (`X-Forwarded-For`, `X-Forwarded-Proto`).
+        prefix: The path below which a proxy shows it, such as `/ops`.
+        prefixing: Those of proxies that are believed what this path is (`X-Forwarded-Prefix`).
 
     Raises:
-        InvalidSettings: The port is taken, or not permitted.
+        InvalidSettings: The port is taken, or not permitted; the prefix is no path.
         MissingExtra: There is no uvicorn.
     """
     try:
         import uvicorn
+        from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
         from uvicorn.protocols.http.auto import AutoHTTPProtocol
     except ImportError as error:  # pragma: no cover - depends on the environment
         raise MissingExtra(f"serving it needs uvicorn: pip install 'command-bus[{extra}]'") from error
 
+    app = _Bounded(app)
+    if proxies:
+        app = ProxyHeadersMiddleware(app, list(proxies))
+    app = Prefixed(app, prefix, prefixing)  # outside: it looks at the proxy's own address
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family, backlog=256)
@@ -144,21 +160,20 @@ async def serve_until_stopped(
         raise InvalidSettings(f"{host}, port {port}: {error.strerror or error}") from None
     _permit_files()
     config = uvicorn.Config(
-        _Bounded(app),
+        app,
         http=type("Impatient", (_Impatient, AutoHTTPProtocol), {}),
         ws="none",
         log_level="warning",
         access_log=False,
         server_header=False,
-        proxy_headers=bool(proxies),
-        forwarded_allow_ips=list(proxies),
+        proxy_headers=False,
         timeout_keep_alive=_IDLE,
         timeout_graceful_shutdown=_GRACE,
     )
     reread_on_hangup(asyncio.get_running_loop())
     with listening:
         shown = f"[{host}]" if ":" in host else host
-        told(f"http://{shown}:{listening.getsockname()[1]}")
+        told(f"http://{shown}:{listening.getsockname()[1]}{checked_prefix(prefix)}")
         with contextlib.suppress(asyncio.CancelledError):
             await uvicorn.Server(config).serve(sockets=[listening])
 

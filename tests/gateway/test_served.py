@@ -61,6 +61,18 @@ async def test_it_is_served_and_ends_by_ctrl_c(bus: CommandBus, tmp_path: Path) 
         assert (await client.get("/", headers={"Authorization": "Bearer other"})).status_code == 401
 
 
+async def test_it_is_served_below_a_prefix(bus: CommandBus, tmp_path: Path) -> None:
+    async with (
+        served(bus.url, bus.settings.namespace, tmp_path, "--prefix", "/bus", "--proxy", "127.0.0.1") as url,
+        httpx.AsyncClient(headers=AUTH, trust_env=False) as client,
+    ):
+        assert url.endswith("/bus")
+        origin = url.removesuffix("/bus")
+        for base, told, root in ((url, {}, "/bus"), (origin, {}, "/bus"), (origin, {"X-Forwarded-Prefix": "/api/bus"}, "/api/bus")):
+            described = await client.get(f"{base}/openapi.json", headers=told)
+            assert (described.status_code, described.json()["servers"]) == (200, [{"url": root}])
+
+
 async def test_with_an_application_its_classes_check(bus: CommandBus, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(
         "from command_bus import Command, CommandBus, EntityId, handles\n"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from command_bus.cli.connection import open_bus, run_until_interrupted
-from command_bus.cli.options import Target, with_target
+from command_bus.cli.options import Prefix, Target, with_target
 from command_bus.cli.terminal import echo, usage_error
 from command_bus.errors import InvalidSettings, MissingExtra
 
@@ -68,6 +68,7 @@ def dashboard(
         str | None,
         typer.Option(metavar="ADDRESS", show_default=False, help="Of a trace, with {trace_id} in it, which commands link to."),
     ] = None,
+    prefix: Prefix = "",
     name: Annotated[
         list[str] | None,
         typer.Option("--name", metavar="HOST", show_default=False, help="Name under which it is reached; others are refused."),
@@ -85,6 +86,7 @@ def dashboard(
     try:
         from command_bus.dashboard.options import safe_link, trace_link_of
         from command_bus.dashboard.users import loopback
+        from command_bus.integrations.prefixes import checked_prefix
 
         known = _users(users, proxy, proxies or (), role)
         if known is None and host not in _LOCAL:
@@ -95,8 +97,13 @@ def dashboard(
             "board_link": safe_link("--grafana", grafana),
             "trace_link": None if traces is None else trace_link_of(traces),
         }
-        told = (proxies or ()) if users is not None and proxy is None else ()
-        run_until_interrupted(_serving(target, known or loopback(role.value), (host, port), told, options))
+        trusted = proxies or (("127.0.0.1", "::1") if proxy is not None else ())
+        served = {
+            "prefix": checked_prefix(prefix),
+            "prefixing": trusted,
+            "proxies": trusted if users is not None and proxy is None else (),
+        }
+        run_until_interrupted(_serving(target, known or loopback(role.value), (host, port), served, options))
     except (InvalidSettings, MissingExtra) as error:
         raise usage_error(error.message) from None
 
@@ -133,7 +140,7 @@ def _users(file: str | None, header: str | None, proxies: Sequence[str], role: L
 
 
 def _serving(
-    target: Target, users: Users, address: tuple[str, int], proxies: Sequence[str], options: dict[str, Any]
+    target: Target, users: Users, address: tuple[str, int], served: dict[str, Any], options: dict[str, Any]
 ) -> Callable[[], Awaitable[None]]:
     async def serve() -> None:
         from command_bus.dashboard.app import dashboard as made
@@ -142,8 +149,6 @@ def _serving(
         async with open_bus(target) as bus:
             app = made(bus, users=users, secret=os.environ.get(SECRET), **options)
             where = bus.session.where
-            await serve_until_stopped(
-                app, *address, lambda url: echo(f"{where}: {url}", err=True), extra="dashboard", proxies=proxies
-            )
+            await serve_until_stopped(app, *address, lambda url: echo(f"{where}: {url}", err=True), extra="dashboard", **served)
 
     return serve

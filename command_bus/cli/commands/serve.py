@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from command_bus.cli.connection import open_bus, run_until_interrupted
 from command_bus.cli.json_output import to_json
-from command_bus.cli.options import Json, Target, with_target
+from command_bus.cli.options import Json, Prefix, Target, with_target
 from command_bus.cli.terminal import echo, usage_error
 from command_bus.errors import InvalidSettings, MissingExtra
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from command_bus.gateway.tokens import Tokens
 
@@ -31,6 +31,13 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any free one.")] = 8088,
     max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request's body.")] = 1024 * 1024,
     max_wait: Annotated[float, typer.Option(min=0.1, help="Seconds that a request may wait for an outcome.")] = 60.0,
+    prefix: Prefix = "",
+    proxies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--proxy", metavar="ADDRESS", show_default=False, help="Where a proxy's requests come from: an address or network."
+        ),
+    ] = None,
     name: Annotated[
         list[str] | None,
         typer.Option("--name", metavar="HOST", show_default=False, help="Name under which it is reached; others are refused."),
@@ -45,9 +52,11 @@ def serve(
     """  # noqa: D301
     try:
         from command_bus.gateway.token_files import read_tokens
+        from command_bus.integrations.prefixes import checked_prefix
 
-        limits = {"max_body": max_body, "max_wait": max_wait}
-        run_until_interrupted(_serving(target, read_tokens(tokens), (host, port), limits, name or ()))
+        limits = {"max_body": max_body, "max_wait": max_wait, "hosts": name or ()}
+        served = {"prefix": checked_prefix(prefix), "prefixing": proxies or (), "proxies": proxies or ()}
+        run_until_interrupted(_serving(target, read_tokens(tokens), (host, port), served, limits))
     except (InvalidSettings, MissingExtra) as error:
         raise usage_error(error.message) from None
 
@@ -72,14 +81,15 @@ def token(*, as_json: Json = False) -> None:
 
 
 def _serving(
-    target: Target, allow: Tokens, address: tuple[str, int], limits: dict[str, float], names: Sequence[str]
+    target: Target, allow: Tokens, address: tuple[str, int], served: dict[str, Any], options: dict[str, Any]
 ) -> Callable[[], Awaitable[None]]:
     async def serving() -> None:
         from command_bus.gateway.app import gateway
         from command_bus.integrations.serving import serve_until_stopped
 
         async with open_bus(target) as bus:
-            app = gateway(bus, allow=allow, max_body=int(limits["max_body"]), max_wait=limits["max_wait"], hosts=names)
-            await serve_until_stopped(app, *address, lambda url: echo(f"{bus.session.where}: {url}", err=True), extra="gateway")
+            app = gateway(bus, allow=allow, **options)
+            where = bus.session.where
+            await serve_until_stopped(app, *address, lambda url: echo(f"{where}: {url}", err=True), extra="gateway", **served)
 
     return serving
