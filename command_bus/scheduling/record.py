@@ -122,7 +122,7 @@ class ScheduleRecord:
             stored_fields(cls, {"template": template})
             return cls.of_rules(name, template, _spec(spec), rules, state)
         except Exception as error:  # noqa: BLE001 - any client may write there
-            pass_over("schedules", name, f"{error!r}, in {data!r}")
+            pass_over("schedules", name, repr(error))
             return None
 
     @staticmethod

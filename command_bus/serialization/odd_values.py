@@ -37,7 +37,7 @@ class OddValues:
 
         Args:
             kind: The key's name, as `docs/wire-format.md` has it.
-            value: The value, or what names it.
+            value: What names it: it is logged, so it has no payload.
             why: What is wrong with it.
         """
         with self._lock:

@@ -30,7 +30,8 @@ def stored_fields(record: type, values: object, names: Collection[str] | None = 
     for name, kind in _kinds(record).items():
         if name in values and (names is None or name in names):
             if not _fits(kind, values[name]):
-                raise ValueError(f"{name} is {values[name]!r}"[:200])
+                shown = values[name] if isinstance(values[name], int | float) else type(values[name]).__name__
+                raise ValueError(f"{name} is {shown}")
             found[name] = tuple(values[name]) if isinstance(values[name], list) else values[name]
     return found
 

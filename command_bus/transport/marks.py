@@ -14,6 +14,7 @@ from command_bus.serialization.envelope import (
     WireEnvelope,
 )
 from command_bus.serialization.equality import DIGEST, digest, digest_of_head
+from command_bus.serialization.odd_values import stored_text
 from command_bus.serialization.version_option import version_in
 from command_bus.transport.submissions import NO_DIGEST
 
@@ -84,7 +85,7 @@ def with_known_digest(mark: bytes, before: bytes | None) -> bytes:
 
 def mailbox_in(mark: bytes | None) -> str | None:
     """Return the mailbox where a command waits; None if it is settled or has no mark."""
-    return mark[_PREFIX:].decode() if mark is not None and mark[:1] == _WAITING else None
+    return stored_text(mark[_PREFIX:]) if mark is not None and mark[:1] == _WAITING else None
 
 
 def is_settled(mark: bytes | None) -> bool:

@@ -30,6 +30,7 @@ from command_bus import (
 )
 from command_bus.embedded import EmbeddedServer
 from command_bus.messages.context import CommandContext
+from command_bus.serialization.odd_values import pass_over
 from command_bus.telemetry.health import HealthServer
 from command_bus.telemetry.metrics import PrometheusMetrics, merge_expositions
 from tests.telemetry.conftest import fetch
@@ -71,6 +72,12 @@ def ends(registry: HandlerRegistry) -> None:
         if command.end == "failed":
             raise ValueError("always")
         return 1
+
+
+def test_odd_values_are_counted_by_key() -> None:
+    pass_over("a-key", "x")
+    pass_over("a-key", "y")
+    assert shown(PrometheusMetrics())["command_bus_odd_values_total"]["a-key",] == 2
 
 
 async def test_what_is_sent_and_what_becomes_of_it(make_bus: Make, registry: HandlerRegistry) -> None:

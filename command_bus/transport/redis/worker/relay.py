@@ -61,7 +61,7 @@ def _written(entry: bytes, fields: Mapping[bytes, bytes]) -> _Written | None:
             return written
     except (KeyError, ValueError):
         pass
-    pass_over("out", entry, f"is no follow-up: {fields}")
+    pass_over("out", entry, f"is no follow-up: it has the fields {sorted(fields)}")
     return None
 
 
