@@ -41,7 +41,7 @@ class Limited:
     def client(self, shard: int) -> Any:
         return self.connections.at(self.keys.shards[shard].prefix).commands
 
-    async def ask(self, *mailboxes: str, shard: int = 1) -> list[bool]:
+    async def ask(self, *mailboxes: str, shard: int = 1) -> list[bool | None]:
         """Ask for the starts of mailboxes; those that are refused wait in their shard."""
         leases = [Lease(shard, mailbox, "1-1", 1e12, "w1#1") for mailbox in mailboxes]
         answers = await asyncio.gather(*(self.asks.ask(lease, "m", "", must_yield=False) for lease in leases))
@@ -185,3 +185,17 @@ async def test_thousands_are_woken_at_once(limited: Limited) -> None:
     answer = await limited.work._limits("wake", [f"name:shop:{key}" for key in range(keys)])
     assert len(answer) == 2 * keys * each
     assert len(await limited.passes()) == keys * each
+
+
+async def test_buckets_that_are_full_go_as_fast_as_they_came(limited: Limited) -> None:
+    """A limit by a key has a bucket for each value that was ever seen."""
+    await limited.limits.put("name:user", rule_text(Rate(10), None, 1))
+    client, key = limited.client(0), limited.keys.shards[0].limits
+    await client.hset(key, mapping={f"b\nname:user:{number}": "1.00|0|0" for number in range(3_000)})
+    await client.hset(key, mapping={f"b\nname:user:live{number}": "9e15|0|0" for number in range(50)})
+    await client.hset(key, mapping={f"b\nname:user:held{number}": "9000000000000000.00|0|0" for number in range(50)})
+    await limited.work.sweep()
+    await limited.work.sweep()
+    assert await client.hlen(key) < 200, "those that are not full, and what is odd"
+    left = [name async for name, _ in client.hscan_iter(key)]
+    assert sum(b":held" in name for name in left) == 50

@@ -29,7 +29,7 @@ from command_bus.transport.redis.worker.periodic import run_periodically
 __all__ = ["LimitWork"]
 
 _log = logging.getLogger("command_bus.worker")
-_PAGE = 200
+_PAGE, _MOST_PAGES = 200, 20
 _HOLDERS = (b"g\n", b"s\n")
 """The prefixes of members of `places` that name a mailbox with a grant, or one that runs with a place."""
 _QUEUED = b"q\n"
@@ -181,7 +181,13 @@ class LimitWork:
             await self.perform([Member(stored_text(b"l:" + scope), 0.0) for scope in lost])
 
     async def _clean(self, now_us: int) -> None:
-        """Forget those buckets of a page that are full, and of classes and tenants what was not served for an hour."""
+        """Forget what is over, a page of it; where most of that is, as after a rush of keys, further pages."""
+        for _ in range(_MOST_PAGES):
+            if await self._clean_page(now_us) < _PAGE / 2:
+                return
+
+    async def _clean_page(self, now_us: int) -> int:
+        """Forget those buckets of a page that are full, and of classes and tenants what was not served for an hour; return how many."""
         server = self._connections.at(self._first.prefix)
         page: Any = await server.ask(lambda client, at: client.hscan(self._first.limits, at, "[bfv]\n*", _PAGE), self._cursor)
         self._cursor, fields = page
@@ -189,6 +195,7 @@ class LimitWork:
             await self._limits("clean", full)
         if over := [name for name, value in fields.items() if name[:1] != b"b" and _is_over(value, now_us)]:
             await server.ask(lambda client, names: client.hdel(self._first.limits, *names), over)
+        return len(full) + len(over)
 
     async def _passes(self) -> list[_Pass]:
         """Return the passes of the next page of grants, and of the next page of places."""
