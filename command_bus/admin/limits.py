@@ -14,6 +14,7 @@ from command_bus.serialization.odd_values import pass_over
 from command_bus.session import Session
 from command_bus.spelling import did_you_mean
 from command_bus.transport.limits import LimitUse, StoredRule
+from command_bus.transport.mailboxes import encoded
 
 __all__ = ["LimitInfo", "LimitInfos", "Limits", "limit_label"]
 
@@ -113,6 +114,19 @@ class Limits:
             InvalidSettings, TransportUnavailable: As for `put`.
         """
         return await self._session.transport.limits.put(rule_name(name), "")
+
+    async def release(self, name: str, *, key: str | None = None) -> None:
+        """End the hold that a handler set by `Snooze(hold=…)`: what waits for this limit starts as it allows.
+
+        Args:
+            name: As for `put`.
+            key: Of a named limit by a key, whose bucket is held.
+
+        Raises:
+            InvalidSettings, TransportUnavailable: As for `put`.
+        """
+        rule = rule_name(name)
+        await self._session.transport.limits.release(rule if key is None else f"{rule}:{encoded(key)}")
 
     async def list(self, name: str | None = None) -> LimitInfos:
         """Return all limits, a line each; or with a name those of its buckets that are in use, at most a thousand.

@@ -325,6 +325,10 @@ class SyncLimits(Part[Limits]):
         """See `Limits.remove`."""
         return self._do(lambda limits: limits.remove(name))
 
+    def release(self, name: str, *, key: str | None = None) -> None:
+        """See `Limits.release`."""
+        return self._do(lambda limits: limits.release(name, key=key))
+
     def list(self, name: str | None = None) -> LimitInfos:
         """See `Limits.list`."""
         return self._do(lambda limits: limits.list(name))

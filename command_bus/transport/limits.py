@@ -86,6 +86,10 @@ class BusLimits(Protocol):
         """Let nothing of a scope start for so long."""
         ...
 
+    async def release(self, scope: str) -> None:
+        """End what `hold` began."""
+        ...
+
     async def rules(self) -> list[StoredRule]:
         """Return all rules, by name."""
         ...

@@ -45,7 +45,8 @@ def check_limits(
             found = (
                 f"{each.name}: {each.waiting:,} entities wait, the last for about {format_duration(max(free_in, behind))} more"
             )
-            findings.append(Finding("limits", "warning", found, f"{line('limits', 'list', each.name)}; is it still right?"))
+            advice = f"{line('limits', 'list', each.name)}; is it still right? {line('limits', 'release', each.name)} ends a hold of a handler"
+            findings.append(Finding("limits", "warning", found, advice))
         if each.declared:
             found = f"{each.name}: put by an operator, above what code declares ({each.declared})"
             findings.append(Finding("limits", "ok", found))

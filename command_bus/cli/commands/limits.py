@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["limits"]
 
-limits = command_group("Limits of starts: list, put, remove.")
+limits = command_group("Limits of starts: list, put, remove, release.")
 _RATE = re.compile(r"([0-9.]+)(?:/([0-9.]*)(s|m|h)?)?")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -87,6 +87,24 @@ def remove_limit(name: Name, *, target: Target, as_json: Json = False) -> None:
     if not on_bus(target, lambda bus: bus.limits.remove(name)):
         raise failure(f"{name}: nothing was put; what code declares is changed there, or put something above it")
     _say(name, "taken back", as_json=as_json)
+
+
+@limits.command("release", short_help="End the hold that a handler set.")
+@with_target
+def release_limit(
+    name: Name,
+    *,
+    key: Annotated[str | None, typer.Option(metavar="KEY", show_default=False, help="Of a named limit by a key.")] = None,
+    target: Target,
+    as_json: Json = False,
+) -> None:
+    """End the hold that a handler set by Snooze(hold=…), after a 429 say. What waits starts as the limit allows.
+
+    \b
+    Exit codes: 0 nothing is held, 2 wrong usage, 4 no server: repeat it.
+    """  # noqa: D301
+    on_bus(target, lambda bus: bus.limits.release(name, key=key))
+    _say(name, "not held", as_json=as_json)
 
 
 def _say(name: str, result: str, *, as_json: bool) -> None:

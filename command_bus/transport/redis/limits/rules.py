@@ -69,9 +69,15 @@ class RedisLimits(RetryingRequests):
 
     async def hold(self, scope: str, seconds: float) -> None:
         """See `BusLimits`. The time is the server's."""
-        incarnation = await self._incarnations.of(self._first)
         server_s, micros = await self._ask(self._first, lambda client: client.time())
-        until = int(server_s) * 1000 + int(micros) // 1000 + int(seconds * 1000)
+        await self._hold(scope, int(server_s) * 1000 + int(micros) // 1000 + int(seconds * 1000))
+
+    async def release(self, scope: str) -> None:
+        """See `BusLimits`."""
+        await self._hold(scope, 0)
+
+    async def _hold(self, scope: str, until: int) -> None:
+        incarnation = await self._incarnations.of(self._first)
         answer = await self._run(self._first, LIMITS, limit_keys(self._first), [GROUP, "hold", incarnation, scope, until])
         self._incarnations.check(answer)
 

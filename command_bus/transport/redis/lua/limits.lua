@@ -15,7 +15,7 @@
 -- ARGV[2]   verb      ask, over, wake, again, gone, hold, clean
 -- ARGV[3]   shard     its incarnation, as it was read
 -- ARGV[4…]  ask: for each mailbox its name, shard, activation, the message that would start, what its worker reads, '1' if it must not keep
---           a place that another one waits for; over: mailbox, activation; wake: scope; again, gone: mailbox; hold: scope, until in ms;
+--           a place that another one waits for; over: mailbox, activation; wake: scope; again, gone: mailbox; hold: scope, until in ms, 0 to end it;
 --           clean: scope
 --
 -- returns ask: for each '+' if it may start, else the scope in whose queue it now stands; wake: mailbox and shard of each that its own shard
@@ -171,7 +171,7 @@ elseif verb == 'over' then
 elseif verb == 'hold' then
   local scope = ARGV[4]
   local bucket = limits.bucket_of(scope)
-  bucket.held = math.max(bucket.held, tonumber(ARGV[5]) * 1000)
+  bucket.held = ARGV[5] == '0' and 0 or math.max(bucket.held, tonumber(ARGV[5]) * 1000)
   limits.dirty[scope], limits.woken[scope] = true, true
 else
   for arg = 4, #ARGV do
