@@ -77,6 +77,7 @@ WORDS = {
     "schedules remove": ("schedules", "remove", "weekly", "--yes", "--json"),
     "limits put": ("limits", "put", "type:order", "--rate", "50/s", "--json"),
     "limits remove": ("limits", "remove", "type:order", "--json"),
+    "limits release": ("limits", "release", "type:order", "--json"),
     "shares put": ("shares", "put", "acme", "3", "--json"),
     "shares remove": ("shares", "remove", "acme", "--json"),
     "command": ("command", "later-3", "--json"),

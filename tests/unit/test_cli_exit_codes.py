@@ -58,6 +58,7 @@ WORDS = {
     "delayed promote": ("id",),
     "limits put": ("shopify", "--rate", "5"),
     "limits remove": ("shopify",),
+    "limits release": ("shopify",),
     "serve": ("--tokens", "tokens.toml"),
 }
 
