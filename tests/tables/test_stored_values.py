@@ -102,7 +102,8 @@ PROGRAM = [
     "command kept", "command later-t43x", "recount --dry-run", "cancel long-t15x", "signal long-t15x go 1", "pause box", "resume box", "pause --all",
     "resume --all", "drain box", "resume box", "entity box:t66x resume", "entity box:t43x purge --dry-run", "delayed promote later-t43x",
     "schedules pause t72x", "schedules resume t72x", "schedules trigger t72x", "schedules remove t72x --yes", "limits put store --rate 5/s",
-    "limits remove store", "limits release store", "shares put acme 3", "shares remove acme", "webhooks pause hook", "webhooks resume hook", "webhooks remove hook",
+    "limits remove store", "limits release store",
+    "shares put acme 3", "shares remove acme", "webhooks pause hook", "webhooks resume hook", "webhooks remove hook",
     "events watch box", "events unwatch box", 'send Put {"box":"now-cli"}', 'call Put {"box":"now-cli"} --timeout 5',
     "types forget nothing", "dlq purge --all --yes", "dlq replay --all --yes", "recount", "cancel later-t43x",
 ]  # fmt: skip
