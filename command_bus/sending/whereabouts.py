@@ -18,6 +18,11 @@ __all__ = ["Whereabouts", "unserved", "whereabouts"]
 
 _NAMED = 10
 """Commands that a sentence names at most."""
+_WAITS = {
+    "suspended": "It is suspended: it waits without a worker, for a call, a signal or a time",
+    "limited": "It waits for a limit: `command-bus limits list` shows what they allow, and who waits",
+}
+"""Waits of the first in a line that a worker does not end."""
 _STANDING = ("delayed", "paused", "parked", "behind", "")
 """States that are worth telling of even where no worker would run the command."""
 
@@ -158,14 +163,13 @@ def _standing(location: CommandLocation, place: _Place, workers: Sequence[Worker
         return "retrying", [f"Attempt {entity.attempt} has failed, the next is due {_due(location.retry_ms, location.now_ms)}"]
     if entity.state == "snoozed" and first:
         return "snoozed", [f"Its handler has put it off, it starts again {_due(location.retry_ms, location.now_ms)}"]
-    if entity.state == "suspended" and first:
-        return "suspended", ["It is suspended: it waits without a worker, for a call, a signal or a time"]
     if first:
-        return "waiting", ["It waits for a worker"]
+        return (entity.state, [_WAITS[entity.state]]) if entity.state in _WAITS else ("waiting", ["It waits for a worker"])
     head = {
         "running": f", which {_runs(location, workers)}",
         "retrying": f", which waits for its next attempt, due {_due(location.retry_ms, location.now_ms)}",
         "suspended": ", which is suspended",
+        "limited": ", which waits for a limit",
         "snoozed": f", which its handler has put off, due {_due(location.retry_ms, location.now_ms)}",
     }.get(entity.state, ", which waits for a worker")
     if place.position is not None:

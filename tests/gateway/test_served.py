@@ -68,7 +68,11 @@ async def test_it_is_served_below_a_prefix(bus: CommandBus, tmp_path: Path) -> N
     ):
         assert url.endswith("/bus")
         origin = url.removesuffix("/bus")
-        for base, told, root in ((url, {}, "/bus"), (origin, {}, "/bus"), (origin, {"X-Forwarded-Prefix": "/api/bus"}, "/api/bus")):
+        for base, told, root in (
+            (url, {}, "/bus"),
+            (origin, {}, "/bus"),
+            (origin, {"X-Forwarded-Prefix": "/api/bus"}, "/api/bus"),
+        ):
             described = await client.get(f"{base}/openapi.json", headers=told)
             assert (described.status_code, described.json()["servers"]) == (200, [{"url": root}])
 

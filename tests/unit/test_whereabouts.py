@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
+
+import pytest
 
 from command_bus.sending.whereabouts import Whereabouts, whereabouts
 from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.serialization.limits import Limits
-from command_bus.transport.records import CommandLocation, Hold, StoredEntity
+from command_bus.transport.records import CommandLocation, EntityState, Hold, StoredEntity
 
 NOW = 1_800_000_000_000
 HELD: dict[str, Any] = {"holder": "w-1#3", "started_ms": NOW - 12_000, "attempt": 2}
@@ -51,6 +53,17 @@ def test_a_command_of_a_lost_worker() -> None:
     found = seen("running", "c", workers=(worker(silent=90),), **HELD)
     assert (found.state, found.workers) == ("running", 0)
     assert found.hint.endswith("on worker w-1 (host-a, process 41), which has shown no sign of life for 90 s")
+
+
+@pytest.mark.parametrize("state", [each for each in get_args(EntityState) if each not in ("running", "waiting", "draining")])
+def test_each_state_is_named(state: EntityState) -> None:
+    hold = Hold("entity:account:a", "paused", NOW - 1000, "") if state == "paused" else None
+    facts: dict[str, Any] = {"attempt": 1} if state == "retrying" else {}
+    found = seen(state, "c", hold=hold, **facts)
+    assert found.state == state
+    assert "waits for a worker" not in found.hint
+    if state not in ("paused", "parked"):
+        assert "waits for a worker" not in seen(state, "a", "c", **facts).hint, "nor of one behind it"
 
 
 def test_behind_others() -> None:
