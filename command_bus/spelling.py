@@ -1,10 +1,12 @@
-"""Known names that are like a misspelt one, for error messages."""
+"""Names that callers give: lists of them, and known names that are like a misspelt one, for error messages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-__all__ = ["did_you_mean", "nearest", "shown", "some_of"]
+from command_bus.errors import InvalidSettings
+
+__all__ = ["did_you_mean", "nearest", "several_names", "shown", "some_of"]
 
 
 _COMPARED = 300
@@ -20,6 +22,18 @@ _TOLD = 50
 
 
 _ALIKE = 0.7  # difflib's ratio: `acount` and `account` have 0.92, `nope` and `none` 0.75, `report` and `order` 0.55
+
+
+def several_names(option: str, given: Collection[str]) -> tuple[str, ...]:
+    """Return names that an option takes several of. One text is one name, not its letters.
+
+    Raises:
+        InvalidSettings: One is no text, or empty.
+    """
+    names = (given,) if isinstance(given, str) else tuple(given)
+    if not all(isinstance(each, str) and each.strip() for each in names):
+        raise InvalidSettings(f"{option} = {given!r}: give names")
+    return names
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

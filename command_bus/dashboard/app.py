@@ -42,6 +42,7 @@ from command_bus.dashboard.signing import Signer
 from command_bus.dashboard.users import Loopback, Users, is_loopback
 from command_bus.dashboard.visit import Visit, address, root_of
 from command_bus.errors import CommandBusError, InvalidSettings
+from command_bus.spelling import several_names
 
 __all__ = ["Dashboard", "dashboard"]
 
@@ -196,7 +197,7 @@ def dashboard(
         opens: Whether it opens and closes the bus by itself when it is served.
 
     Raises:
-        InvalidSettings: There are no users, the secret is too short, or `board_link` is no address.
+        InvalidSettings: There are no users, the secret is too short, `board_link` is no address, or `mask` or `hosts` has no name.
     """
     if users is None or not hasattr(users, "user"):
         raise InvalidSettings(
@@ -205,7 +206,7 @@ def dashboard(
     signer = Signer(secret)
     if isinstance(users, Passwords):
         users.signer = signer
-    options = Options(title, tuple(hosts), secure, trace_link, safe_link("board_link", board_link))
+    options = Options(title, several_names("hosts", hosts), secure, trace_link, safe_link("board_link", board_link))
     reads = SharedReads()
     pulse = Pulse(bus, on_change=reads.forget)
     return Dashboard(State(bus, users, signer, Masking(mask), options, reads, pulse), opens=opens)

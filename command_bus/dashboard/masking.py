@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from command_bus.dashboard.masked_texts import MOST_BYTES, MOST_VALUES, without
 from command_bus.errors import InvalidCommand
 from command_bus.serialization.json_forms import json_form, key_form
+from command_bus.spelling import several_names
 
 __all__ = ["CROWDED", "HIDDEN", "MASK", "Masking"]
 
@@ -24,10 +25,13 @@ class Masking:
 
     Args:
         fields: Their names, in any case; `Charge.card` only of the command `Charge`.
+
+    Raises:
+        InvalidSettings: One is no name.
     """
 
     def __init__(self, fields: Collection[str] = ()) -> None:
-        self._fields = frozenset(each.casefold() for each in fields)
+        self._fields = frozenset(each.casefold() for each in several_names("mask", fields))
 
     @property
     def is_used(self) -> bool:
@@ -124,6 +128,29 @@ def _is_same(shown: Any, given: Any) -> bool:
 
 def _text_of(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
+
+
+def unknown_masks(fields: Iterable[str], schemas: Mapping[str, Any]) -> list[str]:
+    """Return the names of fields to mask that no command has, given the schemas of commands by their names."""
+    there = {
+        name.casefold()
+        for command, schema in schemas.items()
+        for field in _fields_in(schema)
+        for name in (field, f"{command}.{field}")
+    }
+    return [each for each in fields if each.casefold() not in there]
+
+
+def _fields_in(schema: Any) -> Iterator[str]:
+    """Yield the names of fields in a JSON Schema, at any depth."""
+    if isinstance(schema, Mapping):
+        properties = schema.get("properties")
+        yield from properties if isinstance(properties, Mapping) else ()
+        for each in schema.values():
+            yield from _fields_in(each)
+    elif isinstance(schema, Sequence) and not isinstance(schema, str):
+        for each in schema:
+            yield from _fields_in(each)
 
 
 def _mask_in(value: Any, place: str) -> str:

@@ -35,6 +35,7 @@ from command_bus.gateway.sending import post_batch, post_command
 from command_bus.gateway.single import delete_command, get_command
 from command_bus.gateway.tokens import Holder, Tokens
 from command_bus.integrations.serving import PROBE
+from command_bus.spelling import several_names
 
 __all__ = ["Gateway", "gateway"]
 
@@ -200,7 +201,9 @@ def gateway(
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not (math.isfinite(seconds) and seconds > 0):
             raise InvalidSettings(f"{name} = {seconds!r}: a positive number of seconds")
     each = max(1, max_streams // 4) if max_streams_each is None else max_streams_each
-    options = Options(max_body, body_timeout, max_batch, max_wait, max_streams, each, max_requests_each, tuple(hosts))
+    options = Options(
+        max_body, body_timeout, max_batch, max_wait, max_streams, each, max_requests_each, several_names("hosts", hosts)
+    )
     return Gateway(State(bus, allow, options, Catalogue(bus), EventHub(bus), ProgressHub(bus)), opens=opens)
 
 

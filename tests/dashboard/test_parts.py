@@ -7,20 +7,22 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 from uuid import UUID
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from command_bus import InvalidCommand
+from command_bus import InvalidCommand, InvalidSettings
 from command_bus.admin.events import Event
 from command_bus.admin.trends import TrendPoint
-from command_bus.dashboard.masking import HIDDEN, MASK, Masking
+from command_bus.dashboard.masking import HIDDEN, MASK, Masking, unknown_masks
 from command_bus.dashboard.pages.attempts import attempts_of
 from command_bus.dashboard.pages.throughput import quantiles, rates
 from command_bus.dashboard.plots import Line, bars, line_plot, nice_top
 from command_bus.dashboard.shared_reads import SharedReads
 from command_bus.dashboard.words import TONES, ago, count, span, stamp, tone, when
+from command_bus.spelling import several_names
 
 PAYLOAD = {
     "card": "4111-1111",
@@ -268,3 +270,21 @@ async def test_a_read_that_failed_is_not_kept() -> None:
     assert await reads.get("a", works) == 1
     for number in range(500):
         await SharedReads.get(reads, number, works)
+
+
+def test_one_text_is_one_name_and_not_its_letters() -> None:
+    assert "4111" not in Masking("card").shown("Charge", PAYLOAD)
+    assert several_names("hosts", "ops.example") == ("ops.example",)
+    wrong: list[Any] = [[""], [5], ["card", " "]]
+    for given in wrong:
+        with pytest.raises(InvalidSettings, match="give names"):
+            Masking(given)
+
+
+def test_a_mask_that_no_command_has_is_named() -> None:
+    schemas = {
+        "Charge": {"properties": {"card": {}, "who": {"$ref": "#/$defs/Who"}}, "$defs": {"Who": {"properties": {"name": {}}}}},
+        "Broken": {"properties": 5, "items": ["x"]},
+    }
+    names = ["card", "CARD", "Charge.card", "name", "cart", "Charge.cart", "Refund.card"]
+    assert unknown_masks(names, schemas) == ["cart", "Charge.cart", "Refund.card"]

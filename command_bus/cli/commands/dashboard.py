@@ -144,11 +144,14 @@ def _serving(
 ) -> Callable[[], Awaitable[None]]:
     async def serve() -> None:
         from command_bus.dashboard.app import dashboard as made
+        from command_bus.dashboard.masking import unknown_masks
         from command_bus.integrations.serving import serve_until_stopped
 
         async with open_bus(target) as bus:
             app = made(bus, users=users, secret=os.environ.get(SECRET), **options)
             where = bus.session.where
+            for name in unknown_masks(options["mask"], {each.name: each.schema for each in await bus.fleet.commands()}):
+                echo(f"--mask {name}: no command that workers have announced has a field of this name", err=True)
             await serve_until_stopped(app, *address, lambda url: echo(f"{where}: {url}", err=True), extra="dashboard", **served)
 
     return serve
