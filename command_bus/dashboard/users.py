@@ -32,6 +32,12 @@ Role = Literal["viewer", "operator", "admin"]
 
 ROLES: tuple[Role, ...] = get_args(Role)
 _LONGEST = 200
+_PASSED_ON = (
+    "forwarded", "x-forwarded", "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "x-original-", "x-proxy",
+    "proxy-", "cf-", "cdn-", "fastly-", "x-envoy-", "x-amzn-", "x-amz-cf-", "x-azure-", "x-arr-", "x-appengine-", "x-cloud-trace-context",
+    "x-vercel-", "fly-", "x-nginx-", "x-remote-", "x-auth-request-", "x-scheme", "x-request-start", "x-request-id",
+)  # fmt: skip
+"""How headers begin that proxies add: a browser sends none of these."""
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -197,7 +203,7 @@ def is_loopback(connection: HTTPConnection) -> bool:
     The name in `Host` counts, too: a page of another site could give its own name this machine's address.
     """
     address, host = _address(connection), connection.headers.get("host", "")
-    passed_on = any(name.startswith(("x-forwarded-", "forwarded")) for name in connection.headers)
+    passed_on = any(name.startswith(_PASSED_ON) for name in connection.headers)
     return address is not None and address.is_loopback and not passed_on and _without_port(host) in _LOCAL
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from command_bus.durable.names import MESSAGE
@@ -41,7 +41,7 @@ class RunTools:
     limits: Limits
     seal: Callable[[str, bytes], bytes]
     unseal: Callable[[str, bytes], bytes]
-    secret: bytes | None
+    secret: bytes | None = field(repr=False)
     threads: Threads
     may_linger: Callable[[], bool]
 

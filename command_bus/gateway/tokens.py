@@ -31,6 +31,9 @@ class Grant(NamedTuple):
     rights: tuple[str, ...]
     rate: float | None = None
 
+    def __repr__(self) -> str:
+        return f"<Grant of {', '.join(self.rights)}>"
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:

@@ -20,8 +20,12 @@ __all__ = ["ForbiddenAddress", "Names", "is_public"]
 
 _UNICAST: Final = IPv6Network("2000::/3")
 """What has been given out of IPv6; site-local, translated and other odd addresses are elsewhere."""
-_UNUSED: Final = (IPv4Network("192.88.99.0/24"), IPv6Network("3fff::/20"))
-"""Relays of 6to4, and documentation, which not every Python knows."""
+_SPECIAL: Final[tuple[IPv4Network | IPv6Network, ...]] = (
+    *map(IPv4Network, ("192.0.0.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.175.48.0/24")),
+    *map(IPv6Network, ("2001::/23", "2620:4f:8000::/48", "3fff::/20")),
+)
+"""Networks of IANA's registries of special purposes: protocols, AS112, AMT, relays of 6to4, documentation. No receiver has an address there,
+and not every Python says so."""
 _NAT64: Final = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
 Address = IPv4Address | IPv6Address
 
@@ -98,7 +102,7 @@ def _is_given_out(address: Address) -> bool:
     """Return whether an address belongs to somebody on the Internet, as far as its number says."""
     if isinstance(address, IPv6Address) and address not in _UNICAST and address not in _NAT64[0]:
         return False
-    return address.is_global and not address.is_multicast and not any(address in network for network in _UNUSED)
+    return address.is_global and not address.is_multicast and not any(address in network for network in _SPECIAL)
 
 
 def _unwrapped(address: Address) -> Iterator[Address]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Final, get_args
 from urllib.parse import urlsplit
 
@@ -39,17 +39,17 @@ class WebhookRecord:
     """A webhook as it is stored."""
 
     name: str
-    url: str
+    url: str = field(repr=False)  # of many receivers it is the secret
     kinds: tuple[str, ...]
     entity_types: tuple[str, ...]
-    secrets: tuple[str, ...]
+    secrets: tuple[str, ...] = field(repr=False)
     timeout: float
     allow_http: bool
     allow_private: bool
     retries: tuple[float, ...] | None
     created_ms: int
     paused: str = ""
-    key: str = ""
+    key: str = field(default="", repr=False)
     """Of the seals of its deliveries; who may not read the record makes none. See `deliveries`."""
 
     @property
@@ -149,7 +149,7 @@ class WebhookInfo:
     """
 
     name: str
-    url: str
+    url: str = field(repr=False)
     kinds: tuple[str, ...]
     entity_types: tuple[str, ...]
     timeout: float

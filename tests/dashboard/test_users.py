@@ -227,6 +227,19 @@ async def test_the_application_s_own_check_may_be_a_coroutine() -> None:
     assert (await Browser(made(host_check(check))).get("/")).status_code == 403
 
 
+OF_PROXIES = (
+    "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "x-forwarded-proto", "x-original-forwarded-for",
+    "x-original-host", "x-proxyuser-ip", "proxy-connection", "cf-connecting-ip", "cf-ray", "cdn-loop", "fastly-client-ip",
+    "x-envoy-external-address", "x-amzn-trace-id", "x-amz-cf-id", "x-azure-clientip", "x-arr-log-id", "x-appengine-user-ip",
+    "x-cloud-trace-context", "x-vercel-forwarded-for", "fly-client-ip", "x-auth-request-user", "x-request-id", "x-scheme",
+)  # fmt: skip
+OF_BROWSERS = (
+    "user-agent", "accept", "accept-language", "accept-encoding", "cookie", "referer", "origin", "sec-fetch-site", "sec-ch-ua", "dnt",
+    "upgrade-insecure-requests", "connection", "cache-control", "pragma", "priority", "te", "if-none-match", "content-type", "sec-gpc",
+    "x-requested-with",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("client", "host", "header", "may"),
     [
@@ -239,6 +252,8 @@ async def test_the_application_s_own_check_may_be_a_coroutine() -> None:
         ("10.0.0.7", "localhost:8089", "", False),
         ("127.0.0.1", "localhost:8089", "x-forwarded-for", False),
         ("127.0.0.1", "localhost:8089", "forwarded", False),
+        *[("127.0.0.1", "localhost:8089", header, False) for header in OF_PROXIES],
+        *[("127.0.0.1", "localhost:8089", header, True) for header in OF_BROWSERS],
     ],
 )
 async def test_without_users_only_this_machine_may_look(client: str, host: str, header: str, may: bool) -> None:
