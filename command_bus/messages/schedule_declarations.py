@@ -9,7 +9,7 @@ from typing import Any, TypedDict, cast
 
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import Message
-from command_bus.messages.schedule_specs import Cron, Every, Missed, Overlap, SchedulePolicy
+from command_bus.messages.schedule_specs import Cron, Every, Missed, Overlap, SchedulePolicy, shortest_gap
 from command_bus.spelling import shown
 
 __all__ = ["DeclaredSchedule", "PutOptions", "ScheduleOptions", "checked_name", "split_options"]
@@ -86,9 +86,9 @@ class DeclaredSchedule:
             )
         if not isinstance(self.spec, Cron | Every):
             raise InvalidSettings(f'spec: cron("0 2 * * *") or every(30), not {shown(self.spec)}, for the schedule {self.name!r}')
-        if isinstance(self.spec, Every) and self.policy.jitter * 1000 >= self.spec.ms:
+        if self.policy.jitter and self.policy.jitter * 1000 >= (gap := shortest_gap(self.spec)):
             raise InvalidSettings(
-                f"jitter: less than the {self.spec.ms / 1000:g} s between two ticks, not {self.policy.jitter:g}, "
+                f"jitter: less than the {gap / 1000:g} s between two ticks, not {self.policy.jitter:g}, "
                 f"for the schedule {self.name!r}: else ticks overtake each other"
             )
         if isinstance(self.revision, bool) or not isinstance(self.revision, int) or self.revision < 0:

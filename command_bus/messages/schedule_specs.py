@@ -10,10 +10,12 @@ patterns by real time are given to it as if the zone had no switches, because it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import pairwise
 from types import ModuleType
 from typing import Any, Literal, Protocol
 from zoneinfo import ZoneInfo
@@ -32,6 +34,7 @@ __all__ = [
     "cron",
     "every",
     "latest_ticks",
+    "shortest_gap",
 ]
 
 Missed = Literal["one", "all", "skip"]
@@ -42,6 +45,10 @@ Overlap = Literal["queue", "skip", "replace", "cancel"]
 started, or also ends its attempt if it has."""
 
 _HOUR = 3_600_000
+_LEAP_YEAR = 1_704_067_200_000
+"""The beginning of one, 2024."""
+_LOOKED_AT = 400
+"""Ticks of a pattern: more than a year of a daily one has."""
 _EVERY_AT_LEAST = 0.1
 """Seconds. A shorter period is a loop, not a schedule."""
 
@@ -113,6 +120,14 @@ class Cron:
 
     def __str__(self) -> str:
         return f"cron {self.pattern} ({self.tz})"
+
+
+def shortest_gap(spec: Cron | Every) -> float:
+    """Return the shortest time between two ticks in ms, of the first hundreds of a leap year."""
+    ticks, end = [_LEAP_YEAR], _LEAP_YEAR + 367 * 24 * _HOUR
+    while len(ticks) < _LOOKED_AT and (tick := spec.after(ticks[-1], _LEAP_YEAR)) is not None and tick < end:
+        ticks.append(tick)
+    return min((later - one for one, later in pairwise(ticks[1:])), default=math.inf)
 
 
 def cron(pattern: str, tz: str = "UTC") -> Cron:
