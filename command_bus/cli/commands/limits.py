@@ -14,6 +14,7 @@ from command_bus.cli.terminal import echo, failure, usage_error
 
 if TYPE_CHECKING:
     from command_bus.admin.limits import LimitInfo
+    from command_bus.bus import CommandBus
     from command_bus.messages.limits import Rate
 
 __all__ = ["limits"]
@@ -72,8 +73,17 @@ def put_limit(
     if given is None and (concurrency is None or burst is not None):
         raise usage_error("give --rate, --concurrency or both; --burst belongs to a rate. `limits remove` takes a limit back")
 
-    changed = on_bus(target, lambda bus: bus.limits.put(name, given, concurrency=concurrency))
-    _say(name, "set" if changed else "was so already", as_json=as_json)
+    async def put(bus: CommandBus) -> tuple[bool, LimitInfo]:
+        changed = await bus.limits.put(name, given, concurrency=concurrency)
+        return changed, next(each for each in await bus.limits.list() if each.name == rule_name(name).removeprefix("name:"))
+
+    from command_bus.messages.limits import rule_name
+
+    changed, found = on_bus(target, put)
+    result = "set" if changed else "was so already"
+    if found.declared and None in (found.rate, found.concurrency):
+        result += f"; of what code declares ({found.declared}), what was not given does not hold"
+    _say(name, result, as_json=as_json)
 
 
 @limits.command("remove", short_help="Take back what was put.")
