@@ -26,6 +26,7 @@ MAY_SUFFER: dict[str, tuple[str, ...]] = {
     "out:": ("t17x",),
     "relayed:": ("t17x",),
     "k:": ("t14x",),
+    "stats": ("t70x", "t71x"),  # a counter may refuse what is new, and so firings
     "x:": ("t14x",),
 }
 REFUSES = ("meta", "stats")

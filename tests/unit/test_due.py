@@ -111,3 +111,21 @@ def test_a_clock_that_jumps_ahead_is_believed() -> None:
     times = DueTimes()
     look(times, 0.0, ("r:a", 100.0))
     assert look(times, 1.0, ("r:a", 100.0), clock=200) == ["r:a"]
+
+
+def test_what_was_dealt_with_and_is_still_due_is_left_for_a_moment() -> None:
+    times = DueTimes()
+    times.begin()
+    assert look(times, 1.0, ("p:a", 0.5), ("r:b", 0.5)) == ["p:a", "r:b"]
+    times.promoted([Member("p:a", MS + 500.0)], 1, -1, 1.0)
+    assert look(times, 1.1, ("p:a", 0.5), ("r:b", 0.5)) == ["r:b"], "its job changed nothing: it would be asked all the time"
+    times.begin()
+    assert look(times, 1.5, ("p:a", 0.5)) == []
+    assert look(times, 2.2, ("p:a", 0.5)) == ["p:a"]
+
+
+def test_what_is_odd_is_left_for_as_long_as_is_said() -> None:
+    times = DueTimes()
+    times.leave([Member("r:a", MS + 500.0)], 61.0)
+    assert look(times, 1.0, ("r:a", 0.5), ("r:b", 0.5)) == ["r:b"]
+    assert look(times, 61.5, ("r:a", 0.5)) == ["r:a"]

@@ -30,8 +30,11 @@ class RedisSuspensions(RetryingRequests):
         """See `Suspensions`."""
         found: list[StoredSuspension | None] = []
         for at in range(0, len(mailboxes), _AT_ONCE):
-            found += await asyncio.gather(*(self._read(mailbox) for mailbox in mailboxes[at : at + _AT_ONCE]))
+            found += await asyncio.gather(*(self._readable(mailbox) for mailbox in mailboxes[at : at + _AT_ONCE]))
         return {each.mailbox: each for each in found if each is not None}
+
+    async def _readable(self, mailbox: str) -> StoredSuspension | None:
+        return await self._unless_odd("x", mailbox, self._read(mailbox), None)
 
     async def _read(self, mailbox: str) -> StoredSuspension | None:
         keys = self._keys_of(mailbox)
@@ -50,7 +53,8 @@ class RedisSuspensions(RetryingRequests):
     async def fields(self, mailbox: str, command_id: str, names: Sequence[str]) -> list[bytes | None]:
         """See `Suspensions`."""
         keys = self._keys_of(mailbox)
-        found: list[bytes | None] = await self._ask(keys, lambda client: client.hmget(keys.side(command_id), list(names)))
+        asked = self._ask(keys, lambda client: client.hmget(keys.side(command_id), list(names)))
+        found: list[bytes | None] = await self._unless_odd("x", command_id, asked, [None] * len(names))
         return found
 
     async def orphans(self, most: int) -> list[str]:
@@ -97,7 +101,7 @@ async def _marks_and_lives(client: Redis, keys: ShardKeys, ids: Sequence[str]) -
     for one in ids:
         pipeline.get(keys.mark(one))
         pipeline.pttl(keys.side(one))
-    answers = await pipeline.execute()
+    answers = await pipeline.execute(raise_on_error=False)  # a mark of another type is a mark, too
     return answers[::2], answers[1::2]
 
 

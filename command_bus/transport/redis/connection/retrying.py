@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, TypeVar
 
 from redis.asyncio import Redis
 
 from command_bus.clock import mono
+from command_bus.errors import UnsuitableServer
+from command_bus.serialization.odd_values import pass_over
 from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.mailbox_entries import Entry
@@ -17,6 +20,7 @@ from command_bus.transport.redis.scripts import Script
 
 __all__ = ["RetryingRequests"]
 
+T = TypeVar("T")
 _PAGE = 200
 
 
@@ -51,6 +55,16 @@ class RetryingRequests:
     async def _run_once(self, shard: ShardKeys, script: Script, names: list[str], args: list[Any]) -> Any:
         """Return the answer of a script that must not run twice."""
         return await self._connections.at(shard.prefix).run(script, names, args)
+
+    async def _unless_odd(self, kind: str, name: str, answer: Awaitable[T], otherwise: T) -> T:
+        """Return an answer; `otherwise` if what is stored under a name is odd, a key of another type say, which is passed over."""
+        try:
+            return await answer
+        except UnsuitableServer as error:
+            if not is_of_a_value(error):
+                raise
+            pass_over(kind, name, error)
+            return otherwise
 
     def _keys_of(self, mailbox: str) -> ShardKeys:
         """Return the keys of the shard that has a mailbox."""

@@ -8,6 +8,7 @@ from command_bus.clock import mono
 from command_bus.errors import TransportUnavailable, Unconfirmed
 from command_bus.transport.durable import CalledCommand, SignalToBring, Told
 from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.durable.lost_outcomes import LostOutcomes
 from command_bus.transport.redis.durable.side_records import read_side_record
 from command_bus.transport.redis.durable.telling import Telling, told_and_confirmed
@@ -18,7 +19,7 @@ __all__ = ["RedisWishes"]
 _MESSAGE, _PLAIN = "m", "d"
 
 
-class RedisWishes:
+class RedisWishes(RetryingRequests):
     """Implements `Wishes`.
 
     Args:
@@ -28,9 +29,7 @@ class RedisWishes:
     """
 
     def __init__(self, connections: Connections, keys: KeySpace, *, patience: float) -> None:
-        self._connections = connections
-        self._keys = keys
-        self._patience = patience
+        super().__init__(connections, keys, patience=patience)
         self._lost = LostOutcomes(connections, keys)
 
     async def signal(self, mailbox: str, command_id: str, signal: SignalToBring) -> Told:
@@ -55,9 +54,8 @@ class RedisWishes:
         """See `Wishes`."""
         keys = self._keys.shards[self._keys.shard_of(mailbox)]
         connections = self._connections.at(keys.prefix)
-        return await connections.retry_until(
-            lambda: read_side_record(connections, keys.side(command_id)), mono() + self._patience
-        )
+        record = connections.retry_until(lambda: read_side_record(connections, keys.side(command_id)), mono() + self._patience)
+        return await self._unless_odd("x", command_id, record, {})
 
     async def look_up(self, mailbox: str, command_id: str, called: CalledCommand) -> bool:
         """See `Wishes`."""

@@ -7,9 +7,6 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from command_bus.errors import UnsuitableServer
-from command_bus.serialization.odd_values import pass_over
-from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import ShardKeys
 
@@ -25,14 +22,7 @@ class RedisMarks(RetryingRequests):
         return [value for value in values if value is not None]
 
     async def _mark(self, shard: ShardKeys, command_id: str) -> bytes | None:
-        try:
-            value: bytes | None = await self._ask_once(shard, _get, shard.mark(command_id))
-        except UnsuitableServer as error:
-            if not is_of_a_value(error):
-                raise
-            pass_over("k", command_id, error)
-            return None
-        return value
+        return await self._unless_odd("k", command_id, self._ask_once(shard, _get, shard.mark(command_id)), None)
 
 
 def _get(client: Redis, key: str) -> Any:
