@@ -82,8 +82,8 @@ class BusLimits(Protocol):
         """Write what an operator puts; empty takes it back. Return whether something changed."""
         ...
 
-    async def hold(self, scope: str, seconds: float) -> None:
-        """Let nothing of a scope start for so long."""
+    async def hold(self, scope: str, seconds: float) -> bool:
+        """Let nothing of a scope start for so long; return False if no limit is set for it, so that nothing is held."""
         ...
 
     async def release(self, scope: str) -> None:

@@ -37,7 +37,12 @@ class LimitHolds:
             names = ", ".join(_names(run))
             return InvalidSettings(f"Snooze(hold={snooze.hold!r}): {run.envelope.name} may hold {names}")
         try:
-            await self._transport.limits.hold(scope, snooze.seconds)
+            if not await self._transport.limits.hold(scope, snooze.seconds):
+                _log.warning(
+                    "%s holds %s, which has no limit that could be held: declare one in BusSettings(limits=…), or put it",
+                    printable(run.envelope.name),
+                    scope,
+                )
         except CommandBusError as error:
             _log.warning("%s could not hold %s: %s", printable(run.envelope.name), scope, error)
         return None

@@ -42,3 +42,17 @@ async def test_a_hold_can_be_ended(sandbox: Sandbox, hold: str, name: str, key: 
             await bus.limits.release(name, key=key)
             await until(lambda: ran == ["first", "second"])
             await bus.limits.release(name, key=key)
+
+
+async def test_a_hold_of_what_has_no_limit_is_told(sandbox: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
+    ran: list[str] = []
+
+    @sandbox.registry.handles(Fetch)
+    async def fetch(command: Fetch) -> None:
+        ran.append(str(command.page))
+        if len(ran) == 1:
+            raise Snooze(0.1, hold="limit:partner")
+
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.call(Fetch(page="1", partner="a"), timeout=10)
+    assert "holds name:partner:a, which has no limit that could be held" in caplog.text

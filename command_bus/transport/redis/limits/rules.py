@@ -67,19 +67,20 @@ class RedisLimits(RetryingRequests):
         answer: bytes = await self._run(shard, RULE, [shard.rules, shard.ready, shard.due, shard.places], [verb, rule, text])
         return answer
 
-    async def hold(self, scope: str, seconds: float) -> None:
+    async def hold(self, scope: str, seconds: float) -> bool:
         """See `BusLimits`. The time is the server's."""
         server_s, micros = await self._ask(self._first, lambda client: client.time())
-        await self._hold(scope, int(server_s) * 1000 + int(micros) // 1000 + int(seconds * 1000))
+        return await self._hold(scope, int(server_s) * 1000 + int(micros) // 1000 + int(seconds * 1000))
 
     async def release(self, scope: str) -> None:
         """See `BusLimits`."""
         await self._hold(scope, 0)
 
-    async def _hold(self, scope: str, until: int) -> None:
+    async def _hold(self, scope: str, until: int) -> bool:
         incarnation = await self._incarnations.of(self._first)
         answer = await self._run(self._first, LIMITS, limit_keys(self._first), [GROUP, "hold", incarnation, scope, until])
         self._incarnations.check(answer)
+        return bool(answer)
 
     async def rules(self) -> list[StoredRule]:
         """See `BusLimits`."""

@@ -170,6 +170,7 @@ elseif verb == 'over' then
   for arg = 4, #ARGV, 2 do over(ARGV[arg], ARGV[arg + 1]) end
 elseif verb == 'hold' then
   local scope = ARGV[4]
+  if not limits.rule_of(scope) then return 0 end  -- what allows anything has no bucket
   local bucket = limits.bucket_of(scope)
   bucket.held = ARGV[5] == '0' and 0 or math.max(bucket.held, tonumber(ARGV[5]) * 1000)
   limits.dirty[scope], limits.woken[scope] = true, true
