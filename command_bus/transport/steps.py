@@ -98,7 +98,8 @@ class Lease:
         begun: What was started together with the delivery: the first take answers it, without a request.
         is_limited: Whether limits were asked under it: they are told when it ends.
         has_place: Whether the server said that limits gave it a place.
-        is_unused: Whether what was started was not given to its handler: the tokens that it took are given back.
+        is_unused: Whether what was started was not given to its handler: the tokens that it took are given back. Where limits were asked
+            for it that is not known to the script.
     """
 
     shard: int

@@ -86,6 +86,7 @@ class EntityRun:
             while True:
                 while type(answer) is Started:
                     if self._leaving():
+                        lease.is_unused = not lease.is_limited
                         answer = await self._advance(lease, _UNTOUCHED)
                         return
                     step = await self._contexts.run(self._executor.execute(lease, answer, task))
