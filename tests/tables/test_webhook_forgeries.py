@@ -16,7 +16,6 @@ pytest.importorskip("httpx")
 from redis.exceptions import NoPermissionError
 
 from command_bus import CommandBus, InvalidCommand, RegistrationError, every
-from command_bus.cli.commands.send import message_from_class
 from command_bus.embedded import EmbeddedServer
 from command_bus.gateway.catalogue import Catalogue
 from command_bus.gateway.rights import Rights
@@ -138,13 +137,19 @@ async def test_no_door_shows_or_takes_the_name(shop: Shop) -> None:
         known = [each.name for each in await operator.fleet.commands()]
         assert ("Work" in known, NAME in known) == (True, False)
         assert NAME not in await Catalogue(operator).all()
-    assert message_from_class(shop.workers, NAME, shop.fields()) is None
     with pytest.raises(Exception, match="DeliverWebhook"):
         Rights("thief", [f"send:{NAME}"])
     with pytest.raises(RegistrationError, match="library's own"):
 
         class Own(Command[None], name="command_bus.Own"):
             """A command that calls itself ours."""
+
+
+async def test_the_command_line_finds_no_class_of_the_name(shop: Shop) -> None:
+    from command_bus.cli.commands.send import message_from_class
+
+    assert message_from_class(shop.workers, NAME, shop.fields()) is None
+    assert message_from_class(shop.workers, "Work", {"line": "a", "number": 1}) is not None
 
 
 @pytest.mark.spark
