@@ -30,9 +30,9 @@ from command_bus.webhooks import Webhooks
 from tests.tables.live_namespace import NAMESPACE, Live, Put, Sync, leave_work, live_bus
 from tests.tables.stored_values import ATTACKS, REFUSES, SOON, Mutation, Snapshot, mutate, name_of, suffers
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timeout(240)]
 
-EACH, QUICK, PARTS = 100, 5, 200
+EACH, QUICK, PARTS = 25, 20, 800
 """Mutations of a part; parts of `make test`; all parts."""
 PATIENCE = 15.0
 EVERYTHING = "all attacks at once"
