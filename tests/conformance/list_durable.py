@@ -70,9 +70,12 @@ class ListSideRecords:
         side = await self.read(lease, command_id)
         return {name: side[name] for name in names if name in side}
 
-    async def store(
+    def store(
         self, lease: Lease, command_id: str, notes: Sequence[Note], *, progressed: bool, keeps: bool = True
-    ) -> list[Stored] | None:
+    ) -> asyncio.Future[list[Stored] | None]:
+        return asyncio.ensure_future(self._store(lease, command_id, notes, progressed=progressed))
+
+    async def _store(self, lease: Lease, command_id: str, notes: Sequence[Note], *, progressed: bool) -> list[Stored] | None:
         await self._line.open.wait()
         await asyncio.sleep(0)
         server, box = self._server, self._server.boxes.get(lease.mailbox)

@@ -194,7 +194,7 @@ async def test_revisions_of_what_code_declares(bus: CommandBus, caplog: pytest.L
         return registry
 
     async def stored() -> tuple[int, bool, bytes]:
-        info, record = await bus.schedules.get("poll"), ScheduleRecord.unpack(await raw(bus, "poll") or b"")
+        info, record = await bus.schedules.get("poll"), ScheduleRecord.unpack("poll", await raw(bus, "poll") or b"")
         assert record is not None
         return info.revision, info.by_hand, record.template
 

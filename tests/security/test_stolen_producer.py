@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
@@ -215,7 +216,7 @@ async def test_it_lists_who_waits_in_the_line(place: Place) -> None:
             await bus.dispatch(Work(line=f"secret-{number}", number=number), priority="high")
     thief = place.client("producer")
     assert await thief.zrangebyscore("{shop:0}:turns", "-inf", "+inf")
-    members = await thief.zrangebylex("{shop:0}:line", "-", "+")
+    members: Any = await thief.zrangebylex("{shop:0}:line", "-", "+")
     assert any(b"line:secret-" in member for member in members)
     await thief.aclose()
 

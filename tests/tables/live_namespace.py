@@ -87,20 +87,20 @@ class Live:
             self.registry.handles(message)(getattr(self, message.__name__.lower()))
 
     async def put(self, command: Put) -> int:
-        if self.fails and not command.box.startswith("now"):
-            self.begun.add(command.box)
+        if self.fails and not str(command.box).startswith("now"):
+            self.begun.add(str(command.box))
             raise OSError("not yet")
-        self.done.add(command.box)
+        self.done.add(str(command.box))
         return command.amount
 
     async def send(self, command: Send, context: CommandContext) -> None:
         context.send(Put(box=command.to))
-        self.begun.add(command.sender)
+        self.begun.add(str(command.sender))
 
     async def sync(self, command: Sync) -> None:
         if self.fails:
             await asyncio.Event().wait()
-        self.done.add(command.store)
+        self.done.add(str(command.store))
 
     async def long(self, command: Long, context: DurableContext) -> str:
         context.progress(0.5, "half")
@@ -113,7 +113,7 @@ class Live:
             await context.call(Put(box=f"{command.basket}c"))
         else:
             await context.signal("go", timeout=86_400)
-        self.done.add(command.basket)
+        self.done.add(str(command.basket))
         return command.waits
 
     async def fail(self, command: Fail) -> None:
@@ -194,7 +194,7 @@ async def _failed(bus: CommandBus, live: Live) -> None:
         if found["retrying"] >= 4 and found["suspended"] >= 4 and found["parked"] == 1 and "t10x" in live.begun:
             break
         await asyncio.sleep(0.01)
-    relayed, RelayJob.perform = RelayJob.perform, _left  # type: ignore[method-assign]
+    relayed, RelayJob.perform = RelayJob.perform, _left  # type: ignore[method-assign, assignment]
     try:
         await bus.dispatch(Send(sender="t16x", to=_far("t16x", "t17x")))
         await until(lambda: "t16x" in live.begun)

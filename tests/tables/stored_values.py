@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgpack
-from redis import Redis
 
 from tests.tables.live_namespace import NAMESPACE
 
@@ -56,11 +55,11 @@ class Mutation(NamedTuple):
 class Snapshot:
     """The keys of a namespace, which can be put back."""
 
-    def __init__(self, client: Redis) -> None:
-        self._client: Any = client
-        self.keys: list[bytes] = sorted(client.keys("*"))  # type: ignore[type-var, arg-type]
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.keys: list[bytes] = sorted(self._client.keys("*"))
         self._dumped = {key: self._client.dump(key) for key in self.keys}
-        self.types = {key: self._client.type(key).decode() for key in self.keys}
+        self.types: dict[bytes, str] = {key: self._client.type(key).decode() for key in self.keys}
 
     def restore(self) -> None:
         pipeline = self._client.pipeline(transaction=False)
@@ -137,7 +136,8 @@ def _typed(chance: random.Random, data: bytes) -> bytes:
             value = msgpack.unpackb(data[skipped:], raw=False, strict_map_key=False, unicode_errors="surrogatepass")
             if isinstance(value, list | dict):
                 path = chance.choice(_places(value))
-                return data[:skipped] + msgpack.packb(_replaced(value, path, odd), unicode_errors="surrogatepass")
+                packed: bytes = msgpack.packb(_replaced(value, path, odd), unicode_errors="surrogatepass") or b""
+                return data[:skipped] + packed
         except Exception:
             continue
     return head + _part(chance, data)
@@ -233,7 +233,13 @@ def _stream(client: Any, key: bytes, chance: random.Random, change: Any) -> Muta
     return Mutation(key.decode(), f"{change.__name__} {at!r} {field!r}: {value!r} -> {fields!r}", touched)
 
 
-_CHANGED: dict[str, Any] = {"string": _string, "list": _list, "hash": _hash, "zset": _zset, "stream": _stream}
+_CHANGED: dict[str, Callable[[Any, bytes, random.Random, Any], Mutation]] = {
+    "string": _string,
+    "list": _list,
+    "hash": _hash,
+    "zset": _zset,
+    "stream": _stream,
+}
 
 
 def _zadd(name: str, members: dict[Any, float]) -> Callable[[Any], bytes]:

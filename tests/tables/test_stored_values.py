@@ -9,6 +9,7 @@ import logging
 import re
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -72,9 +73,27 @@ VIEWS: dict[str, Callable[[CommandBus], Awaitable[Any]]] = {
     "delayed": lambda bus: all_of(bus.commands.delayed()),
     "webhooks": lambda bus: Webhooks(bus).list(),
 }
+
+
+def _entity(kind: str, name: str, bus: CommandBus) -> Awaitable[Any]:
+    return bus.entity(kind, name).show()
+
+
+def _schedule(name: str, bus: CommandBus) -> Awaitable[Any]:
+    return bus.schedules.get(name)
+
+
+def _status(name: str, bus: CommandBus) -> Awaitable[Any]:
+    return bus.commands.status(name)
+
+
+def _record(name: str, bus: CommandBus) -> Awaitable[Any]:
+    return bus.commands.record(name)
+
+
 ONES: dict[str, Callable[[CommandBus], Awaitable[Any]]] = {
     **{
-        f"entity {kind}:{name}": lambda bus, kind=kind, name=name: bus.entity(kind, name).show()
+        f"entity {kind}:{name}": partial(_entity, kind, name)
         for kind, name in (
             ("box", "t00x"),
             ("box", "t66x"),
@@ -84,12 +103,9 @@ ONES: dict[str, Callable[[CommandBus], Awaitable[Any]]] = {
             ("box", "t43x"),
         )
     },
-    **{f"schedule {name}": lambda bus, name=name: bus.schedules.get(name) for name in ("t70x", "t72x")},
-    **{
-        f"status {name}": lambda bus, name=name: bus.commands.status(name)
-        for name in ("long-t15x", "marked", "kept", "later-t43x")
-    },
-    **{f"record {name}": lambda bus, name=name: bus.commands.record(name) for name in ("long-t15x", "kept", "marked")},
+    **{f"schedule {name}": partial(_schedule, name) for name in ("t70x", "t72x")},
+    **{f"status {name}": partial(_status, name) for name in ("long-t15x", "marked", "kept", "later-t43x")},
+    **{f"record {name}": partial(_record, name) for name in ("long-t15x", "kept", "marked")},
     "history kept": lambda bus: bus.history.get("marked"),
     "unique_keys": lambda bus: bus.entity("box", "t62x").unique_keys(),
 }

@@ -153,7 +153,7 @@ class LimitWork:
         """Remove members of `places` that have a score: beside them the others have no order."""
         server, places = self._connections.at(self._first.prefix), self._first.places
         for low, high in (("-inf", "(0"), ("(0", "+inf")):
-            if odd := await server.ask(lambda client, *ends: client.zremrangebyscore(places, *ends), low, high):
+            if odd := await server.ask(lambda client, ends: client.zremrangebyscore(places, *ends), (low, high)):
                 pass_over("places", f"{odd} members", "members have the score 0; they are removed")
 
     async def _revive(self) -> None:
