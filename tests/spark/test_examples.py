@@ -65,6 +65,7 @@ def derived(spark: SparkSession, path: Path, days: int) -> dict[str, dict[str, o
     return found
 
 
+@pytest.mark.slow
 class TestFlights:
     def test_commands_equal_those_of_plain_python(self, spark, small):
         with small.open(encoding="utf-8", newline="") as lines:

@@ -52,6 +52,7 @@ def test_a_session_made_after_the_import_runs_it_too(spark: SparkSession, contex
     assert context.pythonExec == sys.executable
 
 
+@pytest.mark.slow
 def test_another_python_is_kept_and_checked(
     spark: SparkSession, context: Any, server: EmbeddedServer, bare: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ def full(namespace: Namespace) -> Iterator[Namespace]:
         yield Namespace(server.url)
 
 
+@pytest.mark.slow
 def test_writers_wait_for_workers(spark: SparkSession, namespace: Namespace) -> None:
     registry, seen, most = HandlerRegistry(), list[tuple[str, int]](), [0]
 

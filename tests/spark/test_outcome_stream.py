@@ -117,6 +117,7 @@ def test_later_dispatches_are_picked_up(spark: SparkSession, namespace: Namespac
     assert streamed.dispatches == {"one": 50, "two": 50}
 
 
+@pytest.mark.slow
 def test_available_now_reads_what_exists_at_the_start(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
     load(namespace, [], "d")
     settle(namespace, "d", range(100))

@@ -53,6 +53,7 @@ def test_a_column_and_the_class_say_where_rows_wait(spark: SparkSession, namespa
         dispatch_dataframe(rows, Parcel, priority="soon", **{**arguments, "dispatch_id": "other"})
 
 
+@pytest.mark.slow
 def test_the_format_has_the_option_for_all_rows(spark: SparkSession, namespace: Namespace) -> None:
     rows = parcels(spark).withColumnRenamed("urgency", "command_id").na.fill("c", ["command_id"])
     writer = rows.where("command_id != 'c'").write.format("command_bus").mode("append")

@@ -92,6 +92,7 @@ def test_conflicts_are_quarantined_and_equal_rows_count_once(spark: SparkSession
     assert len(namespace.landed()) == 5 + 5  # ids and numbers count within one dispatch only
 
 
+@pytest.mark.slow
 def test_invalid_rows_fail_the_dispatch_if_not_allowed(spark: SparkSession, namespace: Namespace) -> None:
     rows = spark.createDataFrame([("a", 1, 1.0, None), ("a", 2, 200.0, None), ("a", 3, 1.0, None)], MOVES).coalesce(1)
 

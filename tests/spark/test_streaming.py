@@ -81,6 +81,7 @@ def dispatches(spark: SparkSession, namespace: Namespace) -> list[tuple[Any, ...
     return [tuple(row) for row in rows.select("dispatch_id", "state", "version", "added").collect()]
 
 
+@pytest.mark.slow
 def test_a_replayed_micro_batch_adds_nothing(spark: SparkSession, namespace: Namespace, port: Port) -> None:
     port.arrive(2)
     query = start(arrivals(spark, port.folder), namespace, port.checkpoint)

@@ -61,8 +61,13 @@ def test_wrong_options_are_refused_at_planning(
 
 @pytest.mark.parametrize(("mode", "options", "text"), [
     ("append", {"dispatchIdd": "x"}, "InvalidSettings: unknown option 'dispatchidd': did you mean dispatchId?"),
-    ("append", {"columns": "seq=note"}, "InvalidSettings: column 'note' is of type string, field seq of Move wants int: cast it"),
-    ("overwrite", {}, 'InvalidSettings: commands cannot be overwritten: write with mode("append")'),
+    pytest.param(
+        "append",
+        {"columns": "seq=note"},
+        "InvalidSettings: column 'note' is of type string, field seq of Move wants int: cast it",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param("overwrite", {}, 'InvalidSettings: commands cannot be overwritten: write with mode("append")', marks=pytest.mark.slow),
 ], ids=["unknown", "type", "overwrite"])  # fmt: skip
 def test_spark_shows_a_short_error(
     spark: SparkSession, namespace: Namespace, mode: str, options: dict[str, Any], text: str
