@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from command_bus.serialization.odd_values import odd_values
 from command_bus.testing.plugin import (  # by hand: the plugin is found by itself only where the project is installed
     command_bus,
     command_bus_app,
@@ -84,6 +85,12 @@ def _same_loggers() -> Iterator[None]:
     level = logger.level
     yield
     logger.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def _no_odd_values() -> None:
+    """Forget the odd values that earlier tests of this process have counted: they show in its metrics."""
+    odd_values.__init__()  # type: ignore[misc]
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist

@@ -35,7 +35,7 @@ async def test_a_broken_promise_is_found(monkeypatch: pytest.MonkeyPatch, name: 
 
 
 async def test_conflicts_that_go_unseen_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("command_bus.sending.envelope_builder.command_digest", lambda *_: NO_DIGEST)
+    monkeypatch.setattr("command_bus.sending.envelope_builder.command_digest", lambda *_, **__: NO_DIGEST)
     with pytest.raises(IdempotencyConflict):
         await promises.a_repeated_id_runs_once(PromiseSandbox(MemoryClients()))
 
