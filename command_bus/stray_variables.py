@@ -14,7 +14,7 @@ __all__ = ["UnknownVariable", "unknown_variables"]
 _PREFIX = "COMMAND_BUS_"
 _OTHERS = ("EMBEDDED_", "SPARK_", "TEST_")
 _PROGRAMS = frozenset({"DASHBOARD_SECRET"})
-"""What programs of ours read that is no setting of a bus."""
+"""The variables that our programs read, and that are no settings of a bus."""
 _SERVICE = re.compile(r"(.+_)?(SERVICE_(HOST|PORT(_.+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
 """What Kubernetes sets for services."""
 

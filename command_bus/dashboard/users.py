@@ -37,7 +37,7 @@ _PASSED_ON = (
     "proxy-", "cf-", "cdn-", "fastly-", "x-envoy-", "x-amzn-", "x-amz-cf-", "x-azure-", "x-arr-", "x-appengine-", "x-cloud-trace-context",
     "x-vercel-", "fly-", "x-nginx-", "x-remote-", "x-auth-request-", "x-scheme", "x-request-start", "x-request-id",
 )  # fmt: skip
-"""How headers begin that proxies add: a browser sends none of these."""
+"""The beginnings of headers that proxies add: a browser sends none of these."""
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 

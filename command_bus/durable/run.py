@@ -154,7 +154,7 @@ class DurableRun:
 
     @property
     def has_unstored(self) -> bool:
-        """Whether something has happened that is to be stored before anything else."""
+        """True if something has happened that is to be stored before anything else."""
         return bool(self.cut_offs.unstored or self.failures.unstored)
 
     def _keep(self, notes: Sequence[Note], found: list[bytes | None] | None) -> None:

@@ -21,7 +21,7 @@ _IDLE = 30
 MOST_AT_ONCE = 2000
 """Requests that are answered at a time; further ones get 503, except probes. Of so many connections and some more, the idlest goes."""
 _SPARE = 64
-"""Connections beyond that: for probes, and for who is told that it is too much."""
+"""Connections beyond that: for probes, and for those that are answered 503."""
 PROBE = "/healthz"
 """The path of probes, below where an application is mounted."""
 HEAD_TIMEOUT = 10.0

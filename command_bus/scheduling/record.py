@@ -236,4 +236,4 @@ def _spec(packed: list[Any]) -> ScheduleSpec:
 
 
 STATE = tuple(each.name for each in fields(ScheduleRecord) if each.name not in ("name", "template", "spec", "policy"))
-"""What says how far a schedule has come, in the order in which it is stored."""
+"""The fields that say how far a schedule has come, in the order in which they are stored."""

@@ -50,7 +50,7 @@ class Templates:
 
     @property
     def _protection(self) -> Protection | None:
-        """What protects templates; what protects commands is the session's."""
+        """The protection of templates; that of commands is the session's."""
         protection = self._session.protection
         return protection and protection.templates
 

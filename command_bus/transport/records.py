@@ -153,7 +153,7 @@ class StoredEvent(NamedTuple):
     feed: int
     """Which of the ids of a cursor it moves."""
     is_told: bool
-    """Whether it may be told: a sender can only say what senders do."""
+    """True if it is believed: a sender can only say what senders do."""
 
 
 @dataclass(frozen=True, slots=True)

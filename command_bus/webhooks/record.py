@@ -60,7 +60,7 @@ class WebhookRecord:
         return RetryPolicy(delays=self.retries, attempts=len(self.retries) + 1) if self.retries else RetryPolicy(attempts=1)
 
     def wants(self, event: Event) -> bool:
-        """Return whether it is told of an event: of none that a sender can say of any command."""
+        """Return whether the webhook gets an event. It gets none that a sender can write of any command."""
         if event.kind not in self.kinds or event.kind in SENT_KINDS or event.entity_type == DELIVERIES:
             return False
         if event.schedule:
