@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from command_bus import Command, CommandContext, CommandInterrupted, EntityId, RetryPolicy
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held
+from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper, Page
 from command_bus.transport.steps import LeaseLost, Started
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, side_of
@@ -234,6 +235,26 @@ async def test_many_lost_leases_are_taken_over_in_pages_each_by_one_worker(sandb
             await bus.wait_idle(20)
         assert sorted(log.starts) == sorted((f"l{number}", number, 2) for number in range(450))
     await _close(ghost)
+
+
+async def test_every_sign_of_life_changes_the_renewal_sequence(harness: TransportHarness, worker: ManualWorker) -> None:
+    """Whoever watches a lease sees a late start even where the server's clock has jumped since: idle times say nothing then."""
+
+    async def sequence() -> int:
+        (pending,) = await harness.client.xpending_range(harness.shard.ready, GROUP, min="-", max="+", count=10)
+        return pending["times_delivered"]
+
+    await harness.put("box:a", "c1")
+    lease = await worker.read_one()
+    seen = [await sequence()]
+    await worker.do(lease, TAKE)
+    seen.append(await sequence())
+    keeper = LeaseKeeper(harness.connections.factory, harness.keys, worker="w1", lease=30.0, heartbeat=lambda _: b"")
+    for _ in range(3):
+        keeper._sequence += 1
+        await keeper.request(harness.client, Page(0, [lease])).execute()
+        seen.append(await sequence())
+    assert len(set(seen)) == len(seen), seen
 
 
 # Connections.

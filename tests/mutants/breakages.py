@@ -314,6 +314,13 @@ MUTANTS = (
         "  if not pending and not",
     ),
     Mutant(
+        "a start is no sign of life",
+        f"{_LUA}/advance/4b_end.lua",
+        "{'RETRYCOUNT', '0', 'JUSTID'}",
+        "{'JUSTID'}",
+        "tests/conformance/test_recovery.py::test_every_sign_of_life_changes_the_renewal_sequence",
+    ),
+    Mutant(
         "who renews while all leases are looked at is taken for lost",
         f"{_REDIS}/worker/expired_leases.py",
         "            if item.idle > 0:\n                continue",

@@ -5,8 +5,8 @@ than half over is watched for the rest of its time on our own clock. The clock c
 up, for an hour perhaps. So, more rarely, all leases are checked: a lease is over if its idle time is 0 whenever we look and its renewal
 sequence has not changed for a whole lease by our own clock, whatever the server's clock says.
 
-Both use the renewal sequence, which is the entry's delivery count, as the sign of life: every renewal increases it. Renewals that overtook
-one another may decrease it to a value that was seen before; then the idle time shows that its worker lives.
+Both use the renewal sequence, which is the entry's delivery count, as the sign of life: every renewal increases it, and a start makes it 0.
+Renewals that overtook one another may decrease it to a value that was seen before; then the idle time shows that its worker lives.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ class Held(NamedTuple):
 class _Suspect(NamedTuple):
     """A lease that may be over: the renewal sequence that was seen, since when it is idle, and how long it is watched.
 
-    Both values show a sign of life: a renewal increases the sequence, and a claim (of an activation that a broken connection was assigned,
-    say) only restarts the idle time.
+    Both values show a sign of life: the sequence changes with it, unless a late one brings back a value that was seen; the idle time starts again.
     """
 
     sequence: int
