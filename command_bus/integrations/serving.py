@@ -26,31 +26,38 @@ PROBE = "/healthz"
 """The path of probes, below where an application is mounted."""
 HEAD_TIMEOUT = 10.0
 """Seconds that a connection may be open before its first request, and in which the head of each request has to arrive."""
+UNREAD_TIMEOUT = 10.0
+"""Seconds in which a client has to take `_LEAST_READ` bytes of what is sent to it, or all there is."""
+_LEAST_READ = 16_384
 _FILES = 16_384
 """Files that should be permitted to be open: connections, those of mounted applications, and more."""
 
 
 class _Impatient(asyncio.Protocol):
-    """A protocol of uvicorn that closes a connection on which no request comes.
+    """A protocol of uvicorn that closes a connection on which no request comes, or whose answers are not read.
 
-    uvicorn itself limits only the time between two requests, so that silent connections would use up all there may be. It refuses new ones then,
-    all others included: here the one goes that has been without a request for longest.
+    uvicorn itself limits only the time between two requests, so that connections which are silent, or which do not read, would use up all there
+    may be. It refuses new ones then, all others included: here the one goes that has kept the server waiting for longest.
     """
 
     transport: asyncio.Transport
     connections: set[Any]
     cycle: Any
-    idle_since: float = 0.0
+    waits_since: float = 0.0
+    """Since when it is the client's turn."""
     _closing: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first request, and make room for this connection."""
         super().connection_made(transport)
-        self.idle_since = mono()
+        self.transport.set_write_buffer_limits(high=0)  # told of all that is not read, also of what is left when it is closed
+        self.waits_since = mono()
         self._wait()
         if len(self.connections) > MOST_AT_ONCE + _SPARE:
-            idle = [each for each in self.connections if not (each.is_answering() or each.transport.is_closing())]
-            min(idle, key=lambda each: each.idle_since, default=self).transport.close()
+            min(
+                filter(_Impatient.is_waiting, self.connections), key=lambda each: each.waits_since, default=self
+            ).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Take a part of a request."""
@@ -63,12 +70,28 @@ class _Impatient(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
         self._end_wait()
+        self._end_unread()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
-        self.idle_since = mono()
+        self.waits_since = mono()
         super().on_response_complete()  # type: ignore[misc]
+
+    def pause_writing(self) -> None:
+        """Wait until the client has read."""
+        super().pause_writing()
+        self.waits_since = mono()
+        self._look_again()
+
+    def resume_writing(self) -> None:
+        """Go on: it has."""
+        self._end_unread()
+        super().resume_writing()
+
+    def is_waiting(self) -> bool:
+        """Return whether it is the client's turn, to ask or to read."""
+        return self._unread is not None or not (self.is_answering() or self.transport.is_closing())
 
     def is_answering(self) -> bool:
         """Return whether a request is being answered."""
@@ -81,6 +104,22 @@ class _Impatient(asyncio.Protocol):
         if self._closing is not None:
             self._closing.cancel()
             self._closing = None
+
+    def _look_again(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._unread = asyncio.get_running_loop().call_later(UNREAD_TIMEOUT, self._cut_off, left - _LEAST_READ)
+
+    def _cut_off(self, most_left: int) -> None:
+        """End it if too little was read. It may have been closed before: who does not read keeps that from happening."""
+        if self.transport.get_write_buffer_size() > most_left:
+            self.transport.abort()
+        else:
+            self._look_again()
+
+    def _end_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _close(self) -> None:
         self._closing = None
@@ -145,7 +184,7 @@ async def serve_until_stopped(
     try:
         import uvicorn
         from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
-        from uvicorn.protocols.http.auto import AutoHTTPProtocol
+        from uvicorn.protocols.http.h11_impl import H11Protocol  # httptools, if it is there, reads headers without a limit
     except ImportError as error:  # pragma: no cover - depends on the environment
         raise MissingExtra(f"serving it needs uvicorn: pip install 'command-bus[{extra}]'") from error
 
@@ -161,7 +200,7 @@ async def serve_until_stopped(
     _permit_files()
     config = uvicorn.Config(
         app,
-        http=type("Impatient", (_Impatient, AutoHTTPProtocol), {}),
+        http=type("Impatient", (_Impatient, H11Protocol), {}),
         ws="none",
         log_level="warning",
         access_log=False,

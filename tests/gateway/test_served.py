@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -156,6 +157,34 @@ async def test_147_silent_connections_shut_out_no_one_for_long(bus: CommandBus, 
             writer.close()
 
 
+async def test_147_answers_that_are_not_read_shut_out_no_one(bus: CommandBus, tmp_path: Path) -> None:
+    """Without a token: each asks much at once, and reads nothing. In the end they are cut off, also those that were closed before."""
+    lowered = "serving.MOST_AT_ONCE, serving._SPARE, serving._IDLE, serving.UNREAD_TIMEOUT = 20, 4, 1, 2; serving.socket = small_buffers"
+    limits = f"from tests.gateway import small_buffers; {lowered}"
+    async with served(bus.url, bus.settings.namespace, tmp_path, limits=limits) as url:
+        host, port = url.removeprefix("http://").split(":")
+        unread = [socket.socket() for _ in range(24)]
+        for number, each in enumerate(unread):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            each.connect((host, int(port)))
+            each.setblocking(False)
+            each.send(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * (500 if number % 2 else 100))
+        await asyncio.sleep(1.5)  # what their buffers hold is answered, and idle ones are closed
+        for path in ("/healthz", "/openapi.json"):
+            async with asyncio.timeout(8), httpx.AsyncClient(base_url=url, headers=AUTH, trust_env=False) as client:
+                while await _asked(client, path) != 200:
+                    await asyncio.sleep(0.1)
+        for each in unread:
+            each.close()
+
+
+async def _asked(client: httpx.AsyncClient, path: str, header: str = "") -> int:
+    try:
+        return (await client.get(path, timeout=5, headers={"X-Command-A": header})).status_code
+    except httpx.TransportError:
+        return 0
+
+
 async def test_who_keeps_all_connections_by_probes_shuts_out_no_one(bus: CommandBus, tmp_path: Path) -> None:
     """Each asks once in a while, so none is silent: the idlest goes."""
     lowered = "serving.MOST_AT_ONCE, serving._SPARE = 20, 4"
@@ -213,6 +242,17 @@ async def test_151_smuggled_headers_are_refused(bus: CommandBus, tmp_path: Path)
             assert answer.split(b" ", 2)[1][:1] == b"4", answer
             assert b"X-Evil" not in answer
             writer.transport.abort()
+
+
+async def test_151_headers_have_a_limit_whatever_is_installed(bus: CommandBus, tmp_path: Path) -> None:
+    """uvicorn prefers httptools where it finds it, which keeps any amount of headers: gigabytes, of one connection without a token."""
+    there = "import sys, types; sys.modules['httptools'] = types.ModuleType('httptools')"
+    async with (
+        served(bus.url, bus.settings.namespace, tmp_path, limits=there) as url,
+        httpx.AsyncClient(base_url=url, headers=AUTH, trust_env=False) as client,
+    ):
+        assert await _asked(client, "/openapi.json", "x" * 30_000) == 200
+        assert await _asked(client, "/openapi.json", "x" * 100_000) in (400, 0)  # cut off while it sends
 
 
 async def test_149_a_server_that_stops_is_503_until_it_is_back(tmp_path: Path) -> None:

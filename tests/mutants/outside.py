@@ -201,8 +201,8 @@ OUTSIDE = (
     Mutant(
         "silent connections are kept",
         "integrations/serving.py",
-        "        self.idle_since = mono()\n        self._wait()\n",
-        "        self.idle_since = mono()\n",
+        "        self.waits_since = mono()\n        self._wait()\n",
+        "        self.waits_since = mono()\n",
         "tests/gateway/test_served.py::test_147_silent_connections_shut_out_no_one_for_long",
     ),
     # The dashboard.
@@ -423,6 +423,13 @@ OUTSIDE = (
         "        if len(self.connections) > MOST_AT_ONCE + _SPARE:\n",
         "        if False:\n",
         "tests/gateway/test_served.py::test_who_keeps_all_connections_by_probes_shuts_out_no_one",
+    ),
+    Mutant(
+        "answers may stay unread for ever",
+        "integrations/serving.py",
+        "        if self.transport.get_write_buffer_size() > most_left:\n",
+        "        if False:\n",
+        "tests/gateway/test_served.py::test_147_answers_that_are_not_read_shut_out_no_one",
     ),
     Mutant(
         "probes wait as all others do",
