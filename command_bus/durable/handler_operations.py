@@ -18,10 +18,11 @@ from command_bus.durable.undo import Undo
 from command_bus.durable.values import compare
 from command_bus.durable.waits import Call, Signal, Sleep
 from command_bus.errors import InvalidCommand
-from command_bus.messages.durable import Durable, Operation, StepOptions
+from command_bus.messages.durable import Durable, Operation
 from command_bus.messages.message import Message
 from command_bus.messages.options import DurableCallOptions
 from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.messages.policies import RetryPolicy
 from command_bus.transport.durable import Note
 
 __all__ = ["HandlerOperations"]
@@ -49,7 +50,7 @@ class HandlerOperations:
     @property
     def suspending(self) -> bool:
         """See `DurableContext.suspending`."""
-        return self._run.suspension is not None
+        return self._is_over()
 
     def observe(self, passed: Callable[[str], Awaitable[None]]) -> None:
         """See `DurableContext.observe`."""
@@ -60,10 +61,18 @@ class HandlerOperations:
         self._in_flight.check()
         self._run.check()
 
-    def step(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], options: StepOptions) -> Durable[Any]:
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        key: str | None,
+        returns: Any,
+        retry: RetryPolicy | None,
+    ) -> Durable[Any]:
         """See `DurableContext.step`."""
         self._in_flight.check_place()
-        return self._awaited(Step(self._run, name, function, args, options), f"step({name!r}, …)")
+        return self._awaited(Step(self._run, name, function, args, key, returns, retry), "step({!r}, …)", name)
 
     def call(self, command: Message[R], undo: Message[Any] | None, key: str | None, options: DurableCallOptions) -> Durable[R]:
         """See `DurableContext.call`."""
@@ -83,18 +92,18 @@ class HandlerOperations:
         undoing = None if undo is None else children.outgoing(undo)
         seconds = None if timeout is None else checked_seconds("timeout", timeout)
         made = Call(self._run, out, type(command).spec().reply, seconds, undoing, key=key)
-        return self._awaited(made, f"call({out.name}(…))")
+        return self._awaited(made, "call({}(…))", out.name)
 
     def sleep(self, seconds: float, key: str | None) -> Durable[None]:
         """See `DurableContext.sleep`."""
         self._in_flight.check_place()
-        return self._awaited(Sleep(self._run, seconds, key), f"sleep({seconds!r})")
+        return self._awaited(Sleep(self._run, seconds, key), "sleep({!r})", seconds)
 
     def signal(self, name: str, timeout: float | None, returns: Any) -> Durable[Any]:
         """See `DurableContext.signal`."""
         self._in_flight.check_place()
         checked = checked_name("name of a signal", name)
-        return self._awaited(Signal(self._run, name, checked, timeout, returns), f"signal({name!r})")
+        return self._awaited(Signal(self._run, name, checked, timeout, returns), "signal({!r})", name)
 
     def all(self, operations: tuple[Durable[Any], ...]) -> Durable[Any]:
         """See `DurableContext.all`."""
@@ -123,8 +132,11 @@ class HandlerOperations:
         else:
             self._compare_undo(field, stored, out)
 
-    def _awaited(self, operation: Operation[Any], text: str) -> Durable[Any]:
-        return Durable(operation, f"context.{text}", lambda: self.suspending)
+    def _awaited(self, operation: Operation[Any], text: str, subject: object = "") -> Durable[Any]:
+        return Durable(operation, text, subject, self._is_over)
+
+    def _is_over(self) -> bool:
+        return self._run.suspension is not None
 
     async def _undo(self, out: OutgoingMessage, field: str, place: int) -> None:
         (stored,) = await self._run.store(await self._run.undoing(out, field, place))

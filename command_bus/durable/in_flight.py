@@ -63,13 +63,14 @@ class Leavable:
 
     def __await__(self) -> Generator[Any, Any, Any]:
         inner: Any = self._work.__await__()
+        in_flight = self._in_flight
         thrown: list[BaseException] = []  # no name for it: its traceback leads to this frame
         while True:
             try:
                 waited = inner.throw(thrown.pop()) if thrown else inner.send(None)
             except StopIteration as end:
                 return end.value
-            if self._in_flight.caught_by is not None and self._in_flight.caught_by is asyncio.current_task():
+            if in_flight.caught_by is not None and in_flight.caught_by is asyncio.current_task():
                 raise Suspended
             try:
                 yield waited
@@ -146,7 +147,7 @@ class InFlight:
             BadStep: As `check`.
         """
         self.check()
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)
         self.count += 1
         self._tasks[task] = self._tasks.get(task, 0) + 1
         return task

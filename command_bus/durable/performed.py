@@ -38,7 +38,7 @@ class Performed(ABC):
         self.awaits += 1
         try:
             cut_offs = run.cut_offs
-            if run.storing.count:
+            if run.storing.tasks:
                 await run.storing.end()
             if cut_offs.are_stored:
                 await cut_offs.again(self._which())

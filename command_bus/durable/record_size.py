@@ -13,12 +13,17 @@ __all__ = ["RecordSize"]
 
 MOST_FIELDS = 10_000
 """Most fields of a side record besides signals, which have a limit of their own: senders must not use up what the handler may store."""
+_SIGNALS = "g"
+"""With which the names of fields of signals begin."""
 PAYLOADS = 16
 """Most bytes of a side record, in payloads of the largest size."""
 
 
 class RecordSize:
     """The size of a side record.
+
+    Attributes:
+        most_bytes: Most bytes of it, and of the outcomes of calls in it.
 
     Args:
         fields: The record.
@@ -27,18 +32,13 @@ class RecordSize:
 
     def __init__(self, fields: Mapping[str, bytes], limits: Limits) -> None:
         self._fields = fields
-        self._limits = limits
-        own = [len(value) for name, value in fields.items() if not _is_of_signals(name)]
+        self.most_bytes = PAYLOADS * limits.max_bytes
+        own = [len(value) for name, value in fields.items() if not name.startswith(_SIGNALS)]
         self._count, self._bytes = len(own), sum(own)
-
-    @property
-    def most_bytes(self) -> int:
-        """Most bytes of a side record, and of the outcomes of calls in it."""
-        return PAYLOADS * self._limits.max_bytes
 
     def arrived(self, field: str) -> None:
         """Count a field that the handler has not stored."""
-        self._count += not _is_of_signals(field)
+        self._count += not field.startswith(_SIGNALS)
 
     def add(self, notes: Sequence[Note]) -> None:
         """Count fields that are to be stored. How a command ends is stored, and what it did is undone, however much it has stored.
@@ -52,15 +52,13 @@ class RecordSize:
         for note in notes:
             if note.name == ENDING:
                 return
-            self._count += not _is_of_signals(note.name)
-            self._bytes += len(note.value) if isinstance(note.value, bytes) else 0
+            if not note.name.startswith(_SIGNALS):
+                self._count += 1
+            if isinstance(note.value, bytes):
+                self._bytes += len(note.value)
         if before < self._count > MOST_FIELDS:
             raise BadStep(
                 f"a durable command may store {MOST_FIELDS:,} fields for its steps and calls: divide its work into commands"
             )
         if self._bytes > self.most_bytes:
             raise BadStep(f"a durable command may store {self.most_bytes:,} bytes: return less from its steps, a reference say")
-
-
-def _is_of_signals(field: str) -> bool:
-    return field.startswith("g")

@@ -13,7 +13,7 @@ from command_bus.durable.in_flight import LAST_WORDS, InFlight, Leavable
 from command_bus.durable.lingering import lingers
 from command_bus.durable.names import CANCEL, EPOCH, MESSAGE, Names, call_field
 from command_bus.durable.record_size import RecordSize
-from command_bus.durable.run_tools import RunLost, RunTools, Storing, Wait, Working, own_fields, read_own
+from command_bus.durable.run_tools import RunLost, RunTools, Storing, Wait, own_fields, read_own
 from command_bus.durable.signals import Signals, StoredErrors
 from command_bus.durable.step_failures import StepFailures
 from command_bus.durable.time_limits import CutOffs
@@ -94,7 +94,7 @@ class DurableRun:
         self._looked, self._looks_soon = mono(), False
         self._looked_up, self._last_call = mono(), ""
         self.in_flight = InFlight(command_id, partial(_wake, self._waiting))
-        self.working = Working()
+        self.working = 0  # functions of steps that run now, or whose results are being stored
         self._counts_anew = started.attempt > 1
 
     # What is stored.
@@ -129,7 +129,7 @@ class DurableRun:
         if isinstance(self.suspension, Suspend):
             raise Suspended
         own = len(notes)
-        if self.has_unstored:
+        if self.cut_offs.unstored or self.failures.unstored:
             notes = (*notes, *self.cut_offs.taken(), *self.failures.taken())
         if not notes:
             return []
@@ -141,28 +141,25 @@ class DurableRun:
             # It is on its way, and what it sends as well: the end of the run has to know, and asks again.
             answer = store(self.lease, self.command_id, notes, progressed=is_progress)
             self._unanswered.add(answer)
-            answer.add_done_callback(
-                lambda done: None if done.cancelled() or done.exception() else self._keep(notes, done.result())
-            )
+            answer.add_done_callback(partial(self._answered, notes))
             raise
         if found is None:
             await self._lost()
         if progressed:
             self.progressed, self._counts_anew = True, False
         self._keep(notes, found)
-        return (found or [])[:own]
+        return found[:own]
 
-    @property
-    def has_unstored(self) -> bool:
-        """True if something has happened that is to be stored before anything else."""
-        return bool(self.cut_offs.unstored or self.failures.unstored)
+    def _answered(self, notes: Sequence[Note], answer: asyncio.Future[list[bytes | None] | None]) -> None:
+        if not answer.cancelled() and answer.exception() is None and (found := answer.result()) is not None:
+            self._keep(notes, found)
 
-    def _keep(self, notes: Sequence[Note], found: list[bytes | None] | None) -> None:
+    def _keep(self, notes: Sequence[Note], found: list[bytes | None]) -> None:
         """Note what is stored now."""
-        for note, value in zip(notes, found or (), strict=found is not None):
+        for note, value in zip(notes, found, strict=True):
             self.fields[note.name] = value if value is not None else note.value if isinstance(note.value, bytes) else b""
 
-    async def _lost(self) -> None:
+    async def _lost(self) -> NoReturn:
         """End the handler: another worker has its lease.
 
         Raises:
@@ -175,6 +172,7 @@ class DurableRun:
             raise RunLost
         task.cancel()  # a lease ends its handler once: that may have been before, and this has gone on
         await asyncio.get_running_loop().create_future()
+        raise RunLost
 
     async def undoing(self, out: OutgoingMessage, field: str, place: int, call: str = "") -> Note:
         """Return the field of a command that undoes something: its place in the order in which handlers name them, and the call."""
@@ -248,7 +246,7 @@ class DurableRun:
                 await self.storing.end()
                 may_suspend, stays = await is_awaited_directly(self.root, durable), True
                 if (
-                    may_suspend and self.in_flight.count == 1 and not self.storing.count
+                    may_suspend and self.in_flight.count == 1 and not self.storing.tasks
                 ):  # else once what is in flight beside it has ended
                     self._suspend(pending, wanted - (len(waits) - len(pending)), end, knows_wish)
             patience = max(looks_at - mono(), 0.001) if stays else max(left, 0.0)
@@ -372,7 +370,8 @@ class DurableRun:
             await threads.rest()
             if self._unanswered:
                 await asyncio.wait(self._unanswered)
-            await self.storing.end()
+            if self.storing.tasks:
+                await self.storing.end()
             if self.failures.are_stored and (notes := self.failures.over()):
                 await self.store(*notes)
 

@@ -14,7 +14,7 @@ from command_bus.serialization.limits import Limits
 from command_bus.transport.durable import SideRecords
 from command_bus.transport.steps import Lease, Started
 
-__all__ = ["RunLost", "RunTools", "Storing", "Threads", "Wait", "Working", "own_fields", "read_own"]
+__all__ = ["RunLost", "RunTools", "Storing", "Threads", "Wait", "own_fields", "read_own"]
 
 
 class RunLost(Exception):
@@ -82,38 +82,20 @@ class Wait(Protocol):
         ...
 
 
-class Working:
-    """The functions of steps that run now: `with run.working:`."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __enter__(self) -> None:
-        self.count += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.count -= 1
-
-
 class Storing:
     """The background stores of a run. What its handler awaits next waits for them, and so do its suspension and its end."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def count(self) -> int:
-        """How much is being stored."""
-        return len(self._tasks)
+        self.tasks: set[asyncio.Task[None]] = set()
 
     @property
     def is_here(self) -> bool:
         """Whether this is a task of it."""
-        return asyncio.current_task() in self._tasks
+        return asyncio.current_task() in self.tasks
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Store something in a task of its own."""
-        self._tasks.add(asyncio.get_running_loop().create_task(work, name="command_bus.durable"))
+        self.tasks.add(asyncio.get_running_loop().create_task(work, name="command_bus.durable"))
 
     async def end(self) -> None:
         """Wait until all is stored, and is not lost if this is cancelled.
@@ -121,9 +103,9 @@ class Storing:
         Raises:
             CommandBusError: It cannot be stored.
         """
-        while tasks := set(self._tasks):
+        while tasks := set(self.tasks):
             await asyncio.wait(tasks)
-            self._tasks -= tasks
+            self.tasks -= tasks
             for each in tasks:
                 with suppress(RunLost):
                     each.result()

@@ -11,21 +11,21 @@ from command_bus.durable.in_flight import StepKey, current_step
 from command_bus.durable.lingering import LINGER, LONG_LINGER
 from command_bus.durable.performed import Performed
 from command_bus.durable.run import DurableRun, cancelled
+from command_bus.durable.time_limits import current_limits
 from command_bus.durable.values import (
     DIGEST,
-    UNCHANGING,
     compare,
     decoded_result,
     digest_of,
     encoded_result,
-    kind_of,
+    facts_of,
     own_arguments,
-    readable_codec,
 )
 from command_bus.durable.waits import Waited
 from command_bus.errors import BadStep, Reject
-from command_bus.messages.durable import Durable, StepOptions
+from command_bus.messages.durable import Durable
 from command_bus.messages.error_groups import leading
+from command_bus.messages.policies import RetryPolicy
 from command_bus.messages.put_off import GiveUp, Snooze
 from command_bus.randomness import JITTER
 from command_bus.transport.durable import Note
@@ -42,69 +42,68 @@ class Step(Performed):
         name: str,
         function: Callable[..., Any],
         args: tuple[Any, ...],
-        options: StepOptions,
+        key: str | None,
+        returns: Any,
+        retry: RetryPolicy | None,
     ) -> None:
         super().__init__(run)
         self._name = name
-        self._field = self.name = run.names.step(name, options.key)
-        self._shown = f"step {self._field[2:]!r}"
+        self._field = self.name = run.names.step(name, key)
         self._function = function
         self._args = args
-        self._digest = digest_of(name, args, keyed=options.key is not None, secret=run.tools.secret)
-        self._kind, self._is_async = kind_of(function, options.returns)
-        self._codec = readable_codec(self._shown, self._kind)
-        self._retry = options.retry
+        self._digest = digest_of(name, args, keyed=key is not None, secret=run.tools.secret)
+        self._facts = facts_of(function, returns)
+        self._facts.check(name)
+        self._retry = retry
         self._is_cancelled = False
 
     async def performed(self, durable: Durable[Any]) -> Any:
         """See `Performed`."""
-        run, limits = self.run, self.run.tools.limits
+        run = self.run
         stored = run.fields.get(self._field)
         if stored is not None:
-            compare(self._shown, stored, self._digest)
-            return decoded_result(self._shown, self._codec, run.tools.unseal(self._field, stored[DIGEST:]), limits)
+            compare(self._shown(), stored, self._digest)
+            return self._decoded(run.tools.unseal(self._field, stored[DIGEST:]))
         if run.failures.are_stored and (stored := run.fields.get(failed := self._failure())) is not None:
-            compare(self._shown, stored, self._digest)
+            compare(self._shown(), stored, self._digest)
             raise run.failures.again(failed, run.tools.unseal(failed, stored[DIGEST:]))
-        if run.limit_ms is not None:
+        if current_limits.get():
             await run.cut_offs.check(run.now_ms)
         if run.wish is not None:
             raise cancelled(run)
-        if run.has_unstored:
+        if run.cut_offs.unstored or run.failures.unstored:
             await run.store()  # what failed before must not be tried again beside this
-        result, packed = await self._run(durable)
-        if type(result) is self._kind and self._kind in UNCHANGING:
-            return result
-        return decoded_result(self._shown, self._codec, packed, limits)
-
-    async def _run(self, durable: Durable[Any]) -> tuple[Any, bytes]:
-        """Run the function and store its result; return it as it is, and packed."""
-        run = self.run
-        with run.working:
+        run.working += 1
+        try:
             try:
-                result = await self._tried(durable)
-                packed = encoded_result(self._shown, self._codec, result, run.tools.limits)
+                result = await (self._called() if self._retry is None else self._tried(durable, self._retry))
+                packed = encoded_result(self._facts.codec, result, run.tools.limits, self._shown)
             except Exception as error:
                 run.failures.note(self._failure(), error, lambda field, data: self._digest + run.tools.seal(field, data))
                 raise
             if run.passed is not None:
                 await run.passed(f"ran:{self._name}")
             await run.store(Note(self._field, self._digest + run.tools.seal(self._field, packed)), progressed=True)
+        finally:
+            run.working -= 1
         if self._is_cancelled:
             raise asyncio.CancelledError
         if run.passed is not None:
             await run.passed(f"step:{self._name}")
-        return result, packed
+        return result if type(result) is self._facts.unchanging else self._decoded(packed)
+
+    def _shown(self) -> str:
+        return f"step {self._field[2:]!r}"
+
+    def _decoded(self, packed: bytes) -> Any:
+        return decoded_result(self._facts.codec, packed, self.run.tools.limits, self._shown)
 
     def _failure(self) -> str:
         """Return the field of the error of this await."""
         return self.run.failures.field(f"{self._field[2:]}~{self.awaits}")
 
-    async def _tried(self, durable: Durable[Any]) -> Any:
-        """Call the function; again in place, if the step is retried. Behind a long pause, which is stored, the tries go on in any run."""
-        retry = self._retry
-        if retry is None:
-            return await self._called()
+    async def _tried(self, durable: Durable[Any], retry: RetryPolicy) -> Any:
+        """Call the function, again in place if it fails. Behind a long pause, which is stored, the tries go on in any run."""
         attempt = max((each for each in range(1, retry.attempts) if self._pause_field(each) in self.run.fields), default=0)
         if attempt:
             await self._pause(durable, attempt, 0.0)
@@ -140,7 +139,7 @@ class Step(Performed):
         token = current_step.set(StepKey(self.run.command_id, self.run.seed, self._field))
         try:
             args = own_arguments(self._args, self._digest)
-            if self._is_async:
+            if self._facts.is_async:
                 return await self._function(*args)
             result, self._is_cancelled = await self.run.tools.threads.call(partial(self._function, *args))
             return await result if hasattr(type(result), "__await__") else result

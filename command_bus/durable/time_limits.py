@@ -15,7 +15,7 @@ from command_bus.clock import mono
 from command_bus.messages.context import while_lent
 from command_bus.transport.durable import Note
 
-__all__ = ["CutOffs", "TimeLimit"]
+__all__ = ["CutOffs", "TimeLimit", "current_limits"]
 
 _FIELD = "z:"
 _MARGIN = 1.0

@@ -7,7 +7,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from copy import deepcopy
 from functools import lru_cache, partial
+from types import FunctionType
 from typing import Any, get_args, get_origin
+from weakref import WeakKeyDictionary
 
 from command_bus.errors import BadResult, BadStep, RegistrationError, StepMismatch
 from command_bus.handlers.signatures import return_type
@@ -17,21 +19,20 @@ from command_bus.serialization.models import ReplyCodec, reply_codec_for
 
 __all__ = [
     "DIGEST",
-    "UNCHANGING",
     "child_of",
     "compare",
     "decoded_result",
     "digest_of",
     "encoded_result",
     "encoded_signal",
-    "kind_of",
+    "facts_of",
     "own_arguments",
     "readable_codec",
 ]
 
 _CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 _NO_ARGUMENTS = bytes(DIGEST)
-UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
+_UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
 """Types of values that cannot be changed, and that are read back as they are."""
 
 
@@ -62,7 +63,7 @@ def digest_of(step: str, args: tuple[Any, ...], *, keyed: bool, secret: bytes | 
 
 def own_arguments(args: tuple[Any, ...], digest: bytes) -> tuple[Any, ...]:
     """Return arguments for one call of a step's function. What it changes in them the handler does not see, as in later runs it would not."""
-    return args if digest == _NO_ARGUMENTS or UNCHANGING.issuperset(map(type, args)) else deepcopy(args)
+    return args if digest == _NO_ARGUMENTS or _UNCHANGING.issuperset(map(type, args)) else deepcopy(args)
 
 
 def compare(what: str, stored: bytes, digest: bytes) -> None:
@@ -78,32 +79,77 @@ def compare(what: str, stored: bytes, digest: bytes) -> None:
         )
 
 
-@lru_cache(maxsize=4096)
-def _facts(function: Callable[..., Any]) -> tuple[Any, bool]:
-    """Return the type of what a function returns, or its awaitable comes to, Any if it does not say; and whether it is a coroutine function."""
-    is_async = inspect.iscoroutinefunction(function)
+_UNKNOWN = (None, None)
+
+
+class StepFacts:
+    """Facts of a step that its function says, or the type of its result if that is given.
+
+    Attributes:
+        codec: Of results.
+        is_async: Whether it is a coroutine function.
+        unchanging: The type of its results, if those cannot be changed and are read back as they are; else None.
+    """
+
+    __slots__ = ("_is_readable", "codec", "is_async", "unchanging")
+
+    def __init__(self, function: Callable[..., Any], returns: Any) -> None:
+        self.is_async = inspect.iscoroutinefunction(function)
+        kind = _returned(function) if returns is None else returns
+        self.unchanging = kind if isinstance(kind, type) and kind in _UNCHANGING else None
+        self.codec = reply_codec_for(kind)
+        self._is_readable = False
+
+    def check(self, step: str) -> None:
+        """Check that results can be read.
+
+        Raises:
+            BadStep: There can be no values of the type that could be read.
+        """
+        if not self._is_readable:
+            _check_readable(f"step {step!r}", self.codec)
+            self._is_readable = True
+
+
+_facts = lru_cache(maxsize=4096)(StepFacts)
+_of_closures: WeakKeyDictionary[Callable[..., Any], tuple[Any, StepFacts]] = WeakKeyDictionary()
+"""What the type of the result was given as, and what is known, by functions that refer to variables of others: a handler may make them in each run."""
+
+
+def facts_of(function: Callable[..., Any], returns: Any) -> StepFacts:
+    """Return what is known of a step's function, which is a function, a method, a class or any other callable.
+
+    The object of a method is not kept for it, nor what a function refers to that a handler makes in each run.
+    """
+    plain = function.func if isinstance(function, partial) else function
+    plain = getattr(plain, "__func__", plain)
+    if getattr(plain, "__closure__", None) is None:
+        try:
+            return _facts(plain, returns)
+        except TypeError:  # one of them cannot be hashed
+            return StepFacts(plain, returns)
+    given, facts = _of_closures.get(plain, _UNKNOWN)
+    if facts is None or given is not returns:
+        facts = StepFacts(plain, returns)
+        _of_closures[plain] = returns, facts
+    return facts
+
+
+def _returned(function: Callable[..., Any]) -> Any:
+    """Return the type of what a function returns, or its awaitable comes to; Any if it does not say."""
     if inspect.isclass(function):
-        return function, is_async
+        return function
+    if isinstance(function, FunctionType) and not function.__annotations__ and not function.__dict__:
+        return Any
     try:
         kind = return_type(function)
     except RegistrationError:  # one that is written in C
-        return Any, is_async
+        return Any
     origin = get_origin(kind)
-    return get_args(kind)[-1] if isinstance(origin, type) and issubclass(origin, Awaitable) else kind, is_async
+    return get_args(kind)[-1] if isinstance(origin, type) and issubclass(origin, Awaitable) else kind
 
 
-def kind_of(function: Callable[..., Any], returns: Any) -> tuple[Any, bool]:
-    """Return the type of a step's result: what is given, else what the function says; and whether that is a coroutine function."""
-    plain = function.func if isinstance(function, partial) else function
-    plain = getattr(plain, "__func__", plain)  # of a method: the cache must not keep its object
-    try:
-        said, is_async = _facts(plain)
-    except TypeError:  # it cannot be hashed
-        said, is_async = Any, inspect.iscoroutinefunction(plain)
-    return said if returns is None else returns, is_async
-
-
-def encoded_result(step: str, codec: ReplyCodec[Any], value: Any, limits: Limits) -> bytes:
+def encoded_result(codec: ReplyCodec[Any], value: Any, limits: Limits, step: Callable[[], str]) -> bytes:
     """Return the result of a step as it is stored.
 
     Raises:
@@ -112,7 +158,7 @@ def encoded_result(step: str, codec: ReplyCodec[Any], value: Any, limits: Limits
     try:
         return codec.encode(value, limits)
     except BadResult as error:
-        raise BadStep(f"the result of {step} cannot be stored: {_plain(error)}. Say its type with returns=") from error
+        raise BadStep(f"the result of {step()} cannot be stored: {_plain(error)}. Say its type with returns=") from error
 
 
 def encoded_signal(signal: str, value: Any, limits: Limits) -> bytes:
@@ -128,7 +174,7 @@ def encoded_signal(signal: str, value: Any, limits: Limits) -> bytes:
         raise BadStep(f"the value of {signal} cannot be stored: {_plain(error)}") from error
 
 
-def decoded_result(step: str, codec: ReplyCodec[Any], data: bytes, limits: Limits) -> Any:
+def decoded_result(codec: ReplyCodec[Any], data: bytes, limits: Limits, step: Callable[[], str]) -> Any:
     """Return the result of a step that is stored.
 
     Raises:
@@ -138,23 +184,27 @@ def decoded_result(step: str, codec: ReplyCodec[Any], data: bytes, limits: Limit
         return codec.decode(data, limits)
     except BadResult as error:
         raise BadStep(
-            f"the result of {step} that is stored does not fit any more: {_plain(error)}. Let the step return what it did before, or give it "
+            f"the result of {step()} that is stored does not fit any more: {_plain(error)}. Let the step return what it did before, or give it "
             "another name"
         ) from error
 
 
 def readable_codec(what: str, kind: Any) -> ReplyCodec[Any]:
-    """Return the codec of what a step or a signal gives.
+    """Return the codec of what a signal gives.
 
     Raises:
         BadStep: There can be no values of this type that could be read.
     """
     codec = reply_codec_for(kind)
+    _check_readable(what, codec)
+    return codec
+
+
+def _check_readable(what: str, codec: ReplyCodec[Any]) -> None:
     try:
         codec.check()
     except BadResult as error:
         raise BadStep(f"the type of what the {what} gives: {_plain(error)}. Say another with returns=") from error
-    return codec
 
 
 def _plain(error: BadResult) -> str:

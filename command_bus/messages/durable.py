@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, TypeVarTuple, Unpack, overload
 
 from command_bus.messages.context import CommandContext
 from command_bus.messages.options import DurableCallOptions
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from command_bus.messages.message import Message
     from command_bus.messages.options import FollowUpOptions, SendOn
 
-__all__ = ["Durable", "DurableContext", "DurableOperations", "Operation", "StepOptions", "Suspended"]
+__all__ = ["Durable", "DurableContext", "DurableOperations", "Operation", "Suspended"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -58,15 +58,19 @@ class Durable(Coroutine[Any, Any, T_co], Generic[T_co]):
 
     Args:
         operation: What it does.
-        text: What was written for it, for the warning; empty: there is none.
+        text: What was written for it, for the warning, with `{}` or `{!r}` for its subject; empty: there is none.
+        subject: The name of a step, say.
         is_over: Whether the run is over: then it does not warn.
     """
 
-    __slots__ = ("_is_over", "_running", "awaited", "is_used", "operation", "text")
+    __slots__ = ("_is_over", "_running", "awaited", "is_used", "operation", "subject", "text")
 
-    def __init__(self, operation: Operation[T_co], text: str = "", is_over: Callable[[], bool] | None = None) -> None:
+    def __init__(
+        self, operation: Operation[T_co], text: str = "", subject: object = "", is_over: Callable[[], bool] | None = None
+    ) -> None:
         self.operation = operation
         self.text = text
+        self.subject = subject
         self.is_used = False
         self.awaited: object = None
         self._is_over = is_over
@@ -74,7 +78,8 @@ class Durable(Coroutine[Any, Any, T_co], Generic[T_co]):
 
     def __del__(self) -> None:
         if self.text and not self.is_used and not (self._is_over is not None and self._is_over()):
-            warnings.warn(f"{self.text} was never awaited, so it did nothing", RuntimeWarning, stacklevel=2, source=self)
+            written = self.text.format(self.subject)
+            warnings.warn(f"context.{written} was never awaited, so it did nothing", RuntimeWarning, stacklevel=2, source=self)
 
     def __await__(self) -> Generator[Any, Any, T_co]:
         self.is_used = True
@@ -102,24 +107,18 @@ class Durable(Coroutine[Any, Any, T_co], Generic[T_co]):
             self._running.close()
 
 
-class StepOptions(NamedTuple):
-    """The options of a step.
-
-    Attributes:
-        key: Names it among the steps of its name; None: they are numbered.
-        returns: The type of its result; None: what its function says, or anything that can be sent.
-        retry: How it is tried again in place.
-    """
-
-    key: str | None = None
-    returns: Any = None
-    retry: RetryPolicy | None = None
-
-
 class DurableOperations(Protocol):
     """The methods of a durable context, for one run of a handler."""
 
-    def step(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], options: StepOptions) -> Durable[Any]:
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        key: str | None,
+        returns: Any,
+        retry: RetryPolicy | None,
+    ) -> Durable[Any]:
         """See `DurableContext.step`."""
         ...
 
@@ -252,10 +251,9 @@ class DurableContext(CommandContext):
             StepMismatch: A step of this name and key is stored with other arguments.
             BadStep: Its name, arguments or result cannot be stored, or the stored result is not of this type any more.
         """
-        options = StepOptions(key, returns, retry)
         if self._operations is None:
-            return Durable(_Alone(function, args), f"context.step({name!r}, …)")
-        return self._operations.step(name, function, args, options)
+            return Durable(_Alone(function, args), "step({!r}, …)", name)
+        return self._operations.step(name, function, args, key, returns, retry)
 
     def call(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride] - it is awaited as the plain one is, with an id of its own
         self,

@@ -100,7 +100,9 @@ def _hash_of(head: tuple[str | None, ...]) -> bytes:
 
 def _canonical(walk: _Walk, value: Any) -> bytes:
     try:
-        data: bytes = Packer(buf_size=512).pack(walk.form(value))
+        kind = type(value)
+        plain = kind in _PLAIN or (kind is tuple and _PLAIN.issuperset(map(type, value)))  # the usual arguments of a step
+        data: bytes = Packer(buf_size=512).pack(value if plain else walk.form(value))
         return data
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise NotPlain(str(error)[:200] or type(error).__name__) from None

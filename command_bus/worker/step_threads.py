@@ -122,7 +122,7 @@ class StepThreads:
     def _patience(self) -> float:
         """Return for how long no thread may come free: longer while other functions of the run are under way, which would run again."""
         waiting = sum(not job.begun for job in self._jobs)
-        is_alone = self._run.durable is None or self._run.durable.working.count <= waiting
+        is_alone = self._run.durable is None or self._run.durable.working <= waiting
         return THREAD_PATIENCE if is_alone else _PATIENCE_BESIDE
 
     def _hand_back(self) -> NoReturn:

@@ -119,7 +119,7 @@ async def _parked(bus: Any) -> bool:
 async def test_the_function_of_a_step_does_not_use_the_context(sandbox: Sandbox, shop: Shop, what: str) -> None:
     @shop.script
     async def order(context: DurableContext) -> Any:
-        made = context.call(Reserve(sku="s-1"))
+        made = context.call(Reserve(sku="s-1")) if what == "made before" else None
 
         async def work() -> None:
             match what:
@@ -139,10 +139,10 @@ async def test_the_function_of_a_step_does_not_use_the_context(sandbox: Sandbox,
                 case "send":
                     context.send(Refund(account="a-1"))
                 case _:
+                    assert made is not None
                     await made
 
         await context.step("outer", work)
-        await made
 
     async with sandbox.bus() as bus, bus.worker():
         await bus.dispatch(Flow(order="o-1"), command_id="o-1")

@@ -94,7 +94,7 @@ DURABLE_ENDS = (
         "                may_suspend",
         f"{_ORDER}::test_what_undoes_is_stored_before_the_handler_waits",
         more=(
-            ("durable/run.py", " and not self.storing.count", ""),
+            ("durable/run.py", " and not self.storing.tasks", ""),
             ("durable/performed.py", "                await run.storing.end()\n", "                pass\n"),
             (
                 "durable/run.py",
