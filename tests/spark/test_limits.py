@@ -66,6 +66,7 @@ def test_writers_wait_for_workers(spark: SparkSession, namespace: Namespace) -> 
         assert [seq for name, seq in seen if name == f"t{truck}"] == list(range(40))
 
 
+@pytest.mark.slow
 async def test_a_stalled_dispatch_reports_and_is_completed_later(spark: SparkSession, namespace: Namespace) -> None:
     rows = journeys(spark, trucks=2, each=30)
 
@@ -137,6 +138,7 @@ def test_the_format_raises_the_same_error(spark: SparkSession, namespace: Namesp
     assert "\tat " not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("from_the_start", quick([True, False], [False]))
 def test_a_server_out_of_memory_is_waited_for(spark: SparkSession, full: Namespace, from_the_start: bool) -> None:
     rows = journeys(spark, trucks=20, each=50).withColumn("note", F.repeat("truck", 900))

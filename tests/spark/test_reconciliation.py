@@ -174,6 +174,7 @@ def test_a_replayed_dead_letter_may_complete_late(spark: SparkSession, namespace
     assert done.frame("completed").where("outcomes = 2").first()["order_by"] == 1
 
 
+@pytest.mark.slow
 def test_a_lost_command_is_missing_despite_other_commands(spark: SparkSession, namespace: Namespace) -> None:
     """The entity has as many commands as before: only their ids show that one is gone."""
     report = dispatched(namespace, posts(spark, "fine", "fine", "fine"))

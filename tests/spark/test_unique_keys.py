@@ -91,6 +91,7 @@ def agree(report: DispatchReport, seen: list[tuple[str, str, int]]) -> Counter[s
 COMMANDS = ",".join(f"{__name__}:{kind}" for kind in ("Pull", "Push", "Sell"))
 
 
+@pytest.mark.slow
 def test_rows_are_folded_and_replaced_and_each_is_accounted_for(
     spark: SparkSession, namespace: Namespace, tmp_path: Path
 ) -> None:
