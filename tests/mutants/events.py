@@ -7,6 +7,8 @@ from tests.mutants.mutant import Mutant
 __all__ = ["EVENTS"]
 
 _LUA = "transport/redis/lua"
+_WEAVE = "transport/redis/admin/events.py"
+_ORDERS = "tests/tables/test_event_orders.py::test_events_of_a_command_are_told_in_their_order"
 
 EVENTS = (
     Mutant(
@@ -22,4 +24,8 @@ EVENTS = (
         "  function publish_events(done)\n    letter_id = letter_id or '0-0'\n    if true then\n",
         "tests/conformance/test_events.py::test_a_failed_step_publishes_no_event",
     ),
+    Mutant("what a sender ended is told too early", _WEAVE, " or ends.get(names, -1) < at or", " or True or", _ORDERS),
+    Mutant("what a sender ended holds back what follows", _WEAVE, " or ends.get(names, -1) < at or", " or", _ORDERS),
+    Mutant("an id that is sent again ends with its new life", _WEAVE, " or again.get(names, -1) > place", "", _ORDERS),
+    Mutant("all that senders do is told first", _WEAVE, ' and each.facts[0] == "accepted"]', "]", _ORDERS),
 )

@@ -238,17 +238,28 @@ def _end_of(page: _Entries) -> float:
 
 
 def _woven(shard: int, count: int, done: _Entries, sent: _Entries) -> list[StoredEvent]:
-    """Return the events of both streams by time. A command is accepted before what else happens to it, also in one ms, or if the clock went back."""
+    """Return the events of both streams by time.
+
+    A command is accepted before what else happens to it, and superseded after that, also in one ms, or if the clock went back.
+    """
     arrivals = [_stored(shard, count + shard, *each) for each in sent]
-    named = [(at, each.names) for at, each in enumerate(arrivals) if each.names]
-    first = {names: at for at, names in reversed(named)}
-    last = {(_ms_of(sent[at][0]), names): at for at, names in named}
+    events = [_stored(shard, shard, *each) for each in done]
+    accepted = [(at, each.names) for at, each in enumerate(arrivals) if each.names and each.facts[0] == "accepted"]
+    first = {names: at for at, names in reversed(accepted)}
+    last = {(_ms_of(sent[at][0]), names): at for at, names in accepted}
+    again, ends = {names: at for at, names in accepted}, {each.names: at for at, each in enumerate(events)}
     found: list[StoredEvent] = []
     place = 0
-    for entry, fields in done:
-        event, ms = _stored(shard, shard, entry, fields), _ms_of(entry)
+
+    def is_over(at: int) -> bool:
+        """Return whether what is superseded next has no other event from a place on; an id that is sent again afterwards may."""
+        kind, names = arrivals[place].facts[0], arrivals[place].names
+        return kind != "superseded" or ends.get(names, -1) < at or again.get(names, -1) > place
+
+    for at, event in enumerate(events):
+        ms = _ms_of(done[at][0])
         needed = max(first.get(event.names, -1), last.get((ms, event.names), -1))
-        while place < len(arrivals) and (_ms_of(sent[place][0]) < ms or place <= needed):
+        while place < len(arrivals) and (place <= needed or (_ms_of(sent[place][0]) < ms and is_over(at))):
             found.append(arrivals[place])
             place += 1
         found.append(event)
