@@ -306,7 +306,7 @@ class Simulation:
         moved = self.loop.time()
         while states := self._states():
             ended = sum(run.ended is not None for run in history.executions)
-            waits = not set(states) & set("hrpq")
+            waits = self._waits(states)
             if progress != (len(history.executions), ended, waits):
                 progress, moved = (len(history.executions), ended, waits), self.loop.time()
             patience = LINE_PATIENCE if self._stands_in_line() else PATIENCE
@@ -318,6 +318,11 @@ class Simulation:
             if set(states) == {"s"} or ("s" in states and self.loop.time() > moved + _CALLERS_WAIT):
                 await self._free(bus, random)
             await asyncio.sleep(0.2)
+
+    def _waits(self, states: str) -> bool:
+        """Return whether all waits for its time: nothing is ready or held, unless by a live journey, whose call may stand behind what waits."""
+        runs = [run for journey in self.history.journeys.values() for run in journey.runs]
+        return not set(states) & set("hrpq") or any(run.ended is None and not run.process.dead for run in runs)
 
     def _stands_in_line(self) -> bool:
         """Return whether there are entities in line, nothing is ready or held, and a worker is there."""

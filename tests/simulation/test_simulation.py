@@ -21,6 +21,13 @@ FAULTS = {
     "lost request", "lost reply", "delay", "slow reply", "cut off",
 }  # fmt: skip
 
+ONCE_RED = {
+    3002897: "a lease was taken over 0.07 s after a start under it: the clock had jumped",
+    3002803: "the end was called stuck while a journey waited, in its worker, for what waited for a clock that had gone back",
+    3001135: "a command was told to be limited after it was superseded: the clock had gone back",
+}
+"""What was wrong in seeds that a table cannot hold as well; one for each kind."""
+
 
 @pytest.mark.parametrize("first", quick(range(1, 361, 30), [1]))
 def test_fixed_seeds_keep_every_promise(first: int) -> None:
@@ -30,6 +37,11 @@ def test_fixed_seeds_keep_every_promise(first: int) -> None:
         assert not done.broken, f"python -m tests.simulation --seed {seed} --seeds 1"
         seen |= done.faults.keys()
     assert seen >= FAULTS  # so that the seeds are worth something
+
+
+@pytest.mark.parametrize("seed", ONCE_RED)
+def test_a_seed_that_was_red_keeps_every_promise(seed: int) -> None:
+    assert not run(seed).broken, ONCE_RED[seed]
 
 
 @pytest.mark.slow
