@@ -67,7 +67,7 @@ class Aborting:
                 return replace(report, result="finished")
             if mono() >= deadline:
                 break
-            if said is None or not ours or (asked.kind, said.kind) == ("abandon", "abort"):
+            if said is None or not ours or asked.kind == "abandon" != said.kind:
                 await self._interrupts.request(
                     self._mailbox, asked
                 )  # another operator's request, or its answer, took the place of ours

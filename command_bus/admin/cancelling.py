@@ -24,8 +24,8 @@ __all__ = ["Cancelling"]
 _LOOK_EVERY = 0.1
 _DONE = ("cancelled", "told")
 """The answers of a worker that has cancelled its handler."""
-_REPLACED = "replaced"
-"""Another request stands in the place of ours."""
+_NOT_ASKED = "not asked"
+"""No request stands there that ends the attempt as cancelled, or gives it up."""
 
 
 class _Running(NamedTuple):
@@ -66,23 +66,30 @@ class Cancelling:
             CommandTimeout: Its worker has not answered in time.
         """
         mailboxes, deadline = await self._waiting.find(self._id), mono() + wait
-        return any([await self._end_in(each, deadline) for each in mailboxes])
+        return any([await self.end_in(each, deadline) for each in mailboxes])
 
-    async def _end_in(self, mailbox: str, deadline: float) -> bool:
+    async def end_in(self, mailbox: str, deadline: float = 0.0) -> bool:
+        """End the command in its mailbox; by default it is asked for, and not waited for. What was asked for is not asked for again.
+
+        Raises:
+            CommandTimeout: As for `end`.
+        """
         asked: Attempt | None = None
         while True:
             running = await self._running(mailbox)
+            if running is not None:
+                asked = running.attempt
             answer = "" if asked is None else await self._answer(mailbox, asked)
             if await self._has_begun(mailbox) or (running is not None and running.is_durable):
-                return await self._tell(mailbox, running)
+                return await self._tell(mailbox, running if answer == _NOT_ASKED else None)
             if running is None:
                 if await self._waiting.cancel_in(mailbox, self._id):
                     return True
                 if not await self._is_there(mailbox):
                     return await self._was_cancelled(answer)
-            elif asked is None or running.attempt.id != asked.id or answer == _REPLACED:
-                asked, answer = running.attempt, ""
-                await self._request(mailbox, asked)
+            elif answer == _NOT_ASKED:
+                answer = ""
+                await self._request(mailbox, running.attempt)
             if mono() >= deadline:
                 return self._in_time(answer)
             await asyncio.sleep(_LOOK_EVERY)
@@ -102,7 +109,7 @@ class Cancelling:
         )
 
     async def _tell(self, mailbox: str, running: _Running | None) -> bool:
-        """Bring a durable command the wish that it ends; its worker, if it has one, sees it within a second.
+        """Bring a durable command the wish that it ends; the worker of an attempt that runs sees it within a second.
 
         If its end is decided, that stays, and what it waits for ends.
 
@@ -123,9 +130,9 @@ class Cancelling:
         await self._interrupts.request(mailbox, Interrupt("cancel", attempt.id, attempt.now_ms, "", self._reason))
 
     async def _answer(self, mailbox: str, attempt: Attempt) -> str:
-        """Return what the worker says; `_REPLACED` if another request took the place of ours."""
+        """Return what the worker says; `_NOT_ASKED` if that is to be asked for."""
         said = await self._interrupts.answer(mailbox)
-        return _REPLACED if said is None or said.attempt_id != attempt.id or said.kind != "cancel" else said.answer
+        return _NOT_ASKED if said is None or said.attempt_id != attempt.id or said.kind == "abort" else said.answer
 
     async def _running(self, mailbox: str) -> _Running | None:
         """Return the attempt of this command that runs in a mailbox, or None."""

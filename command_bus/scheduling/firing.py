@@ -238,10 +238,6 @@ class ScheduleFiring:
         if changes:
             await self._store.change(changes)
 
-    async def close(self) -> None:
-        """See `DueSchedules`."""
-        await self._overlaps.close()
-
     def _tell(self, name: str, why: str) -> None:
         """Log once why this worker leaves a schedule to others."""
         if name not in self._told:

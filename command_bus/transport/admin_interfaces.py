@@ -230,14 +230,6 @@ class Holds(Protocol):
         """Start nothing of it any more, until that time if one is given; return False if it was paused."""
         ...
 
-    async def borrow(self, mailbox: str, reason: str, until_ms: int) -> bool:
-        """Pause one mailbox until that time at most; return False if it is held already, which is left as it is."""
-        ...
-
-    async def give_back(self, mailbox: str, until_ms: int) -> bool:
-        """End a borrowed pause; return False if it was changed meanwhile, which is left as it is."""
-        ...
-
     async def drain(self, scope: str, reason: str) -> bool:
         """Accept nothing new for it; return False if it was drained."""
         ...

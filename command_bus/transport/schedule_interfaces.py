@@ -121,10 +121,6 @@ class DueSchedules(Protocol):
         """Fire schedules that are due; return how many were dealt with here, and those to try again a second later."""
         ...
 
-    async def close(self) -> None:
-        """End what goes on in the background."""
-        ...
-
     async def look_over(self, page: Sequence[tuple[str, bytes]]) -> None:
         """Check a page of schedules: set back what clocks that jumped have put off, and give lost ones their time again."""
         ...

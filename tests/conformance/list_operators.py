@@ -310,14 +310,6 @@ class ListHolds:
             asyncio.get_running_loop().call_later((until_ms - wall_ms()) / 1000, self._over, scope, until_ms)
         return changed
 
-    async def borrow(self, mailbox: str, reason: str, until_ms: int) -> bool:
-        return mailbox not in self._server.holds and await self.pause(mailbox, reason, until_ms)
-
-    async def give_back(self, mailbox: str, until_ms: int) -> bool:
-        hold = self._server.holds.get(mailbox)
-        self._over(mailbox, until_ms)
-        return hold is not None and hold.until_ms == until_ms
-
     async def drain(self, scope: str, reason: str) -> bool:
         changed = self._hold(scope, "draining", reason)
         self._wake()

@@ -278,6 +278,24 @@ async def test_a_thread_that_does_not_look_is_cancelled_at_its_end(sandbox: Sand
             await call
 
 
+async def test_who_cancels_does_not_replace_what_gives_the_handler_up(sandbox: Sandbox, seen: Seen) -> None:
+    @sandbox.registry.handles(Deaf)
+    def deaf(command: Deaf) -> int:
+        seen.starts.append("deaf")
+        seen.thread_free.wait(30)
+        return 5
+
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.dispatch(Deaf(box="a"), command_id="c-1")
+        await seen.started()
+        abort = asyncio.create_task(bus.entity("box", "a").abort(force=True, wait=6))
+        while not abort.done():
+            with contextlib.suppress(CommandTimeout):
+                await bus.commands.cancel("c-1", running=True, wait=0.01)
+        assert abort.result().result in ("ended", "finished")  # the cancel of the next attempt may stand where the answer was
+        seen.thread_free.set()
+
+
 async def test_no_answer_is_no_answer(sandbox: Sandbox, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     async def lost(*_: object) -> None: ...
 

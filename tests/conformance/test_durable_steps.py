@@ -327,6 +327,8 @@ async def test_a_wish_lets_it_go_on_at_once(harness: TransportHarness, worker: M
     assert await wishes.cancel(BOX, "c1", b"wrong day") == "taken"
     assert isinstance(await worker.do(lease, suspended("g:s#1")), Started)
     assert await worker.do(lease, replace(suspended("g:s#1"), knows_wish=True)) == Released("wait")
+    assert await wishes.cancel(BOX, "c1", b"wrong day") == "repeated"
+    assert await harness.activations() == [], "what undoes it waits"
 
 
 async def is_streamed(harness: TransportHarness) -> bool:

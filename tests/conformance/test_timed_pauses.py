@@ -106,18 +106,6 @@ async def test_a_worker_that_dies_while_it_wakes_leaves_the_end_due(harness: Tra
     assert await harness.client.zscore(harness.shard.due, "p:box:*") is None
 
 
-async def test_a_borrowed_pause_touches_no_other(harness: TransportHarness) -> None:
-    assert await harness.scopes.borrow("box:a", "why", 5)
-    assert not await harness.scopes.borrow("box:a", "why", 6)
-    await harness.scopes.pause("box:a", "an operator")
-    assert not await harness.scopes.give_back("box:a", 5)
-    assert await harness.client.hexists(harness.shard.paused, "box:a")  # type: ignore[misc]
-    await harness.scopes.resume("box:a")
-    assert await harness.scopes.borrow("box:a", "why", 7)
-    assert await harness.scopes.give_back("box:a", 7)
-    assert not await harness.client.exists(harness.shard.paused)
-
-
 async def test_a_moment_instead_of_a_delay(sandbox: Sandbox, ran: list[str]) -> None:
     async with sandbox.bus() as bus:
         now = datetime.now(UTC)

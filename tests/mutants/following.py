@@ -30,7 +30,7 @@ FOLLOWING = (
     Mutant(
         "an attempt that follows is not asked for",
         "admin/cancelling.py",
-        "running.attempt.id != asked.id or ",
+        "said.attempt_id != attempt.id or ",
         "",
         f"{_CANCEL}::test_an_attempt_that_another_worker_took_over_is_asked_for_again",
     ),

@@ -10,6 +10,7 @@ _LUA = "transport/redis/lua"
 _SCHEDULES = "tests/conformance/test_schedules.py"
 _CHANGES = "tests/conformance/test_schedule_changes.py"
 _MOVES = "tests/conformance/test_schedule_moves.py"
+_OVERLAPS = "tests/tables/test_overlaps.py::test_the_last_firing_ends_and_is_not_started_again"
 _PAUSES = "tests/conformance/test_timed_pauses.py"
 _PLANNING = "tests/unit/test_schedule_planning.py"
 
@@ -204,11 +205,18 @@ SCHEDULES = (
         f"{_PAUSES}::test_each_pause_and_resume_replaces_the_end",
     ),
     Mutant(
-        "an operator's pause is borrowed",
-        f"{_LUA}/hold.lua",
-        "  if redis.call('HEXISTS', paused, scope) == 1 then return 'held' end\n",
-        "",
-        f"{_PAUSES}::test_a_borrowed_pause_touches_no_other",
+        "a tick does not wait for the end of the one before",
+        "scheduling/overlaps.py",
+        "replaces or await self._unsettled(record) is None",
+        "True",
+        f"{_OVERLAPS}[lost_its_worker-drained_once_it_is_asked]",
+    ),
+    Mutant(
+        "a wish that is repeated wakes what undoes",
+        f"{_LUA}/tell.lua",
+        "  if redis.call('HSETNX', side, 'cancel', value) == 1 then\n",
+        "  if redis.call('HSETNX', side, 'cancel', value) then\n",
+        "tests/conformance/test_durable_steps.py::test_a_wish_lets_it_go_on_at_once",
     ),
     Mutant(
         "a schedule moves on from a firing that no replica has",

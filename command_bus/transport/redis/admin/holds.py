@@ -33,7 +33,7 @@ from command_bus.transport.redis.scripts import HOLD
 __all__ = ["PAUSE_END", "RedisHolds", "parse_hold"]
 
 Verb = Literal["pause", "drain", "resume"]
-Step = Verb | Literal["borrow", "over", "ended", "wake"]
+Step = Verb | Literal["over", "ended", "wake"]
 
 PAUSE_END = "p:"
 """Begins the members of `due` that are ends of pauses; the scope follows."""
@@ -82,15 +82,6 @@ class RedisHolds(RetryingRequests):
                 everywhere = len(holds) == len(values) and len(modes) == 1
                 found.append(Hold(scope, first.mode, first.since_ms, first.reason, everywhere, ends.get(scope)))
         return found
-
-    async def borrow(self, mailbox: str, reason: str, until_ms: int) -> bool:
-        """Pause one mailbox for a moment; return False if it is held already, which is left as it is."""
-        shard = self._keys_of(mailbox)
-        return bool(await self._step(shard, "borrow", mailbox, reason, [], str(until_ms)) != b"held")
-
-    async def give_back(self, mailbox: str, until_ms: int) -> bool:
-        """End a pause that was borrowed until that time; return False if it was changed meanwhile, which is left as it is."""
-        return await self.over(self._keys_of(mailbox), mailbox, until_ms)
 
     async def over(self, shard: ShardKeys, scope: str, at_ms: float) -> bool:
         """End a pause whose time has come, in one shard, and wake what it held; return False if it was ended or changed meanwhile.

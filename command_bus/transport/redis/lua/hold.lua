@@ -15,14 +15,13 @@
 -- KEYS[11]  line      sorted set of the places of entities that wait
 -- KEYS[12…] mailboxes to wake
 -- ARGV[1]   group     of consumers
--- ARGV[2]   verb      pause, drain, resume; over, if a pause has come to its end, and then ended; borrow, a pause where there is no hold;
---                     or wake, which leaves the scope as it is
+-- ARGV[2]   verb      pause, drain, resume; over, if a pause has come to its end, and then ended; or wake, which leaves the scope as it is
 -- ARGV[3]   scope     a mailbox's name, <entity type>:* (~:* for commands without an entity), or *
 -- ARGV[4]   reason
 -- ARGV[5]   till      ms when a pause ends by itself, empty: never; of a pause that is over the time that was read
 -- ARGV[6…]  names     of the mailboxes
 --
--- returns how many mailboxes were woken; 'held' if there is a hold and none was borrowed; 'gone' if a pause that is over was ended or changed meanwhile; 'newer' if the scope is one mailbox
+-- returns how many mailboxes were woken; 'gone' if a pause that is over was ended or changed meanwhile; 'newer' if the scope is one mailbox
 --         in a state that only a later release knows: nothing was changed
 --
 -- A pause takes effect before the next command starts; a command that runs is not touched. Draining refuses new commands and starts those
@@ -52,10 +51,6 @@ end
 pass_memory_limit(ready, group)
 if is_newer(redis.call('HGET', active, scope)) then return 'newer' end
 local changed, ending = false, 'p:' .. scope
-if verb == 'borrow' then
-  if redis.call('HEXISTS', paused, scope) == 1 then return 'held' end
-  verb = 'pause'
-end
 if verb == 'over' or verb == 'ended' then
   if tonumber(redis.call('ZSCORE', due, ending) or '') ~= tonumber(till) then return 'gone' end
   if verb == 'ended' then return redis.call('ZREM', due, ending) end

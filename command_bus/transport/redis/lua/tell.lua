@@ -52,9 +52,12 @@ pass_memory_limit(KEYS[1], ARGV[1])
 local queue_up = redis.call('EXISTS', KEYS[6]) == 1 and open_line(KEYS[1], KEYS[2], KEYS[6], KEYS[7], KEYS[8])
 local answer = 'taken'
 if kind == 'cancel' then
-  if redis.call('HSETNX', side, 'cancel', value) == 0 then answer = 'repeated' end
+  if redis.call('HSETNX', side, 'cancel', value) == 1 then
+    resume(keys, name, box, redis.call('HGET', side, 'm'), true)
+  else
+    answer = 'repeated'  -- what undoes it may wait for a retry
+  end
   if redis.call('HEXISTS', side, 'k') == 1 then answer = 'ending' end
-  resume(keys, name, box, redis.call('HGET', side, 'm'), true)
 elseif kind == 'outcome' then
   local arrived = arrive_outcome(keys, side, what, once, value, name, box)
   if arrived == nil then return 'gone' end

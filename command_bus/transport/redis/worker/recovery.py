@@ -160,8 +160,6 @@ class PendingRecovery:
     async def stop(self) -> None:
         """Stop watching."""
         await end_tasks(self._tasks)
-        if self._schedules is not None:
-            await self._schedules.close()
 
 
 def _limited(limits: LimitWork | None, shard: int) -> Callable[[Sequence[str]], Awaitable[None]] | None:
