@@ -10,6 +10,7 @@ from tests.mutants.events import EVENTS
 from tests.mutants.follow_ups import FOLLOW_UPS
 from tests.mutants.following import FOLLOWING
 from tests.mutants.history import HISTORY
+from tests.mutants.leases import LEASES
 from tests.mutants.limits import LIMITS
 from tests.mutants.line import LINE
 from tests.mutants.lone import LONE
@@ -38,6 +39,7 @@ PARTS = (
     *FOLLOWING,
     *FOLLOW_UPS,
     *HISTORY,
+    *LEASES,
     *LIMITS,
     *LINE,
     *LONE,
