@@ -40,7 +40,7 @@ from command_bus.dashboard.shared_reads import SharedReads
 from command_bus.dashboard.sign_in import choose_theme, sign_in, sign_out
 from command_bus.dashboard.signing import Signer
 from command_bus.dashboard.users import Loopback, Users, is_loopback
-from command_bus.dashboard.visit import Visit, address, root_of
+from command_bus.dashboard.visit import Visit, address, here_of, root_of
 from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.spelling import several_names
 
@@ -150,10 +150,9 @@ class Dashboard:
         if not isinstance(self.state.users, Passwords):
             local = isinstance(self.state.users, Loopback) and not is_loopback(request)
             raise HTTPException(403, "only this machine may look: give the dashboard users" if local else "you may not look here")
-        if request.url.path.endswith("/live"):
+        if request.scope["path"].endswith("/live"):
             raise HTTPException(401, "the session is over")
-        here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        following = here.removeprefix(root_of(request)) if request.method == "GET" else ""
+        following = here_of(request).removeprefix(root_of(request)) if request.method == "GET" else ""
         return RedirectResponse(address(root_of(request), "/sign-in", {"next": following}), status_code=303)
 
     async def _page(self, visit: Visit, page: Page) -> Response:

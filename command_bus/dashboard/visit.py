@@ -66,7 +66,7 @@ class Visit:
 
     async def shared(self, what: str, read: Callable[[], Awaitable[T]]) -> T:
         """Return what is read for this page's address, for all who look at it within a second."""
-        return await self.state.reads.get((what, self.request.url.path, self.request.url.query), read)
+        return await self.state.reads.get((what, here_of(self.request)), read)
 
     def csrf(self) -> str:
         """Return the token of a form of this user."""
@@ -85,7 +85,7 @@ class Visit:
             user=self.user,
             url=self.url,
             root=self.root,
-            path=self.request.url.path.removeprefix(self.root) or "/",
+            path=str(self.request.scope["path"]).removeprefix(self.root) or "/",
             query=self.query,
             theme=theme_of(self.request),
             title_of_all=self.state.options.title,
@@ -93,7 +93,7 @@ class Visit:
             signs_out=isinstance(self.state.users, Passwords),
             said="" if said is None else str(said.get("text", "")),
             csrf=self.csrf(),
-            here=self.request.url.path + (f"?{self.request.url.query}" if self.request.url.query else ""),
+            here=here_of(self.request),
             board_link=self.state.options.board_link,
             **values,
         )
@@ -114,6 +114,12 @@ class Visit:
 def root_of(request: Request) -> str:
     """Return the path below which the dashboard is mounted."""
     return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def here_of(request: Request) -> str:
+    """Return the path and fields that a request asks for. `request.url` is made of its Host, too, which may have another path in it."""
+    path, query = str(request.scope["path"]), request.scope["query_string"].decode("latin-1")
+    return f"{path}?{query}" if query else path
 
 
 def address(root: str, path: str, query: dict[str, object]) -> str:
@@ -138,4 +144,4 @@ def set_cookie(response: Response, request: Request, state: State, name: str, va
 
 def _is_https(request: Request) -> bool:
     """Return whether the browser came by https, here or to a proxy. Who claims that falsely gets a cookie that is good for https only."""
-    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "").strip().lower() == "https"
+    return request.scope["scheme"] == "https" or request.headers.get("x-forwarded-proto", "").strip().lower() == "https"

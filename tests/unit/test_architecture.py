@@ -226,6 +226,17 @@ def test_the_core_knows_no_redis() -> None:
     assert f"{PACKAGE}.sending.sender" in core
 
 
+def test_no_page_is_chosen_by_what_starlette_makes_of_the_host() -> None:
+    """Before 1.0.1 `request.url` has the path that stands in the header Host (CVE-2026-48710). The scope has that of the request."""
+    chosen = [
+        f"{name}:{node.lineno}"
+        for name, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "url" and ast.unparse(node.value).endswith(("request", "connection"))
+    ]
+    assert chosen == []
+
+
 def test_import_loads_nothing_of_an_extra() -> None:
     code = "import command_bus, json, sys; print(json.dumps(sorted(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, timeout=30)
