@@ -151,10 +151,14 @@ def environment(folder: Path, extra: str) -> Path:
         for file in found.files or ():
             if file.parts[0] in ("..", "__pycache__") or file.suffix == ".pyc":
                 continue
-            link = folder / file
+            place = Path(str(found.locate_file(file)))
+            site = place.parents[len(file.parts) - 1]
+            packages = [site / each for each in reversed(file.parents) if (site / each / "__init__.py").exists()]
+            whole = (packages or [place])[0]  # a package with what is compiled of it; distributions share those without an __init__
+            link = folder / whole.relative_to(site)
             link.parent.mkdir(parents=True, exist_ok=True)
             if not link.exists():
-                link.symlink_to(Path(str(found.locate_file(file))).resolve())
+                link.symlink_to(whole.resolve())
     (folder / "command_bus").symlink_to(ROOT / "command_bus")
     about = folder / "command_bus-0.dist-info"
     about.mkdir()
@@ -172,7 +176,6 @@ def test_each_extra_has_a_program() -> None:
     assert set(PROGRAMS) - {""} == set(OPTIONAL) - {"all", "demo", "demo-spark", "dev"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("extra", PROGRAMS)
 def test_an_extra_needs_nothing_that_it_does_not_bring(tmp_path: Path, url: str, extra: str) -> None:
     try:
