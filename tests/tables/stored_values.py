@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import msgpack
 
 from tests.tables.live_namespace import NAMESPACE
 
-__all__ = ["ATTACKS", "SOON", "Mutation", "Snapshot", "mutate", "suffers"]
+__all__ = ["ATTACKS", "SOON", "Mutation", "Snapshot", "mutate", "suffers", "together"]
 
 TOKEN = re.compile(r"t\d\dx")
 LIMITED = tuple(f"t5{number}x" for number in range(6))
@@ -146,13 +146,35 @@ def _typed(chance: random.Random, data: bytes) -> bytes:
 CHANGES: list[Callable[[random.Random, bytes], bytes]] = [_flip, _flip, _cut, _odd, _part, _typed, _typed, _typed]
 
 
-def mutate(client: Any, snapshot: Snapshot, number: int) -> Mutation:
-    """Change one stored value; the number says which, and how."""
+def choose(snapshot: Snapshot, number: int) -> tuple[random.Random, bytes]:
+    """Return the key that the mutation of a number changes, and what decides how."""
     chance = random.Random(number)
     groups: dict[str, list[bytes]] = {}
     for key in snapshot.keys:  # keys of one kind count as one
         groups.setdefault(re.sub(r"^(m|x|k|hint|p):.*", r"\1:", name_of(key)), []).append(key)
-    key = chance.choice(groups[chance.choice(sorted(groups))])
+    return chance, chance.choice(groups[chance.choice(sorted(groups))])
+
+
+def together(snapshot: Snapshot, numbers: Iterable[int], most: int) -> Iterator[tuple[int, ...]]:
+    """Divide mutations into those that one namespace can have: of different keys, and alone by which all is refused."""
+    group: dict[bytes, int] = {}
+    for number in numbers:
+        _, key = choose(snapshot, number)
+        is_alone = name_of(key) in REFUSES
+        if group and (is_alone or key in group or len(group) == most):
+            yield tuple(group.values())
+            group.clear()
+        if is_alone:
+            yield (number,)
+        else:
+            group[key] = number
+    if group:
+        yield tuple(group.values())
+
+
+def mutate(client: Any, snapshot: Snapshot, number: int) -> Mutation:
+    """Change one stored value; the number says which, and how."""
+    chance, key = choose(snapshot, number)
     kind, name = snapshot.types[key], name_of(key)
     if name.startswith(OF_ONE) and chance.random() < 0.1:
         client.delete(key)

@@ -29,12 +29,12 @@ from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.worker import upkeep
 from command_bus.webhooks import Webhooks
 from tests.tables.live_namespace import NAMESPACE, Live, Put, Sync, leave_work, live_bus
-from tests.tables.stored_values import ATTACKS, REFUSES, SOON, Mutation, Snapshot, mutate, name_of, suffers
+from tests.tables.stored_values import ATTACKS, REFUSES, SOON, Mutation, Snapshot, mutate, name_of, suffers, together
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(240)]
 
-EACH, QUICK, PARTS = 25, 5, 800
-"""Mutations of a part; parts of `make test`; all parts."""
+EACH, QUICK, PARTS, TOGETHER = 50, 10, 400, 5
+"""Mutations of a part; parts of `make test`; all parts; mutations of a run: what it finds wrong is found again by one of them alone."""
 PATIENCE = 15.0
 EVERYTHING = "all attacks at once"
 
@@ -179,62 +179,63 @@ class Bench:
         self.watch = watch
         return watch
 
-    async def run(self, number: int | None, attack: str = "") -> tuple[Mutation | None, list[str]]:
+    async def run(self, *numbers: int, attack: str = "") -> tuple[list[Mutation], list[str]]:
         """Put the namespace back, mutate it, run a worker; return what was changed and what is wrong."""
         self.snapshot.restore()
-        mutation = None if number is None or attack else mutate(self.client, self.snapshot, number)
+        mutations = [] if attack else [mutate(self.client, self.snapshot, number) for number in numbers]
         if attack:
             for key, act in [ATTACKS[attack]] if attack in ATTACKS else ATTACKS.values():
                 act(self.client)
-                mutation = Mutation(f"{{{NAMESPACE}:0}}:{key}", attack, b"")
+                mutations = [Mutation(f"{{{NAMESPACE}:0}}:{key}", attack, b"")]
         self.watch.failures.clear()
         self.watch.logged.clear()
         self.watch.worked.clear()
         faults: list[str] = []
         try:
             async with asyncio.timeout(60):
-                await self._look(mutation, number or 0, faults)
+                await self._look(mutations, numbers, faults)
         except Exception as error:
-            if not (mutation and name_of(mutation.key.encode()) == "meta" and isinstance(error, CommandBusError)):
+            if not ("meta" in _names(mutations) and isinstance(error, CommandBusError)):
                 faults.append(f"bus: {_told(error)}")
-        allowed = mutation is not None and name_of(mutation.key.encode()) in REFUSES
-        suffering = suffers(mutation) if mutation is not None else set()
+        allowed = bool(_names(mutations).intersection(REFUSES))
+        suffering = set[str]().union(*map(suffers, mutations))
         faults += [told for told in self.watch.logged if not any(token in told for token in suffering)]
         faults += [f"periodic: {failure}" for failure in dict.fromkeys(self.watch.failures) if not allowed]
-        return mutation, faults
+        return mutations, faults
 
     async def prepared(self) -> None:
         """See what a worker does where nothing is odd."""
         if not self.expected:
-            _, faults = await self.run(None)
+            _, faults = await self.run()
             assert not faults
 
-    async def _look(self, mutation: Mutation | None, number: int, faults: list[str]) -> None:
+    async def _look(self, mutations: Sequence[Mutation], numbers: Sequence[int], faults: list[str]) -> None:
         live = Live()
         async with live_bus(self.url, live) as bus:
             Webhooks(bus).serve()
             async with bus.worker():
-                await self._goes_on(bus, live, mutation, faults)
-                await self._answers(bus, mutation, number, faults)
+                await self._goes_on(bus, live, mutations, faults)
+                await self._answers(bus, mutations, numbers, faults)
 
-    async def _goes_on(self, bus: CommandBus, live: Live, mutation: Mutation | None, faults: list[str]) -> None:
+    async def _goes_on(self, bus: CommandBus, live: Live, mutations: Sequence[Mutation], faults: list[str]) -> None:
+        names = _names(mutations)
         try:
             await bus.dispatch(Put(box="now-2"), delay=0.001)
             await bus.dispatch(Put(box="now-3"), priority="high")
             await bus.dispatch(Sync(store="now-4", partner="zed"))
             await bus.call(Put(box="now-1"), timeout=PATIENCE)
         except CommandBusError as error:
-            if not (mutation and name_of(mutation.key.encode()) in REFUSES):
+            if not names.intersection(REFUSES):
                 faults.append(f"canary: {_told(error)}")
-        if mutation is None:
+        if not mutations:
             await asyncio.sleep(3)
             self.expected = set(live.done)
             return
-        suffering = tuple(suffers(mutation))
+        suffering = tuple(set[str]().union(*map(suffers, mutations)))
         wanted = {name for name in self.expected if not name.startswith(suffering)}
-        if name_of(mutation.key.encode()) in REFUSES:
+        if names.intersection(REFUSES):
             wanted = {name for name in wanted if not name.startswith("now")}
-        if name_of(mutation.key.encode()) == "meta":
+        if "meta" in names:
             wanted = set()
         deadline = mono() + PATIENCE
         while (missing := wanted - live.done) and mono() < deadline:
@@ -242,8 +243,8 @@ class Bench:
         if missing:
             faults.append(f"do not go on: {sorted(missing)}")
 
-    async def _answers(self, bus: CommandBus, mutation: Mutation | None, number: int, faults: list[str]) -> None:
-        allowed = mutation is not None and name_of(mutation.key.encode()) in REFUSES
+    async def _answers(self, bus: CommandBus, mutations: Sequence[Mutation], numbers: Sequence[int], faults: list[str]) -> None:
+        allowed = bool(_names(mutations).intersection(REFUSES))
         for name, view in VIEWS.items():
             try:
                 await view(bus)
@@ -256,12 +257,16 @@ class Bench:
             except Exception as error:
                 if not isinstance(error, CommandBusError) or (isinstance(error, UnsuitableServer) and not allowed):
                     faults.append(f"view {name}: {_told(error)}")
-        is_whole = mutation is None or mutation.what == EVERYTHING
-        lines = PROGRAM if is_whole else [PROGRAM[number % len(PROGRAM)]]
-        paths = PAGES if is_whole else [PAGES[number % len(PAGES)]]
+        is_whole = not mutations or mutations[0].what == EVERYTHING
+        lines = PROGRAM if is_whole else [PROGRAM[number % len(PROGRAM)] for number in numbers]
+        paths = PAGES if is_whole else [PAGES[number % len(PAGES)] for number in numbers]
         faults += [fault for fault in await pages(bus, paths) if not allowed]
         ends = [(line, await asyncio.to_thread(run_program, self.url, line)) for line in lines]
         faults += [f"program {line}: {fault}" for line, fault in ends if fault]
+
+
+def _names(mutations: Sequence[Mutation]) -> set[str]:
+    return {name_of(mutation.key.encode()) for mutation in mutations}
 
 
 async def pages(bus: CommandBus, paths: Sequence[str]) -> list[str]:
@@ -329,14 +334,14 @@ def watch(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Watch:
 async def test_a_known_attack_harms_nobody(bench: Bench, watch: Watch, attack: str) -> None:
     del watch
     await bench.prepared()
-    mutation, faults = await bench.run(len(attack), attack)
-    assert not faults, mutation
+    mutations, faults = await bench.run(len(attack), attack=attack)
+    assert not faults, mutations
 
 
 async def test_every_view_and_command_answers_beside_all_of_them(bench: Bench, watch: Watch) -> None:
     del watch
     await bench.prepared()
-    _, faults = await bench.run(0, EVERYTHING)
+    _, faults = await bench.run(0, attack=EVERYTHING)
     assert not faults
 
 
@@ -345,7 +350,9 @@ async def test_one_odd_value_harms_only_what_it_concerns(bench: Bench, watch: Wa
     del watch
     await bench.prepared()
     wrong: list[str] = []
-    for number in range(part * EACH, (part + 1) * EACH):
-        mutation, faults = await bench.run(number)
-        wrong += [f"{number} {mutation}: {fault}" for fault in faults]
+    for numbers in together(bench.snapshot, range(part * EACH, (part + 1) * EACH), TOGETHER):
+        mutations, faults = await bench.run(*numbers)
+        alone = [await bench.run(number) for number in numbers] if faults and len(numbers) > 1 else []
+        told = [each for each in alone if each[1]] or [(mutations, faults)]
+        wrong += [f"{numbers} {changed}: {fault}" for changed, found in told for fault in found]
     assert not wrong, "\n".join(wrong)
