@@ -331,7 +331,7 @@ def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any]
     """Build the spec of a class from its class arguments, its fields and its base."""
     values: dict[str, Any] = {}
     if inherited is not None:
-        values = {slot: getattr(inherited, slot) for slot in _CLASS_ARGUMENTS - {"version"}}
+        values = {slot: getattr(inherited, slot) for slot in sorted(_CLASS_ARGUMENTS - {"version"})}
         if given.get("delivery") == "at_most_once" and inherited.delivery != "at_most_once":
             values["retry"] = None  # at most one start, unless the class itself asks for retries of what it raised
     values |= given

@@ -139,8 +139,9 @@ class BusProcesses:
 
     def release(self) -> None:
         """Restore the buses and the package. Loops of other threads go on running without them."""
-        loops = {*self._loop_workers, *(self.claims.loop_of(bus) for bus in self.claims.buses)}
-        for loop in loops - {asyncio._get_running_loop()}:  # noqa: SLF001 - as `get_running_loop`, or None
+        loops = dict.fromkeys([*self._loop_workers, *(self.claims.loop_of(bus) for bus in self.claims.buses)])
+        loops.pop(asyncio._get_running_loop(), None)  # noqa: SLF001 - as `get_running_loop`, or None
+        for loop in loops:
             if loop is not None and loop.is_running():
                 asyncio.run_coroutine_threadsafe(self._leave(), loop).result(_CLOSE_TIMEOUT)
         self.claims.release()

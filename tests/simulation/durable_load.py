@@ -300,7 +300,7 @@ class _Traveller:
         await asyncio.sleep(stage.seconds)
 
 
-_STAGES: dict[str, Callable[[_Traveller, Stage], Awaitable[None]]] = {kind: getattr(_Traveller, kind) for kind in set(_KINDS)}
+_STAGES: dict[str, Callable[[_Traveller, Stage], Awaitable[None]]] = {kind: getattr(_Traveller, kind) for kind in _KINDS}
 
 
 class DurableLoad:

@@ -53,7 +53,7 @@ def ends(history: History) -> Iterator[tuple[str, str]]:
     runs_of = of_commands(history)
     letters = {(letter.payload or {}).get("tag", "") for letter in history.letters}
     removed = {name for name, sent in history.sent.items() if sent.removed is not None}
-    for name in {*runs_of, *letters, *removed} - by_tag.keys():
+    for name in sorted({*runs_of, *letters, *removed} - by_tag.keys()):
         if name in history.sent:
             yield history.sent[name].entity, f"{name} was settled, and no end of it is kept"
     for name, end in by_tag.items():

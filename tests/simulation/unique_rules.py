@@ -86,7 +86,7 @@ def _is_started(store: Store, prefix: bytes, mailbox: str, place: str, running: 
 
 def after_the_last_trigger(history: History) -> Iterator[tuple[str, str]]:
     """Check that a command of a key is started after its last trigger, in each entity."""
-    for entity in {each.entity for each in history.triggers}:
+    for entity in sorted({each.entity for each in history.triggers}):
         triggers = [each for each in history.triggers if each.entity == entity]
         last = max(triggers, key=lambda each: each.invoked)
         if last.acked is None or history.stuck:

@@ -88,7 +88,7 @@ class SuspendedWork:
     async def turn(self) -> float:
         """Look at the circles of the last turn again, and at some more commands; return the seconds until the next turn."""
         self._found = {}
-        for mailbox in set(self._seen.values()):
+        for mailbox in dict.fromkeys(self._seen.values()):
             for suspended in (await self._reading.holders([mailbox])).values():
                 await self._alone(mailbox, self._follow(suspended))
         at = self._connections.at(self._keys.prefix)

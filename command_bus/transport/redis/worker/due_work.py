@@ -111,7 +111,7 @@ class DueTimes:
             took: Seconds until it was answered. After a long one the server's clock only seems to have gone back.
         """
         first = min(self._seen.items(), key=lambda item: item[1].at, default=None)
-        self._left |= {member: now + _LEFT for member in self._dealt.intersection(members) if not self.is_left(member, now)}
+        self._left |= {member: now + _LEFT for member in members if member in self._dealt and not self.is_left(member, now)}
         seen: dict[str, _Seen] = {}
         due: list[Member] = []
         for name, score in members:
@@ -227,8 +227,9 @@ class DueWork:
             kinds: dict[str, list[Member]] = {}
             for member in due:
                 kinds.setdefault(member.name[0], []).append(member)
-            for kind in kinds.keys() & self._jobs.keys():
-                await self._each_if_not_all(kinds[kind], self._perform)
+            for kind, members in kinds.items():
+                if kind in self._jobs:
+                    await self._each_if_not_all(members, self._perform)
             promoted = [member for member in due if member.name[0] in _PROMOTED]
             if promoted and await self._each_if_not_all(promoted, self._promote) and len(promoted) == len(due):
                 return
