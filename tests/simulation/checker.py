@@ -308,7 +308,8 @@ def letters(history: History) -> Broken:
         too_soon = letter.attempts < ATTEMPTS[sent.kind] and not any(run.how == "gave up" for run in runs)
         if letter.reason == "failed" and too_soon:
             yield sent.entity, f"{tag} was given up after {letter.attempts} of {ATTEMPTS[sent.kind]} attempts"
-        if letter.reason == "interrupted" and not taken and not any(run.may_be_cut_short for run in runs):
+        is_cut_short = any(run.may_be_cut_short or history.was_aborted(run) for run in runs)
+        if letter.reason == "interrupted" and not taken and not is_cut_short:
             yield sent.entity, f"{tag} was given up as interrupted, and nothing interrupted it"
         if letter.reason in ("undecodable", "invalid", "no_handler", "unsupported_version"):
             yield sent.entity, f"{tag} was given up as {letter.reason}"

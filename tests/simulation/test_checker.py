@@ -150,6 +150,15 @@ def attempt_from_nowhere(history: History) -> None:
     history.executions[1].attempt = 2
 
 
+def given_up_unprovoked(history: History) -> None:
+    """A thread goes on to its end, however its attempt ended."""
+    sent(history, "p1.4", 1003.0, kind="sync")
+    ran(history, "p1.4", 1003.1, 1003.9, "failed", attempt=1)
+    ran(history, "p1.4", 1004.0, 1004.1, "failed", attempt=2)
+    ran(history, "p1.4", 1004.5, 1004.9, "failed", attempt=3)
+    history.letters.append(letter("p1.4", "interrupted", 3))
+
+
 def given_up_too_soon(history: History) -> None:
     history.letters.append(letter("p1.3", "failed", 2))
 
@@ -367,7 +376,7 @@ BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "once": [started_too_often],
     "twice": [run_again],
     "attempts": [attempt_from_nowhere],
-    "letters": [given_up_too_soon],
+    "letters": [given_up_too_soon, given_up_unprovoked],
     "lost": [never_run],
     "phantom": [refused_and_run],
     "refusals": [refused_and_run],
@@ -418,6 +427,13 @@ def test_faults_excuse_starvation(breakage: Callable[[History], None]) -> None:
     history = right()
     breakage(history)
     history.processes.append(process(("cut off", 1000.5, 1003.0)))
+    assert check(history) == []
+
+
+def test_an_operator_who_ends_an_attempt_interrupts_it() -> None:
+    history = right()
+    given_up_unprovoked(history)
+    history.aborts.append(("e1", 1004.6, 1004.7))
     assert check(history) == []
 
 
