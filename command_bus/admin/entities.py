@@ -34,6 +34,7 @@ from command_bus.admin.unique_keys import keys_behind, stored_info
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import check_entity_type
 from command_bus.sending.waiting import WaitingCommands
+from command_bus.serialization.json_forms import read_json
 from command_bus.session import Session
 from command_bus.transport.durable import StoredSuspension
 from command_bus.transport.limits import LimitWait
@@ -349,9 +350,9 @@ def _write_cursor(order: str, key: SortKey) -> str:
 
 def _read_cursor(cursor: str, order: str) -> SortKey:
     try:
-        found, number, mailbox = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        found, number, mailbox = read_json(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
         if found == order and isinstance(mailbox, str):
             return float(number), mailbox
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         pass
     raise InvalidSettings(f"cursor {cursor!r} is not one of a listing by {order}")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from command_bus.errors import BadStep
 from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.msgpack import pack, unpack
+from command_bus.serialization.stored_fields import stored_row
 from command_bus.transport.steps import FollowUp
 
 __all__ = ["Ending", "pack_ending", "unpack_ending"]
@@ -32,9 +33,32 @@ class Ending(NamedTuple):
     given_up: tuple[str, ...] = ()
 
 
+class _Sent(NamedTuple):
+    """The parts of what is kept of a command that is sent."""
+
+    mailbox: str
+    command_id: str
+    envelope: bytes
+    flow: str
+    delay_ms: int
+    mark: bytes
+
+
+class _Kept(NamedTuple):
+    """The parts of what is kept."""
+
+    status: str
+    reply: bytes
+    record: bytes
+    sends: tuple[list[Any], ...]
+    given_up: tuple[str, ...] = ()
+
+
 def pack_ending(ending: Ending) -> bytes:
     """Return what is kept."""
-    sends = [[each.mailbox, each.command_id, each.envelope, each.flow, each.delay_ms, each.mark] for each in ending.sends]
+    sends = [
+        list(_Sent(each.mailbox, each.command_id, each.envelope, each.flow, each.delay_ms, each.mark)) for each in ending.sends
+    ]
     kept = [ending.status, ending.reply, ending.record, sends]
     return pack([*kept, list(ending.given_up)] if ending.given_up else kept)
 
@@ -46,11 +70,10 @@ def unpack_ending(data: bytes) -> Ending:
         BadStep: It is none of ours.
     """
     try:
-        parts: Any = unpack(data)
-    except Undecodable as error:
-        raise BadStep(f"the end of the command cannot be read: {error.reason}") from None
-    most = len(Ending._fields)
-    if type(parts) is not list or len(parts) not in (most - 1, most) or parts[0] not in _STATUSES:
-        raise BadStep("the end of the command was written by another release")
-    status, reply, record, sends, *given_up = parts
-    return Ending(status, reply, record, tuple(FollowUp(*each) for each in sends), tuple(*given_up))
+        kept = stored_row(_Kept, unpack(data))
+        if kept.status not in _STATUSES:
+            raise ValueError(f"its status is {kept.status[:40]!r}")
+        sends = tuple(FollowUp(*stored_row(_Sent, each)) for each in kept.sends)
+    except (Undecodable, ValueError) as error:
+        raise BadStep(f"the end of the command cannot be read, or was written by another release: {error}") from None
+    return Ending(kept.status, kept.reply, kept.record, sends, kept.given_up)

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import NamedTuple, Self
 
 from command_bus.durable.names import UNDO
 from command_bus.errors import BadStep
 from command_bus.sending.children import Child
 from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.msgpack import pack, unpack
+from command_bus.serialization.stored_fields import stored_row
 from command_bus.transport.steps import FollowUp
 
 __all__ = ["Undo", "UndoPlaces", "pack_undo"]
 
-_LENGTH = 8
+
+class _Kept(NamedTuple):
+    """The parts of what is kept."""
+
+    place: int
+    call: str
+    digest: bytes
+    mailbox: str
+    command_id: str
+    envelope: bytes
+    flow: str
+    mark: bytes
 
 
 def pack_undo(place: int, call: str, child: Child) -> bytes:
@@ -27,7 +39,8 @@ def pack_undo(place: int, call: str, child: Child) -> bytes:
         child: The command.
     """
     sent = child.follow_up
-    return pack([place, call, child.digest, sent.mailbox, sent.command_id, sent.envelope, sent.flow, sent.mark])
+    kept = _Kept(place, call, child.digest, sent.mailbox, sent.command_id, sent.envelope, sent.flow, sent.mark)
+    return pack(list(kept))
 
 
 class UndoPlaces:
@@ -80,13 +93,11 @@ class Undo:
             BadStep: It is none of ours.
         """
         try:
-            parts: Any = unpack(value)
-        except Undecodable as error:
-            raise BadStep(f"{field} cannot be read: {error.reason}") from None
-        if type(parts) is not list or len(parts) != _LENGTH:
-            raise BadStep(f"{field} was written by another release")
-        place, call, digest, mailbox, command_id, envelope, flow, mark = parts
-        return cls(field, place, call, digest, FollowUp(mailbox, command_id, envelope, flow, 0, mark))
+            kept = stored_row(_Kept, unpack(value))
+        except (Undecodable, ValueError) as error:
+            raise BadStep(f"{field} cannot be read, or was written by another release: {error}") from None
+        sent = FollowUp(kept.mailbox, kept.command_id, kept.envelope, kept.flow, 0, kept.mark)
+        return cls(field, kept.place, kept.call, kept.digest, sent)
 
     def call_of(self, attempt: int) -> str:
         """Return the name under which it is called; it is called again when an operator replays the command that it failed to undo."""

@@ -113,7 +113,7 @@ class StepFacts:
 
 _facts = lru_cache(maxsize=4096)(StepFacts)
 _of_closures: WeakKeyDictionary[Callable[..., Any], tuple[Any, StepFacts]] = WeakKeyDictionary()
-"""What the type of the result was given as, and what is known, by functions that refer to variables of others: a handler may make them in each run."""
+"""The given type of the result, and the facts, of functions that refer to variables of others: a handler may make them in each run."""
 
 
 def facts_of(function: Callable[..., Any], returns: Any) -> StepFacts:

@@ -6,9 +6,11 @@ import math
 from collections.abc import Collection, Mapping
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["stored_fields"]
+__all__ = ["stored_fields", "stored_row"]
+
+T = TypeVar("T", bound=tuple[Any, ...])
 
 _FAR = 2**63
 
@@ -36,6 +38,21 @@ def stored_fields(record: type, values: object, names: Collection[str] | None = 
     return found
 
 
+def stored_row(record: type[T], values: object) -> T:
+    """Return a named tuple of a list of values in the order of its fields; those with a default may be missing at its end.
+
+    Raises:
+        ValueError: It is no such list, or as `stored_fields`.
+    """
+    names = _kinds(record)
+    if not isinstance(values, list | tuple) or len(values) > len(names):
+        raise ValueError(f"is no row of {len(names)}: {type(values).__name__}")
+    try:
+        return record(**stored_fields(record, dict(zip(names, values, strict=False))))
+    except TypeError as error:  # one without a default is missing
+        raise ValueError(str(error)) from None
+
+
 @cache
 def _kinds(record: type) -> dict[str, Any]:
     return get_type_hints(record)
@@ -54,4 +71,4 @@ def _fits(kind: Any, value: Any) -> bool:
         return isinstance(value, int | float) and math.isfinite(value)
     if kind is str:
         return isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value)
-    return isinstance(value, NoneType if kind is None else kind)
+    return isinstance(value, NoneType if kind is None else get_origin(kind) or kind)

@@ -5,9 +5,8 @@ It counts three things: rows that were read, commands (each has an id of its own
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from command_bus.spark.quoting import entity_text
 from command_bus.spark.reading.views import reject_row, schema_of
 from command_bus.spark.target import PLANNING_PATIENCE, Target, connection_to
 from command_bus.spark.writing.ordering import Order
-from command_bus.spark.writing.task_results import PartitionResult
+from command_bus.spark.writing.task_results import PartitionResult, Summary, read_summary
 from command_bus.transport.bulk import DispatchFacts
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["DispatchReport", "build_report", "dispatch_report", "dry_run_report"]
 
 _ID = "command_id"
-_KNOWN = frozenset(each.name for each in fields(PartitionResult))
 
 
 @dataclass(frozen=True)
@@ -191,8 +189,8 @@ def build_report(
     rows: DataFrame, target: Target, facts: DispatchFacts, state: str, *, order_by: Order | None, entity: str | None
 ) -> DispatchReport:
     """Return the report of a dispatch, from its record."""
-    summary: dict[str, Any] = json.loads(facts.summary) if facts.summary else {}
-    results = [_result(result) for result in summary.get("partitions", ())]
+    summary = read_summary(facts.summary) or Summary()
+    results = [*summary.partitions]
     read = sum(result.rows for result in results)
     rejected = sum(result.rejected for result in results) or facts.rejected
     duplicates = max(read - facts.added - facts.folded - rejected, 0)
@@ -206,14 +204,14 @@ def build_report(
         resent=max(sum(result.duplicates for result in results) - duplicates, 0),
         entities=sum(result.entities for result in results),
         waited=sum(result.waited for result in results),
-        seconds=summary.get("seconds", 0.0),
+        seconds=summary.seconds,
         partitions=results,
         commands=rows,
         target=target,
         order_by=order_by,
         entity_column=entity,
         distinct_rejects=facts.rejected,
-        conflicts=summary.get("conflicts", 0),
+        conflicts=summary.conflicts,
         folded=facts.folded,
         replaced=facts.replaced,
         committed_at=datetime.fromtimestamp(facts.done_ms / 1000, UTC) if facts.done_ms else None,
@@ -235,8 +233,3 @@ def dry_run_report(report: DispatchReport, results: Sequence[PartitionResult], r
         distinct_rejects=len(rejects),
         dry_run_rejects=tuple(rejects),
     )
-
-
-def _result(facts: dict[str, Any]) -> PartitionResult:
-    """Return a task's result from a summary that any release may have written."""
-    return PartitionResult(**{name: value for name, value in facts.items() if name in _KNOWN})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import base64
 import importlib.util
 import json
 import logging
@@ -169,11 +170,68 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
         "delivery": delivery,
         "announcement": announcement,
         "worker": read_worker,
+        **_records(only),
+    }
+
+
+def _records(only: Callable[..., Callable[[bytes], Any]]) -> dict[str, Callable[[bytes], Any]]:
+    """Return the readers of what the server keeps beside commands, and of what is given as text for it."""
+    from command_bus.admin import audit, entities, trends
+    from command_bus.durable.endings import unpack_ending
+    from command_bus.durable.step_failures import StepFailures
+    from command_bus.durable.undo import Undo
+    from command_bus.errors import BadStep, InvalidSettings
+    from command_bus.notifications.notices import unpack_notice
+    from command_bus.scheduling.lines import read_line
+    from command_bus.scheduling.record import ScheduleRecord
+    from command_bus.serialization.json_forms import read_json
+    from command_bus.serialization.limits import DEFAULT_LIMITS
+    from command_bus.transport.interrupts import Interrupt
+    from command_bus.webhooks.record import PumpState, WebhookRecord
+
+    def undo(data: bytes) -> Any:
+        read = Undo.read("u:x#1", data)
+        return read.place + 1, read.follow_up.mailbox.encode(), read.follow_up.envelope[:1], read.digest[:1]
+
+    def ending(data: bytes) -> Any:
+        read = unpack_ending(data)
+        return (
+            [(each.mailbox.encode(), each.delay_ms + 1, each.mark[:1]) for each in read.sends],
+            read.reply[:1],
+            set(read.given_up),
+        )
+
+    def failure(data: bytes) -> Any:
+        return StepFailures({}, DEFAULT_LIMITS).again("x:pay#1~1~1", data)
+
+    return {
+        "json": only(read_json, ValueError),
+        "schedule": lambda data: ScheduleRecord.unpack("tick", data),
+        "exported schedule": only(lambda data: read_line(1, data.decode(errors="surrogateescape")), InvalidSettings),
+        "trend": trends._point,
+        "audit entry": lambda data: audit._entry("1-1", data),
+        "cursor": only(lambda data: entities._read_cursor(data.decode("latin-1"), "age"), InvalidSettings),
+        "decoded cursor": only(
+            lambda data: entities._read_cursor(base64.urlsafe_b64encode(data).decode(), "age"), InvalidSettings
+        ),
+        "webhook": only(WebhookRecord.unpack, InvalidSettings),
+        "pump": only(PumpState.unpack, InvalidSettings),
+        "notice": unpack_notice,
+        "interrupt": Interrupt.unpack,
+        "undo": only(undo, BadStep),
+        "ending": only(ending, BadStep),
+        "failure": only(failure, BadStep),
     }
 
 
 def seeds() -> list[bytes]:
     """Valid bytes of every kind, to be changed."""
+    from command_bus import every
+    from command_bus.durable.endings import Ending, pack_ending
+    from command_bus.messages.schedule_specs import SchedulePolicy
+    from command_bus.notifications.notices import Notice, pack_notice
+    from command_bus.scheduling.lines import line_of
+    from command_bus.scheduling.record import ScheduleRecord
     from command_bus.serialization.announcements import WorkerInfo, worker_record
     from command_bus.serialization.compression import compressed
     from command_bus.serialization.dead_letter import DeadLetterRecord
@@ -181,6 +239,9 @@ def seeds() -> list[bytes]:
     from command_bus.serialization.msgpack import pack
     from command_bus.serialization.outcome import OutcomeRecord
     from command_bus.serialization.reply import Completed, Failed, Rejected, pack_reply
+    from command_bus.transport.interrupts import Interrupt
+    from command_bus.transport.steps import FollowUp
+    from command_bus.webhooks.record import PumpState, WebhookRecord
 
     schema = {
         "type": "object",
@@ -190,7 +251,22 @@ def seeds() -> list[bytes]:
     payload = pack({"box": "a", "values": [1, 2], "nested": {"a": {"b": {1}}}})
     large = pack({"box": "a", "values": [7] * 200})
     reply = pack_reply("c-1", Completed(pack({"a": 1})))
+    schedule = ScheduleRecord("tick", b"t", every(30), SchedulePolicy(), 1, False, "i", 1, 0, 30_000)
+    webhook = WebhookRecord("hook", "https://a.example", ("completed",), ("box",), ("whsec_a",), 5.0, False, False, (1.0,), 1)
     return [
+        schedule.pack(),
+        line_of(schedule, "fuzz").encode(),
+        webhook.pack(),
+        PumpState("1-1", "w", 1).pack(),
+        pack_notice(Notice("settled", "box", "a", "c-1", "Fuzzed", "completed")),
+        Interrupt("abort", "1|1-1", 1, "ada", "it hangs").pack().encode(),
+        pack([1, "", bytes(8), "box:a", "c-1", b"e", "", b""]),
+        pack_ending(Ending("rejected", reply, b"", (FollowUp("box:a", "c-1", b"e"),), ("u:a#1",))),
+        pack(["builtins", "ValueError", ["no"], {"code": 1}, []]),
+        pack(["ada", "pause", "box:a", "", "", "", ""]),
+        json.dumps(["age", 1.5, "box:a"]).encode(),
+        base64.urlsafe_b64encode(json.dumps(["age", 1.5, "box:a"]).encode()),
+        pack({"at_ms": 1, "accepted": 2}),
         payload,
         pack_envelope(WireEnvelope("c-1", "Fuzzed", "box", "a", payload, 9, 5_000, "inbox", "d-1", "c-0", {"h": "v"})),
         pack_envelope(WireEnvelope("c-1", "Fuzzed", "box", "a", payload), lambda _: bytes(33)),

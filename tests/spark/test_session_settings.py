@@ -1,4 +1,4 @@
-"""What is sent depends on no setting of the session: each that is true or false is tried the other way round."""
+"""Settings of a session: each that is true or false is tried the other way round, and changes nothing of what is sent."""
 
 from __future__ import annotations
 

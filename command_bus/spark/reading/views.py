@@ -24,9 +24,10 @@ from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, Stri
 
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import ENCRYPTED, KEEP_OUTCOME, unpack_envelope
-from command_bus.serialization.json_forms import json_form
+from command_bus.serialization.json_forms import json_form, read_json
 from command_bus.serialization.limits import Limits, Undecodable
 from command_bus.serialization.msgpack import unpack
+from command_bus.serialization.odd_values import pass_over
 from command_bus.spark.options import View
 from command_bus.transport.bulk import DispatchFacts, OutcomeStream
 from command_bus.transport.mailboxes import mailbox_parts
@@ -85,6 +86,8 @@ _SPARK: dict[Kind, DataType] = {
     "time": TimestampType(),
 }
 _MICROS = pa.timestamp("us", tz="UTC")
+_LAST_MS = 253_402_300_799_999
+"""The end of the year 9999."""
 _ARROW: dict[Kind, Any] = {"text": pa.string(), "int": pa.int32(), "long": pa.int64(), "flag": pa.bool_(), "time": _MICROS}
 _LIMITS = Limits(max_bytes=64 * 1024 * 1024, max_nesting=512, max_items=10_000_000)  # all that was accepted is shown
 
@@ -100,20 +103,28 @@ def arrow_schema_of(view: View) -> Any:
 
 
 def batch_of(view: View, rows: Sequence[Row]) -> Any:
-    """Return a `pyarrow.RecordBatch` of rows with the view's columns; times are ms since the epoch."""
-    kinds = _COLUMNS[view].values()
+    """Return a `pyarrow.RecordBatch` of rows with the view's columns; times are ms since the epoch. What does not fit its column is NULL."""
+    kinds = _COLUMNS[view]
     columns = zip(*rows, strict=True) if rows else [()] * len(kinds)
-    arrays = [
-        times(column) if kind == "time" else pa.array(column, _ARROW[kind]) for column, kind in zip(columns, kinds, strict=True)
-    ]
+    arrays = [_array(f"{view}.{name}", kind, column) for (name, kind), column in zip(kinds.items(), columns, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema_of(view))
 
 
+def _array(column: str, kind: Kind, values: Sequence[Any]) -> Any:
+    try:
+        return times(values) if kind == "time" else pa.array(values, _ARROW[kind])
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        if len(values) > 1:
+            return pa.concat_arrays([_array(column, kind, [value]) for value in values])
+        pass_over(column, values[0], error)
+        return pa.nulls(1, _ARROW[kind])
+
+
 def times(ms: Iterable[int | None] | Any) -> Any:
-    """Return an Arrow array of times; 0 means unknown and is NULL."""
+    """Return an Arrow array of times; 0, and what no timestamp of Python can be, is not known and NULL."""
     array = ms if isinstance(ms, pa.Array) else pa.array(ms, pa.int64())
-    micros = pc.multiply(array, 1000)
-    return pc.if_else(pc.equal(array, 0), pa.scalar(None, pa.int64()), micros).cast(_MICROS)
+    known = pc.and_(pc.greater(array, 0), pc.less_equal(array, _LAST_MS))
+    return pc.if_else(known, pc.multiply(array, 1000), pa.scalar(None, pa.int64())).cast(_MICROS)
 
 
 def json_text(value: Any) -> str:
@@ -155,9 +166,13 @@ def dead_letter_row(letter: StoredDeadLetter) -> Row:
 
 def reject_row(dispatch_id: str, record: bytes) -> Row:
     """Return a row of `rejects`."""
-    facts: Any = json.loads(record)
-    texts = (facts.get(name) for name in ("command_id", "command", "entity", "reason", "error"))
-    return (dispatch_id, *(text or None for text in texts), json.dumps(facts.get("row"), ensure_ascii=False))
+    try:
+        facts: Any = read_json(record)
+        texts = [facts.get(name) or None for name in ("command_id", "command", "entity", "reason", "error")]
+        return (dispatch_id, *texts, json.dumps(facts.get("row"), ensure_ascii=False))
+    except (ValueError, AttributeError) as error:  # any client may have written it
+        pass_over("b", dispatch_id, error)
+        return (dispatch_id, None, None, None, "unknown", None, None)
 
 
 def entity_row(entity: StoredEntity, shard: int) -> Row:

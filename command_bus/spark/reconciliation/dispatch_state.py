@@ -7,7 +7,6 @@ commands of the same entity would hide a lost one.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -20,6 +19,7 @@ from command_bus.errors import InvalidSettings
 from command_bus.serialization.envelope import KEEP_OUTCOME, unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.spark.target import Target, TargetConnection, connection_to
+from command_bus.spark.writing.task_results import read_summary
 from command_bus.transport.bulk import DispatchFacts, OutcomeStream
 
 if TYPE_CHECKING:
@@ -87,9 +87,8 @@ class DispatchState:
     @property
     def dropped(self) -> int:
         """Rows of the last version that were no commands and left no record, because of `on_invalid="drop"`."""
-        if self.facts.rejected or not self.facts.summary:
-            return 0
-        return sum(int(part.get("rejected", 0)) for part in json.loads(self.facts.summary).get("partitions", ()))
+        found = None if self.facts.rejected else read_summary(self.facts.summary)
+        return 0 if found is None else sum(each.rejected for each in found.partitions)
 
 
 def await_settled(target: Target, dispatch_id: str, aim: int, deadline: float) -> None:

@@ -10,10 +10,13 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
 from zlib import crc32
 
 from command_bus.errors import DispatchConflict
+from command_bus.serialization.json_forms import read_json
+from command_bus.serialization.odd_values import pass_over
+from command_bus.serialization.stored_fields import stored_fields
+from command_bus.spark.writing.task_results import read_summary
 from command_bus.transport.bulk import DispatchFacts, Version
 
 __all__ = ["Fingerprint", "check_same_rows", "ids_digest", "rows_of_summary", "utc_text"]
@@ -42,11 +45,9 @@ class Fingerprint:
     def parse(cls, text: str) -> Fingerprint | None:
         """Return the fingerprint that a commit stored; None if it cannot be read."""
         try:
-            facts: Mapping[str, Any] = json.loads(text)
-            columns = facts.get("columns", ())
-            known = tuple(columns) if isinstance(columns, list) else ()  # an earlier release joined them into one text
-            return cls(int(facts["rows"]), facts.get("digest"), facts.get("commands", ""), known)
-        except (ValueError, KeyError, TypeError, AttributeError):
+            return cls(**stored_fields(cls, read_json(text)))
+        except (ValueError, TypeError) as error:
+            pass_over("b", "load", error)
             return None
 
     def difference(self, now: Fingerprint) -> str | None:
@@ -104,10 +105,8 @@ def check_same_rows(version: Version, facts: DispatchFacts, known: Mapping[int, 
 
 def rows_of_summary(summary: str) -> int | None:
     """Return the number of rows in a summary; None if it has none."""
-    try:
-        return sum(int(each["rows"]) for each in json.loads(summary)["partitions"])
-    except (ValueError, KeyError, TypeError):
-        return None
+    found = read_summary(summary)
+    return None if found is None else sum(each.rows for each in found.partitions)
 
 
 def utc_text(ms: int) -> str:

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
+from command_bus.serialization.json_forms import read_json
+from command_bus.serialization.odd_values import pass_over
+from command_bus.serialization.stored_fields import stored_fields
 from command_bus.transport.bulk import LoadItem
 from command_bus.transport.submissions import Admission
 
-__all__ = ["PERMANENT_REFUSALS", "PartitionResult", "RowReject", "permanent_reject"]
+__all__ = ["PERMANENT_REFUSALS", "PartitionResult", "RowReject", "Summary", "permanent_reject", "read_summary"]
 
 PERMANENT_REFUSALS = {
     Admission.CONFLICT: (
@@ -75,6 +78,34 @@ class PartitionResult:
             self.duplicates += admissions.count(Admission.DUPLICATE)
             self.folded += admissions.count(Admission.FOLDED)
         return added
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The summary that the commit of a version stores.
+
+    Attributes:
+        partitions: The results of its tasks.
+        seconds: That it took.
+        conflicts: Rejected rows whose command id was accepted with another payload.
+    """
+
+    partitions: tuple[PartitionResult, ...] = ()
+    seconds: float = 0.0
+    conflicts: int = 0
+
+
+def read_summary(text: str) -> Summary | None:
+    """Return a summary that any release may have written; None if there is none, or it cannot be read."""
+    try:
+        found = read_json(text) if text else None
+        if found is None:
+            return None
+        parts = tuple(PartitionResult(**stored_fields(PartitionResult, part)) for part in found["partitions"])
+        return Summary(parts, **stored_fields(Summary, found, ("seconds", "conflicts")))
+    except (ValueError, KeyError, TypeError) as error:
+        pass_over("b", "summary", error)
+        return None
 
 
 @dataclass(slots=True, frozen=True)
