@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -67,6 +68,10 @@ class Visit:
     async def shared(self, what: str, read: Callable[[], Awaitable[T]]) -> T:
         """Return what is read for this page's address, for all who look at it within a second."""
         return await self.state.reads.get((what, here_of(self.request)), read)
+
+    async def apart(self, work: Callable[[], T]) -> T:
+        """Return what a thread makes of payloads: a sender chooses how long that takes, and all others would wait for it."""
+        return await asyncio.to_thread(work)
 
     def csrf(self) -> str:
         """Return the token of a form of this user."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from pydantic import AwareDatetime, Field
@@ -90,14 +91,15 @@ async def get_letters(incoming: Incoming) -> Response:
     asked = incoming.query(LettersQuery).model_dump(exclude_none=True)
     limit, cursor = asked.pop("limit"), asked.pop("cursor", None)
     page = await incoming.bus.dead_letters.page(limit=limit, cursor=cursor, **asked)
-    return answer(to_jsonable(page))
+    return await asyncio.to_thread(lambda: answer(to_jsonable(page)))
 
 
 async def get_letter(incoming: Incoming) -> Response:
     """Answer with one dead letter."""
     incoming.need(_RIGHT)
     incoming.query(Query)
-    return answer(to_jsonable(await incoming.bus.dead_letters.get(incoming.path[1])))
+    letter = await incoming.bus.dead_letters.get(incoming.path[1])
+    return await asyncio.to_thread(lambda: answer(to_jsonable(letter)))
 
 
 async def get_schedules(incoming: Incoming) -> Response:

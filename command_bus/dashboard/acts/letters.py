@@ -49,7 +49,7 @@ async def _replay(visit: Visit, fields: Fields) -> str:
 
 async def _plan_edit(visit: Visit, fields: Fields) -> Plan:
     letter = await _letter(visit, fields)
-    shown = visit.state.masking.shown(letter.name, letter.payload)
+    shown = await visit.apart(lambda: visit.state.masking.shown(letter.name, letter.payload))
     nothing = "" if letter.payload is not None else "Its payload cannot be read here: it is encrypted, or damaged."
     info = await visit.bus.fleet.command(letter.name)
     hint = "All fields, as JSON. Dots stand for masked values, which stay as they are."
@@ -65,7 +65,7 @@ async def _plan_edit(visit: Visit, fields: Fields) -> Plan:
         _back(visit, letter),
         {"id": letter.id},
         (payload,),
-        details=_changes(shown, fields["payload"]),
+        details=await visit.apart(lambda: _changes(shown, fields["payload"])),
         nothing=nothing,
     )
 
@@ -85,14 +85,18 @@ def _changes(shown: str, given: str) -> str:
 
 async def _edit(visit: Visit, fields: Fields) -> str:
     letter = await _letter(visit, fields)
+    edited = await visit.apart(lambda: _edited(visit, letter, fields["payload"]))
+    return f"command {await visit.bus.dead_letters.replay(letter.id, payload=edited)} runs again with other fields"
+
+
+def _edited(visit: Visit, letter: DeadLetter, text: str) -> dict[str, Any]:
     try:
-        given = read_json(fields["payload"])
+        given = read_json(text)
     except ValueError as error:
         raise InvalidCommand(f"the payload is not JSON: {error}") from None
     if not isinstance(given, dict):
         raise InvalidCommand("the payload is an object of field names and values")
-    edited = visit.state.masking.edited(letter.name, letter.payload or {}, given)
-    return f"command {await visit.bus.dead_letters.replay(letter.id, payload=edited)} runs again with other fields"
+    return visit.state.masking.edited(letter.name, letter.payload or {}, given)
 
 
 async def _plan_discard(visit: Visit, fields: Fields) -> Plan:

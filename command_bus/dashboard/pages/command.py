@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -36,25 +37,33 @@ async def command_page(visit: Visit) -> Response:
             f"nothing is known of a command {command_id!r}: it was settled and its id is not remembered, or it has an id that was generated"
         )
     kind, entity_id = _entity_of(visit, status, end)
-    reply = None if end is None or end.error is not None else _shown(visit, end)
     return visit.page(
         "command.html",
         command_id=command_id,
         status=status,
         record=record,
         end=end,
-        reply=reply,
-        error="" if end is None else history_error(visit, end),
         log=[(each.at_ms, each.text, visit.state.masking.headers(each.facts)) for each in reversed(record.log)]
         if record is not None
         else [],
-        payload=visit.state.masking.shown(end.name, end.payload) if end is not None and end.payload is not None else "",
         kind=kind,
         entity_id=entity_id,
         name=(status.name if status is not None else "") or (end.name if end is not None else ""),
         trace=visit.trace(status.trace_id if status is not None else ""),
         attempts=attempts_of(recent.events, command_id) if recent is not None else [],
+        **await visit.apart(lambda: _texts(visit, end)),
     )
+
+
+def _texts(visit: Visit, end: HistoryEntry | None) -> dict[str, Any]:
+    """Return what a page shows of payload and reply, masked."""
+    if end is None:
+        return {"reply": None, "error": "", "payload": ""}
+    return {
+        "reply": None if end.error is not None else _shown(visit, end),
+        "error": history_error(visit, end),
+        "payload": visit.state.masking.shown(end.name, end.payload),
+    }
 
 
 async def _known(visit: Visit, command_id: str) -> tuple[CommandStatus | None, HistoryEntry | None, EventPage | None]:

@@ -49,7 +49,7 @@ async def entity_page(visit: Visit) -> Response:
         details=details,
         entity=details.entity,
         reason=_reason(details),
-        error=letter_error(visit, details.letter),
+        error=await visit.apart(lambda: letter_error(visit, details.letter)),
         told=story(recent.events, ends.entries),
         before=recent.before,
         is_watched=is_watched,

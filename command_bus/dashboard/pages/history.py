@@ -44,7 +44,7 @@ async def history_page(visit: Visit) -> Response:
         visit.state.reads.get("stats", visit.bus.stats),
     )
     chosen = {name: query[name] for name in ("name", "type", "id", "status", "since", "until")}
-    errors = [history_error(visit, each) for each in page.entries]
+    errors = await visit.apart(lambda: [history_error(visit, each) for each in page.entries])
     return visit.page("history.html", page=page, errors=errors, statuses=STATUSES, chosen=chosen, stats=stats, scan=_SCAN)
 
 

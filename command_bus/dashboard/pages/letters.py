@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from typing import Any
 
 from starlette.responses import Response
 
@@ -36,7 +37,7 @@ async def letters_page(visit: Visit) -> Response:
     )
     return visit.page(
         "letters.html",
-        letters=[(each, letter_error(visit, each)) for each in page.letters],
+        letters=await visit.apart(lambda: [(each, letter_error(visit, each)) for each in page.letters]),
         page=page,
         stats=stats,
         reasons=REASONS,
@@ -51,19 +52,26 @@ async def letter_page(visit: Visit) -> Response:
     recent, alike = await asyncio.gather(
         _events(visit, letter), visit.bus.dead_letters.page(limit=6, name=letter.name, reason=letter.reason)
     )
-    masking = visit.state.masking
     return visit.page(
         "letter.html",
         letter=letter,
-        error=letter_error(visit, letter),
-        message=masking.text(letter.name, letter.payload, letter.error_message),
-        traceback=masking.text(letter.name, letter.payload, letter.traceback),
-        payload=masking.shown(letter.name, letter.payload),
-        headers=masking.headers(letter.headers),
+        headers=visit.state.masking.headers(letter.headers),
         attempts=attempts_of(recent.events, letter.command_id) if recent is not None else [],
-        alike=[(each, letter_error(visit, each)) for each in alike.letters if each.id != letter.id],
         trace=visit.trace(trace_id_of(letter.headers)),
+        **await visit.apart(lambda: _texts(visit, letter, [each for each in alike.letters if each.id != letter.id])),
     )
+
+
+def _texts(visit: Visit, letter: DeadLetter, alike: list[DeadLetter]) -> dict[str, Any]:
+    """Return what a page shows of payloads, masked."""
+    masking = visit.state.masking
+    return {
+        "error": letter_error(visit, letter),
+        "message": masking.text(letter.name, letter.payload, letter.error_message),
+        "traceback": masking.text(letter.name, letter.payload, letter.traceback),
+        "payload": masking.shown(letter.name, letter.payload),
+        "alike": [(each, letter_error(visit, each)) for each in alike],
+    }
 
 
 async def _events(visit: Visit, letter: DeadLetter) -> EventPage | None:

@@ -6,6 +6,7 @@ from starlette.responses import Response
 
 from command_bus.admin.info import DeadLetter
 from command_bus.admin.views import STANDING_STATES, Standstill
+from command_bus.dashboard.masking import LARGE
 from command_bus.dashboard.visit import Visit
 from command_bus.dashboard.whys import LABELS, hold_text, why
 
@@ -13,6 +14,8 @@ __all__ = ["letter_error", "standing_page"]
 
 _LIMIT = 100
 _ROWS = 200
+_MOST_READ = 16 * 1024
+"""Bytes of a dead letter whose payload is read for one line: a page has a hundred of them."""
 
 
 async def standing_page(visit: Visit) -> Response:
@@ -24,7 +27,9 @@ async def standing_page(visit: Visit) -> Response:
     return visit.page(
         "standing.html",
         still=still,
-        rows=[(each, why(each, still.stats, still.now_ms, letter_error(visit, each.letter))) for each in rows[:_ROWS]],
+        rows=await visit.apart(
+            lambda: [(each, why(each, still.stats, still.now_ms, letter_error(visit, each.letter))) for each in rows[:_ROWS]]
+        ),
         more=max(len(rows) - _ROWS, 0),
         holds=[(hold, hold_text(hold, still.now_ms)) for hold in still.holds],
         tiles=_tiles(still),
@@ -40,7 +45,8 @@ def letter_error(visit: Visit, letter: DeadLetter | None) -> str:
     kind = letter.error_type.rpartition(".")[2]
     message = letter.error_message
     if visit.state.masking.is_used:  # else its payload need not be read
-        message = visit.state.masking.text(letter.name, letter.payload, message)
+        is_large = len(letter.raw) > _MOST_READ
+        message = LARGE if is_large else visit.state.masking.text(letter.name, letter.payload, message)
     message = message.strip().partition("\n")[0]  # a masked value may have more than a line
     return f"{kind}: {message}" if kind else message or letter.reason
 
