@@ -313,6 +313,10 @@ ATTACKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
         for value in ("inf", "-inf", "nan", "no", "-5", "0", b"\xff")
     },
     **{
+        f"rules has {text!r}": ("rules", _hset("rules", "name:partner", text))
+        for text in ("100.00|{}|1|10000|1.0|0", "x|1|1|1|1|0", "||||", "nan|inf|-1|1|1|0", "-1|0|0|1|1|0", "1e308|1e308|1e308|1|1|0", b"\xff|\xff")
+    },
+    **{
         f"turns has {flow!r} at {score}": ("turns", _zadd("turns", {flow: score}))
         for flow, score in (
             ("1", float("inf")), ("1", float("-inf")), ("1", -5.0), ("1", 1e300), ("0", 2.0**62), (b"\xff", 0.0), ("", 1.0),

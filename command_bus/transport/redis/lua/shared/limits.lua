@@ -28,12 +28,19 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
   local limits = {buckets = buckets, dirty = dirty, queues = queues, counts = counts, moved = moved, PAID = PAID}
   limits.woken = {}  -- scopes whose queue is looked at again
 
+  -- Return a number of a rule; nil if it is empty, or odd: any client may write there, and one odd rule must not stop the others.
+  local function figure(text)
+    local number = tonumber(text or '')
+    return number and number > 0 and number < 2 ^ 53 and number or nil
+  end
+
   function limits.rule_of(scope)
     if rules[scope] ~= nil then return rules[scope] end
     local name = match(scope, '^%a+:[^:]*') or scope
     if rules[name] == nil then
       local tick, burst, most = match(call('HGET', rules_key, name) or '', '^([^|]*)|([^|]*)|([^|]*)')
-      rules[name] = tick and {tick = tonumber(tick), burst = tonumber(burst), most = tonumber(most)} or false
+      tick, burst, most = figure(tick), figure(burst), figure(most)
+      rules[name] = (tick and burst or most) and {tick = burst and tick, burst = tick and burst, most = most} or false
     end
     rules[scope] = rules[name]
     return rules[name]
