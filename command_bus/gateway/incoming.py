@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
@@ -21,8 +21,11 @@ from command_bus.spelling import did_you_mean
 __all__ = ["Gone", "Incoming", "Query", "header_of", "segments_of"]
 
 Q = TypeVar("Q", bound="Query")
+T = TypeVar("T")
 _MOST_FIELDS = 50
 _LONGEST_QUERY = 8_000
+_AT_ONCE = 8_192
+"""Bytes of a body that are read in the event loop. A megabyte of lists takes a second."""
 _CLOSE = {"Connection": "close"}
 """Of an answer to a request whose body was not read to its end."""
 
@@ -133,6 +136,13 @@ class Incoming:
             parts.append(part)
             if not message.get("more_body"):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def apart(self, size: int, work: Callable[[], T]) -> T:
+        """Return what is made of a body of this size: of a large one in a thread, one at a time for each token. No other request waits for it."""
+        if size <= _AT_ONCE:
+            return work()
+        async with self.state.reading[self.holder.name]:
+            return await asyncio.to_thread(work)
 
     def url(self, *segments: str) -> str:
         """Return the path of something of the gateway, as an address."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -54,6 +55,7 @@ class State:
         streams: How many streams are open.
         streams_of: How many of them each token has, by its name.
         requests_of: How many requests of each token are being answered, by its name.
+        reading: Whose large body is being read, by the name of its token: one at a time.
     """
 
     bus: CommandBus
@@ -65,3 +67,4 @@ class State:
     streams: int = 0
     streams_of: Counter[str] = field(default_factory=Counter)
     requests_of: Counter[str] = field(default_factory=Counter)
+    reading: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))

@@ -92,7 +92,8 @@ async def post_command(incoming: Incoming) -> Response:
     asked = _Asked(
         incoming.query(SendOptions) if incoming.scope["query_string"] else _PLAIN, _key_of(incoming), _headers_of(incoming)
     )
-    command = _command(known, await incoming.body())
+    body = await incoming.body()
+    command = await incoming.apart(len(body), lambda: _command(known, body))
     if wait is not None or known.is_query:
         return await _call(incoming, command, wait or _QUERY_WAIT, asked)
     receipt = await _dispatch(incoming, command, asked)
@@ -106,16 +107,13 @@ async def post_batch(incoming: Incoming) -> Response:
     """Dispatch many commands. Nothing is sent if one of them is wrong; whether the server accepts it, each has an outcome of its own."""
     if not incoming.holder.rights.may_some("send"):
         incoming.need("send")
-    try:
-        batch = Batch.model_validate(_json(await incoming.body()))
-    except ValidationError as error:
-        raise failed_fields("the batch", error) from None
-    count, most = len(batch.commands), incoming.state.options.max_batch
-    if count > most:
-        raise Problem(413, "batch_too_large", f"{count} commands: a batch has at most {most}", max_batch=most)
+    body = await incoming.body()
+    batch = await incoming.apart(len(body), lambda: _batch(body, incoming.state.options.max_batch))
     if incoming.holder.rate is not None:
-        incoming.holder.rate.take(max(0, count - 1))
-    items = [await _item(incoming, number, item) for number, item in enumerate(batch.commands)]
+        incoming.holder.rate.take(max(0, len(batch.commands) - 1))
+    known = [await _known(incoming, number, item) for number, item in enumerate(batch.commands)]
+    numbered = enumerate(zip(known, batch.commands, strict=True))
+    items = await incoming.apart(len(body), lambda: [_item(incoming, number, *each) for number, each in numbered])
     result = await incoming.bus.dispatch_batch(items)
     facts = {
         "accepted": result.accepted,
@@ -163,6 +161,17 @@ def _command(known: Known, body: bytes) -> Message[Any] | RawEnvelope:
     """
     fields = _json(body)
     return _raw(known, fields, "") if known.kind is None else _message(known, known.kind, fields, "")
+
+
+def _batch(body: bytes, most: int) -> Batch:
+    given = _json(body)
+    commands = given.get("commands") if isinstance(given, dict) else None
+    if isinstance(commands, list) and len(commands) > most:
+        raise Problem(413, "batch_too_large", f"{len(commands)} commands: a batch has at most {most}", max_batch=most)
+    try:
+        return Batch.model_validate(given)
+    except ValidationError as error:
+        raise failed_fields("the batch", error) from None
 
 
 def _json(body: bytes) -> Any:
@@ -216,17 +225,30 @@ def _wrong(name: str, found: list[tuple[str, str]]) -> Problem:
     return Problem(422, "invalid_command", f"{name}: {detail}", errors=[{"field": path, "problem": why} for path, why in found])
 
 
-async def _item(incoming: Incoming, number: int, item: BatchItem) -> Envelope[Any] | RawEnvelope:
-    """Return a command of a batch.
+async def _known(incoming: Incoming, number: int, item: BatchItem) -> Known:
+    """Return what a command of a batch is, if the holder may send it so.
 
     Raises:
-        Problem: It is wrong, with its index.
+        Problem: They may not, or there is none, with its index.
     """
     try:
         known = await _permitted(incoming, item.name, calls=False)
         if known.is_query:
             why = "is a query, which is called: a batch has no replies"
             raise _wrong(known.name, [(f"commands.{number}.name", why)])
+    except Problem as problem:
+        problem.members["index"] = number
+        raise
+    return known
+
+
+def _item(incoming: Incoming, number: int, known: Known, item: BatchItem) -> Envelope[Any] | RawEnvelope:
+    """Return a command of a batch.
+
+    Raises:
+        Problem: It is wrong, with its index.
+    """
+    try:
         options = item.dispatch_options()
         options["headers"] = item.headers or None
         options["command_id"] = None if item.id is None else incoming.holder.command_id(item.id)

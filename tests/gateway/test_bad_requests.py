@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
+from collections import Counter
 from typing import Any
 
 import httpx
@@ -11,8 +14,9 @@ import pytest
 
 from command_bus import CommandBus
 from command_bus.errors import CommandBusError, QueueFull, TransportUnavailable, Unconfirmed
-from command_bus.gateway import Gateway, gateway
+from command_bus.gateway import Gateway, gateway, sending
 from command_bus.gateway.problems import problem_of
+from command_bus.serialization.json_forms import read_json
 from tests.gateway.bank import TOKENS, Bank, allowed
 from tests.gateway.conftest import Client, fresh
 
@@ -387,3 +391,34 @@ async def test_every_answer_has_its_headers(ops: Client) -> None:
         assert answer.headers["cache-control"] == "no-store"
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert json.loads(answer.content) is not None
+
+
+async def test_145_a_large_body_is_read_beside_the_event_loop(app: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte of lists held all other requests for seconds. Of a token one is read at a time."""
+    read, now, most = list[bool](), Counter[str](), Counter[str]()
+
+    def reading(body: bytes) -> Any:
+        read.append(threading.get_ident() == here)
+        now["reads"] += 1
+        most["reads"] = max(most["reads"], now["reads"])
+        time.sleep(0.02)
+        now["reads"] -= 1
+        return read_json(body)
+
+    here = threading.get_ident()
+    monkeypatch.setattr(sending, "read_json", reading)
+    small, large = {"account_id": "a", "amount": 1}, {"account_id": "a", "amount": 1, "note": "x" * 20_000}
+    assert (await Client(app).send("Deposit", **small)).status_code == 202
+    assert read == [True], "to begin a thread costs more than to read a little"
+    batch = {"commands": [{"name": "Deposit", "fields": large}]}
+    answers = await asyncio.gather(
+        *(Client(app).send("Deposit", **large) for _ in range(3)),
+        *(Client(app).ask("POST", "/commands", json=batch) for _ in range(3)),
+    )
+    assert {each.status_code for each in answers} == {202, 200}
+    assert (read[1:], most["reads"]) == ([False] * 6, 1)
+
+
+async def test_145_a_batch_that_is_too_large_is_not_checked_first(app: Gateway) -> None:
+    answer = await Client(app).ask("POST", "/commands", json={"commands": [{}] * 1_001})
+    assert (answer.status_code, answer.json()["code"]) == (413, "batch_too_large")
