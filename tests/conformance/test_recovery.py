@@ -15,7 +15,7 @@ from command_bus import Command, CommandContext, CommandInterrupted, EntityId, R
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper, Page
-from command_bus.transport.steps import LeaseLost, Started
+from command_bus.transport.steps import LeaseLost, Released, Started
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, side_of
 from tests.conformance.put_service import until
@@ -255,6 +255,34 @@ async def test_every_sign_of_life_changes_the_renewal_sequence(harness: Transpor
         await keeper.request(harness.client, Page(0, [lease])).execute()
         seen.append(await sequence())
     assert len(set(seen)) == len(seen), seen
+
+
+@pytest.mark.parametrize("sign", ["start", "renewal"])
+async def test_who_is_back_before_it_is_settled_keeps_its_lease(
+    harness: TransportHarness, worker: ManualWorker, monkeypatch: pytest.MonkeyPatch, sign: str
+) -> None:
+    """It was paused for longer than its lease. Who takes that over may itself be held up before it settles what was running."""
+    await harness.put("box:a", "c1")
+    lease = await worker.read_one()
+    if sign == "renewal":
+        await worker.do(lease, TAKE)
+    (pending,) = await harness.client.xpending_range(harness.shard.ready, GROUP, min="-", max="+", count=10)
+    (watch,) = harness.recovery(harness.worker("vulture"), lease=0.1).watches
+    settle: Any = watch.settle
+
+    async def late(*args: Any, **options: Any) -> None:
+        if sign == "start":
+            await worker.do(lease, TAKE)
+        else:
+            await harness.client.xclaim(
+                harness.shard.ready, GROUP, worker.owner, 0, [lease.activation], retrycount=7, justid=True
+            )
+        await asyncio.sleep(0.1)
+        await settle(*args, **options)
+
+    monkeypatch.setattr(watch, "settle", late)
+    await watch._take_over([Held(lease.activation, pending["times_delivered"], 0.2)], 0)
+    assert await worker.do(lease, done("c1")) == Released("idle")
 
 
 # Connections.

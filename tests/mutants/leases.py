@@ -53,6 +53,13 @@ LEASES = (
         "tests/conformance/test_recovery.py::test_every_sign_of_life_changes_the_renewal_sequence",
     ),
     Mutant(
+        "who is back before its lease is settled loses it",
+        f"{_REDIS}/worker/recovery.py",
+        "        if idle and not await",
+        "        if False and not await",
+        "tests/conformance/test_recovery.py::test_who_is_back_before_it_is_settled_keeps_its_lease",
+    ),
+    Mutant(
         "who renews while all leases are looked at is taken for lost",
         f"{_REDIS}/worker/expired_leases.py",
         "            if item.idle > 0:\n                continue",

@@ -151,7 +151,7 @@ def attempt_from_nowhere(history: History) -> None:
 
 
 def given_up_unprovoked(history: History) -> None:
-    """A thread goes on to its end, however its attempt ended."""
+    """Give a command up as interrupted whose thread ran to its end each time."""
     sent(history, "p1.4", 1003.0, kind="sync")
     ran(history, "p1.4", 1003.1, 1003.9, "failed", attempt=1)
     ran(history, "p1.4", 1004.0, 1004.1, "failed", attempt=2)

@@ -34,7 +34,7 @@ from command_bus.transport.redis.scripts import CLAIM
 from command_bus.transport.redis.worker.counter_check import CounterCheck
 from command_bus.transport.redis.worker.due_jobs import PauseJob, ScheduleJob, ScheduleSweep
 from command_bus.transport.redis.worker.due_work import DueJob, DueWork
-from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held, LeaseWatch
+from command_bus.transport.redis.worker.expired_leases import Held, LeaseWatch
 from command_bus.transport.redis.worker.interrupt_handler import InterruptHandler
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.letter_pruning import LetterLimits
@@ -298,7 +298,7 @@ class _ShardRecovery:
             activation: Its activation.
             mailbox: Its name.
             ours: Settle it only if the holder was this worker.
-            idle: The holder only seems to be gone, by its lease: if it started a command a moment ago, it was paused, and is back.
+            idle: The holder only seems to be gone, by its lease: if that is its own again, it was paused, and is back.
             why: Why the attempt ended.
             attempt_id: Settle it only if this attempt still runs.
         """
@@ -311,8 +311,8 @@ class _ShardRecovery:
             return
         if ours and record.is_held and record.worker != self._worker:
             return  # held by another worker that may live: its next renewal takes it back, or its lease ends
-        if idle and record.is_held and 0 <= now_us - record.started_us < self._lease * 1e6 * SHORTEST_WATCH:
-            return  # its next renewal takes it back, or its lease ends
+        if idle and not await self._connections.ask(self._has, activation):
+            return
         if record.is_ready:
             self.recovered += 1
             await self._carry_out(lease, GiveBack(counts=False))
@@ -380,6 +380,11 @@ class _ShardRecovery:
         pipeline.time()
         record, (seconds, micros) = await pipeline.execute()
         return parse_record(record), seconds * 1_000_000 + micros
+
+    async def _has(self, client: Redis, activation: str) -> bool:
+        """Return whether a lease is still this worker's: a renewal or a start by its holder takes it back."""
+        pending = await client.xpending_range(self.keys.ready, GROUP, min=activation, max=activation, count=1)
+        return bool(pending) and pending[0]["consumer"] == self._worker.encode()
 
     async def _drop(self, activations: list[str]) -> None:
         await delete_entries(self._connections, self.keys, activations)
