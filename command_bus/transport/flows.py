@@ -65,19 +65,18 @@ def parse_flow(text: str) -> Flow:
 
 
 def flow_of_record(part: str | None, head: str) -> Flow:
-    """Return what an entity waits in, by the part `c` of its record and the id of its next command; an empty id counts as before all."""
-    tenant, high, normal = (*(part or "").split(","), "", "")[:3]
-    if part is None:
+    """Return what an entity waits in, by the part `f` of its record and the id of its next command; an empty id counts as before all."""
+    if not part:
         return NO_FLOW
-    priority: Priority = "high" if _reaches(high, head) else "normal" if _reaches(normal, head) else "low"
-    return Flow(priority, unquote(tenant))
-
-
-def _reaches(bound: str, head: str) -> bool:
-    """Return whether a command stands at or before the last one of a class; behind `<` at that one it does not."""
-    if not bound or not head:
-        return bool(bound)
-    return _place(head) < _place(bound[1:]) if bound[0] == "<" else _place(head) <= _place(bound)
+    waiting: list[Flow] = []
+    for run in part.split(","):
+        flow, _, rest = run.partition("*")
+        first = rest.partition("@")[2]
+        if first and head and _place(head) >= _place(first):
+            waiting = []
+        waiting.append(parse_flow(flow))
+    tenants = [flow.tenant for flow in waiting if flow.tenant]
+    return Flow(min((flow.priority for flow in waiting), key=PRIORITIES.index), tenants[-1] if tenants else "")
 
 
 def _place(message: str) -> tuple[int, int]:

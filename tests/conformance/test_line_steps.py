@@ -263,7 +263,7 @@ async def test_an_urgent_command_lifts_its_entity_until_it_has_run(harness: Tran
     for _ in range(3):
         assert isinstance(answer, Started)
         ran.append(answer.envelope)
-        assert "c=," in (await harness.client.hget(harness.shard.active, "box:a")).decode()  # type: ignore[misc]
+        assert "|f=" in (await harness.client.hget(harness.shard.active, "box:a")).decode()  # type: ignore[misc]
         answer = await worker.do(lease, done("c", "leave" if len(ran) == 3 else "stay"))
     assert ran == [b"a1", b"a2", b"a3"], "in their order"
     record = await harness.record("box:a")
@@ -478,7 +478,7 @@ async def test_a_paused_entity_in_line_is_set_aside_and_comes_back(harness: Tran
 async def test_an_unknown_state_is_left_alone(harness: TransportHarness) -> None:
     await fill(harness, LOW, OPEN)
     await put(harness, "box:a", LOW, "a1", "a2")
-    strange = b"y|||1-1|0|0|2/1|c=,,"
+    strange = b"y|||1-1|0|0|2/1|f=2*2@"
     await harness.client.hset(harness.shard.active, "box:a", strange)  # type: ignore[misc]
     await put(harness, "box:a", HIGH, "a3")
     assert await harness.client.hget(harness.shard.active, "box:a") == strange  # type: ignore[misc]

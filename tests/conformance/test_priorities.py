@@ -252,8 +252,8 @@ def test_a_flow_has_one_text() -> None:
     assert parse_flow(flow_of("high", "a/b c")) == Flow("high", "a/b c")
     assert parse_flow("9x") == Flow("normal", "")
     assert flow_of_record(None, "5-1") == Flow("normal", "")
-    assert flow_of_record("acme,5-1,", "5-1") == Flow("high", "acme")
-    assert flow_of_record("acme,5-1,", "5-2") == Flow("low", "acme")
-    assert flow_of_record(",5-1,7-0", "6-0") == Flow("normal", "")
-    assert flow_of_record(",,<7-0", "6-9") == Flow("normal", "")
-    assert flow_of_record(",,<7-0", "7-0") == Flow("low", "")
+    runs = "1*9@,0acme*1@5-1,2*3@7-0"
+    assert flow_of_record(runs, "4-9") == flow_of_record(runs, "") == Flow("high", "acme")
+    assert flow_of_record(runs, "5-1") == Flow("high", "acme")
+    assert flow_of_record(runs, "7-0") == Flow("low", "")
+    assert flow_of_record("x", "7-0") == Flow("normal", "")

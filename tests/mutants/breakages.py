@@ -244,7 +244,7 @@ MUTANTS = (
     Mutant(
         "an idle entity is not activated",
         f"{_LUA}/shared/admission.lua",
-        "      activate(box, activation, queue_up and queue_up.parts_of(flow, added))\n",
+        "      activate(box, activation, queue_up and queue_up.parts_of(flow))\n",
         "",
     ),
     Mutant(
@@ -275,7 +275,7 @@ MUTANTS = (
     Mutant(
         "a promoted entity is not woken",
         f"{_LUA}/promote.lua",
-        "  if not record then wake(name, '0', '0', queue_up and type(added) == 'string' and queue_up.parts_of(flow, added) or nil) end\n",
+        "  if not record then wake(name, '0', '0', queue_up and type(added) == 'string' and queue_up.parts_of(flow) or nil) end\n",
         "",
     ),
     Mutant(

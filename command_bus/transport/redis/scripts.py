@@ -50,6 +50,7 @@ __all__ = [
     "TAKE_HINT",
     "TELL",
     "WAKE_LIMITED",
+    "WEIGHT",
     "Script",
 ]
 
@@ -158,6 +159,7 @@ RULE = _load("rule")
 LIMIT_LOOK = _load("limit_look")
 WAKE_LIMITED = _load("wake_limited")
 CONFIRM = _load("confirm")
+WEIGHT = _load("weight")
 
 SCRIPTS = (
     ENQUEUE,
@@ -200,4 +202,5 @@ SCRIPTS = (
     RULE,
     WAKE_LIMITED,
     CONFIRM,
+    WEIGHT,
 )

@@ -241,7 +241,7 @@ def flow_of_entity(record: MailboxRecord, head: str) -> Flow:
     """Return what an entity waits in: in the line by its place there, else by its next command."""
     if record.state == "q":
         return parse_flow(record.holder.partition("/")[0])
-    return flow_of_record(record.parts.get("c"), head)
+    return flow_of_record(record.parts.get("f"), head)
 
 
 async def _scores_of(client: Redis, key: str, members: list[str]) -> Any:

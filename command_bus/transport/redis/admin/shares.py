@@ -14,6 +14,7 @@ from command_bus.transport.mailboxes import encoded
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.mailbox_record import parse_record
+from command_bus.transport.redis.scripts import WEIGHT
 
 __all__ = ["RedisShares", "served_lately"]
 
@@ -28,14 +29,9 @@ class RedisShares(RetryingRequests):
 
     async def put(self, tenant: str, weight: float | None) -> None:
         """See `Shares`."""
-        field = _WEIGHT.decode() + encoded(tenant)
+        args = [encoded(tenant), "" if weight is None else f"{weight:.6g}"]
         for keys in self._keys.shards:
-            if weight is None:
-                await self._ask(keys, lambda client, key: client.hdel(key, field), keys.flows)
-            else:
-                await self._ask(
-                    keys, lambda client, key: client.hset(key, mapping={"c0": "0", field: f"{weight:.6g}"}), keys.flows
-                )
+            await self._run(keys, WEIGHT, [keys.flows, keys.turns], args)
 
     async def weights(self) -> dict[str, float]:
         """See `Shares`."""
@@ -99,7 +95,7 @@ class RedisShares(RetryingRequests):
             records: Any = await self._ask(keys, lambda client, some: client.hmget(keys.active, some), names) if names else []
             for record in map(parse_record, records):
                 if record.is_held if held else record.is_ready:
-                    found[flow_of_record(record.parts.get("c"), record.message)] += 1
+                    found[flow_of_record(record.parts.get("f"), record.message)] += 1
             if len(entries) < _PAGE:
                 return found
             start = f"({entries[-1][0].decode()}"

@@ -1,6 +1,6 @@
 -- bulk_load: accept a chunk of a dispatch into its mailboxes, in order, as far as its version and the limits allow.
 --
--- uses: record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), admission, delayed, postpone, envelope_id, events, loading
+-- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), admission, delayed, postpone, envelope_id, events, loading
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

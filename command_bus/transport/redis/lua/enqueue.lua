@@ -1,6 +1,6 @@
 -- enqueue: accept commands into their mailboxes, in order, and activate the entities that were idle.
 --
--- uses: record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), admission, known, delayed, postpone, envelope_id, events
+-- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), admission, known, delayed, postpone, envelope_id, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

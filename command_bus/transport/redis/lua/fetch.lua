@@ -1,6 +1,6 @@
 -- fetch: deliver activations to a worker, without waiting for any, and start the lone commands among them.
 --
--- uses: memory_limit, record, newer, fences, open_line(line_flow, line_turns, line_served, line), open_limits(line_flow, limits, limit_passes, limit_turns, limit_queues, limit_wakes)
+-- uses: memory_limit, record, newer, fences, open_line(line_flow, line_runs, line_turns, line_served, line), open_limits(line_flow, limits, limit_passes, limit_turns, limit_queues, limit_wakes)
 --
 -- KEYS[1]   ready     stream of activations; its pending entries are the leases
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

@@ -1,6 +1,6 @@
 -- fill_line: fill the ready stream from the line, and bring back what it has too much: what was ready when the line came into use.
 --
--- uses: memory_limit, record, newer, open_line(line_flow, line_turns, line_served, line)
+-- uses: memory_limit, record, newer, open_line(line_flow, line_runs, line_turns, line_served, line)
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

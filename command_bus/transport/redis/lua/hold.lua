@@ -1,6 +1,6 @@
 -- hold: pause, drain or resume a scope (one mailbox, an entity type or all), and wake mailboxes that are no longer held.
 --
--- uses: memory_limit, record, newer, lone, snooze, holds, open_line(line_flow, line_turns, line_served, line), agenda, events
+-- uses: memory_limit, record, newer, lone, snooze, holds, open_line(line_flow, line_runs, line_turns, line_served, line), agenda, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

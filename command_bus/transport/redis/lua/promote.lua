@@ -1,6 +1,6 @@
 -- promote: move what has become due: delayed commands enter their mailbox, retries become ready.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, open_line(line_flow, line_turns, line_served, line), delayed, unique
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, open_line(line_flow, line_runs, line_turns, line_served, line), delayed, unique
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -97,7 +97,7 @@ local function admit(id, name, box, at)
   elseif not string.find(tostring(added.err), ' ID', 1, true) then
     return false
   end
-  if not record then wake(name, '0', '0', queue_up and type(added) == 'string' and queue_up.parts_of(flow, added) or nil) end
+  if not record then wake(name, '0', '0', queue_up and type(added) == 'string' and queue_up.parts_of(flow) or nil) end
   return type(added) == 'string'
 end
 

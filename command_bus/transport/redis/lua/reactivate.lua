@@ -1,7 +1,7 @@
 -- reactivate: give mailboxes a new entry in the ready stream if they should have one and have none. Somebody deleted the stream or its
 -- entries or a place in the line, or the process that resumed the mailboxes died before it woke them all.
 --
--- uses: memory_limit, record, newer, lone, snooze, holds, open_line(line_flow, line_turns, line_served, line)
+-- uses: memory_limit, record, newer, lone, snooze, holds, open_line(line_flow, line_runs, line_turns, line_served, line)
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

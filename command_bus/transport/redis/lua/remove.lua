@@ -1,7 +1,7 @@
 -- remove: remove waiting commands from one mailbox (cancel, purge). A command that runs is left alone, and a durable one that
 -- has begun: what it did is undone when it ends.
 --
--- uses: memory_limit, record, newer, lone, holds, snooze, entry_text, keep_digest, outcomes, delayed, open_line(line_flow, line_turns, line_served, line), unique, events, place, postpone, arrive, deliver, agenda, send_out, tell_caller
+-- uses: memory_limit, record, newer, lone, holds, snooze, entry_text, keep_digest, outcomes, delayed, open_line(line_flow, line_runs, line_turns, line_served, line), unique, events, place, postpone, arrive, deliver, agenda, send_out, tell_caller
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -100,7 +100,7 @@ local function take_out(id, side, mark)
   return true
 end
 
-local removed, told = 0, {}
+local removed, told, left = 0, {}, {}
 local EACH = 13  -- arguments of a command
 local queue_up = redis.call('EXISTS', KEYS[14]) == 1 and open_line(ready, active, KEYS[14], KEYS[15], KEYS[16])
 local key = 18
@@ -109,6 +109,7 @@ for arg = 5, #ARGV, EACH do
   local begun = had_begun(ARGV[arg])
   if take_out(ARGV[arg], KEYS[key + 5], KEYS[key + 1]) then
     removed = removed + 1
+    if string.sub(ARGV[arg], 1, 2) ~= 'd:' then left[#left + 1] = ARGV[arg] end
     if KEYS[key + 5] ~= KEYS[key + 1] then redis.call('DEL', KEYS[key + 5]) end
     publish('cancelled', name, envelope, '', '', '', '')
     local mark, reply = ARGV[arg + (begun and 9 or 2)], ARGV[arg + (begun and 10 or 3)]
@@ -125,6 +126,14 @@ for arg = 5, #ARGV, EACH do
   key = key + 7
 end
 expire_outcomes()
+
+if queue_up and record and #left > 0 then  -- what is left says what the entity waits in
+  record = queue_up.left(redis.call('HGET', active, name), name, left, box)
+  redis.call('HSET', active, name, record)
+  local was_free = state == 'free'
+  state, activation, _, running, attempt, first, turn, parts = parse_record(record)
+  if was_free then state = 'free' end
+end
 
 if record and redis.call('XLEN', box) == 0 and not holds then
   if activation ~= '' then

@@ -1,6 +1,6 @@
 -- settle_dead_letter: replay or discard one dead letter.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, keep_digest, outcomes, open_line(line_flow, line_turns, line_served, line), unique, events, rewrite, place, delayed, postpone, arrive, deliver, agenda, send_out, tell_caller
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, keep_digest, outcomes, open_line(line_flow, line_runs, line_turns, line_served, line), unique, events, rewrite, place, delayed, postpone, arrive, deliver, agenda, send_out, tell_caller
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -84,7 +84,7 @@ if verb == 'replay' and not is_parked then
   added = fault or redis.pcall('XADD', box, '*', unpack(replayed))
   if type(added) == 'table' then return added end
   if queue_up and record then redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added, box)) end
-  if queue_up and not record then parts = queue_up.parts_of(flow, added) end
+  if queue_up and not record then parts = queue_up.parts_of(flow) end
 end
 redis.call('XDEL', dead, id)
 local side = KEYS[18] ~= mark and KEYS[18]

@@ -1,6 +1,6 @@
 -- tell: bring a signal, the wish that it ends, or what came of a call, to a durable command.
 --
--- uses: memory_limit, record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), arrive
+-- uses: memory_limit, record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), arrive
 --
 -- KEYS[1]   ready      stream of activations
 -- KEYS[2]   active     hash: mailbox name -> record (see shared/record.lua)

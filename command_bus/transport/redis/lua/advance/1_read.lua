@@ -1,6 +1,6 @@
 -- advance: settle the commands that were running and start the next of each entity, for a batch of entities.
 --
--- uses: memory_limit, record, newer, lone, fences, holds, keep_digest, outcomes, open_line(line_flow, line_turns, line_served, line), events, open_limits(line_flow, limits, limit_passes, limit_turns, limit_queues, limit_wakes)
+-- uses: memory_limit, record, newer, lone, fences, holds, keep_digest, outcomes, open_line(line_flow, line_runs, line_turns, line_served, line), events, open_limits(line_flow, limits, limit_passes, limit_turns, limit_queues, limit_wakes)
 --
 -- KEYS[1]   ready     stream of activations; its pending entries are the leases
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

@@ -50,7 +50,7 @@ if limits then
 
   -- Return what an entity waits in, nil if that is the normal class without a tenant.
   function named_flow(parts, head)
-    if parts == '' or not find(parts, '|c=', 1, true) then return nil end
+    if parts == '' or not find(parts, '|f=', 1, true) then return nil end
     flow_of = flow_of or limits.new_flow_of()
     local flow = flow_of(parts, head[1])
     return flow ~= '1' and flow or nil

@@ -1,7 +1,7 @@
 -- bulk_load_unique: accept a chunk of a dispatch as bulk_load.lua does, where commands have unique keys: each is put in line, folded into the one
 -- that holds its key, or replaces it.
 --
--- uses: record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), admission, outcomes, delayed, postpone, unique, events, unstarted, unique_line, loading
+-- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), admission, outcomes, delayed, postpone, unique, events, unstarted, unique_line, loading
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

@@ -1,6 +1,6 @@
 -- enqueue_unique: accept commands with unique keys, in order: each is put in line, folded into the one that holds its key, or replaces it.
 --
--- uses: record, newer, lone, holds, open_line(line_flow, line_turns, line_served, line), admission, known, outcomes, delayed, postpone, unique, events, unstarted, unique_line
+-- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), admission, known, outcomes, delayed, postpone, unique, events, unstarted, unique_line
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

@@ -60,7 +60,7 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
     if has_lined then envelopes[#envelopes + 1], envelopes[#envelopes + 2] = names[box], envelope end
     has_lined = true
     local id = queue_up.new_id()
-    enter(box, queue_up.join(names[box], '0', '0', queue_up.parts_of(flow, id), nil, id, nil, flow))
+    enter(box, queue_up.join(names[box], '0', '0', queue_up.parts_of(flow), nil, id, nil, flow))
     return true
   end
 
@@ -88,7 +88,7 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
     if queue_up and records[box] then
       records[box], noted[box] = queue_up.noted(records[box], names[box], flow, added, KEYS[first_box + box]), true
     else
-      activate(box, activation, queue_up and queue_up.parts_of(flow, added))
+      activate(box, activation, queue_up and queue_up.parts_of(flow))
     end
     return nil, added
   end

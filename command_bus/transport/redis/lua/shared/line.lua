@@ -1,4 +1,4 @@
--- line: entities that wait for a worker, in fair order. Uses record, newer, line_flow, line_turns, line_served.
+-- line: entities that wait for a worker, in fair order. Uses record, newer, line_flow, line_runs, line_turns, line_served.
 --
 -- Once classes or shares are used, the ready stream holds at most 64 undelivered activations. An entity that has no room there waits in the line:
 -- its record has the state q, no activation, and its place. Each script that adds to or takes from the ready stream fills it up again.
@@ -10,9 +10,6 @@
 --
 -- Classes are 0 high, 1 normal, 2 low. Whose turn it is says line_turns.lua (start-time fair queueing). A start is paid when an activation is
 -- made for it, each further one when it happens.
---
--- A record's part `c=tenant,high,normal` has the ids of the last high and normal commands of its entity; < before an id: those before it.
--- So the class is the highest of all that wait. Without the part it is normal, without a tenant.
 
 local READY_MOST, MOST_AT_ONCE = 64, 1000
 local LETTERS = {'c', 'v', 's'}
@@ -81,39 +78,54 @@ local function open_line(ready, active, flows, turns, line)
   end
 
   -- Return the parts of an idle entity's record with its first command.
-  function self.parts_of(flow, id)
-    if flow == '1' then return '' end
-    local class, bound = sub(flow, 1, 1), id
-    return '|c=' .. sub(flow, 2) .. ',' .. (class == '0' and bound or '') .. ',' .. (class == '1' and bound or '')
+  function self.parts_of(flow) return flow == '1' and '' or '|f=' .. flow .. '*1@' end
+
+  local function split(record)
+    if is_newer(record) then return nil end
+    return match(record, '^([^|]*|[^|]*|[^|]*|[^|]*|[^|]*|[^|]*|[^|]*)(.*)$')
+  end
+
+  -- Return the fields of a record whose entity waits in the line as another flow than before, and put it there.
+  local function moved(fields, name, flow, at)
+    local place = match(fields, '^q|.*|([^|]*)$')
+    write_joined()
+    try('ZREM', line, place .. '/' .. name)
+    fields = sub(fields, 1, #fields - #place) .. enter(name, flow, at or match(place, '/(.*)$'))
+    write_joined()
+    return fields
   end
 
   -- Return the record with a command that came behind others. If it is of a higher class than the entity has, that moves forward; one that
   -- waits for a limit asks again, and its limit puts it behind its new like. `box` is its mailbox.
   function self.noted(record, name, flow, id, box)
-    local fields, parts = match(record, '^([^|]*|[^|]*|[^|]*|[^|]*|[^|]*|[^|]*|[^|]*)(.*)$')
-    if not fields or is_newer(record) then return record end
-    local tenant, high, normal = match(parts, '|c=([^,|]*),([^,|]*),([^,|]*)')
-    local class, theirs = sub(flow, 1, 1), sub(flow, 2)
-    if not tenant then
-      if flow == '1' then return record end
-      tenant, high, normal = '', '', '<' .. id
-    end
-    if theirs ~= '' then tenant = theirs end
-    if class == '0' then high = id elseif class == '1' then normal = id end
-    local noted = string.gsub(parts, '|c=[^|]*', '', 1) .. '|c=' .. tenant .. ',' .. high .. ',' .. normal
-    local attempt, first = match(fields, '^l||||([^|]*)|([^|]*)|')
+    local fields, parts = split(record)
+    if not fields then return record end
+    local runs = match(parts, '|f=([^|]*)')
+    if not runs and flow == '1' then return record end
+    local noted = string.gsub(parts, '|f=[^|]*', '', 1) .. '|f=' .. with_run(runs or NORMAL_RUN, flow, id)
+    local class, attempt, first = sub(flow, 1, 1), match(fields, '^l||||([^|]*)|([^|]*)|')
     if attempt and class < '2' then
       local head = self.head_of(box)
       if class < sub(flow_of(parts, head), 1, 1) then return self.join(name, attempt, first, noted, head) end
     end
-    local place = match(fields, '^q|.*|([^|]*)$')
-    if place and class < sub(place, 1, 1) then
-      write_joined()
-      try('ZREM', line, place .. '/' .. name)
-      fields = sub(fields, 1, #fields - #place) .. enter(name, class .. tenant, stamp())
-      write_joined()
-    end
+    local in_line = match(fields, '^q|.*|([^|]*)$')
+    if in_line and class < sub(in_line, 1, 1) then fields = moved(fields, name, flow_of(noted), stamp()) end
     return fields .. noted
+  end
+
+  -- Return the record without commands that were removed from the mailbox. If the entity is of a lower class then, or of another tenant, it
+  -- waits as that: in the line since when it has waited there; one that waits for a limit asks again.
+  function self.left(record, name, ids, box)
+    local fields, parts = split(record)
+    local runs = fields and match(parts, '|f=([^|]*)')
+    if not runs then return record end
+    local head, others, rest = self.head_of(box), without_ids(runs, ids), string.gsub(parts, '|f=[^|]*', '', 1)
+    local remaining = others == '' and rest or rest .. '|f=' .. others
+    local flow, attempt, first = flow_of(remaining, head), match(fields, '^l||||([^|]*)|([^|]*)|')
+    if attempt and flow ~= flow_of(parts, head) then return self.join(name, attempt, first, remaining, head) end
+    local in_line = match(fields, '^q|.*|([^|]*)$')
+    if in_line and flow ~= match(in_line, '^[^/]*') then fields = moved(fields, name, flow) end
+    return fields .. remaining
   end
 
   -- Charge a start that no activation was made for.

@@ -1,15 +1,18 @@
--- line_flow: what an entity waits in: a class and a tenant, by the part c of its record (see shared/line.lua). Uses record.
+-- line_flow: what an entity waits in: a class and a tenant, by the part f of its record (see shared/line.lua). Uses record.
 
--- Return a function that returns what an entity waits in, by the parts of its record and its next command.
+-- Return a function that returns what an entity waits in, by the parts of its record and its next command: the highest class of all that wait,
+-- and the last tenant.
 local function flow_by_record()
-  local function reaches(bound, head)
-    if bound == '' then return false end
-    if string.byte(bound) == 60 then return not head or is_behind(string.sub(bound, 2), head) end
-    return not head or bound == head or is_behind(bound, head)
-  end
   return function(parts, head)
-    local tenant, high, normal = string.match(parts or '', '|c=([^,|]*),([^,|]*),([^,|]*)')
-    if not tenant then return '1' end
-    return (reaches(high, head) and '0' or reaches(normal, head) and '1' or '2') .. tenant
+    local runs = string.match(parts or '', '|f=([^|]*)')
+    if not runs then return '1' end
+    if not string.find(runs, ',', 1, true) then return string.match(runs, '^[012][^*]*') or '1' end
+    local class, tenant = '2', ''
+    for flow, first in string.gmatch(runs, '([012][^*,]*)%*%d+@([^,]*)') do
+      if first ~= '' and head and not is_behind(first, head) then class, tenant = '2', '' end  -- those before it have left
+      if string.sub(flow, 1, 1) < class then class = string.sub(flow, 1, 1) end
+      if #flow > 1 then tenant = string.sub(flow, 2) end
+    end
+    return class .. tenant
   end
 end

@@ -6,6 +6,11 @@
 local CLASS_SPAN, TURN = 2251799813685248, 10000
 local CLASS_COSTS, LONGEST_TURN = {[0] = 1, 4, 16}, 1000 * TURN
 
+-- Return by how much a start puts off the next one of a tenant with a weight.
+local function cost_of_weight(weight)
+  return math.max(1, math.min(math.floor(TURN / weight + 0.5), LONGEST_TURN))
+end
+
 -- Return four functions: return the virtual time of a flow; set the virtual time of a flow; pay for starts of a flow; give activations to so many of the first in the line.
 -- They keep up what classes have used, their virtual times and starts, and how often each flow was served.
 local function line_turns(ready, active, flows, turns, line, used, virtual, starts, served)
@@ -18,7 +23,7 @@ local function line_turns(ready, active, flows, turns, line, used, virtual, star
       local weight = tenant ~= '' and try('HGET', flows, 'w:' .. tenant)
       weights[tenant] = type(weight) == 'string' and tonumber(weight) or 1
     end
-    return math.max(1, math.min(math.floor(TURN / weights[tenant] + 0.5), LONGEST_TURN))
+    return cost_of_weight(weights[tenant])
   end
   local function score_of(flow, at) return format('%.0f', tonumber(sub(flow, 1, 1)) * CLASS_SPAN + at) end
   -- Return nil for a flow that has no turn, or one beyond its class's span, where it would never come.

@@ -18,6 +18,6 @@ local function place(keys, name, box, envelope, flow, queue_up)
   local added = fault or redis.pcall('XADD', box, '*', 'e', envelope)
   if type(added) == 'table' then return added end
   if record then return queue_up and redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added, box)) and nil end
-  local parts = queue_up and queue_up.parts_of(flow, added)
+  local parts = queue_up and queue_up.parts_of(flow)
   redis.call('HSET', active, name, queued or (held and pack_record('s', '', '0', '0', parts) or queue(ready, name, '0', '0', parts)))
 end

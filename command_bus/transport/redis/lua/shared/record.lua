@@ -14,7 +14,7 @@
 -- parts       |key=value each: z of a command that was put off or suspended (see shared/snooze.lua); started, the id of a command that was started
 --             and waits to be started again, of use while it is the oldest and `first` is not 0; paid, the id of a command that was
 --             suspended: its next start takes no token of a rate; ask, how often a worker had to ask limits for the oldest command and gave no
---             answer: it may die of what it reads for that; c of classes (see shared/line.lua); others of later
+--             answer: it may die of what it reads for that; f of flows (see shared/line.lua); others of later
 --             releases; a script that writes the record again keeps those that it does not know
 --
 -- A later release may have further states, of one letter or more. A script that meets one leaves record, head and activation alone.

@@ -61,6 +61,10 @@ local function unique_line(ready, active, unique, due, delayed, delayed_counts, 
       return take_delayed(due, delayed, delayed_counts, names[box], id)
     end
     if call('XDEL', KEYS[first_box + box], place) == 0 then return false end
+    if lined and records[box] then
+      records[box] = lined.left(records[box], names[box], {place}, KEYS[first_box + box])
+      call('HSET', active, names[box], records[box])
+    end
     if records[box] and string.find(records[box], '^[hH]|') then
       records[box] = changed_behind(records[box])
       call('HSET', active, names[box], records[box])
