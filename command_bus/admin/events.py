@@ -90,7 +90,8 @@ class Event:
             `schedule poll-7`.
         entity_type: None if the command has no entity, or all are concerned, or it is about a schedule.
         entity_id: None if the command has no entity, or several are concerned, or it is about a schedule.
-        command_id: Empty where it is about no single command, or its bytes cannot be read. Of a schedule that of the firing.
+        command_id: Empty where it is about no single command, or its bytes cannot be read; of a dead letter where it is not signed as it
+            should be (`bad_signature`). Of a schedule that of the firing.
         name: The wire name; empty where there is no command id, and of a schedule except for `refused`.
         attempt: Of the event; 0 where none had started.
         fence: Of that attempt; 0 without one.

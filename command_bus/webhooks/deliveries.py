@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from command_bus.admin.events import Event
 from command_bus.clock import wall_ms
 from command_bus.errors import CommandBusError, InvalidSettings, Reject
+from command_bus.messages.context import while_lent
 from command_bus.messages.message import Command, EntityId
 from command_bus.messages.policies import RetryPolicy
 from command_bus.messages.put_off import GiveUp, Snooze
@@ -39,6 +40,7 @@ DELAYS: Final = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_00
 """Seconds before the second attempt, the third, and so on: three days in all, as Standard Webhooks recommends."""
 
 _PAUSED: Final = 15.0
+_CROWDED: Final = 5.0
 _LONGEST_WAIT: Final = 86_400.0
 _SHORTEST_WAIT: Final = 1.0
 _MOST_PUT_OFF: Final = 1_000
@@ -195,13 +197,17 @@ async def _posted(poster: Poster, record: WebhookRecord, command: DeliverWebhook
     """Send a request; every way in which that can fail is a failure of this delivery."""
     import httpx
 
+    if poster.is_crowded(record.name):
+        raise Snooze(_CROWDED, most=1_000_000_000, reason=f"many deliveries of webhook {record.name} wait for its receiver")
     body = command.body.encode()
+
+    def headers() -> dict[str, str]:
+        return signed_headers(record.secrets, command.message_id, wall_ms() // 1000, body)
+
     try:
-        headers = signed_headers(record.secrets, command.message_id, wall_ms() // 1000, body)
+        return await while_lent(poster.post(record, headers, body))  # others run meanwhile: a receiver takes as long as it likes
     except InvalidSettings as error:
         raise DeliveryFailed(error.message, "unsigned") from error
-    try:
-        return await poster.post(record, headers, body)
     except TimeoutError:
         raise DeliveryFailed(f"no answer within {record.timeout:g} s", "silent") from None
     except CommandBusError as error:  # an address that it may not connect to

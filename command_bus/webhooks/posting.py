@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,7 +28,10 @@ except ImportError as error:  # pragma: no cover - depends on the environment
 __all__ = ["Answer", "Poster"]
 
 _MOST_READ: Final = 65_536
-_MOST_AT_ONCE: Final = 100
+_AT_ONCE: Final = 50
+"""Requests to one webhook's receiver at a time, from one process."""
+_MOST_HERE: Final = 200
+"""Deliveries of one webhook that wait for their turn or their answer. Further ones wait in their lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,12 @@ class Poster:
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        limits = httpx.Limits(max_connections=_MOST_AT_ONCE, max_keepalive_connections=0)
+        limits = httpx.Limits(
+            max_connections=None, max_keepalive_connections=0
+        )  # a common limit would let one receiver use it up
         self._names = Names()
+        self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_AT_ONCE))
+        self._here: Counter[str] = Counter()
         self._client = httpx.AsyncClient(
             verify=tls or ssl.create_default_context(),
             trust_env=False,
@@ -61,18 +69,37 @@ class Poster:
             limits=limits,
         )
 
-    async def post(self, record: WebhookRecord, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Send a body; return the answer.
+    def is_crowded(self, webhook: str) -> bool:
+        """Return whether as many deliveries of a webhook are here as may be: its receiver is slow, and must not hold up others."""
+        return self._here[webhook] >= _MOST_HERE
+
+    async def post(self, record: WebhookRecord, headers: Callable[[], Mapping[str, str]], body: bytes) -> Answer:
+        """Send a body, in its turn; return the answer.
+
+        Args:
+            record: The webhook.
+            headers: Makes the headers, when it is sent: a signature has a time.
+            body: The body.
 
         Raises:
             TimeoutError: No status came within the webhook's timeout, with looking up and connecting.
             ForbiddenAddress: See `Names`.
             OSError, httpx.HTTPError: The receiver cannot be reached, or speaks no HTTP.
         """
+        self._here[record.name] += 1
+        try:
+            async with self._turns[record.name]:
+                return await self._posted(record, headers(), body)
+        finally:
+            self._here[record.name] -= 1
+
+    async def _posted(self, record: WebhookRecord, headers: Mapping[str, str], body: bytes) -> Answer:
         url = httpx.URL(record.url)
         async with asyncio.timeout(record.timeout) as limit:
             port = url.port or (443 if url.scheme == "https" else 80)
-            address = await self._names.allowed_address(url.host, port, allow_private=record.allow_private)
+            # As the certificate has it. Of `straße.de` itself `getaddrinfo` makes another name, which belongs to somebody else.
+            host = url.raw_host.decode("ascii")
+            address = await self._names.allowed_address(host, port, allow_private=record.allow_private)
             request = self._client.build_request(
                 "POST",
                 url.copy_with(host=address),
@@ -84,7 +111,7 @@ class Poster:
                     "Connection": "close",
                 },
                 content=body,
-                extensions={"sni_hostname": url.raw_host.decode("ascii")},
+                extensions={"sni_hostname": host},
             )
             response = await self._client.send(request, stream=True)
         await _take_leave(response, limit.when())

@@ -11,13 +11,13 @@ import pytest
 from standardwebhooks import Webhook as StandardWebhook
 
 from command_bus import Command, CommandBus, CommandRejected, EntityId, HandlerRegistry, InvalidSettings, Reject, UnknownWebhook
-from command_bus.clock import wall_ms
-from command_bus.webhooks import Webhooks, new_secret
+from command_bus.clock import mono, wall_ms
+from command_bus.webhooks import Webhooks, deliveries, new_secret, posting
 from command_bus.webhooks.pump import Pump
 from command_bus.webhooks.record import PumpState
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
-from tests.conformance.receiver import Receiver, answering, receiving
+from tests.conformance.receiver import Receiver, Request, answering, receiving
 from tests.selection import quick
 
 pytest.importorskip("httpx")
@@ -186,6 +186,29 @@ async def test_a_receiver_that_is_silent_or_drips_is_given_up_in_time(shop: Shop
         assert {each.error for each in await _letters(shop, 2)()} == {"no answer within 0.3 s"}
 
 
+async def test_a_slow_receiver_holds_up_no_other_and_no_command(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its deliveries had a slot of the worker until its time was over; five slots, and twenty of them."""
+    monkeypatch.setattr(posting, "_AT_ONCE", 4)
+    monkeypatch.setattr(posting, "_MOST_HERE", 8)
+    monkeypatch.setattr(deliveries, "_CROWDED", 0.1)
+    slow: list[Request] = []
+    shop.receiver.answer = lambda request: slow.append(request) or 30.0  # type: ignore[func-returns-value]
+    async with receiving() as other, shop.bus.worker(concurrency=5):
+        await shop.put(kinds={"completed"}, timeout=30.0)
+        options: Any = {"allow_http": True, "allow_private": True, "secret": SECRET}
+        await shop.hooks.put("erp", other.url, kinds={"rejected"}, entity_types={"order"}, **options)
+        for number in range(20):
+            await shop.bus.dispatch(Pack(order=f"o-{number}"))
+        await until(lambda: len(slow) == 4)
+        began = mono()
+        with pytest.raises(CommandRejected):
+            await shop.bus.call(Pack(order="o-last", fails=True), timeout=5)
+        await until(lambda: len(other.got) == 1)
+        assert mono() - began < 5, "it waits for no slow one"
+        assert len(slow) == 4, "its others wait for their turn"
+        await shop.hooks.remove("crm")
+
+
 async def test_an_endless_answer_is_not_read_to_its_end(shop: Shop) -> None:
     """Its end does not come: who reads on fails."""
     await shop.put(retries=())
@@ -227,22 +250,25 @@ async def test_176_addresses_of_this_machine_and_of_private_networks_are_refused
     assert shop.receiver.got == []
 
 
-async def test_a_name_is_looked_up_once_and_that_address_connected_to(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second look, at another address, would come from the client."""
+@pytest.mark.parametrize(("given", "asked"), [("crm.example", "crm.example"), ("straße.example", "xn--strae-oqa.example")])
+async def test_a_name_is_looked_up_once_and_that_address_connected_to(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, given: str, asked: str
+) -> None:
+    """A second look, at another address, would come from the client. Python's own form of a name with ß is another name."""
     looked: list[str] = []
     real = socket.getaddrinfo
 
     def look(host: Any, *given: Any, **options: Any) -> Any:
         name = host.decode() if isinstance(host, bytes) else host
         looked.append(name)
-        return real("127.0.0.1" if name == "crm.example" else name, *given, **options)
+        return real("127.0.0.1" if name == asked else name, *given, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", look)
-    await shop.put(url=shop.receiver.url.replace("127.0.0.1", "crm.example"))
+    await shop.put(url=shop.receiver.url.replace("127.0.0.1", given))
     async with shop.bus.worker():
         assert await shop.hooks.test("crm") == 204
-    assert looked.count("crm.example") == 1
-    assert shop.receiver.got[0].headers["host"].startswith("crm.example:")
+    assert looked.count(asked) == 1
+    assert shop.receiver.got[0].headers["host"].startswith(f"{asked}:")
 
 
 async def test_a_paused_webhook_waits_in_line(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ OUTSIDE = (
     Mutant(
         "a batch counts as one request",
         "gateway/sending.py",
-        "        incoming.holder.rate.take(max(0, count - 1))\n",
+        "        incoming.holder.rate.take(max(0, len(batch.commands) - 1))\n",
         "        pass\n",
         f"{_TOKENS}::test_148_each_command_of_a_batch_counts",
     ),
@@ -94,14 +94,42 @@ OUTSIDE = (
     Mutant(
         "a wrong command of a batch is left out",
         "gateway/sending.py",
-        "    items = [await _item(incoming, number, item) for number, item in enumerate(batch.commands)]\n",
+        "    items = await incoming.apart(len(body), lambda: [_item(incoming, number, *each) for number, each in numbered])\n",
         "    items = []\n"
-        "    for number, item in enumerate(batch.commands):\n"
+        "    for number, each in numbered:\n"
         "        try:\n"
-        "            items.append(await _item(incoming, number, item))\n"
+        "            items.append(_item(incoming, number, *each))\n"
         "        except Problem:\n"
         "            continue\n",
         f"{_BAD}::test_144_a_wrong_item_of_a_batch_sends_nothing",
+    ),
+    Mutant(
+        "a large body is read in the event loop",
+        "gateway/incoming.py",
+        "        if size <= _AT_ONCE:\n",
+        "        if True:\n",
+        f"{_BAD}::test_145_a_large_body_is_read_beside_the_event_loop",
+    ),
+    Mutant(
+        "a list reads payloads of any size",
+        "dashboard/pages/standing.py",
+        "        is_large = len(letter.raw) > _MOST_READ\n",
+        "        is_large = False\n",
+        "tests/dashboard/test_payload_costs.py::test_a_list_does_not_read_large_payloads",
+    ),
+    Mutant(
+        "a receiver holds slots of a worker",
+        "webhooks/deliveries.py",
+        "await while_lent(poster.post(record, headers, body))",
+        "await poster.post(record, headers, body)",
+        "tests/conformance/test_webhooks.py::test_a_slow_receiver_holds_up_no_other_and_no_command",
+    ),
+    Mutant(
+        "a forged command is told by the ids that it claims",
+        "transport/redis/lua/advance/3b_verbs.lua",
+        "left and left.waiting and '' or envelope",
+        "envelope",
+        "tests/tables/test_webhook_forgeries.py::test_a_forged_command_is_told_without_the_ids_that_it_claims",
     ),
     Mutant(
         "a batch is sent from its end",

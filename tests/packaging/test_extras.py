@@ -154,7 +154,9 @@ def environment(folder: Path, extra: str) -> Path:
             place = Path(str(found.locate_file(file)))
             site = place.parents[len(file.parts) - 1]
             packages = [site / each for each in reversed(file.parents) if (site / each / "__init__.py").exists()]
-            whole = (packages or [place])[0]  # a package with what is compiled of it; distributions share those without an __init__
+            whole = (packages or [place])[
+                0
+            ]  # a package with what is compiled of it; distributions share those without an __init__
             link = folder / whole.relative_to(site)
             link.parent.mkdir(parents=True, exist_ok=True)
             if not link.exists():

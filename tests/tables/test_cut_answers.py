@@ -55,7 +55,7 @@ async def test_the_status_decides(address: str, poster: Poster) -> None:
     async def post(status: int, body: str) -> str | None:
         try:
             async with room:
-                answer = await poster.post(webhook(address, status, body, 1.0), {}, b"{}")
+                answer = await poster.post(webhook(address, status, body, 1.0), dict, b"{}")
         except Exception as error:
             return f"{status}, {body}: {type(error).__name__}: {error}"
         wanted = Answer(status, 7.0 if status in (429, 503) else None)
@@ -68,4 +68,4 @@ async def test_the_status_decides(address: str, poster: Poster) -> None:
 
 async def test_a_body_without_an_end_is_let_go(address: str, poster: Poster) -> None:
     async with asyncio.timeout(10):
-        assert await poster.post(webhook(address, 200, "without an end", 60.0), {}, b"{}") == Answer(200, None)
+        assert await poster.post(webhook(address, 200, "without an end", 60.0), dict, b"{}") == Answer(200, None)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -46,6 +47,7 @@ class Shop:
     workers: CommandBus
     thief: CommandBus
     receiver: Receiver
+    hook: Callable[..., Awaitable[Any]]
     seals: list[str] = field(default_factory=list)
 
     def fields(self, **changes: Any) -> dict[str, Any]:
@@ -102,17 +104,29 @@ async def shop(server: EmbeddedServer, request: pytest.FixtureRequest) -> AsyncI
         Webhooks(workers).serve()
         async with place.bus("operator", **required) as operator, workers, place.bus("producer") as thief:
             hooks = Webhooks(operator)
-            await hooks.put(
-                "crm", receiver.url, kinds={"completed", "rejected"}, secret=new_secret(), allow_http=True, allow_private=True
-            )
+            put = partial(hooks.put, "crm", receiver.url, secret=new_secret(), allow_http=True, allow_private=True)
+            await put(kinds={"completed", "rejected"})
             async with workers.worker():
-                yield Shop(place, workers, thief, receiver, [await _a_seal(hooks)])
+                yield Shop(place, workers, thief, receiver, put, [await _a_seal(hooks)])
 
 
 async def _a_seal(hooks: Webhooks) -> str:
     from command_bus.webhooks.deliveries import test_delivery
 
     return test_delivery(await WebhookStore(hooks._bus).get("crm"), "t").seal
+
+
+async def test_a_forged_command_is_told_without_the_ids_that_it_claims(shop: Shop) -> None:
+    """Its dead letter says what it claims to be; what is signed does not."""
+    if not shop.workers.settings.require_signatures:
+        pytest.skip("without signatures a sender may send what it likes")
+    await shop.hook(kinds={"dead_lettered"})
+    await shop.thief.dispatch(Work(line="a", number=1), command_id="somebody-s-payment")
+    await until(lambda: shop.receiver.got)
+    (told,) = shop.receiver.got
+    assert (told.type, told.data["entity_id"], "letter_id" in told.data) == ("command.dead_lettered", "a", True)
+    assert "somebody" not in told.body.decode()
+    assert "Work" not in told.body.decode()
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -163,7 +163,7 @@ local note_end = nil
 if publish then
   local event_of = {d = 'completed', n = 'rejected', x = 'expired', b = 'dead_lettered', p = 'parked', c = 'cancelled'}
 
-  -- Note the event of a verb. Recovery settles without a lease of its own (an empty holder), so the command was interrupted first.
+  -- Note the event of a verb: without the ids of a command that is not signed as it should be, whose mark waits. Recovery settles without a lease of its own (an empty holder), so the command was interrupted first.
   function note_end(step, verb, name, left, record, at)
     local entry = call('XRANGE', KEYS[before + step], messages[step], messages[step])[1]
     local envelope, fence_then = entry and envelope_in(fields_of(lone, name, entry[2])) or '', string.match(runs[step], '^%d+')
@@ -176,7 +176,7 @@ if publish then
     elseif verb == 'u' then
       note_event('suspended', name, envelope, attempt, fence_then, worker, left[1])
     else
-      note_event(event_of[verb], name, envelope, attempt, fence_then, worker, '')
+      note_event(event_of[verb], name, left and left.waiting and '' or envelope, attempt, fence_then, worker, '')
     end
   end
 end
