@@ -241,6 +241,10 @@ class WorkerSide(Protocol):
         """Tell limits that a lease has ended under which they were asked."""
         ...
 
+    def stuck(self, lease: Lease) -> None:
+        """Give back what limits have given to an entity of which nothing can start or be settled for now: it must hold up no other."""
+        ...
+
     def cancel_all(self, why: Cancellation) -> None:
         """Interrupt every handler that runs."""
         ...

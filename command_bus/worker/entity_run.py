@@ -47,6 +47,7 @@ class EntityRun:
         leaving: Whether an entity is given up after the command that runs: the worker is about to leave, or paused.
         admit: Asks limits whether a command may start, and starts it or lets its entity wait; with whether it must give up its place.
         over: Tells limits that a lease has ended under which they were asked.
+        stuck: Tells limits that nothing of an entity can start or be settled for now.
         contexts: Makes the context of each command.
     """
 
@@ -62,6 +63,7 @@ class EntityRun:
         leaving: Callable[[], bool],
         admit: Callable[[Lease, Asked, bool], Awaitable[Answer]],
         over: Callable[[Lease], None],
+        stuck: Callable[[Lease], None],
         contexts: CommandContexts,
     ) -> None:
         self._steps = steps
@@ -73,6 +75,7 @@ class EntityRun:
         self._leaving = leaving
         self._admit = admit
         self._over = over
+        self._stuck = stuck
         self._contexts = contexts
 
     async def run(self, lease: Lease) -> None:
@@ -129,6 +132,7 @@ class EntityRun:
 
     async def _repaired(self, lease: Lease, step: Step, answer: Answer) -> Answer:
         """Repeat a step that fails because a key of the entity has another type, until an operator has repaired it. Nothing is lost."""
+        self._stuck(lease)
         while isinstance(answer, StepFailed) and not self._stopping():
             entity = mailbox_label(lease.mailbox)
             _log.error(

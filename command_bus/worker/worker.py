@@ -331,6 +331,7 @@ class _Parts:
             leaving=worker.state.is_leaving,
             admit=lambda lease, asked, must_yield: self.side.admit(lease, asked, keys.keyed(asked), must_yield=must_yield),
             over=self.side.over,
+            stuck=self.side.stuck,
             contexts=CommandContexts(),
         )
         if worker.paused:

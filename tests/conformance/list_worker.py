@@ -192,6 +192,9 @@ class ListWorkerSide:
     def over(self, lease: Lease) -> None:
         pass
 
+    def stuck(self, lease: Lease) -> None:
+        pass
+
     def cancel_all(self, why: Cancellation) -> None:
         for lease in self.leases.held.values():
             if lease.cancel is not None:

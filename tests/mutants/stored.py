@@ -69,4 +69,32 @@ STORED = (
         '        except KeyError as error:\n            raise InvalidSettings(\n                "the record',
         _TEST,
     ),
+    Mutant(
+        "what cannot start keeps its grant",
+        "worker/entity_run.py",
+        "        self._stuck(lease)\n",
+        "",
+        f"{_TEST}[a mailbox that has a grant is no stream]",
+    ),
+    Mutant(
+        "an incarnation that is no text is compared for ever",
+        "transport/redis/incarnations.py",
+        "elif not _WHOLE.fullmatch(found)",
+        "elif False",
+        f"{_TEST}[the incarnation is b'']",
+    ),
+    Mutant(
+        "a rule is used whatever its figures are",
+        f"{_LUA}/shared/limits.lua",
+        "return number and number > 0 and number < 2 ^ 53 and number or nil",
+        "return number",
+        f"{_TEST}[rules has 'x|1|1|1|1|0']",
+    ),
+    Mutant(
+        "half an activation is asked for",
+        f"{_LUA}/shared/line.lua",
+        "self.most = math.floor(count_in(values[10], 1, READY_MOST))",
+        "self.most = count_in(values[10], 1, READY_MOST)",
+        f"{_TEST}[flows has most '1.5']",
+    ),
 )

@@ -12,7 +12,7 @@ import msgpack
 
 from tests.tables.live_namespace import NAMESPACE
 
-__all__ = ["ATTACKS", "SOON", "Mutation", "Snapshot", "mutate", "suffers", "together"]
+__all__ = ["ATTACKS", "SOON", "TOKEN", "Mutation", "Snapshot", "mutate", "suffers", "together"]
 
 TOKEN = re.compile(r"t\d\dx")
 LIMITED = tuple(f"t5{number}x" for number in range(6))
@@ -276,6 +276,15 @@ def _xadd(name: str, fields: dict[Any, Any], at: str) -> Callable[[Any], bytes]:
     return lambda client: client.xadd(_first(name), fields, id=at) and b""
 
 
+def _another(name: str) -> Callable[[Any], bytes]:
+    def act(client: Any) -> bytes:
+        client.delete(_first(name))
+        client.zadd(_first(name), {"odd": 1})
+        return b""
+
+    return act
+
+
 def _worker(**odd: Any) -> bytes:
     facts = {
         "name": "odd",
@@ -310,8 +319,13 @@ ATTACKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     **{
         f"flows has {field} {value!r}": ("flows", _hset("flows", field, value))
         for field in ("most", "c0", "v1", "s2", "w:acme", "counted", "swept", "n:1acme")
-        for value in ("inf", "-inf", "nan", "no", "-5", "0", b"\xff")
+        for value in ("inf", "-inf", "nan", "no", "-5", "0", "1.5", b"\xff")
     },
+    **{
+        f"the incarnation is {value!r}": ("stats", _hset("stats", "incarnation", value))
+        for value in (b"", b"\xb9b2", b"a b", b"x" * 200, b"other")
+    },
+    "a mailbox that has a grant is no stream": ("m:store:t52x", _another("m:store:t52x")),
     **{
         f"rules has {text!r}": ("rules", _hset("rules", "name:partner", text))
         for text in ("100.00|{}|1|10000|1.0|0", "x|1|1|1|1|0", "||||", "nan|inf|-1|1|1|0", "-1|0|0|1|1|0", "1e308|1e308|1e308|1|1|0", b"\xff|\xff")

@@ -29,7 +29,7 @@ from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.worker import upkeep
 from command_bus.webhooks import Webhooks
 from tests.tables.live_namespace import NAMESPACE, Live, Put, Sync, leave_work, live_bus
-from tests.tables.stored_values import ATTACKS, REFUSES, SOON, Mutation, Snapshot, mutate, name_of, suffers, together
+from tests.tables.stored_values import ATTACKS, REFUSES, SOON, TOKEN, Mutation, Snapshot, mutate, name_of, suffers, together
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(240)]
 
@@ -186,7 +186,7 @@ class Bench:
         if attack:
             for key, act in [ATTACKS[attack]] if attack in ATTACKS else ATTACKS.values():
                 act(self.client)
-                mutations = [Mutation(f"{{{NAMESPACE}:0}}:{key}", attack, b"")]
+                mutations = [Mutation(f"{{{NAMESPACE}:0}}:{key}", attack, key.encode() if TOKEN.search(key) else b"")]
         self.watch.failures.clear()
         self.watch.logged.clear()
         self.watch.worked.clear()

@@ -6,13 +6,14 @@ incarnation of the shard, and a script compares it. The first that needs one rec
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from redis.asyncio import Redis
 
 from command_bus.errors import TransportUnavailable
 from command_bus.randomness import token
-from command_bus.serialization.odd_values import stored_text
+from command_bus.serialization.odd_values import pass_over, stored_text
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
@@ -21,6 +22,7 @@ __all__ = ["CLOSED", "INCARNATION", "Incarnations"]
 
 INCARNATION: Final = "incarnation"
 """A field of `stats`."""
+_WHOLE: Final = re.compile(rb"[!-~]{1,100}")
 CLOSED: Final = "closed"
 """Its value while the namespace is being deleted."""
 
@@ -91,5 +93,9 @@ async def _recorded(client: Redis, stats: str) -> bytes:
     found: Any = await client.hget(stats, INCARNATION)
     if found is None:  # a full server refuses writes, so it is read first
         await client.hsetnx(stats, INCARNATION, token(8).hex())
+        found = await client.hget(stats, INCARNATION)
+    elif not _WHOLE.fullmatch(found):  # compared as text, it would be of another time for ever
+        pass_over("stats", INCARNATION, repr(found))
+        await client.hset(stats, INCARNATION, token(8).hex())
         found = await client.hget(stats, INCARNATION)
     return found or CLOSED.encode()

@@ -86,6 +86,10 @@ class LimitAsks(StopAndWait[_Question, _Batch]):
         """Give the places of a lease back that has ended."""
         return self._ask("over", (mailbox, activation))
 
+    def gone(self, mailbox: str) -> asyncio.Future[bool | None]:
+        """Give the grant of a mailbox back that cannot be started; it asks again once it can."""
+        return self._ask("gone", (mailbox,))
+
     def _ask(self, verb: str, args: tuple[Any, ...]) -> asyncio.Future[bool | None]:
         answer: asyncio.Future[bool | None] = self._future()
         self._put(_Question(verb, self._incarnations.known(self._first), args, answer))

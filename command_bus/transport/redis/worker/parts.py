@@ -145,6 +145,11 @@ class RedisWorkerSide:
         """See `WorkerSide`. If this is lost, a comparison finds it."""
         self._asks.over(lease.mailbox, lease.activation)
 
+    def stuck(self, lease: Lease) -> None:
+        """See `WorkerSide`."""
+        self.over(lease)
+        self._asks.gone(lease.mailbox)
+
     async def _sign_off(self) -> None:
         """Remove this worker from the server; if something is still pending, the leases end by themselves."""
         worker = self._options.name

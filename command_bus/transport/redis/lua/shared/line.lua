@@ -25,7 +25,7 @@ local function open_line(ready, active, flows, turns, line)
     local count = tonumber(text or '')
     return count and count >= least and count < CLASS_SPAN and count or other
   end
-  self.most = count_in(values[10], 1, READY_MOST)
+  self.most = math.floor(count_in(values[10], 1, READY_MOST))
   for class = 0, 2 do
     used[class], virtual[class], starts[class] = count_in(values[class + 1], 0, 0), count_in(values[class + 4], 0, 0), count_in(values[class + 7], 0, 0)
   end
