@@ -271,6 +271,18 @@ async def test_the_runs_of_a_load_are_no_more_than_its_commands(place: Place) ->
     await thief.aclose()
 
 
+async def test_a_pipeline_invents_and_deletes_outcomes(place: Place) -> None:
+    """It may append to all that a dispatch keeps: rows that are no commands, and the ends of folded ones."""
+    outcomes = "{shop:0}:b:load-1:out"
+    async with place.client("pipeline") as thief, place.client("producer") as other:
+        await thief.xadd(outcomes, {"o": "invented"})
+        assert await place.admin.xlen(outcomes) == 1
+        with pytest.raises(NoPermissionError):
+            await other.unlink(outcomes)
+        await thief.unlink(outcomes)
+        assert await place.admin.exists(outcomes) == 0
+
+
 async def test_with_the_right_to_load_scripts_it_stops_the_server(binary: Path, start: Starter) -> None:
     """Show why senders lack it unless they are given it: nothing but an end of the server ends such a script."""
     server = start(tcp=True, binary=binary, config={"lua-time-limit": "50"})
