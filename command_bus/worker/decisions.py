@@ -347,11 +347,11 @@ class Decisions:
     def _unknown(self, started: Started, envelope: WireEnvelope, reason: str, text: str) -> Step | Offer:
         """Leave it to a newer worker for a while: a rolling deploy must not lose it."""
         left_ms = self._unknown_grace_ms - (started.now_ms - started.woken_ms)
-        if left_ms > 0:
-            return Offer(left_ms, envelope.name, envelope.command_id, text)
         end = partial(self._given_up, started, envelope, reason, text)
-        may_be_known = self._unknown_grace_ms > 0 and reason == "no_handler" and self._bindings.of(envelope.name) is None
-        return Offer(0, envelope.name, envelope.command_id, text, end) if may_be_known else end()
+        if self._unknown_grace_ms > 0 and reason == "no_handler" and self._bindings.of(envelope.name) is None:
+            since = started.woken_ms if started.replayed else accepted_ms(started.message)
+            return Offer(left_ms, envelope.name, envelope.command_id, text, end, since)
+        return Offer(left_ms, envelope.name, envelope.command_id, text) if left_ms > 0 else end()
 
     def _given_up(self, started: Started, envelope: WireEnvelope, reason: str, text: str) -> Step:
         outcome = Unhandled(text, begun=started.had_begun)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from command_bus.transport.steps import GiveBack, Retry, Started, Step
@@ -27,7 +27,9 @@ _EVERY_MS = 1
 _OFFERS_LEFT = 4
 """A command waits for at most this part of what is left of its grace: the nearer its end, the more often it is offered."""
 _UNKNOWN_NAMES = 100
-"""Names of unknown commands that a worker warns of, each once."""
+"""Names of unknown commands that a worker warns of, each once; and of which it knows since when none handles them."""
+_OUT_OF_SIGHT_MS = 2 * _LONGEST_MS
+"""Of a name that was not offered for so long nothing is known: a worker that handles it may have come and gone."""
 _PASS_ON = 0.5
 """The chance that a command is passed on at once while few wait."""
 
@@ -37,11 +39,12 @@ class Offer:
     """The decision to leave a command to a newer worker.
 
     Attributes:
-        left_ms: Milliseconds until its grace is over; 0 if it is.
+        left_ms: Milliseconds until its grace is over, by its own first offer; 0 or less if it is.
         name: Its wire name; empty if that cannot be read.
         command_id: Its id; empty if that cannot be read.
         why: Why this worker cannot run it.
-        otherwise: Makes its end, its grace being over, unless another live worker handles it.
+        otherwise: Makes its end, once its grace is over and no live worker handles it; None if that cannot be told by its name.
+        waits_since: When its own grace began at the earliest, in ms: none is given up that came later.
     """
 
     left_ms: int
@@ -49,6 +52,7 @@ class Offer:
     command_id: str
     why: str
     otherwise: Callable[[], Step] | None = None
+    waits_since: int = 0
 
 
 class Offers:
@@ -66,14 +70,35 @@ class Offers:
         self._worker = worker
         self._free_ms = 0
         self._warned_of: set[str] = set()
+        self._unhandled: dict[
+            str, tuple[int, int]
+        ] = {}  # by name: since when no live worker handles it, and when it was last offered
 
     async def left(self, started: Started, offer: Offer) -> Step:
-        """Leave a command that this worker does not know to others; end it if its grace is over and no live worker handles it."""
+        """Leave a command that this worker does not know to others; end it if its grace is over and no live worker handles it.
+
+        Its grace begins when no live worker handles its name any more, though not before it came: of many in one line, each has waited while
+        the first was offered.
+        """
         if offer.otherwise is None:
             return self.unknown(started, offer)
         if self._others is not None and await self._others.handle(offer.name):
+            self._unhandled.pop(offer.name, None)
             return self.again(started.now_ms)
-        return offer.otherwise()
+        since, first = self._unhandled_since(offer.name, started.now_ms), started.woken_ms
+        if started.attempt <= 1:  # else it was handled since its first start
+            since = min(since, first)
+        left_ms = offer.left_ms + max(since, offer.waits_since) - first
+        return self.unknown(started, replace(offer, left_ms=left_ms)) if left_ms > 0 else offer.otherwise()
+
+    def _unhandled_since(self, name: str, now_ms: int) -> int:
+        """Return since when no live worker handles a name, as far as this one knows."""
+        since, seen = self._unhandled.get(name, (now_ms, now_ms))
+        if now_ms - seen > _OUT_OF_SIGHT_MS:
+            since = now_ms
+        if name in self._unhandled or len(self._unhandled) < _UNKNOWN_NAMES:
+            self._unhandled[name] = (since, now_ms)
+        return since
 
     def unknown(self, started: Started, offer: Offer) -> GiveBack | Retry:
         """Return how a command is offered next that this worker does not know. Warn once of each name."""

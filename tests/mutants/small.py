@@ -193,4 +193,32 @@ SMALL = (
         "True",
         "tests/unit/test_worker_signals.py",
     ),
+    Mutant(
+        "an unknown command that came later is given up with the first",
+        "worker/offers.py",
+        "max(since, offer.waits_since)",
+        "since",
+        "tests/tables/test_unknown_commands.py::test_an_unknown_command_waits_for_its_grace_and_no_longer",
+    ),
+    Mutant(
+        "a name is taken for unknown although nobody has seen it for long",
+        "worker/offers.py",
+        "if now_ms - seen > _OUT_OF_SIGHT_MS:",
+        "if False:",
+        "tests/tables/test_unknown_commands.py::test_an_unknown_command_waits_for_its_grace_and_no_longer",
+    ),
+    Mutant(
+        "what was retried is taken for unknown since its first start",
+        "worker/offers.py",
+        "if started.attempt <= 1:",
+        "if True:",
+        "tests/tables/test_unknown_commands.py::test_an_unknown_command_waits_for_its_grace_and_no_longer",
+    ),
+    Mutant(
+        "a worker that was there meanwhile is forgotten",
+        "worker/offers.py",
+        "self._unhandled.pop(offer.name, None)",
+        "pass",
+        "tests/tables/test_unknown_commands.py::test_an_unknown_command_waits_for_its_grace_and_no_longer",
+    ),
 )

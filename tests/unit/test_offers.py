@@ -34,7 +34,7 @@ class OldWorker:
         started = Started("7", "1-0", 1, BEGIN + int(waiting_since * 1000), BEGIN + int(now * 1000), ENVELOPE)
         step = self._decisions.read(started)
         if isinstance(step, Offer):
-            step = self._offers.unknown(started, step) if step.otherwise is None else step.otherwise()
+            step = step.otherwise() if step.otherwise and step.left_ms <= 0 else self._offers.unknown(started, step)
         assert isinstance(step, (GiveBack, Retry, DeadLetterStep))
         return step
 
