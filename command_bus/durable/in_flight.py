@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import ContextVar
 from hashlib import blake2b
+from threading import get_ident
 from typing import Any, NamedTuple
 
 from command_bus.clock import mono
@@ -92,6 +93,7 @@ class InFlight:
         self.caught_by: asyncio.Task[Any] | None = None
         self._refused = 0
         self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
         self._command_id = command_id
         self._ended = ended
         self._tasks: dict[asyncio.Task[Any] | None, int] = {}
@@ -113,7 +115,7 @@ class InFlight:
         Raises:
             BadStep: It is the function of a step that asks, or another thread.
         """
-        if asyncio._get_running_loop() is not self._loop:  # noqa: SLF001 - as `get_running_loop`, which raises
+        if get_ident() != self._thread:  # the running loop would do, but asking for it is a system call before Python 3.12
             raise BadStep(
                 "a thread uses the context of a durable handler: do that in the handler, and hand the thread what it needs"
             )

@@ -105,6 +105,7 @@ class Names:
     """Numbers what one run of a handler does under the same name."""
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._counts: defaultdict[str, int] = defaultdict(int)
         self._makers: dict[str, weakref.ref[asyncio.Task[Any]]] = {}
 
@@ -116,7 +117,7 @@ class Names:
         """
         if key is not None:
             return f"{name}={checked_name('key', key)}"
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)
         if task is not None and self._makers.setdefault(name, weakref.ref(task))() is not task:
             raise BadStep(
                 f"two tasks of the handler do {name!r}, and their numbers would depend on which is faster. Give each a key=, or write "

@@ -169,7 +169,8 @@ class _Shard(StopAndWait[_Item, _Batch]):
         batch: list[_Item] = []
         size = 0
         for item in itertools.islice(self._line, _MOST_ITEMS):
-            size += sum(map(_size, item.notes))
+            for note in item.notes:
+                size += _size(note)
             if size > _MOST_BYTES and batch:
                 break
             batch.append(item)
@@ -182,11 +183,14 @@ class _Shard(StopAndWait[_Item, _Batch]):
         args += [item.lease.mailbox for item in items]
         children: list[FollowUp] = []
         for item in items:
-            notes, attempt = item.notes, item.attempt_id
-            args += (f"|{item.lease.activation}|{attempt}|", attempt.partition("|")[2], item.manner, "".join(map(_kind, notes)))
-            args += [note.name for note in notes]
-            args += [note.value for note in notes]
-            children += [note.child for note in notes if note.child is not None]
+            attempt, kinds, names, values = item.attempt_id, "", [], []
+            for note in item.notes:
+                kinds += _kind(note)
+                names.append(note.name)
+                values.append(note.value)
+                if note.child is not None:
+                    children.append(note.child)
+            args += (f"|{item.lease.activation}|{attempt}|", attempt.partition("|")[2], item.manner, kinds, *names, *values)
         boxes: dict[str, int] = {}
         others = [self._encode(child, boxes, args) for child in children]
         args[2] = len(boxes)
