@@ -325,6 +325,10 @@ ATTACKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
         f"the incarnation is {value!r}": ("stats", _hset("stats", "incarnation", value))
         for value in (b"", b"\xb9b2", b"a b", b"x" * 200, b"other")
     },
+    **{
+        f"a record is {record!r}": ("active", _hset("active", "box:t32x", record))
+        for record in (b"q|||1-0\xfc0|0|1/1-2", b"o|1-0||\xb1-0|0|0|", b"o|", b"U|||x|x|x|x", b"h|\xff|x|\xff-1|1|1|w", b"|||||||", b"")
+    },
     "a mailbox that has a grant is no stream": ("m:store:t52x", _another("m:store:t52x")),
     **{
         f"rules has {text!r}": ("rules", _hset("rules", "name:partner", text))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from command_bus.serialization.odd_values import stored_text
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.scripts import READ_MAILBOXES, Script
 
 __all__ = ["OLDEST", "Entry", "RunScript", "read_entry", "read_mailboxes"]
 
-Entry = tuple[bytes, dict[bytes, bytes]]
-"""An entry of a stream: its id and its fields."""
+Entry = tuple[str, dict[bytes, bytes]]
+"""An entry of a mailbox: its id and its fields. The id of a lone command is in its record, so it may be any text."""
 
 RunScript = Callable[[Script, list[str], list[Any]], Awaitable[Any]]
 """Runs a script with keys and arguments, and returns its answer."""
@@ -40,7 +41,10 @@ async def read_mailboxes(run: RunScript, keys: ShardKeys, wanted: Sequence[tuple
         part = wanted[at : at + _MOST]
         names = [keys.active, keys.lone, *(keys.mailbox(mailbox) for mailbox, _ in part)]
         answer = await run(READ_MAILBOXES, names, [len(keys.mailboxes), count, *(start for _, start in part)])
-        found += [[(entry, dict(zip(fields[::2], fields[1::2], strict=True))) for entry, fields in entries] for entries in answer]
+        found += [
+            [(stored_text(entry), dict(zip(fields[::2], fields[1::2], strict=True))) for entry, fields in entries]
+            for entries in answer
+        ]
     return found
 
 
@@ -51,4 +55,4 @@ async def read_entry(run: RunScript, keys: ShardKeys, mailbox: str, message: str
         CommandBusError: As for `read_mailboxes`.
     """
     (entries,) = await read_mailboxes(run, keys, [(mailbox, message)], 1)
-    return entries[0][1] if entries and entries[0][0].decode() == message else {}
+    return entries[0][1] if entries and entries[0][0] == message else {}

@@ -81,7 +81,7 @@ class RedisEntities(RetryingRequests):
         )
         found = parse_record(record)
         lease = await self._lease(keys, found.activation) if found.is_held else None
-        first = tuple((entry.decode(), fields.get(b"e", b"")) for entry, fields in entries[:count])
+        first = tuple((entry, fields.get(b"e", b"")) for entry, fields in entries[:count])
         return MailboxHead(lease, first, index)
 
     async def retry_times(self, mailboxes: Sequence[str]) -> dict[str, int]:

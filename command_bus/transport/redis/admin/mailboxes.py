@@ -81,8 +81,8 @@ class RedisMailboxes(RetryingRequests):
             asked = size.count
             (page,) = await read_mailboxes(run, keys, [(mailbox, start)], asked)
             if page:
-                yield [Waiting(entry.decode(), fields.get(b"e", b"")) for entry, fields in page]
-                start = "(" + page[-1][0].decode()
+                yield [Waiting(entry, fields.get(b"e", b"")) for entry, fields in page]
+                start = "(" + page[-1][0]
             if len(page) < asked:
                 return
             size.observe(sum(len(value) for _, fields in page for value in fields.values()), len(page))
@@ -229,7 +229,7 @@ class RedisMailboxes(RetryingRequests):
                 size.observe(sum(len(envelope) for held in found for envelope in held), sum(map(len, found)))
                 yield [(entity, held) for (entity, _), held in zip(lot, found, strict=True)]
                 left.extendleft(
-                    (entity, f"({entries[-1][0].decode()}")
+                    (entity, f"({entries[-1][0]}")
                     for (entity, _), entries in zip(lot, answers, strict=True)
                     if len(entries) == each
                 )

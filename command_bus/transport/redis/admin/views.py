@@ -61,7 +61,7 @@ class RedisViews(RetryingRequests):
             for name, entries in zip(names, await read_mailboxes(partial(self._run, keys), keys, wanted, 1), strict=True):
                 if entries:
                     entry, fields = entries[0]
-                    found[name] = entry.decode(), fields.get(b"e", b"")
+                    found[name] = entry, fields.get(b"e", b"")
 
         await asyncio.gather(*(read(keys, names) for keys, names in self._by_shard(mailboxes)))
         return found

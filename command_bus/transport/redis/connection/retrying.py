@@ -15,7 +15,6 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
-from command_bus.transport.redis.mailbox_entries import Entry
 from command_bus.transport.redis.scripts import Script
 
 __all__ = ["RetryingRequests"]
@@ -70,7 +69,7 @@ class RetryingRequests:
         """Return the keys of the shard that has a mailbox."""
         return self._keys.shards[self._keys.shard_of(mailbox)]
 
-    async def _entries(self, shard: ShardKeys, key: str, start: str) -> AsyncIterator[list[Entry]]:
+    async def _entries(self, shard: ShardKeys, key: str, start: str) -> AsyncIterator[list[tuple[bytes, dict[bytes, bytes]]]]:
         """Yield the entries of a stream from `start` on, page by page."""
         size = PageSize(_PAGE)
         while True:

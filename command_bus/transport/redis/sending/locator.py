@@ -97,7 +97,7 @@ class RedisLocator:
         while len(found) < (most or _MOST):
             asked = min(size.count, most or _MOST)
             (page,) = await read_mailboxes(self._connections.at(keys.prefix).run, keys, [(mailbox, start)], asked)
-            found += [(entry.decode(), fields.get(b"e", b"")) for entry, fields in page]
+            found += [(entry, fields.get(b"e", b"")) for entry, fields in page]
             if len(page) < asked:
                 break
             size.observe(sum(len(envelope) for _, envelope in found[-len(page) :]), len(page))

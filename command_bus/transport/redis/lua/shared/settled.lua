@@ -1,9 +1,9 @@
 -- settled: the commands that stand before the running one of a held mailbox. They are settled, and stay until the next read or trim there.
 
--- Return the id of a lone command.
+-- Return the id of a lone command; empty if its record is none.
 local function lone_id(record)
   local _, activation, _, message = parse_record(record)
-  return message ~= '' and message or activation
+  return message ~= '' and message or activation or ''
 end
 
 -- Return the id of the command that runs in a mailbox; nil if none runs.
