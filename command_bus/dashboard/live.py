@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -15,6 +16,8 @@ from command_bus.dashboard.visit import Visit
 __all__ = ["MOST_LISTENERS", "live"]
 
 MOST_LISTENERS = 1000
+_MOST_EACH = 250
+"""Open pages of one user: with all there may be, one would keep others' from following."""
 _LASTS = 300.0
 """Seconds after which a browser has to ask again: then its session is looked at again."""
 _QUIET = 15.0
@@ -24,6 +27,8 @@ async def live(visit: Visit) -> Response:
     """Answer with the beats of the pulse, until the page is closed."""
     if visit.state.pulse.listeners >= MOST_LISTENERS:
         return PlainTextResponse("too many pages are open", 503, headers={"Retry-After": "30"})
+    if visit.state.pages_of[visit.user.name] >= _MOST_EACH:
+        return PlainTextResponse("you have too many pages open", 429, headers={"Retry-After": "30"})
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_beats(visit), media_type="text/event-stream", headers=headers)
 
@@ -31,7 +36,7 @@ async def live(visit: Visit) -> Response:
 async def _beats(visit: Visit) -> AsyncGenerator[str]:
     until, last = mono() + _LASTS, 0
     yield "retry: 3000\n\n"
-    async with visit.state.pulse.listening():
+    async with visit.state.pulse.listening(), _counted(visit):
         while mono() < until:
             if await visit.state.users.user(visit.request) is None:
                 yield "event: ended\ndata: {}\n\n"
@@ -44,6 +49,15 @@ async def _beats(visit: Visit) -> AsyncGenerator[str]:
                 yield f"data: {json.dumps(beat.facts())}\n\n"
             if await _is_gone(visit.request):
                 return
+
+
+@asynccontextmanager
+async def _counted(visit: Visit) -> AsyncGenerator[None]:
+    visit.state.pages_of[visit.user.name] += 1
+    try:
+        yield
+    finally:
+        visit.state.pages_of[visit.user.name] -= 1
 
 
 async def _is_gone(request: Request) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from command_bus.bus import CommandBus
@@ -42,6 +43,8 @@ class State:
     options: Options
     reads: SharedReads
     pulse: Pulse
+    pages_of: Counter[str] = field(default_factory=Counter)
+    """How many open pages of each user listen, by the user's name."""
 
 
 def safe_link(what: str, address: str) -> str:

@@ -186,7 +186,7 @@ async def test_a_receiver_that_is_silent_or_drips_is_given_up_in_time(shop: Shop
         assert {each.error for each in await _letters(shop, 2)()} == {"no answer within 0.3 s"}
 
 
-async def test_a_slow_receiver_holds_up_no_other_and_no_command(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_193_a_slow_receiver_holds_up_no_other_and_no_command(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of its deliveries had a slot of the worker until its time was over; five slots, and twenty of them."""
     monkeypatch.setattr(posting, "_AT_ONCE", 4)
     monkeypatch.setattr(posting, "_MOST_HERE", 8)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from command_bus import CommandBus, HandlerRegistry
-from command_bus.dashboard import Dashboard, User, dashboard, host_check
+from command_bus.dashboard import Dashboard, User, dashboard, host_check, live
 from command_bus.dashboard.pulse import Pulse
 from command_bus.embedded import EmbeddedServer
 from tests.dashboard.conftest import users_by_header
@@ -26,7 +26,8 @@ ROOT = Path(__file__).parents[2]
 class Listener:
     """A browser that listens to `/live`."""
 
-    def __init__(self, app: Dashboard) -> None:
+    def __init__(self, app: Dashboard, name: str = "vera") -> None:
+        self.name = name.encode()
         self.told: list[str] = []
         self.status = 0
         self._gone = asyncio.Event()
@@ -47,7 +48,7 @@ class Listener:
     async def _listen(self, app: Dashboard) -> None:
         scope = {
             "type": "http", "http_version": "1.1", "method": "GET", "path": "/live", "raw_path": b"/live", "root_path": "", "scheme": "http",
-            "query_string": b"", "headers": [(b"host", b"ops.example"), (b"x-user", b"vera")], "client": ("10.1.1.1", 1), "server": ("ops", 80),
+            "query_string": b"", "headers": [(b"host", b"ops.example"), (b"x-user", self.name)], "client": ("10.1.1.1", 1), "server": ("ops", 80),
         }  # fmt: skip
         await app(scope, self._receive, self._send)
 
@@ -58,6 +59,33 @@ class Listener:
     async def _send(self, message: Any) -> None:
         self.status = message.get("status", self.status)
         self.told.append(message.get("body", b"").decode())
+
+
+async def test_184_one_user_does_not_take_all_open_pages(
+    troubled: tuple[CommandBus, Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_MOST_EACH", 2)
+    app = dashboard(troubled[0], users=users_by_header())
+    pages = [Listener(app) for _ in range(2)]
+
+    async def open_() -> bool:
+        return app.state.pulse.listeners == 2
+
+    await until(open_)
+    third, other = Listener(app), Listener(app, "otto")
+    await third.over()
+    assert third.status == 429
+
+    async def other_is_open() -> bool:
+        return app.state.pulse.listeners == 3
+
+    await until(other_is_open)
+    await pages[0].close()
+    again = Listener(app)
+    await until(other_is_open)
+    assert (again.status, other.status) == (200, 200)
+    for each in (pages[1], other, again):
+        await each.close()
 
 
 async def test_open_pages_are_told_what_changes(troubled: tuple[CommandBus, Shop]) -> None:

@@ -61,7 +61,7 @@ async def test_no_payload_is_read_for_a_page_in_the_event_loop(
     assert set(calls) == set(WAYS), "pages mask"
 
 
-async def test_a_list_does_not_read_large_payloads(troubled: tuple[CommandBus, Shop], app: Dashboard, vera: Browser) -> None:
+async def test_190_a_list_does_not_read_large_payloads(troubled: tuple[CommandBus, Shop], app: Dashboard, vera: Browser) -> None:
     """A hundred orders of a megabyte held the first page for a minute and a half."""
     card = "4000 0000 0000 0002" * 2_000
     letter = await a_letter(troubled[0], "o-large", card)

@@ -249,7 +249,7 @@ async def test_no_token_meets_the_command_of_another_by_a_key(bus: CommandBus) -
     assert len({each.command_id(rest) for each, rest in zip(holders, ("c", "b:c", "c"), strict=True)}) == 3
 
 
-async def test_one_token_does_not_hold_all_requests_by_waiting(bus: CommandBus) -> None:
+async def test_184_one_token_does_not_hold_all_requests_by_waiting(bus: CommandBus) -> None:
     app = gateway(bus, allow=allowed(), max_requests_each=2)
     ops, hold = Client(app), fresh("hold")
     sent = [await ops.ask("POST", "/commands/Held?delay=600&keep_result=true", json={"hold_id": hold}) for _ in range(2)]

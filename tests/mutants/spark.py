@@ -14,7 +14,7 @@ SPARK = (
         f"{_WRITING}/command_mapping.py",
         "if column is not None and column not in columns:",
         "if False:",
-        "tests/tables/test_spark_names.py::test_a_wrong_name_is_refused_before_anything_is_sent",
+        "tests/tables/test_spark_names.py::test_191_a_wrong_name_is_refused_before_anything_is_sent",
     ),
     Mutant(
         "a column in another case than its field is passed over",

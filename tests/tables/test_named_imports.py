@@ -16,7 +16,7 @@ ODD = (InvalidSettings, ImportError, AttributeError, ValueError)
 
 @pytest.mark.parametrize("told", TOLD)
 @pytest.mark.parametrize("name", NAMES)
-def test_only_what_was_allowed_is_a_mapper(name: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_187_only_what_was_allowed_is_a_mapper(name: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, value in TOLD[told].items():
         monkeypatch.setenv(variable, value)
     module, _, attribute = name.partition(":")

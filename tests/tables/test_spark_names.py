@@ -57,7 +57,7 @@ def options_of(option: str, name: str) -> WriteOptions:
     return WriteOptions.parse({key: text for key, text in given.items() if text})
 
 
-def test_a_wrong_name_is_refused_before_anything_is_sent() -> None:
+def test_191_a_wrong_name_is_refused_before_anything_is_sent() -> None:
     passed: list[str] = []
     for option, (kind, other, _) in OPTIONS.items():
         for wrong, columns in WRONG.items():

@@ -347,7 +347,7 @@ async def test_every_view_and_command_answers_beside_all_of_them(bench: Bench, w
 
 
 @pytest.mark.parametrize("part", [pytest.param(part, marks=() if part < QUICK else pytest.mark.slow) for part in range(PARTS)])
-async def test_one_odd_value_harms_only_what_it_concerns(bench: Bench, watch: Watch, part: int) -> None:
+async def test_189_one_odd_value_harms_only_what_it_concerns(bench: Bench, watch: Watch, part: int) -> None:
     del watch
     await bench.prepared()
     wrong: list[str] = []

@@ -116,7 +116,7 @@ async def _a_seal(hooks: Webhooks) -> str:
     return test_delivery(await WebhookStore(hooks._bus).get("crm"), "t").seal
 
 
-async def test_a_forged_command_is_told_without_the_ids_that_it_claims(shop: Shop) -> None:
+async def test_192_a_forged_command_is_told_without_the_ids_that_it_claims(shop: Shop) -> None:
     """Its dead letter says what it claims to be; what is signed does not."""
     if not shop.workers.settings.require_signatures:
         pytest.skip("without signatures a sender may send what it likes")
@@ -130,7 +130,7 @@ async def test_a_forged_command_is_told_without_the_ids_that_it_claims(shop: Sho
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_no_text_of_a_sender_is_signed(shop: Shop, way: str) -> None:
+async def test_186_no_text_of_a_sender_is_signed(shop: Shop, way: str) -> None:
     act = getattr(shop, way, None) or getattr(shop, f"{way}_")
     try:
         await act()
@@ -146,7 +146,7 @@ async def test_no_text_of_a_sender_is_signed(shop: Shop, way: str) -> None:
     )
 
 
-async def test_no_door_shows_or_takes_the_name(shop: Shop) -> None:
+async def test_185_no_door_shows_or_takes_the_name(shop: Shop) -> None:
     async with shop.place.bus("operator", registry=shop.workers.registry) as operator:
         known = [each.name for each in await operator.fleet.commands()]
         assert ("Work" in known, NAME in known) == (True, False)
