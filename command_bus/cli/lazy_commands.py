@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -88,4 +89,20 @@ def _build(listed: LazyCommand) -> Any:
         found = alone
     made: Any = get_command(found)
     made.name = listed.name
+    _refuse_odd_numbers(made)
     return made
+
+
+def _refuse_odd_numbers(command: Any) -> None:
+    """Let every number of a command, or of those of a group, be finite: `nan` is not below any minimum."""
+    for each in getattr(command, "commands", {}).values():
+        _refuse_odd_numbers(each)
+    for each in command.params:
+        each.callback = partial(_finite, each.callback)
+
+
+def _finite(then: Callable[..., Any] | None, context: Any, param: Any, value: Any) -> Any:
+    """Return the value of an option or argument, by its own callback if it has one; refuse `nan` and `inf`."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number.", ctx=context, param=param)
+    return value if then is None else then(context, param, value)
