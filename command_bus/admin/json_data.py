@@ -22,6 +22,7 @@ _DURATIONS = frozenset(
         "age",
         "delay",
         "free_in",
+        "held_for",
         "jitter",
         "lease",
         "lease_age",

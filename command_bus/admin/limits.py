@@ -36,6 +36,7 @@ class LimitInfo:
         tokens: Starts that are free now; None without a rate, or where each bucket has its own.
         waiting: Entities that wait.
         free_in: Seconds until the first of them may start; None if that depends on what runs, or if none waits.
+        held_for: Seconds for which nothing starts because a handler said so (`Snooze(hold=…)`), in the bucket that is held longest; 0: it may.
     """
 
     name: str
@@ -50,6 +51,7 @@ class LimitInfo:
     tokens: float | None
     waiting: int
     free_in: float | None
+    held_for: float
 
     @property
     def free_at(self) -> float:
@@ -187,6 +189,7 @@ def _info(rule: StoredRule, use: LimitUse) -> LimitInfo:
         tokens=use.tokens,
         waiting=use.waiting,
         free_in=use.free_in if use.waiting else None,
+        held_for=use.held_for,
     )
 
 
@@ -200,6 +203,7 @@ def _line(rule: StoredRule, buckets: Sequence[LimitUse]) -> LimitInfo:
         sum(use.used for use in buckets),
         sum(use.waiting for use in buckets),
         min(times, default=None),
+        max((use.held_for for use in buckets), default=0.0),
     )
     return _info(rule, whole)
 

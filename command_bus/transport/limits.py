@@ -41,6 +41,7 @@ class LimitUse:
         used: Places that are taken.
         waiting: Entities that wait.
         free_in: Seconds until the first of them may start; None if that depends on a place that is given up.
+        held_for: Seconds for which a handler's hold goes on; 0 if there is none.
     """
 
     scope: str
@@ -48,6 +49,7 @@ class LimitUse:
     used: int
     waiting: int
     free_in: float | None
+    held_for: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

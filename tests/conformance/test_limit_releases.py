@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from command_bus import Command, CommandContext, EntityId, Limit, Rate, Snooze
+from command_bus.cli.commands.limit_diagnosis import check_limits
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 
@@ -32,6 +33,11 @@ async def test_a_hold_can_be_ended(sandbox: Sandbox, hold: str, name: str, key: 
         async with bus.worker():
             await bus.dispatch(Fetch(page="first", partner="a b"))
             await until(lambda: ran == ["first"])
+
+            async def warned() -> str:
+                return "".join(each.advice for each in check_limits(await bus.limits.list(), {}) if each.grade == "warning")
+
+            assert f"limits release {name}" in await until(warned), "although none waits"
             await bus.dispatch(Fetch(page="second", partner="a b"))
 
             async def waits() -> int:
@@ -39,7 +45,10 @@ async def test_a_hold_can_be_ended(sandbox: Sandbox, hold: str, name: str, key: 
 
             await until(waits)
             assert ran == ["first"]
+            assert f"limits release {name}" in await warned()
             await bus.limits.release(name, key=key)
+            assert not await warned()
+            assert {each.held_for for each in await bus.limits.list(name)} == {0.0}
             await until(lambda: ran == ["first", "second"])
             await bus.limits.release(name, key=key)
 

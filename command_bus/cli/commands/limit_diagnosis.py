@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 __all__ = ["check_limits"]
 
-_LONG_QUEUE = 300.0  # seconds until the last of those that wait for a limit may start
+_LONG = 300.0  # seconds until the last of those that wait for a limit may start, or for which a handler holds it
 
 
 def check_limits(
     limits: Sequence[LimitInfo], named: Mapping[str, Sequence[str]], line: CommandLine = command_line
 ) -> list[Finding]:
-    """Check limits: names without a rule, long queues, and what was put above what code declares.
+    """Check limits: names without a rule, long queues and holds, and what was put above what code declares.
 
     Args:
         limits: All of them.
@@ -41,11 +41,15 @@ def check_limits(
     for each in limits:
         free_in = each.free_in or 0.0
         behind = each.waiting / (each.rate / each.per) if each.rate and each.per else 0.0
-        if each.waiting and max(free_in, behind) >= _LONG_QUEUE:
+        if each.waiting and max(free_in, behind) >= _LONG and each.held_for < _LONG:
             found = (
                 f"{each.name}: {each.waiting:,} entities wait, the last for about {format_duration(max(free_in, behind))} more"
             )
-            advice = f"{line('limits', 'list', each.name)}; is it still right? {line('limits', 'release', each.name)} ends a hold of a handler"
+            advice = f"{line('limits', 'list', each.name)}; is it still right?"
+            findings.append(Finding("limits", "warning", found, advice))
+        if each.held_for >= _LONG:
+            found = f"{each.name}: a handler holds it for {format_duration(each.held_for)} more, {each.waiting:,} entities wait"
+            advice = f"{line('limits', 'release', each.name)} ends that; with --key KEY for one bucket that {line('limits', 'list', each.name)} shows"
             findings.append(Finding("limits", "warning", found, advice))
         if each.declared:
             found = f"{each.name}: put by an operator, above what code declares ({each.declared})"

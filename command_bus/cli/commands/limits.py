@@ -142,5 +142,13 @@ def _row(each: LimitInfo) -> tuple[str, str, str, int, str, int, str]:
     allows += [] if each.concurrency is None else [f"{each.concurrency} at a time"]
     said = each.source + (f" (code: {each.declared})" if each.declared else "")
     free = "" if each.tokens is None else f"{each.tokens:,.0f}"
-    soon = "" if not each.waiting else "when one ends" if each.free_in is None else f"in {format_duration(each.free_in)}"
+    soon = (
+        f"held for {format_duration(each.held_for)}"
+        if each.held_for
+        else ""
+        if not each.waiting
+        else "when one ends"
+        if each.free_in is None
+        else f"in {format_duration(each.free_in)}"
+    )
     return name, ", ".join(allows), said, each.used, free, each.waiting, soon

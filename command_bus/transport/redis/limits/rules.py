@@ -20,7 +20,6 @@ from command_bus.transport.redis.scripts import LIMIT_LOOK, LIMITS, RULE
 __all__ = ["RedisLimits", "limit_keys"]
 
 _PAGE = 500
-_FIELDS = 5  # of each that limit_look.lua answers
 
 
 def limit_keys(keys: ShardKeys) -> list[str]:
@@ -102,11 +101,13 @@ class RedisLimits(RetryingRequests):
 
     async def uses(self, rules: Sequence[str]) -> list[LimitUse]:
         """See `BusLimits`."""
-        found = await self._look("scopes", rules)
+        found = await self._look("scopes", rules, 6)
         return sorted(
             (
-                LimitUse(stored_text(scope), None if tokens < 0 else tokens / 1000, taken, waiting, _seconds(free))
-                for scope, tokens, taken, waiting, free in found
+                LimitUse(
+                    stored_text(scope), None if tokens < 0 else tokens / 1000, taken, waiting, _seconds(free), held / 1_000_000
+                )
+                for scope, tokens, taken, waiting, free, held in found
             ),
             key=lambda use: use.scope,
         )
@@ -115,7 +116,7 @@ class RedisLimits(RetryingRequests):
         """See `BusLimits`."""
         waits: dict[str, LimitWait] = {}
         for at in range(0, len(mailboxes), _PAGE):
-            for mailbox, scope, since, before, free in await self._look("stand", mailboxes[at : at + _PAGE]):
+            for mailbox, scope, since, before, free in await self._look("stand", mailboxes[at : at + _PAGE], 5):
                 waits[stored_text(mailbox)] = LimitWait(stored_text(scope), int(since), before, _seconds(free))
         return waits
 
@@ -128,9 +129,9 @@ class RedisLimits(RetryingRequests):
     def _look_keys(self) -> list[str]:
         return [self._first.rules, self._first.limits, self._first.places]
 
-    async def _look(self, verb: str, what: Sequence[str]) -> list[tuple[Any, ...]]:
+    async def _look(self, verb: str, what: Sequence[str], fields: int) -> list[tuple[Any, ...]]:
         flat: list[Any] = await self._run(self._first, LIMIT_LOOK, self._look_keys, [verb, *what])
-        return [tuple(flat[at : at + _FIELDS]) for at in range(0, len(flat), _FIELDS)]
+        return [tuple(flat[at : at + fields]) for at in range(0, len(flat), fields)]
 
 
 def _seconds(micros: int) -> float | None:

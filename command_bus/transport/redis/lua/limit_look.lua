@@ -9,7 +9,7 @@
 -- ARGV[2…]  scopes: rules, whose scopes are wanted that are in use; stand: mailboxes
 --
 -- returns scopes: for each scope its name, free tokens in thousandths (-1 if it has no rate), places taken, mailboxes that wait, us until the
---         first of them may start (-1 if only a place that is given up tells); stand: for each mailbox that waits its name, scope, ms since
+--         first of them may start (-1 if only a place that is given up tells), and us until a hold of a handler is over (0 if there is none); stand: for each mailbox that waits its name, scope, ms since
 --         when, how many stand before it, and these us; all: how many mailboxes wait
 
 local places, verb = KEYS[3], ARGV[1]
@@ -29,7 +29,7 @@ end
 local function add_scope(scope)
   local rule = limits.rule_of(scope)
   local free = rule and rule.tick and math.floor(limits.tokens_of(rule, limits.bucket_of(scope)) * 1000) or -1
-  for _, value in ipairs({scope, free, limits.taken(scope), limits.length_of('q\n', scope), until_start(scope)}) do
+  for _, value in ipairs({scope, free, limits.taken(scope), limits.length_of('q\n', scope), until_start(scope), math.max(limits.bucket_of(scope).held - now, 0)}) do
     answers[#answers + 1] = value
   end
 end
