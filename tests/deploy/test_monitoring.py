@@ -23,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from command_bus import Command, CommandBus, HandlerRegistry
 from command_bus.cli.app import app
 from command_bus.notifications import NotificationFigures
+from command_bus.serialization.odd_values import pass_over
 from command_bus.telemetry.metrics import PrometheusMetrics
 
 yaml = pytest.importorskip("yaml")
@@ -88,6 +89,7 @@ def exposed() -> dict[str, set[str]]:
     metrics.outward.notifies(NotificationFigures)
     metrics.outward.posted("crm", "delivered")
     metrics.outward.lost_events("crm")
+    pass_over("due", "x", "is odd")
 
     async def ask() -> None:
         async with CommandBus.in_memory(registry=HandlerRegistry()) as bus:
@@ -213,3 +215,11 @@ def test_every_metric_is_on_the_dashboard(exposed: dict[str, set[str]]) -> None:
     shown = {metric for panel in panels() for target in panel["targets"] for metric in _METRIC.findall(target["expr"])}
     families = {re.sub(r"_(count|sum)$", "_bucket", name) for name in exposed if not name.endswith("_created")}
     assert families - BY_PRIORITY == shown
+
+
+def test_every_documented_metric_has_happened(exposed: dict[str, set[str]]) -> None:
+    """Else the dashboard need not have it."""
+    page = (ROOT / "docs/observability.md").read_text(encoding="utf-8")
+    documented = {*re.findall(r"^\| `(command_bus_\w+)`", page, re.MULTILINE)}
+    assert len(documented) > 15
+    assert documented <= {re.sub(r"_(count|sum|bucket)$", "", name) for name in exposed}
