@@ -76,7 +76,8 @@ def flow_of_record(part: str | None, head: str) -> Flow:
             waiting = []
         waiting.append(parse_flow(flow))
     tenants = [flow.tenant for flow in waiting if flow.tenant]
-    return Flow(min((flow.priority for flow in waiting), key=PRIORITIES.index), tenants[-1] if tenants else "")
+    highest = next(priority for priority in PRIORITIES if any(flow.priority == priority for flow in waiting))
+    return Flow(highest, tenants[-1] if tenants else "")
 
 
 def _place(message: str) -> tuple[int, int]:
