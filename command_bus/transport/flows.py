@@ -76,7 +76,7 @@ def flow_of_record(part: str | None, head: str) -> Flow:
             waiting = []
         waiting.append(parse_flow(flow))
     tenants = [flow.tenant for flow in waiting if flow.tenant]
-    highest = next(priority for priority in PRIORITIES if any(flow.priority == priority for flow in waiting))
+    highest = min(waiting, key=lambda flow: PRIORITIES.index(flow.priority)).priority
     return Flow(highest, tenants[-1] if tenants else "")
 
 
