@@ -237,12 +237,8 @@ class WorkerSide(Protocol):
         """
         ...
 
-    def over(self, lease: Lease) -> None:
-        """Tell limits that a lease has ended under which they were asked."""
-        ...
-
-    def stuck(self, lease: Lease) -> None:
-        """Give back what limits have given to an entity of which nothing can start or be settled for now: it must hold up no other."""
+    def over(self, lease: Lease, *, stuck: bool = False) -> None:
+        """Tell limits that a lease has ended under which they were asked, or that its entity is stuck, which must hold up no other."""
         ...
 
     def cancel_all(self, why: Cancellation) -> None:

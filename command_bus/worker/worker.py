@@ -16,6 +16,7 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from command_bus.clock import checked_seconds, wall_ms
@@ -331,7 +332,7 @@ class _Parts:
             leaving=worker.state.is_leaving,
             admit=lambda lease, asked, must_yield: self.side.admit(lease, asked, keys.keyed(asked), must_yield=must_yield),
             over=self.side.over,
-            stuck=self.side.stuck,
+            stuck=partial(self.side.over, stuck=True),
             contexts=CommandContexts(),
         )
         if worker.paused:

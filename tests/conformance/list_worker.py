@@ -189,10 +189,7 @@ class ListWorkerSide:
     async def admit(self, lease: Lease, asked: Asked, keyed: str, *, must_yield: bool) -> Answer:
         raise AssertionError("nothing is asked for here")
 
-    def over(self, lease: Lease) -> None:
-        pass
-
-    def stuck(self, lease: Lease) -> None:
+    def over(self, lease: Lease, *, stuck: bool = False) -> None:
         pass
 
     def cancel_all(self, why: Cancellation) -> None:

@@ -141,14 +141,11 @@ class RedisWorkerSide:
             return await self.steps.advance(lease, GiveBack(counts=False))
         return await self.steps.advance(lease, Take(asked.message) if may_start else Refused())
 
-    def over(self, lease: Lease) -> None:
+    def over(self, lease: Lease, *, stuck: bool = False) -> None:
         """See `WorkerSide`. If this is lost, a comparison finds it."""
         self._asks.over(lease.mailbox, lease.activation)
-
-    def stuck(self, lease: Lease) -> None:
-        """See `WorkerSide`."""
-        self.over(lease)
-        self._asks.gone(lease.mailbox)
+        if stuck:
+            self._asks.gone(lease.mailbox)
 
     async def _sign_off(self) -> None:
         """Remove this worker from the server; if something is still pending, the leases end by themselves."""
