@@ -186,7 +186,7 @@ class Bench:
         if attack:
             for key, act in [ATTACKS[attack]] if attack in ATTACKS else ATTACKS.values():
                 act(self.client)
-                mutations = [Mutation(f"{{{NAMESPACE}:0}}:{key}", attack, key.encode() if TOKEN.search(key) else b"")]
+                mutations.append(Mutation(f"{{{NAMESPACE}:0}}:{key}", attack, key.encode() if TOKEN.search(key) else b""))
         self.watch.failures.clear()
         self.watch.logged.clear()
         self.watch.worked.clear()
