@@ -64,7 +64,8 @@ def frame(spark: SparkSession) -> DataFrame:
         )
         for number in range(8)
     ]  # fmt: skip
-    return spark.createDataFrame(rows, StructType.fromDDL(SCHEMA))
+    schema: Any = StructType.fromDDL(SCHEMA)
+    return spark.createDataFrame(rows, schema)
 
 
 @contextmanager
