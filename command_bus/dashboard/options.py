@@ -44,7 +44,7 @@ class State:
     reads: SharedReads
     pulse: Pulse
     pages_of: Counter[str] = field(default_factory=Counter)
-    """How many open pages of each user listen, by the user's name."""
+    """Open pages that listen, counted by the name of their user."""
 
 
 def safe_link(what: str, address: str) -> str:

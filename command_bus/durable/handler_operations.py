@@ -18,11 +18,10 @@ from command_bus.durable.undo import Undo
 from command_bus.durable.values import compare
 from command_bus.durable.waits import Call, Signal, Sleep
 from command_bus.errors import InvalidCommand
-from command_bus.messages.durable import Durable, Operation
+from command_bus.messages.durable import Durable, Operation, StepOptions
 from command_bus.messages.message import Message
 from command_bus.messages.options import DurableCallOptions
 from command_bus.messages.outgoing import OutgoingMessage
-from command_bus.messages.policies import RetryPolicy
 from command_bus.transport.durable import Note
 
 __all__ = ["HandlerOperations"]
@@ -61,18 +60,10 @@ class HandlerOperations:
         self._in_flight.check()
         self._run.check()
 
-    def step(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        key: str | None,
-        returns: Any,
-        retry: RetryPolicy | None,
-    ) -> Durable[Any]:
+    def step(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], options: StepOptions) -> Durable[Any]:
         """See `DurableContext.step`."""
         self._in_flight.check_place()
-        return self._awaited(Step(self._run, name, function, args, key, returns, retry), "step({!r}, …)", name)
+        return self._awaited(Step(self._run, name, function, args, options), "step({!r}, …)", name)
 
     def call(self, command: Message[R], undo: Message[Any] | None, key: str | None, options: DurableCallOptions) -> Durable[R]:
         """See `DurableContext.call`."""

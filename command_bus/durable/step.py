@@ -23,7 +23,7 @@ from command_bus.durable.values import (
 )
 from command_bus.durable.waits import Waited
 from command_bus.errors import BadStep, Reject
-from command_bus.messages.durable import Durable
+from command_bus.messages.durable import Durable, StepOptions
 from command_bus.messages.error_groups import leading
 from command_bus.messages.policies import RetryPolicy
 from command_bus.messages.put_off import GiveUp, Snooze
@@ -42,19 +42,17 @@ class Step(Performed):
         name: str,
         function: Callable[..., Any],
         args: tuple[Any, ...],
-        key: str | None,
-        returns: Any,
-        retry: RetryPolicy | None,
+        options: StepOptions,
     ) -> None:
         super().__init__(run)
         self._name = name
-        self._field = self.name = run.names.step(name, key)
+        self._field = self.name = run.names.step(name, options.key)
         self._function = function
         self._args = args
-        self._digest = digest_of(name, args, keyed=key is not None, secret=run.tools.secret)
-        self._facts = facts_of(function, returns)
+        self._digest = digest_of(name, args, keyed=options.key is not None, secret=run.tools.secret)
+        self._facts = facts_of(function, options.returns)
         self._facts.check(name)
-        self._retry = retry
+        self._retry = options.retry
         self._is_cancelled = False
 
     async def performed(self, durable: Durable[Any]) -> Any:

@@ -51,7 +51,7 @@ class _Impatient(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first request, and make room for this connection."""
         super().connection_made(transport)
-        self.transport.set_write_buffer_limits(high=0)  # told of all that is not read, also of what is left when it is closed
+        self.transport.set_write_buffer_limits(high=0)  # pauses at the first byte that is not read, also while it closes
         self.waits_since = mono()
         self._wait()
         if len(self.connections) > MOST_AT_ONCE + _SPARE:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple, Unpack, overload
 
 from command_bus.messages.context import CommandContext
 from command_bus.messages.options import DurableCallOptions
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from command_bus.messages.message import Message
     from command_bus.messages.options import FollowUpOptions, SendOn
 
-__all__ = ["Durable", "DurableContext", "DurableOperations", "Operation", "Suspended"]
+__all__ = ["Durable", "DurableContext", "DurableOperations", "Operation", "StepOptions", "Suspended"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -107,18 +107,24 @@ class Durable(Coroutine[Any, Any, T_co], Generic[T_co]):
             self._running.close()
 
 
+class StepOptions(NamedTuple):
+    """The options of a step.
+
+    Attributes:
+        key: Names it among the steps of its name; None: they are numbered.
+        returns: The type of its result; None: what its function says, or anything that can be sent.
+        retry: How it is tried again in place.
+    """
+
+    key: str | None = None
+    returns: Any = None
+    retry: RetryPolicy | None = None
+
+
 class DurableOperations(Protocol):
     """The methods of a durable context, for one run of a handler."""
 
-    def step(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        key: str | None,
-        returns: Any,
-        retry: RetryPolicy | None,
-    ) -> Durable[Any]:
+    def step(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], options: StepOptions) -> Durable[Any]:
         """See `DurableContext.step`."""
         ...
 
@@ -253,7 +259,7 @@ class DurableContext(CommandContext):
         """
         if self._operations is None:
             return Durable(_Alone(function, args), "step({!r}, …)", name)
-        return self._operations.step(name, function, args, key, returns, retry)
+        return self._operations.step(name, function, args, StepOptions(key, returns, retry))
 
     def call(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride] - it is awaited as the plain one is, with an id of its own
         self,

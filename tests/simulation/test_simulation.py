@@ -26,7 +26,7 @@ ONCE_RED = {
     3002803: "the end was called stuck while a journey waited, in its worker, for what waited for a clock that had gone back",
     3001135: "a command was told to be limited after it was superseded: the clock had gone back",
 }
-"""What was wrong in seeds that a table cannot hold as well; one for each kind."""
+"""Seeds that were red, with what was wrong; one for each kind that no table can hold as well."""
 
 
 @pytest.mark.parametrize("first", quick(range(1, 361, 30), [1]))

@@ -139,7 +139,7 @@ async def _suspend(context: DurableContext) -> None:
 MEETS: dict[type[Work], Callable[[Any], Awaitable[None]]] = {
     Work: _hang, Once: _hang, Threaded: _hang, Failing: _fail, Poisoned: _fail, Durable: _run, Suspended: _suspend,
 }  # fmt: skip
-"""What the first firing does, and never ends by itself."""
+"""The work of the first firing, which never ends by itself."""
 
 
 class Last(NamedTuple):
