@@ -148,7 +148,7 @@ async def test_without_a_free_descriptor_it_says_so_once_and_goes_on(port: int, 
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert b"200 OK" in await asyncio.get_running_loop().sock_recv(probe, 1000)
     probe.close()
-    assert [record.levelname for record in caplog.records if "probes cannot be answered" in record.message] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if "probes cannot be answered" in record.getMessage()] == ["WARNING"]
     assert len(caplog.records) < 5
 
 

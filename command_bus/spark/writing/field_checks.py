@@ -14,9 +14,11 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 import pyarrow.compute
 from pydantic import TypeAdapter
+from pydantic_core import CoreSchema
 
 from command_bus.errors import CommandBusError
 from command_bus.messages.message import MAX_ENTITY_ID_BYTES, EntityId, Message
+from command_bus.serialization.certainty import strict_validator
 from command_bus.serialization.msgpack import pack_flat
 from command_bus.serialization.schemas import Packing, packing_of_fields
 
@@ -125,6 +127,8 @@ def _plan(name: str, schema: dict[str, Any], *, required: bool) -> FieldPlan:
         if schema.keys() - _DEFAULT_KEYS or not (default is MISSING or _is_sent(default)):
             return unknown
         schema = schema["schema"]
+        if not (default is MISSING or strict_validator(cast("CoreSchema", schema)).isinstance_python(default, strict=True)):
+            default = MISSING  # a sender in Python refuses it, as the worker could not read it
     if schema["type"] == "nullable":
         nullable = True
         if schema.keys() - _NULLABLE_KEYS:

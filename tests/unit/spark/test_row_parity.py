@@ -264,6 +264,17 @@ def expected(example: Example, dispatcher: Offline, row: dict[str, Any]) -> Any:
 @settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(examples(), st.sampled_from([64, 100, 300, 1024 * 1024]))
 def test_a_row_becomes_what_plain_python_would_send(example: Example, most: int) -> None:
+    agree(example, most)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=range(len(KINDS)))
+def test_a_default_without_a_column_is_sent_as_plain_python_would(kind: Kind) -> None:
+    fields: dict[str, Any] = {"key": (EntityId, ...), "f0": (kind.annotation, Field(kind.default))}
+    MODELS.Generated = create_model("Generated", __base__=Command[None], __cls_kwargs__={"entity": "thing"}, **fields)
+    agree(Example(MODELS.Generated, [{"command_id": "id", "key": "a"}], {"command_id": texts(["id"]), "key": texts(["a"])}), 1024)
+
+
+def agree(example: Example, most: int) -> None:
     dispatcher = Offline(keep=True, max_payload=most)
     found = encode(example.columns, f"{__name__}_models:Generated", dispatcher=dispatcher)
     assert len(found) == len(example.rows)
