@@ -153,6 +153,13 @@ LINE = (
         "tests/tables/test_levels.py::test_an_entity_has_the_level_of_what_is_left[valkey-ready]",
     ),
     Mutant(
+        "a command that leaves leaves its snoozes",
+        f"{_LUA}/remove.lua",
+        "was_free and pack_record('w', '', '0', '0', parts) or redis.call('HGET', active, name)",
+        "redis.call('HGET', active, name)",
+        "tests/tables/test_levels.py::test_an_entity_has_the_level_of_what_is_left[valkey-is_put_off]",
+    ),
+    Mutant(
         "what is removed is counted off another run",
         f"{_LUA}/shared/line_runs.lua",
         "while at > 1 and is_behind(all[at][3], id) do",

@@ -11,7 +11,7 @@ from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.transport.flows import flow_of
 from command_bus.transport.redis.admin.entities import flow_of_entity
 from command_bus.transport.redis.mailbox_record import parse_record
-from command_bus.transport.steps import Lease, Released, Retry, Started
+from command_bus.transport.steps import Lease, PutOff, Released, Retry, Started
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 from command_bus.transport.unique_keys import UniqueSubmission
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, left, park, removal
@@ -41,8 +41,10 @@ class Scene:
         if value is None:
             return None
         record, entries = parse_record(value), cast("Any", await self.harness.client.xrange(self.harness.shard.mailbox(box)))
-        assert record.state != "q" or await self.harness.client.zscore(self.harness.shard.line, f"{record.holder}/{box}") == 0
         ids: list[str] = [entry.decode() for entry, _ in entries]
+        line = [place.decode() for place in cast("Any", await self.harness.client.zrange(self.harness.shard.line, 0, -1))]
+        assert [place for place in line if place.endswith(f"/{box}")] == [f"{record.holder}/{box}"] * (record.state == "q")
+        assert "z" not in record.parts or record.parts["z"].split(":")[1] in ids[:1], "snoozes of what has left"
         return flow_of_entity(record, record.message or (ids[0] if ids else "")).priority
 
     async def take(self, box: str) -> Any:
@@ -62,6 +64,12 @@ async def waits_for_a_retry(scene: Scene, box: str) -> None:
     await runs(scene, box)
     assert scene.lease is not None
     assert await scene.worker.do(scene.lease, Retry(60_000)) == Released("wait")
+
+
+async def is_put_off(scene: Scene, box: str) -> None:
+    await runs(scene, box)
+    assert scene.lease is not None
+    assert await scene.worker.do(scene.lease, PutOff(60_000)) == Released("wait")
 
 
 async def is_paused(scene: Scene, box: str) -> None:
@@ -95,7 +103,8 @@ async def waits_in_the_line(scene: Scene, box: str) -> None:
 
 Place = Callable[[Scene, str], Awaitable[None]]
 PLACES: dict[str, Place] = {
-    each.__name__: each for each in (waits_in_the_line, ready, runs, waits_for_a_retry, is_paused, is_parked, waits_for_a_limit)
+    each.__name__: each
+    for each in (waits_in_the_line, ready, runs, waits_for_a_retry, is_put_off, is_paused, is_parked, waits_for_a_limit)
 }
 
 

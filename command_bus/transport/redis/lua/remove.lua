@@ -128,9 +128,10 @@ end
 expire_outcomes()
 
 if queue_up and record and #left > 0 then  -- what is left says what the entity waits in
-  record = queue_up.left(redis.call('HGET', active, name), name, left, box)
+  local was_free = state == 'free'  -- then it is written below, with the parts of the next command
+  local known = was_free and pack_record('w', '', '0', '0', parts) or redis.call('HGET', active, name)
+  record = queue_up.left(known, name, left, box)
   redis.call('HSET', active, name, record)
-  local was_free = state == 'free'
   state, activation, _, running, attempt, first, turn, parts = parse_record(record)
   if was_free then state = 'free' end
 end
