@@ -44,14 +44,16 @@ class LimitKeys:
         """Return costs and buckets: `cost scope`, with tabs between them.
 
         Behind them a tab and `~paid` if it was suspended, a tab and `~flow=` with its flow if it has one, and a tab and `~activation mailbox`
-        for each caller that waits. What is settled or offered to others without a call of its handler takes no token, as what was suspended;
-        neither does what workers seem to die of: they read it once it has started, so that the attempt counts.
+        for each caller that waits. What is settled or offered to others without a call of its handler takes no token, as what was suspended.
+        What workers seem to die of is read once it has started, so that the attempt counts: it takes tokens of limits that need no reading.
         """
         callers, costs = "", None
         with suppress(Undecodable):
             envelope = unpack_envelope(asked.envelope or b"", self._limits)
             callers = "".join(f"\t~{activation} {mailbox}" for mailbox, activation in callers_in(envelope.options).items())
-            if not asked.is_suspect and not (asked.due_ms and is_late(envelope, asked.message, asked.due_ms)):
+            if asked.is_suspect:
+                costs = ""
+            elif not (asked.due_ms and is_late(envelope, asked.message, asked.due_ms)):
                 costs = self._costs(envelope)
         paid = "\t~paid" if asked.is_paid or costs is None else ""
         return (costs or "") + paid + (f"\t~flow={asked.flow}" if asked.flow else "") + callers

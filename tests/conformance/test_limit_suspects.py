@@ -6,7 +6,7 @@ import pytest
 
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.worker.known_limits import KnownLimits
-from command_bus.transport.steps import Asked, GiveBack, Released, Started, Take
+from command_bus.transport.steps import Asked, GiveBack, Lease, PutOff, Released, Retry, Started, Take
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done
 from tests.conformance.limit_bench import LimitBench
 
@@ -25,10 +25,8 @@ def _elsewhere(harness: TransportHarness) -> ManualWorker:
     return worker
 
 
-async def test_what_workers_die_of_is_read_under_an_attempt(bench: LimitBench, harness: TransportHarness) -> None:
-    """An upcaster that ends the process, say: as it is read before it starts, no attempt would count for ever."""
-    await bench.put("type:box", concurrency=1)
-    await harness.put(A, "a1", "a2")
+async def _suspected(bench: LimitBench, harness: TransportHarness) -> tuple[ManualWorker, Lease, Started]:
+    """Let three workers end before they answer; return what starts the command nevertheless."""
     for _ in range(3):
         worker = _elsewhere(harness)
         lease = await worker.read_one()
@@ -44,6 +42,14 @@ async def test_what_workers_die_of_is_read_under_an_attempt(bench: LimitBench, h
     assert await bench.asks.ask(lease, asked.message, "", must_yield=False)
     started = await worker.do(lease, Take(asked.message))
     assert isinstance(started, Started)
+    return worker, lease, started
+
+
+async def test_what_workers_die_of_is_read_under_an_attempt(bench: LimitBench, harness: TransportHarness) -> None:
+    """An upcaster that ends the process, say: as it is read before it starts, no attempt would count for ever."""
+    await bench.put("type:box", concurrency=1)
+    await harness.put(A, "a1", "a2")
+    worker, lease, started = await _suspected(bench, harness)
     assert (started.envelope, started.attempt) == (b"a1", 1)
     following = await worker.do(lease, done("a1"))
     assert isinstance(following, Asked)
@@ -60,3 +66,17 @@ async def test_a_worker_that_answers_is_no_suspect(bench: LimitBench, harness: T
         assert isinstance(asked, Asked)
         assert not asked.is_suspect
         assert await worker.do(lease, GiveBack(counts=False)) == Released("yield")
+
+
+@pytest.mark.parametrize("step", [Retry(0), PutOff(0)])
+async def test_what_a_worker_has_run_is_no_suspect(bench: LimitBench, harness: TransportHarness, step: Retry | PutOff) -> None:
+    """Answers that were lost make a suspect, too: it must not pass its limits by for as long as it lives."""
+    await bench.put("type:box", concurrency=1)
+    await harness.put(A, "a1", "a2")
+    worker, lease, _ = await _suspected(bench, harness)
+    assert await worker.do(lease, step) == Released("wait")
+    await harness.promote(worker)
+    worker = _elsewhere(harness)
+    asked = await worker.do(await worker.read_one(), TAKE)
+    assert isinstance(asked, Asked)
+    assert not asked.is_suspect

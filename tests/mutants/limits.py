@@ -417,8 +417,8 @@ LIMITS = (
     Mutant(
         "what workers die of is read again before it has started",
         "worker/limit_keys.py",
-        "if not asked.is_suspect and not (",
-        "if not (",
+        "if asked.is_suspect:",
+        "if False:",
         "tests/unit/test_limit_keys.py",
     ),
     Mutant(
@@ -427,6 +427,13 @@ LIMITS = (
         "return asks and asks <= SUSPECT and string.gsub(parts, '|ask=%d+', '') or parts",
         "return parts",
         "tests/conformance/test_limit_suspects.py::test_a_worker_that_answers_is_no_suspect",
+    ),
+    Mutant(
+        "who has lived to put it off leaves a suspect",
+        f"{_LUA}/advance/3b_verbs.lua",
+        "if limits and holders[step] ~= '' then parts = string.gsub(parts, '|ask=%d+', '') end",
+        "",
+        "tests/conformance/test_limit_suspects.py::test_what_a_worker_has_run_is_no_suspect",
     ),
     Mutant(
         "the next command is a suspect, too",

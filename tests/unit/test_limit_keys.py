@@ -67,7 +67,8 @@ def test_what_is_over_costs_nothing_if_its_deadline_counts(keys: LimitKeys) -> N
 
 
 def test_what_workers_die_of_is_not_read(keys: LimitKeys) -> None:
-    assert keys.keyed(asked({"partner": "a"}, is_suspect=True)) == "\t~paid"
+    """It takes a token of limits that need no reading: it may well run, behind lost answers say."""
+    assert keys.keyed(asked({"partner": "a"}, is_suspect=True)) == ""
     assert not _read
 
 

@@ -101,6 +101,7 @@ local function make_other_verbs()
 
   function wait(step, name, delay, why, attempt, first, parts)
     trim(step, messages[step])
+    if limits and holders[step] ~= '' then parts = string.gsub(parts, '|ask=%d+', '') end  -- its worker has read it, and lives
     local tried = why == '1' and attempt or format('%d', math.max(attempt - 1, 0))
     local at = now + tonumber(delay)
     parts = with_snooze(parts, messages[step], first, why == 's')
@@ -138,7 +139,7 @@ local function make_other_verbs()
       if found[i + 2] then wanted = wanted - 1 else missing[#missing + 1] = awaited[i] end
     end
     local first = '-' .. now_text
-    parts = with_snooze(parts, message, started_ms, false, true)
+    parts = with_snooze(limits and string.gsub(parts, '|ask=%d+', '') or parts, message, started_ms, false, true)
     if (#awaited > 0 and wanted <= 0) or (at and at <= now) or (left[2] ~= '1' and is_wished) then
       local head = alone[name] and {message, {'l'}, 'O'} or call('XRANGE', KEYS[before + step], message, message)[1]
       head[2] = fields_of(lone, name, head[2])
