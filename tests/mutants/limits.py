@@ -412,7 +412,7 @@ LIMITS = (
         "worker/limit_keys.py",
         "if asked.is_paid or costs is None else",
         "if asked.is_paid else",
-        _UNUSED,
+        "tests/unit/test_limit_keys.py",
     ),
     Mutant(
         "what workers die of is read again before it has started",
