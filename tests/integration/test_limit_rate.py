@@ -43,7 +43,7 @@ async def test_many_entities_behind_one_rate() -> None:
     took = starts[-1][0] - starts[0][0]
     burst = 20
     assert took >= (ENTITIES - burst) / PER_SECOND * 0.99, "starts ≤ rate × time + burst"
-    assert took <= (ENTITIES - burst) / PER_SECOND * 1.1, "the rate is used, also on a busy machine"
+    assert took <= (ENTITIES - burst) / PER_SECOND * 1.5, "the rate is used, also on a busy machine"
     waited = [number for _, number in starts[burst:]]
     assert sum(abs(place - number) for place, number in enumerate(waited, burst)) / len(waited) < 60, "first come, first served"
     dispatched = ENTITIES

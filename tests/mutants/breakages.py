@@ -386,8 +386,8 @@ MUTANTS = (
     Mutant(
         "what is settled stays while an entity waits",
         f"{_LUA}/advance/3b_verbs.lua",
-        "    trim(step, messages[step])\n    local tried",
-        "    local tried",
+        "    trim(step, messages[step])\n    if limits and holders",
+        "    if limits and holders",
     ),
     Mutant(
         "what is settled stays when an entity yields",

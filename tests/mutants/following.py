@@ -100,7 +100,7 @@ FOLLOWING = (
     Mutant(
         "a durable command was first started when it was suspended",
         f"{_LUA}/advance/3b_verbs.lua",
-        "    parts = with_snooze(parts, message, started_ms, false, true)\n",
+        "    parts = with_snooze(limits and string.gsub(parts, '|ask=%d+', '') or parts, message, started_ms, false, true)\n",
         "",
         _FIRST,
     ),
