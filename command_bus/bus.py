@@ -31,9 +31,10 @@ from command_bus.messages.history import HistoryChoice
 from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope, RawEnvelope
-from command_bus.messages.policies import Priority, RetryPolicy
+from command_bus.messages.policies import Priority
 from command_bus.messages.progress import OnProgress
 from command_bus.messages.receipts import BatchResult, Receipt
+from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.unique import Unique
 from command_bus.middleware import Middleware
 from command_bus.notifications.notifications import Notifications
@@ -50,8 +51,6 @@ from command_bus.transport.interfaces import Transport
 
 if TYPE_CHECKING:
     from command_bus.worker.worker import Worker
-
-__all__ = ["BusArguments", "BusOptions", "CommandBus"]
 
 R = TypeVar("R")
 

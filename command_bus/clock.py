@@ -12,8 +12,6 @@ from datetime import UTC, datetime, timedelta
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.spelling import shown
 
-__all__ = ["LONGEST", "checked_seconds", "duration_fault", "milliseconds_of", "mono", "time_of", "wall_ms"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 mono = time.monotonic

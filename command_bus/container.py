@@ -42,8 +42,6 @@ try:
 except ImportError as error:  # pragma: no cover - depends on the environment
     raise MissingExtra("command_bus.container needs dependency-injector: pip install 'command-bus[di]'") from error
 
-__all__ = ["Container", "Lifespan", "Modules", "container_lifespan"]
-
 Lifespan = Callable[[], AbstractAsyncContextManager[None]]
 Modules = Iterable[ModuleType | str]
 

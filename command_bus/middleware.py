@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from command_bus.messages.context import CommandContext
     from command_bus.messages.outgoing import OutgoingMessage
 
-__all__ = ["Handling", "Middleware", "Proceed", "Sending", "around_batch", "around_call", "around_dispatch", "around_handle"]
-
 Sending = Callable[["OutgoingMessage"], Awaitable[Any]]
 """What `dispatch` and `call` of a `Middleware` await: the next middleware, in the end the sending itself."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from command_bus.messages.outgoing import OutgoingMessage
     from command_bus.notifications.notifications import NotificationFigures
 
-__all__ = ["ObservedProducer", "Observer", "OutwardObserver", "WorkerFigures", "observed_call", "outward_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerFigures:

@@ -10,8 +10,6 @@ import os
 from collections.abc import Callable
 from random import Random
 
-__all__ = ["JITTER", "token", "use_tokens_from"]
-
 JITTER = Random()
 """For delays; a forked process draws its own."""
 

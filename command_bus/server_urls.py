@@ -10,18 +10,6 @@ import re
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-__all__ = [
-    "ALL_SCHEMES",
-    "SCHEMES_OF_SEVERAL",
-    "has_password",
-    "redacted",
-    "split_url",
-    "unverified",
-    "url_fault",
-    "weakened",
-    "with_taken_options",
-]
-
 SCHEMES_OF_SEVERAL: Final = ("redis+sentinel://", "rediss+sentinel://", "redis+cluster://", "rediss+cluster://")
 ALL_SCHEMES: Final = ("redis://", "rediss://", "unix://", *SCHEMES_OF_SEVERAL)
 

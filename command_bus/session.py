@@ -25,9 +25,6 @@ from command_bus.transport.interfaces import Transport
 from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.transport import RedisTransport
 
-__all__ = ["OPEN_SESSIONS", "Clients", "Guard", "LoopGuard", "Session", "SessionHook", "SessionPart", "TransportOpener"]
-
-
 Clients: TypeAlias = ClientFactory
 """Makes the clients that a session connects with."""
 

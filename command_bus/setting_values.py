@@ -10,9 +10,8 @@ from pydantic import SecretStr
 
 from command_bus.messages.history import HistoryChoice
 from command_bus.messages.limits import Limit
-from command_bus.messages.policies import Delivery, EntityPolicy, RetryPolicy
-
-__all__ = ["Durability", "LogLevel", "SettingOverrides", "SettingValues"]
+from command_bus.messages.policies import Delivery, EntityPolicy
+from command_bus.messages.retry_policy import RetryPolicy
 
 Durability = Literal["server", "memory", "aof", "always", "replicated"]
 LogLevel = Literal["debug", "info", "warning", "error"]

@@ -20,17 +20,11 @@ from command_bus.messages.handling_policy import HandlingPolicy, handling_policy
 from command_bus.messages.history import History, HistoryChoice, checked_history, history_of
 from command_bus.messages.limits import Limit, checked_bus_limits
 from command_bus.messages.message import MessageSpec
-from command_bus.messages.policies import Delivery, EntityPolicy, RetryPolicy
-from command_bus.server_urls import redacted, unverified, url_fault, weakened
+from command_bus.messages.policies import Delivery, EntityPolicy
+from command_bus.messages.retry_policy import RetryPolicy
+from command_bus.server_urls import unverified, url_fault, weakened
 from command_bus.setting_values import Durability, LogLevel, SettingValues
 from command_bus.spelling import did_you_mean
-
-__all__ = [
-    "BusSettings",
-    "redacted",
-    "resolved",
-    "unverified",
-]
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _KEY_ID = re.compile(r"[A-Za-z0-9_.-]{1,32}")

@@ -6,9 +6,6 @@ from collections.abc import Collection, Iterable
 
 from command_bus.errors import InvalidSettings
 
-__all__ = ["did_you_mean", "nearest", "several_names", "shown", "some_of"]
-
-
 _COMPARED = 300
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from command_bus.settings import BusSettings
 from command_bus.spelling import nearest
 
-__all__ = ["UnknownVariable", "unknown_variables"]
-
 _PREFIX = "COMMAND_BUS_"
 _OTHERS = ("EMBEDDED_", "SPARK_", "TEST_")
 _PROGRAMS = frozenset({"DASHBOARD_SECRET"})

@@ -8,13 +8,12 @@ from dataclasses import replace
 from command_bus.admin.fleet import Fleet
 from command_bus.admin.info import AbortReport
 from command_bus.clock import checked_seconds, mono
-from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
+from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
+from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.session import Session
 from command_bus.transport.interrupts import Attempt, Interrupt, Kind
 from command_bus.transport.mailboxes import mailbox_label
-
-__all__ = ["Aborting"]
 
 _LOOK_EVERY = 0.1
 

@@ -14,8 +14,6 @@ from command_bus.serialization.limits import Limits, Undecodable
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.session import Session
 
-__all__ = ["Audit", "AuditEntry", "AuditPage"]
-
 _KEPT = 10_000
 _LONGEST = 2_000
 _LIMITS = Limits(max_bytes=64 * 1024)

@@ -9,12 +9,11 @@ from typing import NamedTuple
 from command_bus.durable.names import UNDO
 from command_bus.errors import InvalidCommand
 from command_bus.serialization.durable_options import ReturnAddress, is_durable, return_address_in
-from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
+from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable
+from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.records import StoredDeadLetter
-
-__all__ = ["CalledLetter", "begins_anew", "called_again", "caller_of", "check_alone", "undoes"]
 
 
 class CalledLetter(NamedTuple):

@@ -11,15 +11,13 @@ from command_bus.durable.names import ENDING
 from command_bus.errors import CommandTimeout
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.durable_options import is_durable
-from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.reply import Cancelled, unpack_reply
 from command_bus.session import Session
 from command_bus.transport.admin_interfaces import Interrupts
 from command_bus.transport.interrupts import Attempt, Interrupt
 from command_bus.transport.marks import is_settled, reply_in
-
-__all__ = ["Cancelling"]
 
 _LOOK_EVERY = 0.1
 _DONE = ("cancelled", "told")

@@ -19,8 +19,9 @@ from command_bus.messages.message import checked_id
 from command_bus.messages.progress import ProgressInfo
 from command_bus.randomness import token
 from command_bus.serialization.durable_options import is_durable
-from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, names_of
+from command_bus.serialization.envelope_reading import names_of
 from command_bus.serialization.limits import reading_limits
+from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.session import Session
 from command_bus.transport.durable import (
     MOST_OTHER_SIGNAL_BYTES,
@@ -30,8 +31,6 @@ from command_bus.transport.durable import (
     SignalToBring,
 )
 from command_bus.transport.marks import mailbox_in
-
-__all__ = ["Commands", "DelayedCommand"]
 
 
 class _Wanted(NamedTuple):

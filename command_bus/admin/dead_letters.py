@@ -20,11 +20,12 @@ from command_bus.errors import CommandBusError, InvalidCommand, InvalidSettings,
 from command_bus.messages.message import Message
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.durable_options import ReturnAddress, is_durable
-from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
+from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Cancelled, cancelled_midway, pack_reply
+from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.session import Session
 from command_bus.spelling import shown
 from command_bus.transport.admin_interfaces import DeadLetterStore
@@ -34,8 +35,6 @@ from command_bus.transport.records import StoredDeadLetter
 from command_bus.transport.retention import Retention
 from command_bus.transport.steps import NO_SETTLEMENT, Settlement
 from command_bus.transport.unique_keys import stander_of, unique_key
-
-__all__ = ["DeadLetters", "LetterFilters"]
 
 _DISCARDED = "discarded by an operator"
 _LAST_MS = 253_402_300_799_000  # the end of the year 9999: any program that writes to a stream can choose its ids

@@ -13,15 +13,14 @@ from typing import Any
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.message import Message, canonical_entity_id
 from command_bus.serialization.announcements import CommandInfo, read_description
-from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, pack_envelope
+from command_bus.serialization.envelope import pack_envelope
 from command_bus.serialization.json_fields import JsonFields
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import codec_for
 from command_bus.serialization.msgpack import pack
 from command_bus.serialization.version_option import with_version
+from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.session import Session
-
-__all__ = ["EDITED", "edited_envelope"]
 
 EDITED = "edited_letter"
 """The header of a command that was edited: the id of its dead letter."""

@@ -17,16 +17,7 @@ from typing import Any
 
 from command_bus.admin.entity_types import forget_type, types_of
 from command_bus.admin.holding import pause_end
-from command_bus.admin.info import (
-    EntityInfo,
-    EntityOrder,
-    EntityPage,
-    EntityState,
-    EntityTypeInfo,
-    HoldInfo,
-    LimitWaitInfo,
-    UniqueKeyPage,
-)
+from command_bus.admin.info import EntityInfo, EntityOrder, EntityPage, EntityTypeInfo, HoldInfo, LimitWaitInfo, UniqueKeyPage
 from command_bus.admin.limits import limit_label
 from command_bus.admin.obliterate import obliterate
 from command_bus.admin.suspensions import suspension_info
@@ -39,9 +30,7 @@ from command_bus.session import Session
 from command_bus.transport.durable import StoredSuspension
 from command_bus.transport.limits import LimitWait
 from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, mailbox_parts, scope_label, scope_of, type_scope
-from command_bus.transport.records import Hold, Recount, StoredEntity
-
-__all__ = ["Entities", "entity_info", "hold_info"]
+from command_bus.transport.records import EntityState, Hold, Recount, StoredEntity
 
 SortKey = tuple[float, str]
 """The position of an entity in a listing: the smaller the earlier."""

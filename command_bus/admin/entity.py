@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from command_bus.admin.info import AbortReport, EntityDetails
     from command_bus.messages.receipts import Receipt
 
-__all__ = ["EntityScope"]
-
 R = TypeVar("R")
 
 

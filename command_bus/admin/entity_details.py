@@ -12,12 +12,10 @@ from command_bus.admin.fleet import Fleet
 from command_bus.admin.info import DeadLetter, EntityDetails, EntityInfo, WaitingCommand
 from command_bus.errors import UnknownDeadLetter
 from command_bus.serialization.announcements import WorkerStatus
-from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.serialization.odd_values import stored_number
 from command_bus.session import Session
-
-__all__ = ["details_of"]
 
 
 async def details_of(session: Session, mailbox: str, count: int, scan: int | None = None) -> EntityDetails:

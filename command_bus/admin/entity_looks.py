@@ -10,8 +10,6 @@ from command_bus.transport.durable import StoredSuspension
 from command_bus.transport.limits import LimitWait
 from command_bus.transport.records import StoredEntity
 
-__all__ = ["EntityLook", "look_at"]
-
 
 class EntityLook(NamedTuple):
     """An entity, and the one thing that it waits for.

@@ -8,8 +8,6 @@ from command_bus.errors import EntityTypeInUse
 from command_bus.session import Session
 from command_bus.transport.mailboxes import mailbox_label, scope_of, type_scope
 
-__all__ = ["forget_type", "types_of"]
-
 
 async def types_of(session: Session) -> list[EntityTypeInfo]:
     """Return the types that commands were sent to, or that were only paused or drained, by name."""

@@ -15,8 +15,6 @@ from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.session import Session
 from command_bus.transport.flows import Flow, tenant_of
 
-__all__ = ["Fairness"]
-
 _LEAST, _MOST = 0.001, 1000.0
 
 

@@ -6,8 +6,6 @@ from command_bus.messages.message import is_internal
 from command_bus.serialization.announcements import CommandInfo, WorkerStatus, read_description, worker_statuses
 from command_bus.session import Session
 
-__all__ = ["Fleet"]
-
 
 class Fleet:
     """The workers of a namespace and the commands that they announce."""

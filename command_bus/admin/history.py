@@ -19,15 +19,13 @@ from command_bus.clock import time_of
 from command_bus.errors import BadResult, CommandBusError, InvalidCommand, InvalidSettings
 from command_bus.messages.message import canonical_entity_id, check_entity_type, checked_id
 from command_bus.sending.results import reply_value
-from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.serialization.reply import reply_id
 from command_bus.session import Session
 from command_bus.transport.records import StoredEnd
-
-__all__ = ["CommandHistory", "HistoryEntry", "HistoryPage"]
 
 _CURSOR = re.compile(r"(\d{1,19})-(\d{1,19})-(\d{1,4})")
 _Place = tuple[int, int, int]

@@ -8,8 +8,6 @@ from command_bus.clock import duration_fault, milliseconds_of
 from command_bus.errors import InvalidSettings
 from command_bus.session import Session
 
-__all__ = ["pause_end"]
-
 
 async def pause_end(session: Session, until: datetime | float | None) -> int | None:
     """Return when a pause ends, in ms by the server's clock; None: never by itself.

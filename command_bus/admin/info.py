@@ -12,25 +12,6 @@ from command_bus.serialization.announcements import WorkerInfo, WorkerStatus
 from command_bus.transport.records import EntityState
 from command_bus.transport.unique_keys import KeyState
 
-__all__ = [
-    "AbortReport",
-    "AbortResult",
-    "DeadLetter",
-    "EntityDetails",
-    "EntityInfo",
-    "EntityOrder",
-    "EntityPage",
-    "EntityState",
-    "EntityTypeInfo",
-    "HoldInfo",
-    "LetterPage",
-    "LimitWaitInfo",
-    "PriorityInfo",
-    "ShareInfo",
-    "Stats",
-    "WaitingCommand",
-]
-
 EntityOrder = Literal["depth", "age", "attempt", "name"]
 """The order of a listing: the deepest, the longest waiting or the most often tried first, or by name."""
 

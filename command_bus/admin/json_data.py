@@ -15,8 +15,6 @@ from typing import Any
 
 from command_bus.serialization.json_forms import json_form, key_form
 
-__all__ = ["to_jsonable", "utc_time"]
-
 _DURATIONS = frozenset(
     (
         "age",

@@ -13,8 +13,6 @@ from command_bus.errors import InvalidSettings
 from command_bus.transport.records import StoredDeadLetter
 from command_bus.transport.view_interfaces import Views
 
-__all__ = ["LetterPart", "newest_letters"]
-
 _CURSOR = re.compile(r"(\d{1,19})-(\d{1,19})-(\d{1,4})")
 _SIZES = (64, 128, 256)
 """Letters of each shard that the requests of a page ask for. One may have many megabytes: a larger answer is not asked for at first."""

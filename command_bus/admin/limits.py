@@ -16,8 +16,6 @@ from command_bus.spelling import did_you_mean
 from command_bus.transport.limits import LimitUse, StoredRule
 from command_bus.transport.mailboxes import encoded
 
-__all__ = ["LimitInfo", "LimitInfos", "Limits", "limit_label"]
-
 
 @dataclass(frozen=True, slots=True)
 class LimitInfo:

@@ -7,8 +7,6 @@ from command_bus.errors import InvalidSettings, WorkersLive
 from command_bus.session import Session
 from command_bus.transport.mailboxes import EVERYTHING
 
-__all__ = ["obliterate"]
-
 
 async def obliterate(session: Session, confirm: str, *, force: bool) -> int:
     """See `Entities.obliterate`."""

@@ -14,13 +14,11 @@ from command_bus.durable.undo import Undo
 from command_bus.errors import BadStep
 from command_bus.messages.progress import ProgressInfo
 from command_bus.sending.call_progress import LookPauses, progress_in, unsealer
-from command_bus.serialization.envelope import names_of
+from command_bus.serialization.envelope_reading import names_of
 from command_bus.serialization.reports import LOG, PROGRESS, unpack_report
 from command_bus.session import Session
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.marks import mailbox_in
-
-__all__ = ["CommandRecord", "LogEntry", "RecordReader", "StepInfo"]
 
 _DIGEST = 8
 

@@ -12,8 +12,6 @@ from command_bus.messages.message import check_entity_type
 from command_bus.session import Session
 from command_bus.transport.mailboxes import encoded, mailbox_parts
 
-__all__ = ["FoundEntities", "find_entities"]
-
 _STEPS = (200, 2_000, 20_000)
 """Entities that the requests of a page look at: a search that finds much ends with the first."""
 _TOGETHER = 16

@@ -15,8 +15,6 @@ from command_bus.session import Session
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.records import ShardCounters, ShardSnapshot
 
-__all__ = ["Statistics"]
-
 _NAMED = 100
 _POLL_FIRST, _POLL_LAST = 0.01, 0.1  # seconds
 

@@ -10,8 +10,6 @@ from command_bus.serialization.text import printable
 from command_bus.transport.durable import StoredSuspension
 from command_bus.transport.mailboxes import mailbox_label
 
-__all__ = ["AwaitedInfo", "SuspensionInfo", "suspension_info", "wish_text"]
-
 _DIGEST = 8
 _NAMED = 3
 """Things that a sentence names at most."""

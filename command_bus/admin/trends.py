@@ -16,8 +16,6 @@ from command_bus.serialization.odd_values import pass_over
 from command_bus.serialization.stored_fields import stored_fields
 from command_bus.session import Session
 
-__all__ = ["TrendPoint", "Trends"]
-
 _KEPT = 2 * 24 * 60
 _MINUTE_MS = 60_000
 _LIMITS = Limits(max_bytes=16 * 1024)

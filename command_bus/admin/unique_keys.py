@@ -9,8 +9,6 @@ from command_bus.transport.admin_interfaces import OperatorSide
 from command_bus.transport.mailboxes import mailbox_parts, type_of
 from command_bus.transport.unique_keys import StoredKey, mailbox_of_key
 
-__all__ = ["key_info", "keys_behind", "stored_info"]
-
 
 def key_info(stored: StoredKey, entity_type: str, entity_id: str | None) -> UniqueKeyInfo:
     """Return the public form of a key of an entity; `stored` has it as the application gave it."""

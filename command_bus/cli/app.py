@@ -12,8 +12,6 @@ from command_bus.cli.lazy_commands import LazyCommand, lazy_group
 from command_bus.cli.options import App, Namespace, Url
 from command_bus.cli.terminal import echo
 
-__all__ = ["app"]
-
 COMMANDS = (
     LazyCommand("worker", "commands.worker", "Run the handlers of an application."),
     LazyCommand("dev", "commands.worker", "Embedded server and reloading worker in one."),

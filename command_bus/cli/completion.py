@@ -22,8 +22,6 @@ from command_bus.cli.options import Target
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
 
-__all__ = ["OnlyType", "command_names", "entity_types", "entity_words", "letter_ids"]
-
 _PATIENCE = 1.0  # seconds
 _SHOWN = 50
 _PLAIN = re.compile(r"[\w.:@%+=,/~-]+")  # a shell inserts a name unquoted, and other characters could be more than a name

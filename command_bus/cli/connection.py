@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from command_bus.setting_values import SettingValues
     from command_bus.settings import BusSettings
 
-__all__ = ["load_settings", "on_bus", "open_bus", "run_command", "run_until_interrupted"]
-
 T = TypeVar("T")
 _PATIENCE = 5.0  # seconds to wait for the server, at most: a person waits
 

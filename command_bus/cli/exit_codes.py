@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["ExitCode", "WorkerExitCode"]
-
 
 class ExitCode(IntEnum):
     """Exit codes of every command but `worker` and `dev`."""

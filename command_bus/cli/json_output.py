@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from command_bus.admin.json_data import to_jsonable, utc_time
+from command_bus.admin.json_data import to_jsonable
 from command_bus.cli.terminal import SafeText, escape_json
-
-__all__ = ["to_json", "to_jsonable", "utc_time"]
 
 
 def to_json(value: Any, *, indent: int | None = 2) -> SafeText:

@@ -16,8 +16,6 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-__all__ = ["LazyCommand", "lazy_group"]
-
 
 @dataclass(frozen=True)
 class LazyCommand:

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-__all__ = ["import_bus"]
-
 
 def import_bus() -> None:
     """Import what every command that talks to a server needs."""

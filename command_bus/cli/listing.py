@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 from command_bus.cli.json_output import to_json
 from command_bus.cli.terminal import echo
 
-__all__ = ["print_listing"]
-
 T = TypeVar("T")
 
 

@@ -17,8 +17,6 @@ from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.handlers.registry import HandlerRegistry
 
-__all__ = ["DEFAULT_ATTRIBUTE", "import_object", "include_modules", "log_start_failure", "parse_import_string", "resolve_bus"]
-
 DEFAULT_ATTRIBUTE = "bus"
 _OURS = ("command_bus.cli", "importlib", "_frozen_importlib")
 _log = logging.getLogger("command_bus.cli")

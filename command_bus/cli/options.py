@@ -16,25 +16,6 @@ import typer
 from command_bus.cli import PROGRAM
 from command_bus.cli.light_imports import import_bus
 
-__all__ = [
-    "App",
-    "DryRun",
-    "Json",
-    "Limit",
-    "Namespace",
-    "PauseFor",
-    "PauseUntil",
-    "Prefix",
-    "Target",
-    "Url",
-    "Yes",
-    "accept_target_options",
-    "command_group",
-    "entity_type_named",
-    "with_options",
-    "with_target",
-]
-
 Url = Annotated[
     str | None,
     typer.Option(show_default=False, help="Server [default: COMMAND_BUS_URL, REDIS_URL, or this project's `dev` server]."),
@@ -88,7 +69,7 @@ class Target:
 
     def command(self, *words: str) -> str:
         """Return a command line of this program for the same target, ready to paste. Passwords in the URL are masked."""
-        from command_bus.settings import redacted
+        from command_bus.server_urls import redacted
 
         url = None if self.url is None else redacted(self.url)
         given = (("--url", url), ("--namespace", self.namespace), ("--app", self.app))

@@ -17,10 +17,8 @@ from typing import Any
 
 import typer
 
-from command_bus.cli.json_output import utc_time
+from command_bus.admin.json_data import utc_time
 from command_bus.cli.terminal import SafeText, echo, escape, format_value
-
-__all__ = ["format_duration", "format_fields", "format_table", "format_time", "format_time_and_age", "full_screen", "pluralize"]
 
 _WIDE = 140  # columns where the width is unknown, as in a pipe
 _GAP = 2  # columns between two columns of a table

@@ -6,8 +6,6 @@ import codecs
 import io
 import sys
 
-__all__ = ["json_escape", "take_any_text"]
-
 _ESCAPES = "command_bus.json_escapes"
 
 

@@ -17,18 +17,6 @@ from command_bus.cli import PROGRAM
 from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.streams import json_escape
 
-__all__ = [
-    "SafeText",
-    "confirm_or_exit",
-    "echo",
-    "escape",
-    "escape_json",
-    "failure",
-    "format_value",
-    "print_error",
-    "usage_error",
-]
-
 _TWO_STOPS = re.compile(r"(?<=[^\s./])\.\.(?=\s|$)")  # neither an ellipsis nor a parent folder
 
 

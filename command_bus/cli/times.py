@@ -7,8 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 from command_bus.cli.terminal import usage_error
 
-__all__ = ["parse_duration", "parse_end", "parse_moment", "parse_time"]
-
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 _LONGEST = 50 * 365 * 86400  # seconds; older than any dead letter
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

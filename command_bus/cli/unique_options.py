@@ -12,8 +12,6 @@ from command_bus.errors import InvalidCommand
 from command_bus.messages.receipts import Receipt
 from command_bus.messages.unique import Unique
 
-__all__ = ["Debounce", "Key", "MaxWait", "UniqueUntil", "UniqueWindow", "UniqueWins", "receipt_text", "unique_from"]
-
 
 class Wins(StrEnum):
     """The winner of two commands of one key, as words of the command line."""

@@ -16,8 +16,6 @@ from command_bus.transport.mailboxes import SCHEDULES
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
 
-__all__ = ["undo_hint", "warn_if_unknown"]
-
 
 async def warn_if_unknown(bus: CommandBus, *, entity_type: str | None = None, command: str | None = None, done: str = "") -> None:
     """Print which of these names are unknown, and similar names that are known.

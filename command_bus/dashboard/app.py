@@ -44,8 +44,6 @@ from command_bus.dashboard.visit import Visit, address, here_of, root_of
 from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.spelling import several_names
 
-__all__ = ["Dashboard", "dashboard"]
-
 Page = Callable[[Visit], Awaitable[Response]]
 Answer = Callable[[Request], Awaitable[Response]]
 

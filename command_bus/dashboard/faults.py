@@ -22,8 +22,6 @@ from command_bus.errors import (
     UnknownSchedule,
 )
 
-__all__ = ["answer_fault", "status_of"]
-
 _UNKNOWN = (UnknownCommand, UnknownDeadLetter, UnknownLimit, UnknownSchedule)
 _WORDS = {400: "This cannot be read", 403: "Not allowed", 404: "Not found", 503: "The server does not answer"}
 _log = logging.getLogger("command_bus.dashboard")

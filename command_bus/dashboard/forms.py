@@ -9,8 +9,6 @@ from urllib.parse import parse_qsl
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-__all__ = ["Fields", "read_form"]
-
 _MOST_BYTES = 2 * 1024 * 1024
 _MOST_FIELDS = 100
 _WITHIN = 10.0

@@ -10,8 +10,6 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["HEADERS", "PROBE", "Guard", "is_own_origin"]
-
 PROBE = "/healthz"
 """The path of a page for probes: it needs no user, and says nothing but that the process answers."""
 _LONGEST_QUERY = 8_000

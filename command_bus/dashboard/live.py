@@ -13,8 +13,6 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from command_bus.clock import mono
 from command_bus.dashboard.visit import Visit
 
-__all__ = ["MOST_LISTENERS", "live"]
-
 MOST_LISTENERS = 1000
 _MOST_EACH = 250
 """Open pages of one user: with all there may be, one would keep others' from following."""

@@ -11,8 +11,6 @@ from urllib.parse import quote, quote_plus
 
 from command_bus.serialization.json_forms import json_form
 
-__all__ = ["MOST_BYTES", "MOST_VALUES", "without"]
-
 MOST_VALUES = 200
 MOST_BYTES = 64 * 1024
 """Values that are looked for in one text, and their size: a hostile payload has 80,000, and each takes a while. With more nothing is shown."""

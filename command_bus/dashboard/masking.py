@@ -13,8 +13,6 @@ from command_bus.errors import InvalidCommand
 from command_bus.serialization.json_forms import json_form, key_form
 from command_bus.spelling import several_names
 
-__all__ = ["CROWDED", "HIDDEN", "LARGE", "MASK", "Masking"]
-
 MASK = "••••••"
 CROWDED = "(hidden: fields are masked, and there are too many values of theirs to look for them in it)"
 LARGE = "(hidden: fields are masked, and its payload is too large to look for their values in a list: open the letter)"

@@ -15,8 +15,6 @@ from command_bus.dashboard.signing import Signer
 from command_bus.dashboard.users import Users
 from command_bus.errors import InvalidSettings
 
-__all__ = ["Options", "State", "TraceLink", "safe_link", "trace_link_of"]
-
 TraceLink = Callable[[str], str]
 """Given a trace id, returns the address of the trace's page."""
 

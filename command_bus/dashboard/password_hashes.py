@@ -10,8 +10,6 @@ import secrets
 
 from command_bus.errors import InvalidSettings
 
-__all__ = ["check_hash", "decoy_hash", "hash_password", "is_password"]
-
 _LOG_N, _R, _P = 15, 8, 3
 """32 MiB and about a tenth of a second: what OWASP advises for scrypt."""
 _LEAST = 10

@@ -18,8 +18,6 @@ from command_bus.dashboard.signing import Signer
 from command_bus.dashboard.users import Role, User, checked_role
 from command_bus.errors import InvalidSettings
 
-__all__ = ["SESSION_COOKIE", "Attempts", "Passwords", "checked_entries", "passwords", "source_of"]
-
 Entry = tuple[str, Role]
 """The hash of a password, and a role."""
 

@@ -10,8 +10,6 @@ from markupsafe import Markup, escape
 
 from command_bus.dashboard.words import count, when
 
-__all__ = ["Line", "bars", "line_plot", "nice_top", "unit_of"]
-
 _WIDTH, _HEIGHT = 560, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 8, 10, 24
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))

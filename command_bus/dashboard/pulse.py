@@ -20,8 +20,6 @@ from command_bus.bus import CommandBus
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 
-__all__ = ["Beat", "Pulse"]
-
 _EVERY = 2.0
 _TREND_EVERY = 20.0
 """Seconds between two tries to write the figures of a minute: another dashboard may have done it, or be gone. Also between beats without a page."""

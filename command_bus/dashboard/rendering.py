@@ -9,8 +9,6 @@ import jinja2
 
 from command_bus.dashboard.words import ago, count, span, stamp, tone, when
 
-__all__ = ["render"]
-
 
 @cache
 def _environment() -> jinja2.Environment:

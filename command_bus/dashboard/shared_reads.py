@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from command_bus.clock import mono
 
-__all__ = ["SharedReads"]
-
 T = TypeVar("T")
 _FRESH = 1.0
 _KEPT = 200

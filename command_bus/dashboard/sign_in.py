@@ -15,8 +15,6 @@ from command_bus.dashboard.passwords import SESSION_COOKIE, Passwords, source_of
 from command_bus.dashboard.rendering import render
 from command_bus.dashboard.visit import THEME_COOKIE, Visit, root_of, set_cookie, theme_of
 
-__all__ = ["choose_theme", "safe_path", "sign_in", "sign_out"]
-
 _YEAR = 365 * 24 * 3600
 _WRONG = 0.3
 """Seconds that a wrong password costs besides its hash."""

@@ -14,8 +14,6 @@ from typing import Any
 from command_bus.clock import wall_ms
 from command_bus.errors import InvalidSettings
 
-__all__ = ["Signer"]
-
 _SHORTEST = 32
 _LONGEST = 4096
 

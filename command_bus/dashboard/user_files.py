@@ -12,8 +12,6 @@ from command_bus.dashboard.users import Role, checked_role
 from command_bus.errors import InvalidSettings
 from command_bus.integrations.reread_files import RereadFile
 
-__all__ = ["read_roles", "read_users"]
-
 
 def read_users(file: str | Path) -> Passwords:
     """Return the users of a file: a table for each, with `password`, a hash, and `role`. The file is read again when it changes.

@@ -12,21 +12,6 @@ from starlette.requests import HTTPConnection
 
 from command_bus.errors import InvalidSettings
 
-__all__ = [
-    "ROLES",
-    "HostCheck",
-    "Loopback",
-    "Role",
-    "User",
-    "Users",
-    "behind_proxy",
-    "checked_role",
-    "host_check",
-    "is_loopback",
-    "loopback",
-    "networks_of",
-]
-
 Role = Literal["viewer", "operator", "admin"]
 """A viewer reads. An operator also pauses, replays and cancels. An admin also deletes, and changes limits, shares and what is recorded."""
 

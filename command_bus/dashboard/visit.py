@@ -18,8 +18,6 @@ from command_bus.dashboard.passwords import Passwords
 from command_bus.dashboard.rendering import render
 from command_bus.dashboard.users import User
 
-__all__ = ["FLASH_COOKIE", "THEME_COOKIE", "Visit"]
-
 T = TypeVar("T")
 FLASH_COOKIE = "command_bus_said"
 THEME_COOKIE = "command_bus_theme"

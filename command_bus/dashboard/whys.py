@@ -7,8 +7,6 @@ from command_bus.admin.info import EntityInfo, HoldInfo, Stats
 from command_bus.admin.views import StandingEntity
 from command_bus.dashboard.words import ago, span, when
 
-__all__ = ["LABELS", "happened", "hold_text", "state_of", "why"]
-
 LABELS = {
     "parked": "parked",
     "no_handler": "no handler",

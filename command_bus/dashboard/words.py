@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 
 from command_bus.clock import wall_ms
 
-__all__ = ["TONES", "ago", "count", "span", "stamp", "tone", "when"]
-
 _LAST_MS = 253_402_300_799_000  # the end of the year 9999
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 

@@ -16,8 +16,6 @@ from typing import Any
 
 from command_bus.messages.durable import Durable
 
-__all__ = ["awaits_directly", "is_awaited_directly"]
-
 _LIMITING = frozenset({"asyncio", "anyio", "async_timeout", "trio"})
 """Modules whose blocks time or group what is awaited in them."""
 _EXITS = frozenset({"__aexit__", "__exit__"})

@@ -13,8 +13,6 @@ from command_bus.errors import BadStep, StepMismatch
 from command_bus.messages.durable import Durable
 from command_bus.transport.durable import Note
 
-__all__ = ["AllOf", "FirstOf"]
-
 
 class AllOf(Performed):
     """Waits until several operations have ended."""

@@ -19,8 +19,6 @@ from command_bus.messages.durable import Durable
 from command_bus.serialization.reply import BEGUN, Cancelled, Expired, Forged, Invalid, Rejected, Unhandled, unpack_reply
 from command_bus.transport.durable import NO_ROOM, Note
 
-__all__ = ["CompensationFailed", "compensate", "failed_undos", "has_to_compensate", "is_compensating", "note_ending"]
-
 _FAILED = "pf:"
 _REMOVED = b"-"
 

@@ -10,8 +10,6 @@ from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.stored_fields import stored_row
 from command_bus.transport.steps import FollowUp
 
-__all__ = ["Ending", "pack_ending", "unpack_ending"]
-
 _STATUSES = ("rejected", "expired", "cancelled", "dead_lettered")
 
 

@@ -24,8 +24,6 @@ from command_bus.messages.options import DurableCallOptions
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.transport.durable import Note
 
-__all__ = ["HandlerOperations"]
-
 R = TypeVar("R")
 
 

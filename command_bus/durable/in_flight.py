@@ -19,8 +19,6 @@ from command_bus.errors import BadStep
 from command_bus.messages.durable import Suspended
 from command_bus.serialization.text import printable
 
-__all__ = ["LAST_WORDS", "InFlight", "Leavable", "StepKey", "StepRuns", "current_step"]
-
 _log = logging.getLogger("command_bus.worker")
 _MOST_REFUSED = 100
 """Most operations that are refused, and not awaited for ever, once a run is over."""

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from command_bus.durable.run_tools import Wait
 
-__all__ = ["LINGER", "LONG_LINGER", "lingers"]
-
 LINGER, LONG_LINGER = 0.05, 1.0
 """Most seconds for which a worker waits itself before it suspends a command: the longer time for the outcomes of calls, which come to it by
 themselves, and if that is in the way of no other. To be suspended costs a second start, and behind a backlog most calls end within a second.

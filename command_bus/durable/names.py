@@ -14,26 +14,6 @@ from command_bus.errors import BadStep
 from command_bus.spelling import shown
 from command_bus.transport.mailboxes import encoded
 
-__all__ = [
-    "CALL",
-    "CANCEL",
-    "ENDING",
-    "EPOCH",
-    "FAILURE",
-    "MESSAGE",
-    "ROOM",
-    "UNDO",
-    "Names",
-    "call_field",
-    "checked_name",
-    "late_field",
-    "outcome_field",
-    "over_field",
-    "refused_field",
-    "signal_field",
-    "undo_field",
-]
-
 CANCEL = "cancel"
 """The wish that the command ends."""
 ENDING = "k"

@@ -10,8 +10,6 @@ from command_bus.clock import mono
 from command_bus.durable.run import DurableRun
 from command_bus.messages.durable import Durable
 
-__all__ = ["Performed"]
-
 
 class Performed(ABC):
     """An operation of a durable handler: it is in flight while it is awaited.

@@ -9,8 +9,6 @@ from command_bus.errors import BadStep
 from command_bus.serialization.limits import Limits
 from command_bus.transport.durable import Note
 
-__all__ = ["RecordSize"]
-
 MOST_FIELDS = 10_000
 """Most fields of a side record besides signals, which have a limit of their own: senders must not use up what the handler may store."""
 _SIGNALS = "g"

@@ -27,8 +27,6 @@ from command_bus.transport.durable import CalledCommand, Note
 from command_bus.transport.sender_interfaces import Reply
 from command_bus.transport.steps import WORKER_LOST, GiveBack, Lease, Started, Suspend
 
-__all__ = ["DurableRun", "RunLost", "cancelled"]
-
 _SOON = 0.001
 """Seconds that are not waited for."""
 _FIRST_LOOK, _LAST_LOOK = 0.1, 1.0

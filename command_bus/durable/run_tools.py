@@ -14,8 +14,6 @@ from command_bus.serialization.limits import Limits
 from command_bus.transport.durable import SideRecords
 from command_bus.transport.steps import Lease, Started
 
-__all__ = ["RunLost", "RunTools", "Storing", "Threads", "Wait", "own_fields", "read_own"]
-
 
 class RunLost(Exception):
     """Another worker has the lease of a command."""

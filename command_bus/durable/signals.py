@@ -11,8 +11,6 @@ from command_bus.durable.names import refused_field, signal_field
 from command_bus.errors import BadStep
 from command_bus.messages.error_groups import leaves
 
-__all__ = ["Signals", "StoredErrors"]
-
 E = TypeVar("E", bound=BaseException)
 
 

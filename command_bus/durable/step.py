@@ -12,25 +12,16 @@ from command_bus.durable.lingering import LINGER, LONG_LINGER
 from command_bus.durable.performed import Performed
 from command_bus.durable.run import DurableRun, cancelled
 from command_bus.durable.time_limits import current_limits
-from command_bus.durable.values import (
-    DIGEST,
-    compare,
-    decoded_result,
-    digest_of,
-    encoded_result,
-    facts_of,
-    own_arguments,
-)
+from command_bus.durable.values import compare, decoded_result, digest_of, encoded_result, facts_of, own_arguments
 from command_bus.durable.waits import Waited
 from command_bus.errors import BadStep, Reject
 from command_bus.messages.durable import Durable, StepOptions
 from command_bus.messages.error_groups import leading
-from command_bus.messages.policies import RetryPolicy
 from command_bus.messages.put_off import GiveUp, Snooze
+from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.randomness import JITTER
+from command_bus.serialization.equality import DIGEST
 from command_bus.transport.durable import Note
-
-__all__ = ["Step"]
 
 
 class Step(Performed):

@@ -20,8 +20,6 @@ from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.text import capped
 from command_bus.transport.durable import Note
 
-__all__ = ["StepFailures"]
-
 _LONGEST = 8 * 1024
 """Bytes of the text that is kept of what is no plain data."""
 

@@ -15,8 +15,6 @@ from command_bus.clock import mono
 from command_bus.messages.context import while_lent
 from command_bus.transport.durable import Note
 
-__all__ = ["CutOffs", "TimeLimit", "current_limits"]
-
 _FIELD = "z:"
 _MARGIN = 1.0
 """Seconds by which one that was cut off may be cut off later in a later run; also the time after which a block ends that was over before this run,

@@ -14,8 +14,6 @@ from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.stored_fields import stored_row
 from command_bus.transport.steps import FollowUp
 
-__all__ = ["Undo", "UndoPlaces", "pack_undo"]
-
 
 class _Kept(NamedTuple):
     """The parts of what is kept."""

@@ -17,19 +17,6 @@ from command_bus.serialization.equality import DIGEST, NotPlain, digest, is_same
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import ReplyCodec, reply_codec_for
 
-__all__ = [
-    "DIGEST",
-    "child_of",
-    "compare",
-    "decoded_result",
-    "digest_of",
-    "encoded_result",
-    "encoded_signal",
-    "facts_of",
-    "own_arguments",
-    "readable_codec",
-]
-
 _CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 _NO_ARGUMENTS = bytes(DIGEST)
 _UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})

@@ -21,8 +21,6 @@ from command_bus.serialization.reply import Completed, unpack_reply
 from command_bus.serialization.text import printable
 from command_bus.transport.durable import NO_ROOM, SMALL_OUTCOME, Note
 
-__all__ = ["TIMED_OUT", "Call", "Ended", "Signal", "Sleep", "UndoCall", "Waited"]
-
 _log = logging.getLogger("command_bus.worker")
 _TURNS = 10
 """Turns of the event loop in which a task that was cancelled gives back what it waited for."""

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from command_bus.errors import MissingExtra
 
-__all__ = ["find_server_binary"]
-
 _OLDEST = (6, 2)
 _VERSION = re.compile(r"\bv=(\d+)\.(\d+)")
 _MACHINES = {("linux", "arm64"): "aarch64", ("darwin", "aarch64"): "arm64"}

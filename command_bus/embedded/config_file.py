@@ -9,8 +9,6 @@ from pathlib import Path
 from command_bus.embedded.probe import Address
 from command_bus.errors import InvalidSettings
 
-__all__ = ["checked", "rendered"]
-
 _LAUNCHERS = frozenset(
     {"bind", "daemonize", "dir", "include", "logfile", "port", "requirepass", "supervised", "unixsocket", "unixsocketperm"}
 )

@@ -26,8 +26,6 @@ from command_bus.embedded.project_data import kept_folder, left_in, made_folder,
 from command_bus.embedded.server import EmbeddedServer, unix_url
 from command_bus.errors import InvalidSettings, TransportUnavailable
 
-__all__ = ["DIR_VARIABLE", "URL_VARIABLE", "forget_shared_server", "shared_server", "stop_shared_server"]
-
 URL_VARIABLE = "COMMAND_BUS_EMBEDDED_URL"
 """URL of the server, set by each process that starts or joins it, for its child processes."""
 

@@ -11,17 +11,6 @@ from pathlib import Path
 
 from command_bus.errors import InvalidSettings
 
-__all__ = [
-    "SOCKET",
-    "data_folder",
-    "fits_socket",
-    "meeting_place",
-    "private_folder",
-    "project_folder",
-    "runtime_root",
-    "short_folder",
-]
-
 SOCKET = "server.sock"
 _LONGEST_SOCKET = 103  # bytes; macOS takes 104 with the closing zero, Linux 108
 _ADVICE = "set COMMAND_BUS_URL to use a server of your own"

@@ -14,8 +14,6 @@ from command_bus.embedded.probe import Address, process_id, state_of
 from command_bus.embedded.process import GuardedProcess
 from command_bus.errors import TransportUnavailable
 
-__all__ = ["Launch", "PortTaken", "launched"]
-
 _DEADLINE = 10.0  # seconds until a started server must answer
 _POLL = 0.003
 _LONGEST_LOG = 1024 * 1024  # bytes kept from one start to the next

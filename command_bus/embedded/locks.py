@@ -16,8 +16,6 @@ from pathlib import Path
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings, TransportUnavailable
 
-__all__ = ["POLL", "locked", "try_lock", "unlock"]
-
 _LOCK = "server.lock"
 _PATIENCE = 2.0  # seconds for a server that is ending
 POLL = 0.005

@@ -7,8 +7,6 @@ import socket
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-__all__ = ["Address", "ServerError", "State", "ask", "config_value", "process_id", "shut_down", "state_of"]
-
 Address = Path | tuple[str, int]
 """A unix socket, or host and port."""
 

@@ -21,8 +21,6 @@ from typing import BinaryIO
 
 from command_bus.errors import MissingExtra
 
-__all__ = ["GUARD", "GuardedProcess"]
-
 GUARD: str = "kernel" if sys.platform == "linux" else "pipe"
 """How a child notices this process's death; see `guard`."""
 

@@ -17,8 +17,6 @@ from command_bus.embedded.locks import locked
 from command_bus.embedded.probe import Address, ServerError, ask
 from command_bus.errors import InvalidSettings
 
-__all__ = ["Left", "kept_folder", "left_in", "made_folder", "wipe"]
-
 _PAUSE_MS = "5000"
 
 

@@ -23,8 +23,6 @@ from command_bus.embedded.probe import shut_down
 from command_bus.embedded.process import GuardedProcess
 from command_bus.errors import TransportUnavailable
 
-__all__ = ["EmbeddedServer", "unix_url"]
-
 _PORT_ATTEMPTS = 5
 
 

@@ -4,29 +4,6 @@ from __future__ import annotations
 
 from command_bus.errors.root import CommandBusError
 
-__all__ = [
-    "BadReport",
-    "BadStep",
-    "BusClosed",
-    "CallCycle",
-    "HandlerOver",
-    "IdempotencyConflict",
-    "InvalidCommand",
-    "InvalidSettings",
-    "MissingExtra",
-    "PayloadTooLarge",
-    "RegistrationError",
-    "ResultNotKept",
-    "StepMismatch",
-    "TooManyEntityTypes",
-    "UnknownCommand",
-    "UnknownDeadLetter",
-    "UnknownLimit",
-    "UnknownSchedule",
-    "UnknownWebhook",
-    "WrongEventLoop",
-]
-
 
 class InvalidCommand(CommandBusError, ValueError):
     """The command cannot be sent or read: a field, the entity id or the envelope is not what its model or limits allow."""

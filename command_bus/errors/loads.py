@@ -5,8 +5,6 @@ from __future__ import annotations
 from command_bus.errors.root import CommandBusError
 from command_bus.errors.servers import QueueFull
 
-__all__ = ["DispatchConflict", "DispatchFenced", "DispatchStalled", "InvalidRows", "NotReconciled"]
-
 
 class DispatchFenced(CommandBusError):
     """The dispatch (or this version of it) is not open: never opened, superseded, or forgotten. Nothing was added."""

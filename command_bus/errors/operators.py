@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from command_bus.errors.root import CommandBusError
 
-__all__ = ["EntitiesStopped", "EntityTypeInUse", "IdleTimeout", "WorkersLive"]
-
 
 class EntitiesStopped(CommandBusError):
     """`wait_idle` cannot end by itself: entities are paused or parked.

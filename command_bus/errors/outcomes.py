@@ -6,20 +6,6 @@ from typing import Any
 
 from command_bus.errors.root import CommandBusError
 
-__all__ = [
-    "BadResult",
-    "BadSignature",
-    "CommandCancelled",
-    "CommandExpired",
-    "CommandFailed",
-    "CommandInterrupted",
-    "CommandOutcomeError",
-    "CommandRejected",
-    "CommandTimeout",
-    "NoHandler",
-    "Reject",
-]
-
 
 class Reject(CommandBusError):
     """Raised *by a handler* to refuse a command for business reasons: settled, never retried; the caller gets `CommandRejected`.

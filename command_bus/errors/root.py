@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-__all__ = ["CommandBusError"]
-
 
 class CommandBusError(Exception):
     """The root: `except CommandBusError` catches all that this library raises on purpose.

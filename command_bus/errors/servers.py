@@ -4,17 +4,6 @@ from __future__ import annotations
 
 from command_bus.errors.root import CommandBusError
 
-__all__ = [
-    "Draining",
-    "MayNotReplace",
-    "NewerState",
-    "QueueFull",
-    "TransportUnavailable",
-    "Unconfirmed",
-    "UniqueKeyTaken",
-    "UnsuitableServer",
-]
-
 
 class TransportUnavailable(CommandBusError):
     """The server could not be reached in time.

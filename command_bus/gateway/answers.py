@@ -10,8 +10,6 @@ from starlette.responses import Response
 
 from command_bus.serialization.json_forms import json_form
 
-__all__ = ["HEADERS", "answer", "encoded"]
-
 HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",

@@ -37,8 +37,6 @@ from command_bus.gateway.tokens import Holder, Tokens
 from command_bus.integrations.serving import PROBE
 from command_bus.spelling import several_names
 
-__all__ = ["Gateway", "gateway"]
-
 Answer = Callable[[Incoming], Awaitable[Response]]
 _ANY = "*"
 ROUTES: Mapping[tuple[str, ...], Mapping[str, Answer]] = {

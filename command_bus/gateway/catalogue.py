@@ -15,8 +15,6 @@ from command_bus.serialization.announcements import CommandInfo, read_descriptio
 from command_bus.serialization.json_fields import JsonFields, json_fields_of
 from command_bus.worker.descriptions import describe_message
 
-__all__ = ["Catalogue", "Known"]
-
 _FRESH = 10.0
 """Seconds for which an announcement is believed."""
 _MISSING = 1.0

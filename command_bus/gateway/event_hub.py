@@ -16,8 +16,6 @@ from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError
 from command_bus.transport.tasks import end_tasks
 
-__all__ = ["EventHub", "Heard", "Listener"]
-
 _MOST = 1000
 """Events that wait for one listener."""
 

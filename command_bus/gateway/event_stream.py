@@ -12,8 +12,6 @@ from starlette.types import Receive, Scope, Send
 from command_bus.gateway.answers import HEADERS
 from command_bus.transport.tasks import end_tasks
 
-__all__ = ["EventStream"]
-
 _PATIENCE = 30.0
 """Seconds for which a client may leave unread what is sent to it."""
 

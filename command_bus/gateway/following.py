@@ -21,8 +21,6 @@ from command_bus.messages.message import check_entity_type
 from command_bus.spelling import did_you_mean
 from command_bus.transport.mailboxes import EVERYTHING, SCHEDULES, scope_label
 
-__all__ = ["EventQuery", "get_events", "get_progress"]
-
 T = TypeVar("T")
 _QUIET = 15.0
 """Seconds after which an open stream says that it is."""

@@ -18,8 +18,6 @@ from command_bus.gateway.tokens import Holder
 from command_bus.serialization.models import problems_of
 from command_bus.spelling import did_you_mean
 
-__all__ = ["Gone", "Incoming", "Query", "header_of", "segments_of"]
-
 Q = TypeVar("Q", bound="Query")
 T = TypeVar("T")
 _MOST_FIELDS = 50

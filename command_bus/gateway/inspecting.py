@@ -8,23 +8,11 @@ from typing import Any
 from pydantic import AwareDatetime, Field
 from starlette.responses import Response
 
-from command_bus.admin.info import EntityOrder, EntityState
+from command_bus.admin.info import EntityOrder
 from command_bus.admin.json_data import to_jsonable
 from command_bus.gateway.answers import answer
 from command_bus.gateway.incoming import Incoming, Query
-
-__all__ = [
-    "EntitiesQuery",
-    "EntityQuery",
-    "LettersQuery",
-    "SchedulesQuery",
-    "get_entities",
-    "get_entity",
-    "get_letter",
-    "get_letters",
-    "get_schedule",
-    "get_schedules",
-]
+from command_bus.transport.records import EntityState
 
 _RIGHT = "inspect"
 _MOST_SCHEDULES = 1000

@@ -21,8 +21,6 @@ from command_bus.gateway.rights import Rights
 from command_bus.gateway.sending import Batch, SendOptions
 from command_bus.gateway.single import CancelQuery, LookQuery
 
-__all__ = ["document", "get_openapi"]
-
 Json = dict[str, Any]
 _VERSION = "1.0.0"
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]")

@@ -7,8 +7,6 @@ from typing import Any, get_args
 from command_bus.admin.command_status import CommandState
 from command_bus.gateway.problems import PROBLEM_TYPE
 
-__all__ = ["COMPONENTS", "PROBLEM", "ref"]
-
 Json = dict[str, Any]
 
 

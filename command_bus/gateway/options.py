@@ -13,8 +13,6 @@ from command_bus.gateway.event_hub import EventHub
 from command_bus.gateway.progress_hub import ProgressHub
 from command_bus.gateway.tokens import Tokens
 
-__all__ = ["Options", "State"]
-
 
 @dataclass(frozen=True, slots=True)
 class Options:

@@ -35,8 +35,6 @@ from command_bus.errors import (
 from command_bus.gateway.answers import answer
 from command_bus.serialization.models import located_problems, problems_of
 
-__all__ = ["PROBLEM_TYPE", "Problem", "failed_fields", "problem_of", "retry_later"]
-
 PROBLEM_TYPE = "application/problem+json"
 _STATUS: dict[type[CommandBusError], int] = {
     CommandRejected: 409,

@@ -11,8 +11,6 @@ from command_bus.errors import CommandBusError
 from command_bus.messages.progress import ProgressInfo
 from command_bus.transport.tasks import end_tasks
 
-__all__ = ["Follower", "ProgressHub"]
-
 
 class _Course:
     """The progress of one command while somebody follows it.

@@ -7,8 +7,6 @@ import math
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
 
-__all__ = ["Rate", "checked_rate"]
-
 
 class Rate:
     """A rate of one token, in this process.

@@ -8,8 +8,6 @@ from command_bus.errors import InvalidSettings
 from command_bus.messages.message import is_wire_name
 from command_bus.spelling import did_you_mean
 
-__all__ = ["ACTS", "Rights"]
-
 ACTS = ("send", "call", "look", "cancel", "events", "inspect")
 """What can be allowed: to dispatch, to wait for a reply, to see one command by its id, to cancel one, to hear events, to read what operators read."""
 _OF_COMMANDS = ("send", "call")

@@ -24,8 +24,6 @@ from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.msgpack import unpack
 from command_bus.spelling import did_you_mean
 
-__all__ = ["Batch", "SendOptions", "post_batch", "post_command"]
-
 _WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?(\d{1,6})\"?\s*(?=$|[,;])")
 _OWN_HEADER = b"x-command-"
 _TRACING = (b"traceparent", b"tracestate")

@@ -13,8 +13,6 @@ from command_bus.gateway.answers import answer
 from command_bus.gateway.incoming import Incoming, Query
 from command_bus.gateway.problems import Problem, problem_of
 
-__all__ = ["CancelQuery", "LookQuery", "delete_command", "get_command"]
-
 
 class LookQuery(Query):
     """Options of a look at a command."""

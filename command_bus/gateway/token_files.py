@@ -11,8 +11,6 @@ from command_bus.gateway.token_hashes import checked_hash
 from command_bus.gateway.tokens import Grant, Holder, Tokens, holders_of
 from command_bus.integrations.reread_files import RereadFile
 
-__all__ = ["read_tokens"]
-
 _KEYS = {"token", "rights", "rate"}
 
 

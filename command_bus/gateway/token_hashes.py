@@ -9,8 +9,6 @@ import secrets
 
 from command_bus.errors import InvalidSettings
 
-__all__ = ["checked_hash", "digest_of", "hash_token", "new_token"]
-
 _LEAST = 20
 _LONGEST = 512
 _PREFIX = "sha256$"

@@ -12,8 +12,6 @@ from command_bus.gateway.rates import Rate, checked_rate
 from command_bus.gateway.rights import Rights
 from command_bus.gateway.token_hashes import checked_hash, digest_of, hash_token
 
-__all__ = ["Grant", "Holder", "Tokens", "holders_of", "tokens"]
-
 _SCHEME = b"bearer "
 _LONGEST = 600
 

@@ -13,8 +13,6 @@ from typing import Annotated, Any, Literal, Never, NewType, NoReturn, TypeVar, U
 
 from typing_extensions import TypeAliasType
 
-__all__ = ["accepts_message", "fits", "unalias"]
-
 _PROMOTED = {float: (int,), complex: (int, float)}
 
 

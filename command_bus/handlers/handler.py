@@ -25,8 +25,6 @@ from command_bus.handlers.signatures import HandlerSignature, innermost, qualifi
 from command_bus.messages.context import CommandContext
 from command_bus.messages.message import Message, MessageSpec
 
-__all__ = ["Handler", "Invoke", "ObjectSource", "Scope", "function_handler", "scoped_handler"]
-
 Invoke = Callable[[Any, CommandContext | None], Any]
 Scope = Callable[[], AbstractAsyncContextManager[Invoke]]
 

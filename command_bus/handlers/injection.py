@@ -16,8 +16,6 @@ from command_bus.errors import RegistrationError
 from command_bus.handlers.handler import Handler
 from command_bus.handlers.signatures import layers, markers, return_type
 
-__all__ = ["ResourceContainer", "check_wired", "close_resources", "is_provider", "open_resources", "provided_type"]
-
 
 class ResourceContainer(Protocol):
     """The part of a container that is needed. A dependency-injector container has it, and anything else with these two methods."""

@@ -29,8 +29,6 @@ from command_bus.handlers.injection import is_provider, provided_type
 from command_bus.handlers.signatures import layers, qualified_name, return_type, unbound, unfilled
 from command_bus.messages.message import Message
 
-__all__ = ["handlers_of", "in_class_body", "mark", "marked_methods"]
-
 _MARK = "__command_bus_handles__"
 _ASYNC = (AsyncGenerator, AsyncIterator, AsyncIterable, Coroutine, Awaitable, AbstractAsyncContextManager)
 _WRAPPERS = (*_ASYNC, Generator, Iterator, Iterable, AbstractContextManager)

@@ -25,8 +25,6 @@ from command_bus.messages.message import Message
 from command_bus.messages.schedule_declarations import DeclaredSchedule, ScheduleOptions
 from command_bus.messages.schedule_specs import Cron, Every, SchedulePolicy
 
-__all__ = ["HandlerRegistry", "Registration", "default_registry", "handles"]
-
 R = TypeVar("R")
 P = ParamSpec("P")
 

@@ -21,19 +21,6 @@ from command_bus.messages.context import CommandContext
 from command_bus.messages.durable import DurableContext
 from command_bus.messages.message import Message
 
-__all__ = [
-    "HandlerSignature",
-    "innermost",
-    "is_marker",
-    "layers",
-    "markers",
-    "qualified_name",
-    "read_signature",
-    "return_type",
-    "unbound",
-    "unfilled",
-]
-
 Runs = Literal["loop", "thread", "either"]
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -14,8 +14,6 @@ from urllib.parse import quote
 
 from command_bus.errors import InvalidSettings
 
-__all__ = ["Prefixed", "checked_prefix"]
-
 _HEADER = b"x-forwarded-prefix"
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _LONGEST = 200

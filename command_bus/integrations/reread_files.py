@@ -14,8 +14,6 @@ from weakref import WeakSet
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
 
-__all__ = ["RereadFile", "reread_on_hangup"]
-
 T = TypeVar("T")
 _FRESH: Final = 1.0
 """Seconds between two looks at a file."""

@@ -13,8 +13,6 @@ from command_bus.errors import InvalidSettings, MissingExtra
 from command_bus.integrations.prefixes import Prefixed, checked_prefix
 from command_bus.integrations.reread_files import reread_on_hangup
 
-__all__ = ["serve_until_stopped"]
-
 _GRACE = 2
 """Seconds that requests get at the end; open pages and streams listen for ever."""
 _IDLE = 30

@@ -40,8 +40,6 @@ except ImportError as error:  # pragma: no cover - depends on the environment
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-__all__ = ["bus_lifespan", "bus_of", "exception_handlers"]
-
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 _STATUS: dict[type[CommandBusError], int] = {

@@ -22,17 +22,6 @@ if TYPE_CHECKING:
     from command_bus.messages.options import DispatchOptions, FollowedCallOptions, FollowUpOptions, SendOn
     from command_bus.messages.receipts import Receipt
 
-__all__ = [
-    "BlockingSender",
-    "CommandContext",
-    "HandlerBus",
-    "Outbox",
-    "Running",
-    "current_command",
-    "running_command",
-    "while_lent",
-]
-
 R = TypeVar("R")
 
 

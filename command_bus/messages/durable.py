@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, T
 
 from command_bus.messages.context import CommandContext
 from command_bus.messages.options import DurableCallOptions
-from command_bus.messages.policies import RetryPolicy
+from command_bus.messages.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
     from command_bus.messages.message import Message
     from command_bus.messages.options import FollowUpOptions, SendOn
-
-__all__ = ["Durable", "DurableContext", "DurableOperations", "Operation", "StepOptions", "Suspended"]
 
 T = TypeVar("T")
 R = TypeVar("R")

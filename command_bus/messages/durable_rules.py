@@ -6,8 +6,6 @@ from command_bus.errors import RegistrationError
 from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import Delivery, Lanes, MailboxPolicy
 
-__all__ = ["check_durable"]
-
 
 def check_durable(spec: MessageSpec, mailbox: MailboxPolicy, delivery: Delivery) -> None:
     """Check that a class, if it is durable, may be so under these policies.

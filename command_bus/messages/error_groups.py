@@ -8,8 +8,6 @@ from __future__ import annotations
 from command_bus.errors import BadStep, CommandCancelled, Reject
 from command_bus.messages.put_off import GiveUp, Snooze
 
-__all__ = ["leading", "leaves"]
-
 _PRECEDENCE = (BadStep, Reject, GiveUp, CommandCancelled)
 """What parks a command before what ends it; either before what would be tried again."""
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from command_bus.messages.policies import Delivery, RetryPolicy
-
-__all__ = ["HandlingPolicy", "PolicyLevel", "handling_policy"]
+from command_bus.messages.policies import Delivery
+from command_bus.messages.retry_policy import RetryPolicy
 
 _ONE_START = RetryPolicy(attempts=1)
 _USUAL = RetryPolicy()

@@ -11,8 +11,6 @@ from command_bus.errors import InvalidSettings
 from command_bus.messages.retry_policy import require
 from command_bus.spelling import shown
 
-__all__ = ["MOST_KEPT", "NUMBER_KEPT", "History", "HistoryChoice", "checked_history", "history_of"]
-
 NUMBER_KEPT = 100_000
 """Ends that a shard keeps where nothing else is said."""
 MOST_KEPT = 1_000_000_000

@@ -19,19 +19,6 @@ from typing import Any, Literal
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidCommand, InvalidSettings, RegistrationError
 
-__all__ = [
-    "FASTEST",
-    "Limit",
-    "LimitScope",
-    "Rate",
-    "check_costs",
-    "checked_bus_limits",
-    "checked_limits",
-    "cost_of",
-    "rule_name",
-    "rule_text",
-]
-
 LimitScope = Literal["entity", "type", "bus"]
 
 FASTEST = 50_000.0

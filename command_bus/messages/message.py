@@ -23,25 +23,11 @@ from command_bus.clock import duration_fault
 from command_bus.errors import InvalidCommand, InvalidSettings, RegistrationError
 from command_bus.messages.history import HistoryChoice, checked_history
 from command_bus.messages.limits import Limit, checked_limits
-from command_bus.messages.policies import PRIORITIES, Delivery, OnPoison, Priority, RetryPolicy
+from command_bus.messages.policies import PRIORITIES, Delivery, OnPoison, Priority
+from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.unique import Unique
 from command_bus.messages.unreadable import unreadable
 from command_bus.spelling import shown
-
-__all__ = [
-    "Command",
-    "EntityId",
-    "Message",
-    "MessageSpec",
-    "Query",
-    "canonical_entity_id",
-    "check_entity_type",
-    "check_wire_name",
-    "checked_id",
-    "is_entity_type",
-    "is_internal",
-    "is_wire_name",
-]
 
 Reply_co = TypeVar("Reply_co", covariant=True)
 

@@ -8,11 +8,10 @@ from typing import Literal, TypedDict
 from uuid import UUID
 
 from command_bus.messages.history import HistoryChoice
-from command_bus.messages.policies import Priority, RetryPolicy
+from command_bus.messages.policies import Priority
 from command_bus.messages.progress import OnProgress
+from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.unique import Unique
-
-__all__ = ["CallOptions", "DispatchOptions", "DurableCallOptions", "FollowUpOptions", "FollowedCallOptions", "SendOn"]
 
 SendOn = Literal["completed", "always"]
 """Which ends of a command send its follow-ups."""

@@ -11,11 +11,9 @@ from uuid import UUID
 from command_bus.messages.history import HistoryChoice
 from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
-from command_bus.messages.policies import Priority, RetryPolicy
+from command_bus.messages.policies import Priority
+from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.unique import Unique
-
-__all__ = ["Envelope", "Outbound", "OutgoingMessage", "RawEnvelope"]
-
 
 M_co = TypeVar("M_co", bound=Message[Any], covariant=True)
 

@@ -15,22 +15,6 @@ from command_bus.messages.history import HistoryChoice, checked_history
 from command_bus.messages.limits import Limit
 from command_bus.messages.retry_policy import RetryPolicy, require
 
-__all__ = [
-    "PRIORITIES",
-    "Delivery",
-    "EntityPolicy",
-    "Lanes",
-    "Mailbox",
-    "MailboxPolicy",
-    "OnPoison",
-    "PerEntity",
-    "Priority",
-    "RetryPolicy",
-    "lanes",
-    "mailbox_from_text",
-    "per_entity",
-]
-
 Delivery = Literal["at_least_once", "at_most_once"]
 OnPoison = Literal["skip", "park"]
 Priority = Literal["high", "normal", "low"]

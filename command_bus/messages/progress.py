@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from command_bus.errors import InvalidCommand
 
-__all__ = ["OnProgress", "ProgressInfo", "checked_listener"]
-
 
 @dataclass(frozen=True, slots=True)
 class ProgressInfo:

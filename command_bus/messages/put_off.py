@@ -7,8 +7,6 @@ from typing import Any
 
 from command_bus.errors import InvalidSettings
 
-__all__ = ["GiveUp", "Snooze"]
-
 _LONGEST = 365 * 86_400
 
 

@@ -10,8 +10,6 @@ from typing_extensions import TypeVar
 
 from command_bus.errors import CommandBusError, ResultNotKept
 
-__all__ = ["BatchOutcome", "BatchResult", "Receipt", "SyncReceipt", "kept", "kept_blocking"]
-
 R = TypeVar("R", default=Any)  # so that `Receipt` alone is a type, too
 
 

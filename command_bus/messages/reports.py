@@ -7,8 +7,6 @@ from typing import Any, Protocol
 
 from command_bus.errors import BadReport
 
-__all__ = ["MOST_BYTES", "Reports", "checked_share", "checked_text"]
-
 MOST_BYTES = 1000
 """Of one note or one entry of the log."""
 

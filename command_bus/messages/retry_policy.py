@@ -12,8 +12,6 @@ from command_bus.errors import InvalidSettings
 from command_bus.messages.error_groups import leaves
 from command_bus.spelling import shown
 
-__all__ = ["Backoff", "RetryPolicy", "require"]
-
 _STEEPEST = 1000  # its 64th power is still a float
 _MOST_DELAYS = 1000
 

@@ -12,8 +12,6 @@ from command_bus.messages.message import Message
 from command_bus.messages.schedule_specs import Cron, Every, Missed, Overlap, SchedulePolicy, shortest_gap
 from command_bus.spelling import shown
 
-__all__ = ["DeclaredSchedule", "PutOptions", "ScheduleOptions", "checked_name", "split_options"]
-
 _LONGEST_NAME = 200
 
 

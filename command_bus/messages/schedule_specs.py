@@ -24,19 +24,6 @@ from command_bus.clock import duration_fault, milliseconds_of, time_of
 from command_bus.errors import InvalidSettings, MissingExtra
 from command_bus.spelling import shown
 
-__all__ = [
-    "Cron",
-    "Every",
-    "Missed",
-    "Overlap",
-    "SchedulePolicy",
-    "ScheduleSpec",
-    "cron",
-    "every",
-    "latest_ticks",
-    "shortest_gap",
-]
-
 Missed = Literal["one", "all", "skip"]
 """What happens to ticks that no worker fired in time: `one` fires the last of them, `all` fires each in order, `skip` fires none."""
 

@@ -8,8 +8,6 @@ from typing import Literal
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidCommand
 
-__all__ = ["MAX_UNIQUE_KEY_BYTES", "Unique"]
-
 MAX_UNIQUE_KEY_BYTES = 512
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
-__all__ = ["unreadable"]
-
 Node = dict[str, Any]
 _RECORDS = frozenset({"model", "dataclass"})
 _FIELDS = frozenset({"model-field", "dataclass-field", "typed-dict-field"})

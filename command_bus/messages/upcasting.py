@@ -23,8 +23,6 @@ from command_bus.errors import InvalidCommand, RegistrationError
 from command_bus.messages.message import MOST_VERSION, Message
 from command_bus.spelling import shown
 
-__all__ = ["Upcaster", "check_upcasters", "checked_version", "upcast", "upcasts"]
-
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 U = TypeVar("U", bound=Upcaster)
 

@@ -16,8 +16,6 @@ from command_bus.notifications.notices import Notice
 from command_bus.serialization.text import printable
 from command_bus.transport.tasks import end_tasks
 
-__all__ = ["Announcer"]
-
 _MOST = 10_000
 """Notices that are kept, and types."""
 _PATIENCE = 5.0

@@ -10,8 +10,6 @@ from typing import Any, Generic, TypeVar
 from command_bus.errors import BusClosed
 from command_bus.notifications.notices import ALL_TYPES, Notice, Topic
 
-__all__ = ["Listener", "Listeners", "Notices", "WokenTypes"]
-
 _MOST = 1_000
 """Notices that wait for a slow listener, and types."""
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from nats.aio.subscription import Subscription
     from nats.js.kv import KeyValue
 
-__all__ = ["NatsNotifier"]
-
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _LONGEST_PREFIX: Final = 100
 _TRIES: Final = 5

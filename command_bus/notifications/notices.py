@@ -9,8 +9,6 @@ from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 from command_bus.errors import InvalidSettings
 
-__all__ = ["ALL_TYPES", "Notice", "NoticeKind", "Topic", "checked_kinds", "pack_notice", "unpack_notice"]
-
 NoticeKind = Literal["work", "settled", "lease_lost"]
 """`work`: a type has new work. `settled`: a command was settled. `lease_lost`: a worker lost an entity while a handler ran."""
 

@@ -24,8 +24,6 @@ from command_bus.notifications.notices import ALL_TYPES, Notice, NoticeKind, Top
 from command_bus.notifications.notifier import Ground, Notifier, NotifierLink
 from command_bus.transport.interfaces import Transport
 
-__all__ = ["NotificationFigures", "Notifications", "OpenNotifications"]
-
 
 @dataclass(frozen=True, slots=True)
 class NotificationFigures:

@@ -13,8 +13,6 @@ from typing import Protocol
 from command_bus.notifications.notices import Notice, NoticeKind, Topic
 from command_bus.transport.channels import Channels
 
-__all__ = ["Ground", "Notifier", "NotifierLink"]
-
 
 @dataclass(frozen=True, slots=True)
 class Ground:

@@ -11,8 +11,6 @@ from command_bus.transport.mailboxes import type_of
 from command_bus.transport.sender_interfaces import Producer
 from command_bus.transport.submissions import Admission, Submission, UnavailableShards
 
-__all__ = ["NotifyingProducer"]
-
 
 class NotifyingProducer:
     """Sends by another producer, and tells what was accepted and waits for a worker now. A delayed command is not work yet.

@@ -11,8 +11,6 @@ from command_bus.notifications.notices import Notice, NoticeKind, Topic, checked
 from command_bus.notifications.notifier import Ground
 from command_bus.transport.channels import Subscriptions
 
-__all__ = ["RedisNotifier"]
-
 _NO_TYPE: Final = "~"
 
 

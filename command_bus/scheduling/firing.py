@@ -25,8 +25,6 @@ from command_bus.serialization.odd_values import pass_over
 from command_bus.session import Session
 from command_bus.transport.schedule_interfaces import REFUSALS, FireAnswer, Firing, RecordChange, ScheduleStore
 
-__all__ = ["ScheduleFiring"]
-
 _log = logging.getLogger("command_bus.worker")
 _TRIES = 50
 _DONE = frozenset("+=k")

@@ -19,8 +19,6 @@ from command_bus.scheduling.record import STATE, ScheduleRecord
 from command_bus.serialization.json_forms import read_json
 from command_bus.serialization.stored_fields import stored_fields
 
-__all__ = ["ExportedSchedule", "imported", "line_of", "read_line"]
-
 _FORMAT = 1
 _RULES = ("missed", "catch_up", "overlap", "jitter", "start_ms", "end_ms", "max_runs", "immediately")
 

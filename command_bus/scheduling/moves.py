@@ -18,8 +18,6 @@ from command_bus.scheduling.tellings import EXPORTED, IMPORTED
 from command_bus.scheduling.templates import BadTemplate, ForeignTemplate
 from command_bus.session import Session
 
-__all__ = ["ScheduleMoves", "contended"]
-
 _TRIES = 100
 
 

@@ -12,8 +12,6 @@ from command_bus.sending.waiting import WaitingCommands
 from command_bus.session import Session
 from command_bus.transport.marks import accepted_ms, is_settled
 
-__all__ = ["Overlaps"]
-
 
 class Overlaps:
     """Looks at predecessors, and makes room.

@@ -12,8 +12,6 @@ from itertools import takewhile
 from command_bus.messages.schedule_specs import latest_ticks
 from command_bus.scheduling.record import ScheduleRecord
 
-__all__ = ["MOST_CAUGHT_UP", "first_tick", "plan", "present", "set_back", "unpin"]
-
 MOST_CAUGHT_UP = 1000
 """Ticks that `missed="all"` fires at most, the last ones."""
 _SKEW = 60_000

@@ -22,14 +22,12 @@ from command_bus.scheduling.record import ScheduleRecord
 from command_bus.scheduling.tellings import PUT
 from command_bus.scheduling.templates import BadTemplate, ForeignTemplate
 from command_bus.sending.sender import Sender
-from command_bus.serialization.envelope import AT_MOST_ONCE, WireEnvelope
 from command_bus.serialization.equality import NotPlain, canonical
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.versions import decoded
+from command_bus.serialization.wire_envelope import AT_MOST_ONCE, WireEnvelope
 from command_bus.session import Session
-
-__all__ = ["SchedulePuts"]
 
 _log = logging.getLogger("command_bus.worker")
 _TRIES = 100

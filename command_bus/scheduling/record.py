@@ -17,8 +17,6 @@ from command_bus.serialization.native import Packer, unpackb
 from command_bus.serialization.odd_values import pass_over
 from command_bus.serialization.stored_fields import stored_fields
 
-__all__ = ["STATE", "ScheduleRecord", "firing_id", "spread"]
-
 _VERSION = 1
 _TIMES = ("triggers", "ahead", "origin", "next", "last", "last_at", "paused", "pinned", "chain", "floor", "exported")
 _COUNTS = ("fired", "runs", "missed", "skipped", "late", "seq", "revision")

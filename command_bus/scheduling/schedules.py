@@ -33,8 +33,6 @@ from command_bus.session import Session
 from command_bus.transport.marks import is_settled, reply_in
 from command_bus.transport.schedule_interfaces import RecordChange
 
-__all__ = ["Schedules"]
-
 _log = logging.getLogger("command_bus.worker")
 _TRIES = 100
 _MOST_TRIGGERS = 100

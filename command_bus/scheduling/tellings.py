@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from command_bus.scheduling.record import ScheduleRecord, firing_id
 
-__all__ = ["EXPORTED", "IMPORTED", "PUT", "REMOVED", "Told", "altered", "fired", "missed", "paused", "skipped"]
-
 Told = tuple[str, ...]
 """Events of one schedule, in order."""
 

@@ -9,8 +9,6 @@ from command_bus.errors import CommandBusError, Draining, IdempotencyConflict, I
 from command_bus.messages.receipts import Receipt, kept
 from command_bus.transport.submissions import Admission
 
-__all__ = ["may_not_replace", "receipt", "refusal", "status_of"]
-
 _RETRY_AFTER = 0.25
 """Seconds; a full entity drains a command in far less, and a producer that waits this long loses little."""
 

@@ -17,8 +17,6 @@ from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.transport.sender_interfaces import Producer
 from command_bus.transport.submissions import Admission, Submission, UnavailableShards
 
-__all__ = ["BatchSender"]
-
 _SLICE = 64
 """Commands that are built before the event loop gets its turn: those built before leave, and no other task waits for long."""
 

@@ -14,8 +14,6 @@ from command_bus.serialization.callers_option import CALLERS
 from command_bus.serialization.chain_option import CHAIN, with_mailbox
 from command_bus.transport.mailboxes import mailbox_label
 
-__all__ = ["check_running", "with_waiting"]
-
 
 def check_running(out: OutgoingMessage, running: Running, mailbox: str) -> None:
     """Check what the handler that runs here sends.

@@ -13,8 +13,6 @@ from command_bus.serialization.reports import PROGRESS, Cipher, unpack_report
 from command_bus.session import Session
 from command_bus.transport.tasks import end_tasks
 
-__all__ = ["LookPauses", "call_with_progress", "progress_in", "unsealer"]
-
 R = TypeVar("R")
 _SHORTEST, _LONGEST, _GROWTH = 0.05, 1.0, 1.5
 

@@ -9,8 +9,6 @@ from command_bus.clock import checked_seconds, milliseconds_of, wall_ms
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.spelling import shown
 
-__all__ = ["checked_headers", "checked_ms", "moment_ms"]
-
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return headers of one's own.

@@ -11,8 +11,6 @@ from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.version_option import version_in
 
-__all__ = ["command_digest"]
-
 
 def command_digest(out: OutgoingMessage, limits: Limits, protection: Protection | None = None) -> bytes:
     """Return eight bytes by which a command is seen to be the same as another of its id (see `equality`).

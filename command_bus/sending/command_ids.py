@@ -7,8 +7,6 @@ import os
 
 from command_bus.randomness import token
 
-__all__ = ["new_command_id"]
-
 
 class _Ids:
     """Makes command ids: random per process, then counted. Ten times cheaper than a uuid."""

@@ -27,7 +27,8 @@ from command_bus.messages.message import (
     checked_id,
 )
 from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
-from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy, Priority, RetryPolicy
+from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy, Priority
+from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.unique import Unique
 from command_bus.messages.upcasting import checked_version
 from command_bus.sending.call_cycles import check_running, with_waiting
@@ -37,27 +38,19 @@ from command_bus.sending.command_ids import new_command_id
 from command_bus.sending.outgoing_options import compresses, fold, keep, schedule
 from command_bus.sending.priorities import checked_priority, options_of
 from command_bus.serialization.durable_options import DURABLE
-from command_bus.serialization.envelope import (
-    AT_MOST_ONCE,
-    GIVEN_ID,
-    EnvelopeTemplate,
-    WireEnvelope,
-    pack_envelope,
-    packed_text,
-)
+from command_bus.serialization.envelope import EnvelopeTemplate, pack_envelope, packed_text
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import MessageCodec, codec_for
 from command_bus.serialization.msgpack import pack
 from command_bus.serialization.overrides import override
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.version_option import VERSION, with_version
+from command_bus.serialization.wire_envelope import AT_MOST_ONCE, GIVEN_ID, WireEnvelope
 from command_bus.settings import BusSettings
 from command_bus.transport.flows import flow_of, tenant_of
 from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_name
 from command_bus.transport.submissions import NO_DIGEST, Submission
 from command_bus.transport.unique_keys import UniqueSubmission, stander_of
-
-__all__ = ["EnvelopeBuilder", "new_command_id"]
 
 _NIL = b"\xc0"
 

@@ -22,8 +22,6 @@ from command_bus.transport.marks import waiting_mark
 from command_bus.transport.steps import FollowUp
 from command_bus.transport.submissions import Submission
 
-__all__ = ["MOST_BYTES", "MOST_FOLLOW_UPS", "FollowUps", "prepared"]
-
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds
 MOST_FOLLOW_UPS = 1_000
 MOST_BYTES = 4 * 1024 * 1024

@@ -14,8 +14,6 @@ from command_bus.serialization.history_option import HISTORY, history_option
 from command_bus.settings import BusSettings
 from command_bus.spelling import shown
 
-__all__ = ["compresses", "fold", "keep", "schedule"]
-
 
 def compresses(out: OutgoingMessage, settings: BusSettings) -> bool:
     """Return whether a payload is so large that it is to travel compressed."""

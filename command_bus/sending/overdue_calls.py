@@ -18,8 +18,6 @@ from command_bus.serialization.limits import reading_limits
 from command_bus.session import Session
 from command_bus.transport.tasks import end_tasks
 
-__all__ = ["OverdueCalls"]
-
 _log = logging.getLogger("command_bus.rpc")
 _WARN_AFTER = 5.0
 _WARN_EVERY = 60.0

@@ -10,8 +10,6 @@ from command_bus.messages.policies import PRIORITIES, Priority
 from command_bus.serialization.history_option import HISTORY, history_option
 from command_bus.spelling import shown
 
-__all__ = ["checked_priority", "options_of"]
-
 
 def options_of(priority: Priority, history: History | None = None) -> dict[str, Any] | None:
     """Return the options of an envelope; None if it has none."""

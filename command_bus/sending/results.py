@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from command_bus.transport.sender_interfaces import Reply
 
 
-__all__ = ["ResultReader", "reply_value"]
-
 _POLL_FIRST, _POLL_LAST = 0.01, 0.5
 
 

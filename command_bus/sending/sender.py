@@ -19,9 +19,10 @@ from command_bus.messages.history import HistoryChoice
 from command_bus.messages.message import Message, checked_id
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
-from command_bus.messages.policies import Priority, RetryPolicy
+from command_bus.messages.policies import Priority
 from command_bus.messages.progress import OnProgress, checked_listener
 from command_bus.messages.receipts import BatchResult, Receipt
+from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.unique import Unique
 from command_bus.middleware import Middleware, Sending, around_batch, around_call, around_dispatch
 from command_bus.observer import observed_call
@@ -36,8 +37,6 @@ from command_bus.sending.results import ResultReader
 from command_bus.sending.shard_depths import ShardDepths
 from command_bus.session import Session
 from command_bus.transport.submissions import Admission, Submission
-
-__all__ = ["Sender"]
 
 R = TypeVar("R")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from command_bus.session import Session
 
-__all__ = ["ServerState"]
-
 
 class ServerState:
     """The state of the server: there or away. Nothing is asked for it: a request that failed started a probe, and probes go on until one succeeds.

@@ -16,8 +16,6 @@ from command_bus.session import Session
 from command_bus.transport.interfaces import Transport
 from command_bus.transport.tasks import end_tasks
 
-__all__ = ["ShardDepths"]
-
 _EVERY = 1.0
 """Seconds between two looks at a shard."""
 _BEYOND = 2

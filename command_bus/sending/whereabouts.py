@@ -7,14 +7,12 @@ from dataclasses import dataclass
 
 from command_bus.errors import CommandTimeout
 from command_bus.serialization.announcements import WorkerStatus, worker_statuses
-from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable
 from command_bus.spelling import nearest
 from command_bus.transport.mailboxes import mailbox_label, scope_label
 from command_bus.transport.marks import is_settled
 from command_bus.transport.records import CommandLocation
-
-__all__ = ["Whereabouts", "unserved", "whereabouts"]
 
 _NAMED = 10
 """Commands that a sentence names at most."""

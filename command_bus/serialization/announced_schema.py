@@ -10,8 +10,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-__all__ = ["DEEPEST", "plain_data", "sound_schema"]
-
 DEEPEST: Final = 60
 """Levels of nesting; a model that anybody would write has a dozen."""
 

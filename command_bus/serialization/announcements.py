@@ -15,8 +15,6 @@ from command_bus.serialization.odd_values import pass_over
 from command_bus.serialization.stored_fields import stored_fields
 from command_bus.serialization.version_option import is_version
 
-__all__ = ["CommandInfo", "WorkerInfo", "WorkerStatus", "read_description", "read_worker", "worker_record", "worker_statuses"]
-
 _ESSENTIAL = frozenset({"entity", "key", "delivery", "schema"})
 _POLICY: dict[str, Any] = {"attempts": int, "on_poison": str, "attempt_timeout": int | float, "priority": str, "fair_by": str}
 

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-__all__ = ["CALLERS", "NO_CALLERS", "are_callers", "callers_in", "with_caller"]
-
 CALLERS: Final = "c"
 NO_CALLERS: Mapping[str, str] = MappingProxyType({})
 _MOST = 15

@@ -14,8 +14,6 @@ from pydantic_core import CoreSchema, SchemaValidator
 
 from command_bus.serialization.schemas import Node, are_scalars, choices_of, copied
 
-__all__ = ["Certainty", "certainty_of", "certainty_of_fields", "strict_fields", "strict_validator"]
-
 KEEPS_VALUE = "keeps_value"
 """Attribute of a validator's function: it returns what it was given, or raises."""
 

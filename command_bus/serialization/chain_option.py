@@ -9,8 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-__all__ = ["CHAIN", "are_mailboxes", "chain_in", "with_mailbox"]
-
 CHAIN: Final = "m"
 _MOST = 32
 _MOST_BYTES = 1024

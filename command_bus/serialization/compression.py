@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from command_bus.serialization.limits import Undecodable
 
-__all__ = ["COMPRESSED", "ZLIB", "compressed", "expanded", "is_compression"]
-
 COMPRESSED: Final = "z"
 ZLIB: Final = "zlib"
 _LEVEL: Final = 1

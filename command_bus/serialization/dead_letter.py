@@ -10,8 +10,6 @@ from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.native import Packer
 from command_bus.serialization.text import capped, capped_tail
 
-__all__ = ["MAX_TRACEBACK", "DeadLetterRecord"]
-
 MAX_TRACEBACK = 16 * 1024
 """Bytes of a traceback; of a longer one the end is kept."""
 _MAX_TEXT = 8 * 1024

@@ -16,8 +16,6 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-__all__ = ["difference"]
-
 _LISTS = (list, tuple, deque)
 _SETS = (set, frozenset)
 _PLAIN = frozenset({str, int, bool, type(None)})

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-__all__ = ["DURABLE", "RETURN", "ReturnAddress", "is_durable", "is_return_address", "return_address_in"]
-
 DURABLE: Final = "d"
 RETURN: Final = "w"
 

@@ -18,48 +18,16 @@ from typing import Any
 
 from command_bus.errors import InvalidCommand
 from command_bus.serialization.compression import COMPRESSED, ZLIB, compressed
-from command_bus.serialization.envelope_reading import names_of, salvage, unpack_envelope
 from command_bus.serialization.native import Packer
 from command_bus.serialization.wire_envelope import (
-    AT_MOST_ONCE,
-    CRITICAL,
-    ENCRYPTED,
     ENTITY_ID_LIMIT,
     ENVELOPE_VERSION,
-    GIVEN_ID,
     HEAD_LIMIT,
     HEADERS_LIMIT,
-    IN_DISPATCH,
-    KEEP_OUTCOME,
-    KNOWN_OPTIONS,
     OPTIONS,
     SHORTEST,
     WireEnvelope,
 )
-
-__all__ = [
-    "AT_MOST_ONCE",
-    "CRITICAL",
-    "ENCRYPTED",
-    "ENTITY_ID_LIMIT",
-    "ENVELOPE_VERSION",
-    "GIVEN_ID",
-    "HEADERS_LIMIT",
-    "HEAD_LIMIT",
-    "IN_DISPATCH",
-    "KEEP_OUTCOME",
-    "KNOWN_OPTIONS",
-    "OPTIONS",
-    "EnvelopeTemplate",
-    "Sign",
-    "WireEnvelope",
-    "names_of",
-    "pack_envelope",
-    "packed_text",
-    "salvage",
-    "shrunk",
-    "unpack_envelope",
-]
 
 Sign = Callable[[bytes], bytes]
 """Gives the signature of an envelope's bytes, at most 255 bytes long."""

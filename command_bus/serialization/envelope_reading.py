@@ -22,8 +22,6 @@ from command_bus.serialization.wire_envelope import (
     WireEnvelope,
 )
 
-__all__ = ["names_of", "salvage", "unpack_envelope"]
-
 _LONGEST = 13
 _NAME = 2
 _FLAGS = 6

@@ -33,8 +33,6 @@ from command_bus.serialization.extensions import DECIMAL, ENCODERS, SET, TIME
 from command_bus.serialization.fields import MISSING, Field, fields_of
 from command_bus.serialization.native import ExtType, Packer
 
-__all__ = ["DIGEST", "NotPlain", "canonical", "digest", "digest_of_head", "is_same"]
-
 DIGEST: Final = 8
 """Bytes of a digest."""
 _FORMAT = b"\xd1"

@@ -39,20 +39,6 @@ from pydantic_core import MultiHostUrl, Url
 
 from command_bus.serialization.native import ExtType
 
-__all__ = [
-    "AWARE_DATETIME",
-    "DATE",
-    "DECIMAL",
-    "DECODERS",
-    "ENCODERS",
-    "MAX_DECIMAL_EXPONENT",
-    "NAIVE_DATETIME",
-    "SET",
-    "TIME",
-    "TIMEDELTA",
-    "UUID_CODE",
-]
-
 AWARE_DATETIME = 1
 NAIVE_DATETIME = 2
 DATE = 3

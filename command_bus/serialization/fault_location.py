@@ -14,8 +14,6 @@ from typing import Any
 from command_bus.errors import InvalidCommand
 from command_bus.serialization.limits import Limits
 
-__all__ = ["find_fault"]
-
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 
 

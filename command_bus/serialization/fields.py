@@ -16,8 +16,6 @@ from uuid import UUID
 
 from pydantic_core import PydanticUndefined
 
-__all__ = ["MISSING", "Field", "fields_of"]
-
 MISSING: Final[Any] = object()
 _CONSTANT: frozenset[Any] = frozenset(
     {

@@ -12,8 +12,6 @@ from collections.abc import Collection
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
-__all__ = ["CROWD", "is_crowded"]
-
 CROWD = 32
 """Different members that may have one hash. Comparing so many takes no time, and no more than two or three ever collide by chance."""
 

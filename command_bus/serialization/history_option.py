@@ -11,8 +11,6 @@ from typing import Any, Final, NamedTuple, cast
 from command_bus.clock import LONGEST
 from command_bus.messages.history import MOST_KEPT, History
 
-__all__ = ["HISTORY", "KeptHistory", "history_in", "history_option", "is_history"]
-
 HISTORY: Final = "h"
 _LENGTHS = (2, 3)
 

@@ -26,8 +26,6 @@ from command_bus.serialization.models import codec_for
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.schema_check import Problem, SchemaCheck
 
-__all__ = ["JsonFields", "json_fields_of", "message_from_json"]
-
 M = TypeVar("M", bound=BaseModel)
 
 Schema = Mapping[str, Any]

@@ -22,8 +22,6 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, from_json, to_jsonable_python
 
-__all__ = ["BASE64", "LongNumber", "bytes_from", "json_form", "key_form", "read_json"]
-
 _PLAIN = frozenset({str, int, bool, type(None)})
 _PERHAPS_INEXACT = re.compile(rb"[0-9.]{17}|[eE][+-]?[0-9]{3}")
 BASE64 = "data:;base64,"

@@ -23,9 +23,6 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from command_bus.errors import InvalidCommand
 from command_bus.serialization.msgpack import pack
 
-__all__ = ["fields_schema", "reply_schema"]
-
-
 _MOST_FLAGS = 8
 """Up to so many members of a flag, each of their combinations is named: 256 values."""
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from command_bus.settings import BusSettings
 
-__all__ = ["DEFAULT_LIMITS", "Limits", "Undecodable", "UnsupportedVersion", "excess", "reading_limits"]
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:

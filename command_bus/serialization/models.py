@@ -28,8 +28,6 @@ from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable
 from command_bus.serialization.msgpack import pack, pack_flat, unpack
 from command_bus.serialization.schemas import Packing, packing_of, packing_of_fields, wire_validator
 
-__all__ = ["MessageCodec", "ReplyCodec", "codec_for", "located_problems", "problems_of", "reply_codec_for"]
-
 M = TypeVar("M", bound=BaseModel)
 R = TypeVar("R")
 

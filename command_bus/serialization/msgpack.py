@@ -28,8 +28,6 @@ from command_bus.serialization.hash_collisions import CROWD, is_crowded
 from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable, excess
 from command_bus.serialization.native import ExtType, Packer, Unpacker, unpack_errors, unpackb
 
-__all__ = ["MAX_SET_NESTING", "pack", "pack_flat", "reason_of", "unpack"]
-
 MAX_SET_NESTING = 8
 """Sets inside sets. Each level is one more call into C, which takes 40 KB of the stack."""
 

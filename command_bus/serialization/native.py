@@ -10,8 +10,6 @@ from typing import Any, cast
 import msgpack  # type: ignore[import-untyped]
 import msgpack.exceptions  # type: ignore[import-untyped]
 
-__all__ = ["ExtType", "Packer", "Unpacker", "unpack_errors", "unpackb"]
-
 _msgpack = cast("Any", msgpack)
 
 ExtType: Any = _msgpack.ExtType

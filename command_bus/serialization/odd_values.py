@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from command_bus.clock import mono
 from command_bus.serialization.text import printable
 
-__all__ = ["OddValues", "odd_values", "pass_over", "stored_ms", "stored_number", "stored_text"]
-
 _log = logging.getLogger("command_bus.transport")
 _SILENCE = 60.0
 _FAR = 2**53

@@ -17,8 +17,6 @@ from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.msgpack import reason_of
 from command_bus.serialization.native import Packer, unpackb
 
-__all__ = ["OutcomeRecord", "Status"]
-
 Status = Literal["completed", "rejected", "expired", "dead_lettered", "parked", "cancelled", "discarded", "folded", "superseded"]
 _VERSION = 1
 _LENGTH = 12

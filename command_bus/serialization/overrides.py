@@ -17,8 +17,6 @@ from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.spelling import shown
 
-__all__ = ["ATTEMPT_TIMEOUT", "RETRY", "attempt_timeout_in", "is_attempt_timeout", "is_retry", "override", "retry_in"]
-
 RETRY = "r"
 ATTEMPT_TIMEOUT = "t"
 _USUAL = RetryPolicy()

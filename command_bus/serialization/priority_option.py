@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__all__ = ["PRIORITY", "is_priority"]
-
 PRIORITY: Final = "p"
 
 

@@ -33,29 +33,6 @@ from command_bus.serialization.msgpack import pack, reason_of, unpack
 from command_bus.serialization.native import Packer, unpackb
 from command_bus.serialization.text import capped
 
-__all__ = [
-    "BEGUN",
-    "MAX_TEXT",
-    "REPLY_VERSION",
-    "BadReply",
-    "Cancelled",
-    "Completed",
-    "Expired",
-    "Failed",
-    "Forged",
-    "Interrupted",
-    "Invalid",
-    "Outcome",
-    "Rejected",
-    "Unhandled",
-    "cancelled_midway",
-    "outcome_code",
-    "pack_reply",
-    "raise_or_value",
-    "reply_id",
-    "unpack_reply",
-]
-
 REPLY_VERSION = 1
 MAX_TEXT = 8 * 1024
 """Bytes of one text in a reply; longer ones are cut."""

@@ -10,8 +10,6 @@ from command_bus.messages.reports import MOST_BYTES
 from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.msgpack import pack, unpack
 
-__all__ = ["LOG", "PROGRESS", "Cipher", "pack_entry", "pack_progress", "unpack_report"]
-
 PROGRESS, LOG = "p", "l"
 """Names of their fields in a side record, under which they are encrypted."""
 Cipher = Callable[[str, bytes], bytes]

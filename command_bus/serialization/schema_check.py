@@ -19,8 +19,6 @@ from pydantic_core import SchemaValidator
 from command_bus.serialization.text import capped
 from command_bus.serialization.text_formats import DECIMAL, FORMATS, PATTERNS, is_valid, pattern_validator
 
-__all__ = ["Problem", "SchemaCheck", "schema_problems"]
-
 Schema = Mapping[str, Any]
 Problem = tuple[str, str]
 """The path of a value, and what is wrong with it."""

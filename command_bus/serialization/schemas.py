@@ -22,17 +22,6 @@ from command_bus.errors import InvalidCommand
 from command_bus.serialization.hash_collisions import CROWD, is_crowded
 from command_bus.serialization.msgpack import pack, unpack
 
-__all__ = [
-    "Node",
-    "Packing",
-    "are_scalars",
-    "choices_of",
-    "copied",
-    "packing_of",
-    "packing_of_fields",
-    "wire_validator",
-]
-
 Node = dict[str, Any]
 
 _INSTANTS = frozenset({"date", "time", "datetime", "timedelta"})

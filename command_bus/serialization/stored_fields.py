@@ -8,8 +8,6 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["stored_fields", "stored_row"]
-
 T = TypeVar("T", bound=tuple[Any, ...])
 
 _FAR = 2**63

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["capped", "capped_tail", "printable"]
-
 
 def capped(text: object, limit: int) -> str:
     """Return the start of a text, at most `limit` bytes of UTF-8 and an ellipsis; lone surrogates escaped. Other objects by `str`."""

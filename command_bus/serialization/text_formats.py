@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from pydantic_core import SchemaError, SchemaValidator, ValidationError, core_schema
 
-__all__ = ["DECIMAL", "FORMATS", "PATTERNS", "is_valid", "pattern_validator"]
-
 PATTERNS: Final = 64
 """Patterns of one schema that are compiled; a compiled one may take megabytes."""
 _LONGEST_PATTERN: Final = 2_000

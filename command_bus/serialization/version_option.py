@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from command_bus.messages.message import MOST_VERSION
 
-__all__ = ["VERSION", "is_version", "version_in", "with_version"]
-
 VERSION: Final = "v"
 
 

@@ -11,8 +11,6 @@ from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import codec_for
 from command_bus.serialization.version_option import version_in
 
-__all__ = ["decoded", "newer_version"]
-
 
 def newer_version(spec: MessageSpec, options: Mapping[str, Any] | None) -> str | None:
     """Return why a command is for newer workers than one with this class; None if it is not."""

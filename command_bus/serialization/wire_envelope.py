@@ -15,23 +15,6 @@ from command_bus.serialization.overrides import ATTEMPT_TIMEOUT, RETRY, is_attem
 from command_bus.serialization.priority_option import PRIORITY, is_priority
 from command_bus.serialization.version_option import VERSION, is_version
 
-__all__ = [
-    "AT_MOST_ONCE",
-    "CRITICAL",
-    "ENCRYPTED",
-    "ENTITY_ID_LIMIT",
-    "ENVELOPE_VERSION",
-    "GIVEN_ID",
-    "HEADERS_LIMIT",
-    "HEAD_LIMIT",
-    "IN_DISPATCH",
-    "KEEP_OUTCOME",
-    "KNOWN_OPTIONS",
-    "OPTIONS",
-    "SHORTEST",
-    "WireEnvelope",
-]
-
 ENVELOPE_VERSION = 1
 
 GIVEN_ID = 1

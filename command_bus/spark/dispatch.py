@@ -41,8 +41,6 @@ from command_bus.transport.bulk import DispatchFacts, Version
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["dispatch_batch_writer", "dispatch_dataframe"]
-
 _log = logging.getLogger("command_bus.spark")
 CommandName = type[Message[Any]] | str
 _ID = "command_id"

@@ -16,8 +16,6 @@ from command_bus import errors
 from command_bus.errors import CommandBusError, DispatchStalled, InvalidSettings
 from command_bus.spark.writing.interpreters import advice
 
-__all__ = ["from_spark", "unwrapped", "without_spark_frames"]
-
 _OURS = re.compile(r"command_bus\.errors\.(\w+): (.+?)(?:\n|$)")
 _ACCEPTED = re.compile(r"([\d,]+) rows of it are in")
 _WITHOUT_US = re.compile(r"No module named '(?:command_bus|hiredis|msgpack|pyarrow|pydantic|redis)")

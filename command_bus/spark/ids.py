@@ -25,8 +25,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["NAMESPACE", "UNSUPPORTED_KEY", "Key", "command_id", "command_id_of", "typed_command_id", "unsupported_key_type"]
-
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "command-bus.spark")
 """The default namespace of ids."""
 

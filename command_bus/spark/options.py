@@ -17,8 +17,6 @@ from command_bus.clock import LONGEST
 from command_bus.errors import InvalidSettings
 from command_bus.messages.policies import PRIORITIES, Priority
 
-__all__ = ["OnInvalid", "ReadOptions", "View", "WriteOptions", "duration_ms", "instant_ms"]
-
 OnInvalid = Literal["quarantine", "raise", "drop"]
 View = Literal["outcomes", "deadLetters", "rejects", "entities", "dispatches"]
 

@@ -13,8 +13,6 @@ from command_bus.errors import InvalidSettings
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["check_named_once", "column_named", "entity_text", "there_are"]
-
 _SHOWN = 40
 
 

@@ -23,8 +23,6 @@ from command_bus.transport.bulk import DispatchFacts
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["DispatchReport", "build_report", "dispatch_report", "dry_run_report"]
-
 _ID = "command_id"
 
 

@@ -19,8 +19,6 @@ from command_bus.spark.errors import without_spark_frames
 from command_bus.spark.options import ReadOptions, WriteOptions
 from command_bus.spark.writing.interpreters import choose_interpreter
 
-__all__ = ["CommandBusSource", "register"]
-
 
 class CommandBusSource(DataSource):
     """Writes rows as commands, and reads their outcomes; see docs/spark.md for the options."""

@@ -21,15 +21,12 @@ from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError, InvalidSettings, QueueFull
 from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.serialization.announcements import CommandInfo, read_description, worker_statuses
-from command_bus.server_urls import split_url
-from command_bus.settings import BusSettings, redacted
+from command_bus.server_urls import ALL_SCHEMES, redacted, split_url
+from command_bus.settings import BusSettings
 from command_bus.sync.thread import BusThread
 from command_bus.transport.interfaces import Transport
-from command_bus.transport.redis.connection.clients import ALL_SCHEMES
 from command_bus.transport.redis.connection.credentials import connection_options
 from command_bus.transport.redis.namespace import recorded_choices
-
-__all__ = ["Target", "TargetConnection", "connection_to"]
 
 T = TypeVar("T")
 _log = logging.getLogger("command_bus.spark")

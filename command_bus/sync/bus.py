@@ -17,9 +17,10 @@ from command_bus.messages.history import HistoryChoice
 from command_bus.messages.message import Message
 from command_bus.messages.options import CallOptions, DispatchOptions
 from command_bus.messages.outgoing import Envelope, RawEnvelope
-from command_bus.messages.policies import Priority, RetryPolicy
+from command_bus.messages.policies import Priority
 from command_bus.messages.progress import OnProgress
 from command_bus.messages.receipts import BatchResult, SyncReceipt
+from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.unique import Unique
 from command_bus.sync.history import SyncHistory
 from command_bus.sync.parts import (
@@ -35,8 +36,6 @@ from command_bus.sync.parts import (
 from command_bus.sync.scheduling import SyncCommands, SyncSchedules
 from command_bus.sync.thread import ThreadedBus, warn_of_event_loop
 from command_bus.sync.views import SyncAudit, SyncTrends, SyncViews
-
-__all__ = ["SyncCommandBus"]
 
 R = TypeVar("R")
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from command_bus.admin.history import HistoryEntry, HistoryPage
     from command_bus.serialization.outcome import Status
 
-__all__ = ["SyncHistory"]
-
 
 class SyncHistory(Part[CommandHistory]):
     """See `CommandHistory`; reached as `bus.history`."""

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         EntityDetails,
         EntityOrder,
         EntityPage,
-        EntityState,
         EntityTypeInfo,
         HoldInfo,
         LetterPage,
@@ -44,19 +43,7 @@ if TYPE_CHECKING:
     from command_bus.messages.receipts import SyncReceipt
     from command_bus.serialization.announcements import CommandInfo, WorkerStatus
     from command_bus.sync.thread import ThreadedBus
-    from command_bus.transport.records import Recount
-
-__all__ = [
-    "Part",
-    "SyncDeadLetters",
-    "SyncEntities",
-    "SyncEntityScope",
-    "SyncEvents",
-    "SyncFairness",
-    "SyncFleet",
-    "SyncLimits",
-    "SyncServerState",
-]
+    from command_bus.transport.records import EntityState, Recount
 
 R = TypeVar("R")
 P = TypeVar("P")

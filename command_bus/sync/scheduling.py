@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from command_bus.messages.schedule_specs import Cron, Every
     from command_bus.scheduling.info import ImportReport, ScheduleInfo, SyncReport
 
-__all__ = ["SyncCommands", "SyncSchedules"]
-
 
 class SyncCommands(Part[Commands]):
     """See `Commands`; reached as `bus.commands`."""

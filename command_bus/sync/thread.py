@@ -25,8 +25,6 @@ from command_bus.messages.progress import OnProgress, checked_listener
 from command_bus.messages.receipts import Receipt, SyncReceipt, kept_blocking
 from command_bus.transport.interfaces import Transport
 
-__all__ = ["BlockingCallWarning", "BusThread", "ThreadedBus", "warn_of_event_loop"]
-
 R = TypeVar("R")
 T = TypeVar("T")
 _PAGE = 100

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from command_bus.admin.trends import TrendPoint
     from command_bus.admin.views import Standstill
 
-__all__ = ["SyncAudit", "SyncTrends", "SyncViews"]
-
 
 class SyncViews(Part[Views]):
     """See `Views`; reached as `bus.views`."""

@@ -27,8 +27,6 @@ from command_bus.telemetry.pages import Page, PageServer, text_page
 from command_bus.worker.worker import Worker
 from command_bus.worker.worker_bus import WorkerBus
 
-__all__ = ["READ_WITHIN", "Exposing", "HealthServer", "why_not_ready"]
-
 T = TypeVar("T")
 
 READ_WITHIN = 6.0

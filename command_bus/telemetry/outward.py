@@ -11,8 +11,6 @@ from prometheus_client.core import CounterMetricFamily, Metric
 if TYPE_CHECKING:
     from command_bus.notifications.notifications import NotificationFigures
 
-__all__ = ["OutwardMetrics"]
-
 _OTHER = "other"
 _NOTICES = {
     "notices_sent": ("Notices that were sent.", "sent"),

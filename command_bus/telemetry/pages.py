@@ -25,8 +25,6 @@ from http import HTTPStatus
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
 
-__all__ = ["Page", "PageHandler", "PageServer", "text_page"]
-
 _log = logging.getLogger("command_bus.health")
 _HEAD_LIMIT = 16 * 1024
 _PATIENCE = 5.0  # seconds for the request, from acceptance on, and for reading the answer

@@ -44,8 +44,6 @@ try:
 except ImportError as error:  # pragma: no cover - depends on the environment
     raise MissingExtra("command_bus.telemetry.tracing needs OpenTelemetry's API: pip install 'command-bus[otel]'") from error
 
-__all__ = ["Tracing", "trace_ids"]
-
 _W3C = TraceContextTextMapPropagator()
 _MODE, _LINK = "trace-mode", "link"
 _in_batch: ContextVar[bool] = ContextVar("command_bus_in_batch", default=False)

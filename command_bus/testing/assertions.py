@@ -10,8 +10,6 @@ from command_bus.messages.message import Message
 from command_bus.messages.put_off import Snooze
 from command_bus.testing.records import Handled, Recorder, Sent
 
-__all__ = ["Noted"]
-
 M = TypeVar("M", bound=Message[Any])
 R = TypeVar("R")
 _WHATEVER = object()

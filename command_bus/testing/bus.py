@@ -31,8 +31,6 @@ from command_bus.testing.clock import VirtualClock
 from command_bus.testing.crashes import Crash, CrashPoint
 from command_bus.testing.processes import BusProcesses
 
-__all__ = ["TestBus"]
-
 R = TypeVar("R")
 _real = mono
 _TURN = 0.001

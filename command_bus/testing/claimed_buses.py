@@ -16,8 +16,6 @@ from command_bus.session import OPEN_SESSIONS, Guard, Session, SessionHook
 from command_bus.testing.records import Recorder
 from command_bus.testing.simulated.live import Process
 
-__all__ = ["ClaimedBuses"]
-
 _ADVICE = (
     "{bus} was opened before the fixture `command_bus` of this test, so it talks to a real server: nothing is sent. Let what opens it "
     "ask for `command_bus` first, in a fixture of each test (`def client(command_bus): …`), or do without `command_bus` here"

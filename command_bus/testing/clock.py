@@ -14,8 +14,6 @@ from typing import Any
 from command_bus.clock import wall_ms
 from command_bus.testing.simulated.patching import rebind
 
-__all__ = ["VirtualClock"]
-
 _monotonic = time.monotonic
 _wall = time.time
 _MOST_TURNS = 10_000

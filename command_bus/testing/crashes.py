@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from command_bus.messages.context import CommandContext
     from command_bus.messages.outgoing import OutgoingMessage
 
-__all__ = ["CRASH_POINTS", "Crash", "CrashPoint", "Crashing"]
-
 CrashPoint = Literal["claimed", "handled", "settled"]
 CRASH_POINTS: tuple[CrashPoint, ...] = get_args(CrashPoint)
 

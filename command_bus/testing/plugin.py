@@ -21,15 +21,6 @@ if TYPE_CHECKING:
     from command_bus.testing.conformance.fixtures import PromiseSandbox
     from command_bus.transport.redis.connection.factory import ClientFactory
 
-__all__ = [
-    "command_bus",
-    "command_bus_app",
-    "command_bus_options",
-    "command_bus_registry",
-    "command_bus_sandbox",
-    "command_bus_server",
-]
-
 
 @pytest.fixture
 def command_bus_registry() -> HandlerRegistry | None:

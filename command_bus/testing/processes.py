@@ -23,8 +23,6 @@ from command_bus.testing.simulated.live import PROCESS, LiveServer, Process
 from command_bus.testing.workers import LoopWorkers, WorkerSetup
 from command_bus.transport.redis.keys import KeySpace
 
-__all__ = ["BusProcesses"]
-
 _CLOSE_TIMEOUT = 20.0  # seconds for closing what runs in another thread
 _LOGGERS = ("command_bus.worker", "command_bus.transport")
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from command_bus.messages.context import CommandContext
     from command_bus.messages.outgoing import OutgoingMessage
 
-__all__ = ["Handled", "Recorder", "Sent"]
-
 
 @dataclass(slots=True, frozen=True)
 class Sent:

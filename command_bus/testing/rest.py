@@ -8,8 +8,6 @@ from command_bus.testing.simulated.store import Store, ZSet
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.mailbox_record import parse_record
 
-__all__ = ["Rest", "rest_of"]
-
 _RESTING = frozenset({"s", "u", "U", "w"})
 
 

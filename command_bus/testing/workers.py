@@ -17,8 +17,6 @@ from command_bus.testing.simulated.live import PROCESS, LiveServer, Process
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.worker.worker import Worker
 
-__all__ = ["LoopWorkers", "WorkerSetup"]
-
 
 @dataclass(slots=True)
 class WorkerSetup:

@@ -26,21 +26,6 @@ from command_bus.transport.steps import Removal, Settlement
 from command_bus.transport.unique_keys import StoredKey
 from command_bus.transport.view_interfaces import Journals, Views
 
-__all__ = [
-    "Announcements",
-    "DeadLetterStore",
-    "EntityReader",
-    "Holds",
-    "Interrupts",
-    "Mailboxes",
-    "Obliteration",
-    "OperatorSide",
-    "Recounts",
-    "Shares",
-    "StatisticsReader",
-    "TypeRecords",
-]
-
 
 class Announcements(Protocol):
     """The records that workers publish of themselves and of their commands; they are opaque here."""

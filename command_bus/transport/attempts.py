@@ -5,8 +5,6 @@ A fence is the server's time of the start in microseconds, raised where needed, 
 
 from __future__ import annotations
 
-__all__ = ["attempt_id", "began_ms", "fence_of"]
-
 
 def attempt_id(fence: str, message: str) -> str:
     """Return the id of an attempt."""

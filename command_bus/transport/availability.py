@@ -7,8 +7,6 @@ from typing import Protocol
 
 from command_bus.clock import mono
 
-__all__ = ["Availability", "AvailabilityListener"]
-
 
 class AvailabilityListener(Protocol):
     """Receives that a server cannot be reached, and that it can be reached again, in the event loop of the bus. It must not raise."""

@@ -14,20 +14,6 @@ from typing import Literal, Protocol
 from command_bus.transport.submissions import Admission
 from command_bus.transport.unique_keys import LoadKey
 
-__all__ = [
-    "BulkDispatches",
-    "BulkOutcomes",
-    "DispatchFacts",
-    "EntityOwner",
-    "LoadItem",
-    "Loaded",
-    "OpenState",
-    "Opening",
-    "OutcomePage",
-    "OutcomeStream",
-    "Version",
-]
-
 LoadItem = tuple[str, str, bytes, bytes, str, int, str, LoadKey | None]
 """Mailbox, command id, check (bytes that differ between different payloads), envelope, entity, sequence number, flow, unique key.
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-__all__ = ["Channels", "Subscriptions"]
-
 
 class Subscriptions(Protocol):
     """The channels that one part of a program listens to, over one connection that is there while there is a channel."""

@@ -13,25 +13,6 @@ from typing import Literal, NamedTuple, Protocol
 
 from command_bus.transport.steps import FollowUp, Lease
 
-__all__ = [
-    "CIRCLE",
-    "MOST_OTHER_SIGNALS",
-    "MOST_OTHER_SIGNAL_BYTES",
-    "MOST_SIGNALS",
-    "MOST_SIGNAL_BYTES",
-    "NO_ROOM",
-    "SMALL_OUTCOME",
-    "CalledCommand",
-    "Note",
-    "SideRecords",
-    "SignalToBring",
-    "Stored",
-    "StoredSuspension",
-    "Suspensions",
-    "Told",
-    "Wishes",
-]
-
 CIRCLE = "call_cycle"
 """The code of the outcome of a call that would wait for ever."""
 NO_ROOM = b"!"

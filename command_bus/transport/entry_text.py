@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["envelope_in", "pack_entry", "unpack_entry"]
-
 _MARK = b"\xc1"
 _MOST = 32
 """Fields of an entry that are kept: no release writes more, and the scripts unpack them at once."""

@@ -7,8 +7,6 @@ from typing import Protocol
 
 from command_bus.transport.records import HistoryExtent, StoredEnd, StoredEvent
 
-__all__ = ["EventStreams", "HistoryStore"]
-
 
 class EventStreams(Protocol):
     """Switches events on and off, and reads them.

@@ -11,21 +11,9 @@ from urllib.parse import unquote
 
 from command_bus.errors import InvalidCommand
 from command_bus.messages.policies import PRIORITIES, Priority
-from command_bus.serialization.envelope import WireEnvelope
 from command_bus.serialization.odd_values import stored_number
+from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.transport.mailboxes import encoded
-
-__all__ = [
-    "NORMAL_FLOW",
-    "NO_FLOW",
-    "OUTCOME_FLOW",
-    "Flow",
-    "envelope_flow",
-    "flow_of",
-    "flow_of_record",
-    "parse_flow",
-    "tenant_of",
-]
 
 NORMAL_FLOW = "1"
 """The normal class without a tenant, where a script wants a flow."""

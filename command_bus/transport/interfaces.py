@@ -28,8 +28,6 @@ from command_bus.transport.schedule_interfaces import ScheduleStore
 from command_bus.transport.sender_interfaces import Agreements, CommandLocator, Marks, Producer, Replies
 from command_bus.transport.worker_interfaces import WorkerSide, WorkerSideOptions
 
-__all__ = ["Transport"]
-
 
 class Transport(Protocol):
     """One open connection to a namespace, with its parts.

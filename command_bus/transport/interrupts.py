@@ -8,9 +8,6 @@ from typing import Any, Literal, Self, get_args
 from command_bus.serialization.odd_values import stored_number
 from command_bus.transport.attempts import attempt_id, began_ms, fence_of
 
-__all__ = ["Attempt", "Interrupt", "InterruptAnswer", "Kind"]
-
-
 Kind = Literal["abort", "abandon", "cancel"]
 """`abort` cancels the handler and settles its command as interrupted when it has ended; `abandon` does that without waiting for the end;
 `cancel` settles it as cancelled when the handler has ended."""

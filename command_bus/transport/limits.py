@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-__all__ = ["BusLimits", "Declared", "LimitUse", "LimitWait", "StoredRule"]
-
 Declared = Literal["written", "same", "older", "differs"]
 
 

@@ -11,25 +11,6 @@ from zlib import crc32
 from command_bus.messages.policies import Lanes, MailboxPolicy, PerEntity
 from command_bus.serialization.text import printable
 
-__all__ = [
-    "EVERYTHING",
-    "SCHEDULES",
-    "encoded",
-    "free_mailbox",
-    "is_mailbox",
-    "is_wide",
-    "mailbox_label",
-    "mailbox_name",
-    "mailbox_parts",
-    "schedule_in",
-    "scope_label",
-    "scope_of",
-    "stands_in",
-    "type_of",
-    "type_scope",
-]
-
-
 EVERYTHING: Final = "*"
 """The scope of all mailboxes, in the hash of what is paused. No mailbox and no entity type has a `*` in its name."""
 

@@ -8,28 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from command_bus.serialization.envelope import (
-    GIVEN_ID,
-    IN_DISPATCH,
-    WireEnvelope,
-)
 from command_bus.serialization.equality import DIGEST, digest, digest_of_head
 from command_bus.serialization.odd_values import stored_text
 from command_bus.serialization.version_option import version_in
+from command_bus.serialization.wire_envelope import GIVEN_ID, IN_DISPATCH, WireEnvelope
 from command_bus.transport.submissions import NO_DIGEST
-
-__all__ = [
-    "accepted_ms",
-    "digest_in",
-    "digest_of",
-    "is_marked",
-    "is_settled",
-    "mailbox_in",
-    "reply_in",
-    "settled_mark",
-    "waiting_mark",
-    "with_known_digest",
-]
 
 _WAITING, _SETTLED = b"q", b"d"
 _PREFIX = 1 + DIGEST

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["Notes"]
-
 
 class Notes(Protocol):
     """Keeps records by book and name."""

@@ -8,25 +8,6 @@ from typing import Final, Literal, NamedTuple, Self
 
 from command_bus.transport.flows import NO_FLOW, Flow
 
-__all__ = [
-    "BEFORE_ALL",
-    "SENT_KINDS",
-    "CommandLocation",
-    "Contents",
-    "EntityState",
-    "Hold",
-    "MailboxHead",
-    "Mode",
-    "Resolution",
-    "ShardCounters",
-    "ShardSnapshot",
-    "StoredDeadLetter",
-    "StoredEntity",
-    "StoredEvent",
-    "TypeRecord",
-    "Waiting",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class StoredDeadLetter:

@@ -8,17 +8,15 @@ from typing import Literal, Self
 from command_bus.serialization.compression import COMPRESSED, ZLIB
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.durable_options import DURABLE, RETURN, is_durable, return_address_in
-from command_bus.serialization.envelope import ENCRYPTED, GIVEN_ID, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, pack_envelope
+from command_bus.serialization.envelope import pack_envelope
 from command_bus.serialization.history_option import HISTORY, KeptHistory, history_in
 from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.serialization.reply import Outcome, pack_reply
+from command_bus.serialization.wire_envelope import ENCRYPTED, GIVEN_ID, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
 from command_bus.settings import BusSettings
 from command_bus.transport.marks import accepted_ms, is_marked, settled_mark
 from command_bus.transport.steps import NO_SETTLEMENT, ChildOutcome, Settlement, Started
 from command_bus.transport.unique_keys import unique_key
-
-__all__ = ["Retention", "history_text"]
-
 
 _SETTLED_BY = frozenset({"u", DURABLE, RETURN, HISTORY})
 """Options that say what settling leaves; `u` is a unique key."""

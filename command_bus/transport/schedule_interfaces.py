@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-__all__ = ["REFUSALS", "DueSchedules", "FireAnswer", "Firing", "RecordChange", "ScheduleStore"]
-
 FireAnswer = Literal["+", "=", "k", "u", "d", "e", "t", "n", "w", "?"]
 """What came of a firing: `+` accepted, `=` this number or a later one was fired before, `k` its command id is known, `u` the number cannot be
 compared; and why it was refused: `d` drained, `e` the entity is full, `t` the shard is full, `n` too many entities have work,

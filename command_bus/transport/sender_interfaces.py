@@ -10,16 +10,6 @@ from command_bus.messages.policies import MailboxPolicy
 from command_bus.transport.records import CommandLocation
 from command_bus.transport.submissions import Admission, Submission, UnavailableShards
 
-__all__ = [
-    "Agreements",
-    "CommandLocator",
-    "Marks",
-    "Policies",
-    "Producer",
-    "Replies",
-    "Reply",
-]
-
 
 class Producer(Protocol):
     """Puts commands into mailboxes.

@@ -27,8 +27,6 @@ from dataclasses import dataclass
 
 from command_bus.clock import mono
 
-__all__ = ["Ask", "Slots"]
-
 _LOOK_AGAIN = 0.1
 """Seconds after which a quiet shard is looked at while slots are scarce: an idle worker would have been woken at once."""
 _KEPT = 0.05

@@ -11,37 +11,6 @@ from command_bus.transport.attempts import began_ms
 from command_bus.transport.entry_text import pack_entry
 from command_bus.transport.records import Waiting
 
-__all__ = [
-    "NO_SETTLEMENT",
-    "NO_SNOOZES",
-    "WORKER_LOST",
-    "Answer",
-    "Asked",
-    "Cancellation",
-    "Cause",
-    "ChildOutcome",
-    "DeadLetterStep",
-    "Done",
-    "Follow",
-    "FollowUp",
-    "GiveBack",
-    "Lease",
-    "LeaseLost",
-    "Park",
-    "PutOff",
-    "Refused",
-    "Released",
-    "Removal",
-    "Retry",
-    "Settlement",
-    "Snoozes",
-    "Started",
-    "Step",
-    "StepFailed",
-    "Suspend",
-    "Take",
-]
-
 
 class Cause(Enum):
     """The causes that end an attempt from outside."""

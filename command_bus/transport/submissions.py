@@ -9,9 +9,6 @@ from enum import Enum
 from command_bus.errors import CommandBusError
 from command_bus.transport.unique_keys import UniqueSubmission
 
-__all__ = ["NO_DIGEST", "Admission", "Submission", "UnavailableShards"]
-
-
 NO_DIGEST = bytes(8)
 """The digest of a command whose id was generated: it cannot conflict."""
 

@@ -11,8 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from typing import Any
 
-__all__ = ["all_of", "end_tasks"]
-
 _AGAIN = 0.1  # seconds
 
 

@@ -8,8 +8,6 @@ from typing import Literal, Protocol
 
 from command_bus.transport.records import StoredDeadLetter, StoredEntity, StoredEvent
 
-__all__ = ["NO_GROUP", "FoundNames", "GroupName", "JournalName", "Journals", "NamedGroup", "Views"]
-
 GroupName = Literal["parked", "paused", "limited", "suspended", "retrying", "waiting", "running"]
 """What mailboxes that do not get on have in common."""
 

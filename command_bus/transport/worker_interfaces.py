@@ -11,18 +11,6 @@ from command_bus.transport.durable import SideRecords
 from command_bus.transport.schedule_interfaces import DueSchedules
 from command_bus.transport.steps import Answer, Asked, Cancellation, Lease, Started, Step
 
-__all__ = [
-    "Consumer",
-    "Decide",
-    "Leases",
-    "Run",
-    "Steps",
-    "WorkerSide",
-    "WorkerSideOptions",
-    "WorkerSlots",
-]
-
-
 Run = Callable[[Lease], Awaitable[None]]
 """Runs the commands of a mailbox under a lease, until the lease is released."""
 

@@ -16,8 +16,6 @@ from typing import Final
 
 from command_bus.errors import CommandBusError
 
-__all__ = ["ForbiddenAddress", "Names", "is_public"]
-
 _UNICAST: Final = IPv6Network("2000::/3")
 """What has been given out of IPv6; site-local, translated and other odd addresses are elsewhere."""
 _SPECIAL: Final[tuple[IPv4Network | IPv6Network, ...]] = (

@@ -23,8 +23,8 @@ from command_bus.clock import wall_ms
 from command_bus.errors import CommandBusError, InvalidSettings, Reject
 from command_bus.messages.context import while_lent
 from command_bus.messages.message import Command, EntityId
-from command_bus.messages.policies import RetryPolicy
 from command_bus.messages.put_off import GiveUp, Snooze
+from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.observer import OutwardObserver
 from command_bus.transport.mailboxes import SCHEDULES
 from command_bus.webhooks.record import BUSY, DELIVERIES, WebhookRecord
@@ -33,8 +33,6 @@ from command_bus.webhooks.store import WebhookStore
 
 if TYPE_CHECKING:
     from command_bus.webhooks.posting import Answer, Poster
-
-__all__ = ["DELAYS", "DeliverWebhook", "DeliveryFailed", "deliverer", "delivery_of", "gap_delivery", "test_delivery"]
 
 DELAYS: Final = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
 """Seconds before the second attempt, the third, and so on: three days in all, as Standard Webhooks recommends."""

@@ -25,8 +25,6 @@ try:
 except ImportError as error:  # pragma: no cover - depends on the environment
     raise MissingExtra("webhooks need httpx: pip install 'command-bus[webhooks]'") from error
 
-__all__ = ["Answer", "Poster"]
-
 _MOST_READ: Final = 65_536
 _AT_ONCE: Final = 50
 """Requests to one webhook's receiver at a time, from one process."""

@@ -25,8 +25,6 @@ from command_bus.webhooks.deliveries import DeliverWebhook, delivery_of, gap_del
 from command_bus.webhooks.record import PumpState, WebhookRecord
 from command_bus.webhooks.store import WebhookStore
 
-__all__ = ["LEASE", "Pump", "PumpLost"]
-
 LEASE: Final = 15.0
 """Seconds after which another process takes over from one that was lost."""
 _MOST: Final = 200

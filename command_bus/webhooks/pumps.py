@@ -13,8 +13,6 @@ from command_bus.transport.tasks import end_tasks
 from command_bus.webhooks.pump import LEASE, Pump
 from command_bus.webhooks.store import WebhookStore
 
-__all__ = ["Pumps"]
-
 _LOOK: Final = 2.0
 """Seconds between looks for webhooks whose pump has no process."""
 _log = logging.getLogger("command_bus.webhooks")

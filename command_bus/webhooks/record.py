@@ -13,14 +13,12 @@ from command_bus.admin.events import Event, EventKind
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import check_entity_type
-from command_bus.messages.policies import RetryPolicy
+from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.randomness import token
 from command_bus.serialization.stored_fields import stored_fields
 from command_bus.transport.mailboxes import SCHEDULES
 from command_bus.transport.records import SENT_KINDS
 from command_bus.webhooks.signing import checked_secret
-
-__all__ = ["BUSY", "DELIVERIES", "PumpState", "WebhookInfo", "WebhookRecord", "checked_name", "checked_record"]
 
 DELIVERIES: Final = "webhook"
 """The entity type of deliveries. What happens to them is never told to a webhook: it would never end."""

@@ -13,8 +13,6 @@ from typing import Final
 
 from command_bus.errors import InvalidSettings
 
-__all__ = ["checked_secret", "new_secret", "signed_headers"]
-
 _PREFIX: Final = "whsec_"
 _ENVIRONMENT: Final = "env:"
 _SHORTEST, _LONGEST = 24, 64

@@ -12,8 +12,6 @@ from command_bus.serialization.odd_values import pass_over
 from command_bus.transport.notes import Notes
 from command_bus.webhooks.record import PumpState, WebhookRecord
 
-__all__ = ["WebhookStore"]
-
 _RECORDS: Final = "webhooks"
 _STATES: Final = "webhook-pumps"
 _FRESH: Final = 1.0

@@ -23,7 +23,7 @@ from command_bus.admin.events import EventKind
 from command_bus.bus import CommandBus
 from command_bus.clock import wall_ms
 from command_bus.errors import InvalidSettings, UnknownWebhook
-from command_bus.messages.policies import RetryPolicy
+from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.observer import outward_of
 from command_bus.randomness import token
 from command_bus.webhooks.deliveries import DeliverWebhook, deliverer, test_delivery
@@ -34,8 +34,6 @@ from command_bus.webhooks.store import WebhookStore, unknown
 
 if TYPE_CHECKING:
     from command_bus.webhooks.posting import Poster
-
-__all__ = ["Delivery", "Webhooks"]
 
 
 @dataclass(frozen=True, slots=True)

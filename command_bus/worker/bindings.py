@@ -11,15 +11,13 @@ from command_bus.handlers.handler import Handler
 from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.messages.limits import check_costs
 from command_bus.serialization.durable_options import DURABLE, is_durable
-from command_bus.serialization.envelope import ENCRYPTED, GIVEN_ID, WireEnvelope
 from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.models import MessageCodec, codec_for
 from command_bus.serialization.overrides import attempt_timeout_in, retry_in
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.versions import decoded
+from command_bus.serialization.wire_envelope import ENCRYPTED, GIVEN_ID, WireEnvelope
 from command_bus.settings import BusSettings
-
-__all__ = ["Bindings", "Bound", "as_durable"]
 
 
 @dataclass(slots=True)

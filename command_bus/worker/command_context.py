@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import coroutine
 from typing import Any, TypeVar
 
-__all__ = ["CommandContexts"]
-
 T = TypeVar("T")
 
 

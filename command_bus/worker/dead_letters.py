@@ -6,12 +6,10 @@ import logging
 
 from command_bus.clock import wall_ms
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import WireEnvelope
 from command_bus.serialization.text import printable
+from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.transport.marks import accepted_ms
 from command_bus.transport.steps import Started
-
-__all__ = ["packed_letter"]
 
 _log = logging.getLogger("command_bus.worker")
 

@@ -19,12 +19,13 @@ from command_bus.durable.endings import Ending
 from command_bus.errors import BadResult, BadStep, CallCycle, CommandBusError, InvalidCommand, Reject
 from command_bus.handlers.handler import Handler
 from command_bus.messages.message import MessageSpec
-from command_bus.messages.policies import MailboxPolicy, RetryPolicy
+from command_bus.messages.policies import MailboxPolicy
 from command_bus.messages.put_off import GiveUp, Snooze
+from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.randomness import JITTER
 from command_bus.serialization.compression import compressed
 from command_bus.serialization.durable_options import is_durable
-from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, KEEP_OUTCOME, WireEnvelope, unpack_envelope
+from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.history_option import HISTORY
 from command_bus.serialization.limits import Undecodable, UnsupportedVersion, reading_limits
 from command_bus.serialization.models import reply_codec_for
@@ -46,6 +47,7 @@ from command_bus.serialization.reply import (
 )
 from command_bus.serialization.text import printable
 from command_bus.serialization.versions import newer_version
+from command_bus.serialization.wire_envelope import AT_MOST_ONCE, GIVEN_ID, KEEP_OUTCOME, WireEnvelope
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import stands_in
 from command_bus.transport.marks import accepted_ms
@@ -72,8 +74,6 @@ from command_bus.worker.dead_letters import packed_letter
 from command_bus.worker.failure_text import named, text_of, trace_of
 from command_bus.worker.offers import Offer
 from command_bus.worker.runnable import Runnable
-
-__all__ = ["Decisions", "partial_envelope"]
 
 _log = logging.getLogger("command_bus.worker")
 _LEASES_LEFT = 3

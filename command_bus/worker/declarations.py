@@ -13,8 +13,6 @@ from command_bus.worker.descriptions import describe_commands
 from command_bus.worker.limit_rules import declare_limits
 from command_bus.worker.worker_bus import WorkerBus
 
-__all__ = ["Declarations"]
-
 _log = logging.getLogger("command_bus.worker")
 _PAUSE = 1.0
 """Seconds between two tries."""

@@ -13,8 +13,6 @@ from command_bus.messages.unique import Unique
 from command_bus.serialization.json_schemas import fields_schema, reply_schema
 from command_bus.settings import BusSettings
 
-__all__ = ["describe_command", "describe_commands", "describe_message"]
-
 
 def describe_commands(registry: HandlerRegistry, settings: BusSettings) -> dict[str, bytes]:
     """Return the JSON descriptions of a worker's commands by wire name: enough to send them without their classes."""

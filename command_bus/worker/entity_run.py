@@ -26,8 +26,6 @@ from command_bus.transport.worker_interfaces import Steps, WorkerSlots
 from command_bus.worker.command_context import CommandContexts
 from command_bus.worker.settled_commands import Executes
 
-__all__ = ["EntityRun"]
-
 _log = logging.getLogger("command_bus.worker")
 _TAKE = Take()
 _UNTOUCHED = GiveBack(counts=False)

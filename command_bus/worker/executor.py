@@ -53,8 +53,6 @@ from command_bus.worker.step_threads import StepThreads
 from command_bus.worker.thread_runs import ThreadRuns, timed_out
 from command_bus.worker.threads import HandlerThreads, NeverStartedError
 
-__all__ = ["CANCELLED", "Executor", "RunOutbox"]
-
 CANCELLED = Cancellation(Cause.APPLICATION, "its task was cancelled by the application")
 """The end of a handler that something other than the worker cancelled."""
 

@@ -9,8 +9,6 @@ from pydantic import ValidationError
 from command_bus.messages.error_groups import leaves
 from command_bus.serialization.models import problems_of
 
-__all__ = ["named", "text_of", "trace_of"]
-
 _MAX_TRACEBACK = 16 * 1024
 _MOST_CAUSES = 20
 

@@ -12,8 +12,6 @@ import contextlib
 from command_bus.transport.worker_interfaces import WorkerSlots
 from command_bus.worker.threads import HandlerThreads
 
-__all__ = ["Lending"]
-
 _LEND_LATER = 1.0
 """Seconds after which a handler that kept its slot tries again to lend it."""
 

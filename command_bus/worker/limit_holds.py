@@ -11,8 +11,6 @@ from command_bus.transport.interfaces import Transport
 from command_bus.worker.limit_keys import scope_name
 from command_bus.worker.runnable import Runnable
 
-__all__ = ["LimitHolds"]
-
 _log = logging.getLogger("command_bus.worker")
 _PREFIX = "limit:"
 

@@ -9,16 +9,15 @@ from command_bus.errors import InvalidCommand
 from command_bus.handlers.handler import Handler
 from command_bus.messages.limits import Limit, cost_of
 from command_bus.serialization.callers_option import callers_in
-from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
+from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.versions import decoded, newer_version
+from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import encoded
 from command_bus.transport.steps import Asked
 from command_bus.worker.decisions import is_late
-
-__all__ = ["LimitKeys", "scope_name"]
 
 
 def scope_name(limit: Limit, message: object) -> str:

@@ -11,8 +11,6 @@ from command_bus.session import Session
 from command_bus.settings import BusSettings
 from command_bus.transport.limits import Declared
 
-__all__ = ["declare_limits", "declared_rules", "named_limits"]
-
 _log = logging.getLogger("command_bus.worker")
 
 

@@ -10,13 +10,11 @@ from typing import Any, Protocol
 from command_bus.notifications.announcer import Announcer
 from command_bus.notifications.notices import Notice
 from command_bus.notifications.notifications import Notifications, OpenNotifications
-from command_bus.serialization.envelope import names_of
+from command_bus.serialization.envelope_reading import names_of
 from command_bus.transport.mailboxes import mailbox_parts, type_of
 from command_bus.transport.steps import Answer, DeadLetterStep, Done, Lease, LeaseLost, Park, Started, Step
 from command_bus.transport.worker_interfaces import Steps
 from command_bus.worker.settled_commands import Executes, Lost, SettledCommand, told
-
-__all__ = ["NotifyingRuns", "Telling", "told_to_others"]
 
 Settled = Callable[[SettledCommand], None]
 

@@ -14,15 +14,13 @@ from command_bus.errors import Reject
 from command_bus.messages.put_off import Snooze
 from command_bus.observer import Observer
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.reply import Cancelled
 from command_bus.transport.steps import WORKER_LOST, DeadLetterStep, Done, GiveBack, Park, PutOff, Retry, Started, Step, Suspend
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.offers import Offer
 from command_bus.worker.runnable import Runnable
-
-__all__ = ["ObservedDecisions"]
 
 UNKNOWN = ""
 """Replaces the name of a command that this worker has no handler for: such names may be anything, and too many."""

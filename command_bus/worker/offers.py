@@ -19,8 +19,6 @@ from random import Random
 from command_bus.transport.steps import GiveBack, Retry, Started, Step
 from command_bus.worker.other_workers import OtherWorkers
 
-__all__ = ["Offer", "Offers"]
-
 _log = logging.getLogger("command_bus.worker")
 _SHORTEST_MS, _LONGEST_MS = 1000, 10_000
 _EVERY_MS = 1

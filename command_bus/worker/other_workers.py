@@ -12,8 +12,6 @@ from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 from command_bus.serialization.announcements import worker_statuses
 
-__all__ = ["OtherWorkers"]
-
 _KEPT = 5.0
 """Seconds for which an answer is used."""
 

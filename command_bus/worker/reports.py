@@ -16,8 +16,6 @@ from command_bus.serialization.reports import LOG, PROGRESS, Cipher, pack_entry,
 from command_bus.transport.durable import Note, SideRecords
 from command_bus.transport.steps import Lease, Started
 
-__all__ = ["LOGGED", "RunReports"]
-
 LOGGED = "lh"
 """The field with the digests of what a durable command has logged: its handler runs again, and logs the same."""
 

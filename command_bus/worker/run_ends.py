@@ -11,8 +11,6 @@ from command_bus.transport.steps import Cancellation, Cause
 from command_bus.worker.thread_runs import ThreadRunsError
 from command_bus.worker.threads import NeverStartedError, NoThreadError
 
-__all__ = ["STOPPING", "Interruption", "Raised", "explained"]
-
 STOPPING = Cancellation(Cause.STOPPING, "the worker is stopping")
 """Ends handlers that outlive the grace time."""
 

@@ -13,9 +13,7 @@ from command_bus.messages.durable import DurableContext
 from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.messages.message import Command
 from command_bus.serialization.callers_option import callers_in, with_caller
-from command_bus.serialization.envelope import (
-    WireEnvelope,
-)
+from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.transport.marks import accepted_ms
 from command_bus.transport.steps import (
     Cancellation,
@@ -29,8 +27,6 @@ from command_bus.transport.steps import (
 
 if TYPE_CHECKING:
     from command_bus.worker.reports import RunReports
-
-__all__ = ["NO_HANDLER", "Runnable", "without_reports"]
 
 
 class _Unknown(Command[None], durable=True):

@@ -9,12 +9,10 @@ from typing import Any, Protocol
 
 from command_bus.clock import wall_ms
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import names_of
+from command_bus.serialization.envelope_reading import names_of
 from command_bus.transport.marks import accepted_ms
 from command_bus.transport.steps import Answer, DeadLetterStep, Done, Lease, LeaseLost, Park, Started, Step, StepFailed
 from command_bus.transport.worker_interfaces import Steps
-
-__all__ = ["Executes", "Lost", "SettledCommand", "SettledRuns", "told"]
 
 Lost = Callable[..., Step | None]
 

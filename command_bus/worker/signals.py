@@ -13,8 +13,6 @@ from typing import Any
 
 from command_bus.clock import mono
 
-__all__ = ["is_hang_up", "on_signals", "stop_signals"]
-
 _DEBOUNCE = 0.05
 _HANG_UP: int | None = getattr(signal, "SIGHUP", None)
 

@@ -19,8 +19,6 @@ from command_bus.worker.runnable import Runnable
 from command_bus.worker.thread_runs import THREAD_PATIENCE, ThreadRuns, ThreadRunsError
 from command_bus.worker.threads import NeverStartedError, NoThreadError, ThreadJob
 
-__all__ = ["StepThreads"]
-
 _PATIENCE_BESIDE = 10.0
 """Seconds for which a function waits for a thread while none comes free, and other functions of the run are under way."""
 

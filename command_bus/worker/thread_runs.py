@@ -16,8 +16,6 @@ from command_bus.transport.steps import Cause
 from command_bus.worker.runnable import Runnable
 from command_bus.worker.threads import HandlerThreads, NeverStartedError, NoThreadError, ThreadJob
 
-__all__ = ["THREAD_PATIENCE", "ThreadRuns", "ThreadRunsError", "timed_out"]
-
 _log = logging.getLogger("command_bus.worker")
 THREAD_PATIENCE = 1.0
 """Seconds for which a command waits for a thread while none comes free; then another worker may have it."""

@@ -19,8 +19,6 @@ from typing import Any
 
 from command_bus.clock import mono
 
-__all__ = ["HandlerThreads", "NeverStartedError", "NoThreadError", "ThreadJob"]
-
 _log = logging.getLogger("command_bus.worker")
 _TURNS_AWAY = 5.0  # seconds
 

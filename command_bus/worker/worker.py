@@ -53,8 +53,6 @@ from command_bus.worker.state import WorkerState
 from command_bus.worker.threads import HandlerThreads
 from command_bus.worker.worker_bus import WorkerBus
 
-__all__ = ["StopReport", "Worker"]
-
 _log = logging.getLogger("command_bus.worker")
 _FEW = 0.9
 """The part of the slots that may be lent below which few handlers wait."""

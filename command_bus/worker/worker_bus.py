@@ -15,8 +15,6 @@ from command_bus.settings import BusSettings
 from command_bus.transport.schedule_interfaces import DueSchedules
 from command_bus.worker.executor import RunOutbox
 
-__all__ = ["WorkerBus", "WorkerSchedules", "WorkerSender"]
-
 
 class WorkerSchedules(Protocol):
     """The part of a bus's schedules that a worker needs."""

@@ -18,7 +18,7 @@ from command_bus import (
     Reject,
     RetryPolicy,
 )
-from command_bus.durable.run import RunLost
+from command_bus.durable.run_tools import RunLost
 from command_bus.errors import CommandOutcomeError
 from command_bus.messages.durable import Suspended
 from tests.chaos.history import Effect, Recorder

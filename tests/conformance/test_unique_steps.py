@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from command_bus.messages.unique import Unique
-from command_bus.serialization.envelope import WireEnvelope, pack_envelope
+from command_bus.serialization.envelope import pack_envelope
+from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.transport.redis.scripts import ENQUEUE_UNIQUE
 from command_bus.transport.redis.worker.unique_sweep import sweep_page
 from command_bus.transport.steps import Done, GiveBack, Settlement, Started

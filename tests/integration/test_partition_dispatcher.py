@@ -29,11 +29,11 @@ from command_bus import (
     lanes,
 )
 from command_bus.embedded import EmbeddedServer
-from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.spark import PartitionDispatcher, Target
 from command_bus.spark import target as target_module
 from command_bus.spark.target import TargetConnection, connection_to
-from command_bus.spark.writing.partition import RowReject
+from command_bus.spark.writing.task_results import RowReject
 from command_bus.transport.submissions import Admission
 
 NAMESPACE = "parts"

@@ -16,7 +16,9 @@ from unittest.mock import patch
 import pytest
 
 from command_bus.messages.unique import Unique
-from command_bus.serialization.envelope import WireEnvelope, pack_envelope, unpack_envelope
+from command_bus.serialization.envelope import pack_envelope
+from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.transport.redis.connection.backoff import Backoff
 from command_bus.transport.redis.keys import delayed_id
 from command_bus.transport.redis.memory import MemoryClients

@@ -32,7 +32,8 @@ from command_bus import (
 )
 from command_bus.admin.events import BEGINNING
 from command_bus.spark.target import Target, connection_to
-from command_bus.spark.writing.partition import PartitionDispatcher, RowReject
+from command_bus.spark.writing.partition import PartitionDispatcher
+from command_bus.spark.writing.task_results import RowReject
 from command_bus.transport.bulk import Opening, Version
 from command_bus.transport.redis.acl import Role, acl_lines
 from tests.conformance.harness import side_of

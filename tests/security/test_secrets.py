@@ -27,7 +27,7 @@ from command_bus import (
     RetryPolicy,
 )
 from command_bus.serialization.protection import Protection
-from command_bus.settings import redacted
+from command_bus.server_urls import redacted
 from command_bus.spark.target import Target, connection_to
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.credentials import connection_options

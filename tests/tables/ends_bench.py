@@ -33,7 +33,8 @@ from command_bus import (
 from command_bus.errors import CommandOutcomeError
 from command_bus.messages.outgoing import Envelope
 from command_bus.sending.envelope_builder import EnvelopeBuilder
-from command_bus.serialization.envelope import IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, pack_envelope
+from command_bus.serialization.envelope import pack_envelope
+from command_bus.serialization.wire_envelope import IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
 from command_bus.transport.bulk import LoadItem, Opening, Version
 from command_bus.transport.redis.worker.letter_pruning import LetterLimits, LetterPruning
 from command_bus.transport.unique_keys import LoadKey

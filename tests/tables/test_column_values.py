@@ -36,7 +36,7 @@ from command_bus.spark.options import WriteOptions  # noqa: E402 - after the ski
 from command_bus.spark.reading.outcome_batches import outcome_batch  # noqa: E402
 from command_bus.spark.writing import command_lookup  # noqa: E402
 from command_bus.spark.writing.encoder import BatchEncoder  # noqa: E402
-from command_bus.spark.writing.partition import RowReject  # noqa: E402
+from command_bus.spark.writing.task_results import RowReject  # noqa: E402
 from tests.unit.spark.encoders import Offline, why  # noqa: E402
 
 NO_COLUMN = ("time datetime.time(1, 2, 3, tzinfo",)

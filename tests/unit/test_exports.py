@@ -6,7 +6,7 @@ import ast
 import importlib
 from collections.abc import Iterator
 
-from tests.unit.syntax import PACKAGE, ROOT, trees
+from tests.unit.syntax import FILES, PACKAGE, ROOT, trees
 
 
 def bound_names(nodes: list[ast.stmt]) -> Iterator[str]:
@@ -40,21 +40,17 @@ def exported(tree: ast.Module) -> list[str] | None:
     return None
 
 
-def is_empty(tree: ast.Module) -> bool:
-    """Return whether there is only a docstring: a package that only holds its modules."""
-    return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in tree.body)
+def is_face(tree: ast.Module) -> bool:
+    """Return whether a package hands on names of its modules: what users import from, so it lists them."""
+    return any(isinstance(node, ast.ImportFrom) and node.module != "__future__" for node in ast.walk(tree))
 
 
-def is_private(module: str) -> bool:
-    return any(part.startswith("_") for part in module.split("."))
-
-
-def faults_of_all(module: str, tree: ast.Module) -> Iterator[str]:
-    """Yield what is wrong with a module's `__all__`."""
+def faults_of_all(module: str, tree: ast.Module, *, is_package: bool) -> Iterator[str]:
+    """Yield what is wrong with a module's `__all__`: packages that hand on names have one, modules do not repeat what they define."""
     names = exported(tree)
-    if names is None:
-        if not is_private(module):
-            yield "has no __all__ (name it with a leading underscore if it is private)"
+    if names is None or not is_package:
+        if (names is not None) != (is_package and is_face(tree)):
+            yield "has no __all__" if names is None else "repeats its names in __all__"
         return
     if len(names) > len(set(names)):
         yield "a name stands twice in __all__"
@@ -68,14 +64,20 @@ def faults_of_all(module: str, tree: ast.Module) -> Iterator[str]:
 
 def test_all_is_exact() -> None:
     assert not [
-        f"{module}: {fault}" for module, tree in trees().items() if not is_empty(tree) for fault in faults_of_all(module, tree)
+        f"{module}: {fault}"
+        for module, tree in trees().items()
+        for fault in faults_of_all(module, tree, is_package=FILES[module].name == "__init__.py")
     ]
 
 
 def test_a_fault_of_all_is_found() -> None:
-    assert len([*faults_of_all("command_bus.x", ast.parse("a = 1"))]) == 1
-    assert len([*faults_of_all("command_bus.x", ast.parse("__all__ = ['a', 'a', 'b']\na = 1"))]) == 2
-    assert not [*faults_of_all("command_bus._x", ast.parse("a = 1"))]
+    def found(text: str, *, is_package: bool = True) -> int:
+        return len([*faults_of_all("command_bus.x", ast.parse(text), is_package=is_package)])
+
+    assert found("from command_bus.x.y import a") == 1
+    assert found("__all__ = ['a', 'a', 'b']\nfrom command_bus.x.y import a") == 2
+    assert found("__all__ = ['a']\na = 1", is_package=False) == 1
+    assert found("from __future__ import annotations") == found("from command_bus.x.y import a", is_package=False) == 0
 
 
 def mapped_folders(page: str) -> set[str]:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_bus.errors import InvalidSettings
-from command_bus.messages.policies import EntityPolicy, Lanes, PerEntity, RetryPolicy, lanes, mailbox_from_text, per_entity
+from command_bus.messages.policies import EntityPolicy, Lanes, PerEntity, lanes, mailbox_from_text, per_entity
+from command_bus.messages.retry_policy import RetryPolicy
 
 
 def middle(low: float, high: float) -> float:

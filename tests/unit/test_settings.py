@@ -9,9 +9,11 @@ import pytest
 
 from command_bus import CommandBus
 from command_bus.errors import InvalidSettings
-from command_bus.messages.policies import EntityPolicy, RetryPolicy, lanes
+from command_bus.messages.policies import EntityPolicy, lanes
+from command_bus.messages.retry_policy import RetryPolicy
+from command_bus.server_urls import redacted
 from command_bus.setting_values import SettingOverrides, SettingValues
-from command_bus.settings import BusSettings, redacted
+from command_bus.settings import BusSettings
 
 
 def test_the_defaults_are_those_of_the_design() -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import ast
 from typing import Final
 
-__all__ = ["FIELD_ARGUMENTS", "IMPORTED", "RefusedSource", "check_source"]
-
 IMPORTED: Final = {
     "__future__": ("annotations",),
     "decimal": ("Decimal",),

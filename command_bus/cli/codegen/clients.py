@@ -34,8 +34,6 @@ from command_bus.serialization.schema_check import schema_problems
 if TYPE_CHECKING:
     from command_bus.serialization.announcements import CommandInfo
 
-__all__ = ["Clients", "generate_clients", "render_module", "schema_document"]
-
 Schema = Mapping[str, Any]
 
 _DEFAULT = '''

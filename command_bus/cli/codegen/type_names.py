@@ -18,18 +18,6 @@ from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.text_formats import pattern_validator
 
-__all__ = [
-    "LITERAL",
-    "class_name",
-    "default_source",
-    "enum_members",
-    "field_name_problem",
-    "iter_references",
-    "listed_values",
-    "python_type",
-    "reference",
-]
-
 Schema = Mapping[str, Any]
 Names = Mapping[str, str]
 """The name of each definition in the source."""

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from command_bus.cli.codegen.typescript_types import comment, declarations, quoted, type_name
 from command_bus.serialization.announcements import CommandInfo
 
-__all__ = ["typescript_source"]
-
 _CLIENT = "client.ts"
 
 

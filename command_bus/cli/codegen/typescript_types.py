@@ -13,8 +13,6 @@ from typing import Any
 
 from command_bus.cli.codegen.type_names import class_name
 
-__all__ = ["comment", "declarations", "quoted", "type_name"]
-
 Schema = Mapping[str, Any]
 Names = Mapping[str, str]
 """The name of each definition in the source."""

@@ -18,8 +18,6 @@ from command_bus.cli.terminal import confirm_or_exit, echo, failure, print_error
 if TYPE_CHECKING:
     from command_bus.admin.info import AbortReport, EntityDetails
 
-__all__ = ["abort"]
-
 _RISK = " If its handler cannot be ended, it goes on beside its successor."
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from command_bus.admin.audit import AuditEntry
     from command_bus.bus import CommandBus
 
-__all__ = ["audit"]
-
 _PAGE = 500
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from command_bus.admin.records import CommandRecord, StepInfo
     from command_bus.bus import CommandBus
 
-__all__ = ["command", "signal"]
-
 CommandId = Annotated[str, typer.Argument(metavar="ID", show_default=False, help="The command's id.")]
 
 

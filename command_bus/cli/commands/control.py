@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from command_bus.admin.entities import Entities
     from command_bus.bus import CommandBus
 
-__all__ = ["cancel", "drain", "pause", "purge", "resume"]
-
 OneType = Annotated[
     str | None,
     typer.Argument(

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from command_bus.dashboard.users import Users
 
-__all__ = ["LocalRole", "dashboard", "password"]
-
 SECRET = "COMMAND_BUS_DASHBOARD_SECRET"  # noqa: S105 - the name of the variable
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 

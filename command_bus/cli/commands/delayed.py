@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from command_bus.admin.commands import DelayedCommand
     from command_bus.bus import CommandBus
 
-__all__ = ["delayed"]
-
 delayed = command_group("Delayed commands: list, promote.")
 
 

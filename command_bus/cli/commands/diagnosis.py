@@ -17,19 +17,6 @@ if TYPE_CHECKING:
     from command_bus.stray_variables import UnknownVariable
     from command_bus.transport.redis.admin.examination import Examination
 
-__all__ = [
-    "CommandLine",
-    "Finding",
-    "check_entities",
-    "check_environment",
-    "check_mailboxes",
-    "check_namespace",
-    "check_server",
-    "check_work",
-    "command_line",
-    "worst_grade",
-]
-
 Grade = Literal["ok", "warning", "bad"]
 CommandLine = Callable[..., str]
 """Returns a command line of this program, ready to paste, for a command's words."""

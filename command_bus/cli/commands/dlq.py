@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 else:
     LetterFilters = dict[str, Any]  # annotations of commands are evaluated, and `--help` must not import the bus
 
-__all__ = ["DeadLetterReason", "dlq"]
-
 dlq = command_group("Dead letters: list, show, replay, discard, purge.")
 
 

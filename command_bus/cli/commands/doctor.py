@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from command_bus.cli.commands.diagnosis import CommandLine, Finding
     from command_bus.transport.redis.admin.examination import Examination
 
-__all__ = ["doctor"]
-
 
 @with_target
 def doctor(

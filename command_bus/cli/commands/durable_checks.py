@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from command_bus.admin.info import EntityInfo
     from command_bus.bus import CommandBus
 
-__all__ = ["check_orphans", "check_suspended", "examine_durable"]
-
 _SCANNED = 20_000
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from command_bus.admin.entity import EntityScope
     from command_bus.admin.info import EntityDetails
 
-__all__ = ["entity", "parse_entity_words"]
-
 _LEFT_RUNNING = "; the one that runs is left alone"
 
 

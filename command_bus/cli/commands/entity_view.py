@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from command_bus.admin.info import EntityDetails, EntityInfo, WaitingCommand
     from command_bus.admin.suspensions import SuspensionInfo
 
-__all__ = ["print_details", "suggest_commands", "suspension_lines"]
-
 _LONG = 30.0  # seconds that a handler has run
 _UNREADABLE = "(its bytes cannot be read)"
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.serialization.announcements import CommandInfo
 
-__all__ = ["generate"]
-
 
 @with_target
 def generate(

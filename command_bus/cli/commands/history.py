@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from command_bus.admin.json_data import to_jsonable
 from command_bus.cli.completion import command_names, entity_types
 from command_bus.cli.connection import on_bus
 from command_bus.cli.exit_codes import ExitCode
-from command_bus.cli.json_output import to_json, to_jsonable
+from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Limit, Target, command_group, with_target
 from command_bus.cli.terminal import echo, format_value, print_error, usage_error
 from command_bus.cli.times import parse_time
@@ -19,8 +20,6 @@ from command_bus.cli.times import parse_time
 if TYPE_CHECKING:
     from command_bus.admin.history import HistoryEntry, HistoryPage
     from command_bus.bus import CommandBus
-
-__all__ = ["EndStatus", "history"]
 
 history = command_group("How commands ended that have a history: show, search.")
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.transport.records import HistoryExtent
 
-__all__ = ["check_history", "examine_history"]
-
 _LOOKED_AT = 20
 """Ends of each shard that are looked at. Each may have a payload, so they are few."""
 _LATE = 86_400.0

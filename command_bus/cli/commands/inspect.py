@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from command_bus.admin.json_data import to_jsonable
 from command_bus.cli.completion import command_names, entity_types
 from command_bus.cli.connection import on_bus, open_bus, run_command
 from command_bus.cli.exit_codes import ExitCode
-from command_bus.cli.json_output import to_json, to_jsonable
+from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Target, with_target
 from command_bus.cli.terminal import SafeText, echo, failure, print_error, usage_error
 from command_bus.cli.unknown_names import warn_if_unknown
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from command_bus.admin.info import EntityInfo, EntityPage, HoldInfo, Stats
     from command_bus.bus import CommandBus
     from command_bus.serialization.announcements import CommandInfo, WorkerStatus
-
-__all__ = ["Order", "State", "entities", "entity_table", "introspect", "stats", "stats_lines", "worker_table", "workers"]
 
 
 class State(StrEnum):

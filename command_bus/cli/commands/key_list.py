@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from command_bus.admin.info import UniqueKeyInfo, UniqueKeyPage
     from command_bus.cli.options import Target
 
-__all__ = ["key_table", "print_keys"]
-
 
 def key_table(keys: Sequence[UniqueKeyInfo], *, entities: bool) -> SafeText:
     """Return keys as a table, with their entities if these differ."""

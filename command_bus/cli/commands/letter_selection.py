@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     OnOne = Callable[[CommandBus, str], Awaitable[None]]
     OnAll = Callable[[CommandBus], Awaitable[None]]
 
-__all__ = ["LetterSelection", "apply_to_letters", "format_counts", "warn_if_names_unknown"]
-
 
 def format_counts(counts: Counter[tuple[str, str]]) -> str:
     """Return in one line how many letters match."""

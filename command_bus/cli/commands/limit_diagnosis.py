@@ -12,8 +12,6 @@ from command_bus.spelling import some_of
 if TYPE_CHECKING:
     from command_bus.admin.limits import LimitInfo
 
-__all__ = ["check_limits"]
-
 _LONG = 300.0  # seconds until the last of those that wait for a limit may start, or for which a handler holds it
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.messages.limits import Rate
 
-__all__ = ["limits"]
-
 limits = command_group("Limits of starts: list, put, remove, release.")
 _RATE = re.compile(r"([0-9.]+)(?:/([0-9.]*)(s|m|h)?)?")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}

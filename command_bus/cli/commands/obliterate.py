@@ -14,8 +14,6 @@ from command_bus.cli.terminal import confirm_or_exit, echo
 if TYPE_CHECKING:
     from command_bus.admin.info import Stats
 
-__all__ = ["obliterate"]
-
 
 @with_target
 def obliterate(

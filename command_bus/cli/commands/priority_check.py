@@ -9,8 +9,6 @@ from command_bus.cli.commands.diagnosis import Finding
 if TYPE_CHECKING:
     from command_bus.admin.info import Stats
 
-__all__ = ["check_priorities"]
-
 _MANY = 1_000
 
 

@@ -10,8 +10,6 @@ from command_bus.cli.json_output import to_json
 from command_bus.cli.options import DryRun, Json, Target, with_target
 from command_bus.cli.terminal import echo
 
-__all__ = ["recount"]
-
 
 @with_target
 def recount(*, dry_run: DryRun = False, target: Target, as_json: Json = False) -> None:

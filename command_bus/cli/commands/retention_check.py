@@ -10,8 +10,6 @@ from command_bus.cli.output import format_duration
 if TYPE_CHECKING:
     from command_bus.admin.info import Stats
 
-__all__ = ["check_dead_letters"]
-
 _MANY_LETTERS, _OLD_LETTER = 10_000, 30 * 86_400.0  # letters; seconds
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.scheduling.info import ScheduleInfo
 
-__all__ = ["check_schedules", "examine_schedules"]
-
 _OVERDUE = 60.0
 _MOST = 10_000
 

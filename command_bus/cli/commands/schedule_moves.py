@@ -12,8 +12,6 @@ from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Target, with_target
 from command_bus.cli.terminal import echo
 
-__all__ = ["export_schedules", "import_schedules"]
-
 
 @with_target
 def export_schedules(

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from command_bus.messages.schedule_specs import Cron, Every
     from command_bus.scheduling.info import ScheduleInfo
 
-__all__ = ["schedules"]
-
 schedules = command_group("Schedules: list, show, next, put, pause, resume, trigger, remove, export, import.")
 schedules.command("export", short_help="Write schedules as lines of JSON.")(export_schedules)
 schedules.command("import", short_help="Put schedules that were exported.")(import_schedules)

@@ -25,24 +25,12 @@ from command_bus.cli.unique_options import (
     unique_from,
 )
 from command_bus.messages.options import CallOptions, DispatchOptions
-from command_bus.messages.policies import RetryPolicy
+from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.spelling import did_you_mean, some_of
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.messages.message import Message
-
-__all__ = [
-    "Fields",
-    "Headers",
-    "Name",
-    "announced_fields",
-    "call",
-    "fields_from",
-    "headers_from",
-    "message_from_class",
-    "send",
-]
 
 Name = Annotated[
     str,

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from command_bus.gateway.tokens import Tokens
 
-__all__ = ["serve", "token"]
-
 
 @with_target
 def serve(

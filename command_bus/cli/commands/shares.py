@@ -15,8 +15,6 @@ from command_bus.cli.terminal import echo, escape, failure
 if TYPE_CHECKING:
     from command_bus.admin.info import ShareInfo
 
-__all__ = ["shares"]
-
 shares = command_group("Fair shares between tenants: list, put, remove.")
 _Tenant = Annotated[str, typer.Argument(metavar="TENANT", show_default=False, help="As the commands' field has it.")]
 

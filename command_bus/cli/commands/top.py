@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.serialization.announcements import WorkerStatus
 
-__all__ = ["top"]
-
 
 @with_target
 def top(

@@ -15,8 +15,6 @@ from command_bus.cli.terminal import confirm_or_exit, echo, escape, failure
 if TYPE_CHECKING:
     from command_bus.admin.info import EntityTypeInfo
 
-__all__ = ["types"]
-
 types = command_group("Entity types: list, forget.")
 
 

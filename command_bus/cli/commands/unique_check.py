@@ -13,8 +13,6 @@ from command_bus.spelling import some_of
 if TYPE_CHECKING:
     from command_bus.serialization.announcements import CommandInfo
 
-__all__ = ["check_unique", "longest_retry"]
-
 _LONG = 3600.0  # seconds for which a command that fails may hold its key
 
 

@@ -16,8 +16,6 @@ from command_bus.cli.terminal import echo, escape, failure
 if TYPE_CHECKING:
     from command_bus.webhooks import Delivery, WebhookInfo, Webhooks
 
-__all__ = ["webhooks"]
-
 T = TypeVar("T")
 webhooks = command_group("Webhooks: list, put, remove, pause, test, deliveries.")
 Name = Annotated[str, typer.Argument(metavar="WEBHOOK", show_default=False, help="Name of the webhook.")]

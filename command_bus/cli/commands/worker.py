@@ -13,8 +13,6 @@ from command_bus.cli.options import Target, Yes
 from command_bus.cli.process.worker_options import LogFormat, LogLevel, WorkerOptions
 from command_bus.cli.terminal import confirm_or_exit, echo, failure, print_error
 
-__all__ = ["dev", "forget", "worker"]
-
 ImportString = Annotated[
     str,
     typer.Argument(

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.cli.process.worker_options import WorkerOptions
 
-__all__ = ["Application", "check_options"]
-
 
 @dataclass(frozen=True, slots=True)
 class Application:
@@ -39,7 +37,7 @@ class Application:
     @classmethod
     def from_bus(cls, bus: CommandBus, options: WorkerOptions) -> Self:
         """Read the facts of a bus that is not open yet."""
-        from command_bus.settings import redacted
+        from command_bus.server_urls import redacted
 
         settings = bus.settings
         url = settings.server_url

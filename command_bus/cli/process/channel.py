@@ -21,8 +21,6 @@ from typing import Any
 
 from command_bus.cli.process.application import Application
 
-__all__ = ["Channel", "decode_line", "encode_line"]
-
 _log = logging.getLogger("command_bus.cli")
 
 

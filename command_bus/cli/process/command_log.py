@@ -21,8 +21,6 @@ from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
 from command_bus.worker.settled_commands import SettledCommand
 
-__all__ = ["CommandLog"]
-
 _MOST_WAITING = 100_000
 """Lines that wait for a slow disk; what comes then is left out."""
 _PATIENCE = 5.0

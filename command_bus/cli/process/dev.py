@@ -13,8 +13,6 @@ from command_bus.cli.process.worker_options import WorkerOptions
 from command_bus.embedded import shared_server
 from command_bus.errors import CommandBusError
 
-__all__ = ["run_development"]
-
 _log = logging.getLogger("command_bus.cli")
 
 

@@ -19,8 +19,6 @@ from command_bus.errors import MissingExtra
 from command_bus.telemetry.pages import Page, PageServer, text_page
 from command_bus.worker.worker import Worker
 
-__all__ = ["ProbedProcess", "serve_supervisor_probes", "serve_worker_probes"]
-
 _ANSWER_WITHIN = 3.0  # seconds; a process answers within two, even if its event loop is stuck
 _log = logging.getLogger("command_bus.cli")
 

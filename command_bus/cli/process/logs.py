@@ -18,8 +18,6 @@ from command_bus.messages.context import Running, current_command
 from command_bus.serialization.text import printable
 from command_bus.settings import BusSettings
 
-__all__ = ["JsonFormatter", "TextFormatter", "configure_logging", "log_as"]
-
 _STANDARD = frozenset({*vars(logging.makeLogRecord({})), "asctime", "message", "taskName"})
 
 

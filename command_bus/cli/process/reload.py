@@ -13,8 +13,6 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ["FileWatcher", "changed_files", "snapshot"]
-
 _EVERY = 0.5  # seconds
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
 

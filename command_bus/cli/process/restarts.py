@@ -9,8 +9,6 @@ from enum import Enum, auto
 
 from command_bus.cli.exit_codes import WorkerExitCode
 
-__all__ = ["ProcessEnd", "RestartBackoff", "RestartDecision", "combined_exit_code", "decide_restart"]
-
 _FIRST, _LAST = 0.1, 30.0  # seconds between restarts
 _LONG_LIFE = 10.0  # seconds
 

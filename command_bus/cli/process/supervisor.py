@@ -32,8 +32,6 @@ from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 from command_bus.worker.signals import is_hang_up, stop_signals
 
-__all__ = ["run_supervisor"]
-
 _LAST_WORDS = 15.0  # seconds after the grace time until a process is killed: it needs some 5 to hand its work back
 _DEBOUNCE = 0.05  # seconds: one Ctrl-C may arrive twice
 _log = logging.getLogger("command_bus.cli")

@@ -13,8 +13,6 @@ import socket
 from collections.abc import AsyncGenerator, Callable, MutableMapping
 from contextlib import asynccontextmanager
 
-__all__ = ["notify_systemd"]
-
 _log = logging.getLogger("command_bus.cli")
 
 

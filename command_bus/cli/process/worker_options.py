@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["LogFormat", "LogLevel", "WorkerOptions"]
-
 
 class LogLevel(StrEnum):
     """Lowest level of records that are logged."""

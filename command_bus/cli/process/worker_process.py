@@ -37,8 +37,6 @@ from command_bus.errors import CommandBusError, EntitiesStopped, UnsuitableServe
 from command_bus.worker.signals import stop_signals
 from command_bus.worker.worker import StopReport, Worker
 
-__all__ = ["run_worker"]
-
 _PATIENCE = 10.0  # seconds for the application's exit functions
 _HANDLER_PATIENCE = 0.5  # seconds for the threads of handlers, which had their grace time
 _PAUSE = 1.0  # seconds between requests to a server that is unavailable

@@ -9,8 +9,6 @@ from command_bus.dashboard.forms import Fields
 from command_bus.dashboard.users import Role
 from command_bus.dashboard.visit import Visit
 
-__all__ = ["Act", "Input", "Plan", "reason_of"]
-
 _LONGEST = 500
 
 

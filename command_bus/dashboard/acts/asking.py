@@ -15,8 +15,6 @@ from command_bus.dashboard.forms import Fields, read_form
 from command_bus.dashboard.visit import Visit
 from command_bus.errors import CommandBusError, TransportUnavailable
 
-__all__ = ["ACTS", "act_page"]
-
 ACTS: dict[str, Act] = {**ENTITY_ACTS, **LETTER_ACTS, **SCHEDULE_ACTS, **SETTING_ACTS}
 """All acts, by their names in addresses."""
 

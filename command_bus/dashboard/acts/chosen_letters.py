@@ -12,8 +12,6 @@ from command_bus.dashboard.pages.letters import filters_of
 from command_bus.dashboard.visit import Visit
 from command_bus.dashboard.words import when
 
-__all__ = ["MOST_AT_ONCE", "Chosen", "chosen_letters"]
-
 MOST_AT_ONCE = 1000
 """Letters that one act in bulk changes at most."""
 _PAGES = 20

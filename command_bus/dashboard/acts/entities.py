@@ -13,8 +13,6 @@ from command_bus.dashboard.forms import Fields
 from command_bus.dashboard.visit import Visit
 from command_bus.errors import InvalidSettings
 
-__all__ = ["ENTITY_ACTS"]
-
 _FOR = (
     ("", "until somebody resumes it"),
     ("15", "for 15 minutes"),

@@ -18,8 +18,6 @@ from command_bus.dashboard.words import when
 from command_bus.errors import BusClosed, CommandBusError, InvalidCommand, TransportUnavailable, UnknownDeadLetter
 from command_bus.serialization.json_forms import read_json
 
-__all__ = ["LETTER_ACTS"]
-
 
 async def _letter(visit: Visit, fields: Fields) -> DeadLetter:
     if not fields["id"]:

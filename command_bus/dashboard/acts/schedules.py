@@ -9,8 +9,6 @@ from command_bus.dashboard.forms import Fields
 from command_bus.dashboard.visit import Visit
 from command_bus.dashboard.words import when
 
-__all__ = ["SCHEDULE_ACTS"]
-
 
 def _name(fields: Fields) -> str:
     if not fields["name"]:

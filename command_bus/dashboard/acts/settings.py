@@ -8,8 +8,6 @@ from command_bus.dashboard.visit import Visit
 from command_bus.errors import InvalidSettings
 from command_bus.messages.limits import Rate
 
-__all__ = ["SETTING_ACTS"]
-
 
 async def _plan_limit(visit: Visit, fields: Fields) -> Plan:
     known = {each.name: each for each in await visit.bus.limits.list()}

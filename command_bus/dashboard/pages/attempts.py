@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from command_bus.admin.events import Event
 
-__all__ = ["Attempt", "attempts_of"]
-
 _ENDS = (
     "completed", "rejected", "retried", "snoozed", "interrupted", "handed_back", "dead_lettered", "parked", "cancelled", "suspended",
 )  # fmt: skip

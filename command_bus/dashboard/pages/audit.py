@@ -6,8 +6,6 @@ from starlette.responses import Response
 
 from command_bus.dashboard.visit import Visit
 
-__all__ = ["audit_page"]
-
 _LIMIT = 100
 _MOST_UNANNOUNCED = 50
 """Ids in an address; each is of an act of whose end the page before tells."""

@@ -18,8 +18,6 @@ from command_bus.dashboard.pages.history import history_error
 from command_bus.dashboard.visit import Visit
 from command_bus.errors import CommandBusError, UnknownCommand
 
-__all__ = ["command_page"]
-
 
 async def command_page(visit: Visit) -> Response:
     """Show the command that `?id=` names.

@@ -13,8 +13,6 @@ from command_bus.admin.views import STANDING_STATES
 from command_bus.dashboard.visit import Visit
 from command_bus.dashboard.whys import LABELS
 
-__all__ = ["entities_page"]
-
 _LIMIT = 100
 _IN_A_STATE = 500
 """Entities in a state that are shown."""

@@ -14,8 +14,6 @@ from command_bus.dashboard.pages.standing import letter_error
 from command_bus.dashboard.visit import Visit
 from command_bus.dashboard.whys import happened, hold_text
 
-__all__ = ["Told", "entity_page", "story"]
-
 _WAITING = 50
 _TOLD = 100
 _SCAN_DELAYED = 1000

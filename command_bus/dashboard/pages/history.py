@@ -12,8 +12,6 @@ from command_bus.dashboard.pages.letters import filters_of
 from command_bus.dashboard.visit import Visit
 from command_bus.serialization.outcome import Status
 
-__all__ = ["history_error", "history_page"]
-
 STATUSES: tuple[str, ...] = get_args(Status)
 _LIMIT = 50
 _SCAN = 600

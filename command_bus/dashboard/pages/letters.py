@@ -18,8 +18,6 @@ from command_bus.dashboard.pages.standing import letter_error
 from command_bus.dashboard.visit import Visit
 from command_bus.errors import CommandBusError, InvalidSettings
 
-__all__ = ["FILTERS", "REASONS", "filters_of", "letter_page", "letters_page"]
-
 FILTERS = ("name", "reason", "type", "id", "parked", "since", "until")
 """The fields of an address that choose letters."""
 REASONS = ("failed", "interrupted", "no_handler", "undecodable", "invalid", "unsupported_version", "bad_signature", "expired")

@@ -10,8 +10,6 @@ from command_bus.admin.info import ShareInfo, Stats
 from command_bus.admin.limits import LimitInfo
 from command_bus.dashboard.visit import Visit
 
-__all__ = ["limits_page"]
-
 _MOST = 200
 
 

@@ -9,8 +9,6 @@ from starlette.responses import Response
 from command_bus.dashboard.visit import Visit
 from command_bus.scheduling.info import ScheduleInfo
 
-__all__ = ["schedules_page"]
-
 _MOST = 300
 _TICKS = 5
 

@@ -10,8 +10,6 @@ from starlette.responses import RedirectResponse, Response
 from command_bus.dashboard.visit import Visit
 from command_bus.errors import CommandBusError
 
-__all__ = ["search_page"]
-
 _LETTER = re.compile(r"\d{1,4}-\d{13,}-\d+")
 
 

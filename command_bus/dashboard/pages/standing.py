@@ -10,8 +10,6 @@ from command_bus.dashboard.masking import LARGE
 from command_bus.dashboard.visit import Visit
 from command_bus.dashboard.whys import LABELS, hold_text, why
 
-__all__ = ["letter_error", "standing_page"]
-
 _LIMIT = 100
 _ROWS = 200
 _MOST_READ = 16 * 1024

@@ -14,8 +14,6 @@ from command_bus.admin.trends import TrendPoint
 from command_bus.dashboard.plots import Line, bars, line_plot
 from command_bus.dashboard.visit import Visit
 
-__all__ = ["quantiles", "rates", "throughput_page"]
-
 _SPANS = {"3h": 180, "12h": 720, "2d": 2880}
 _SAMPLE = 200
 _GAP_MS = 150_000

@@ -10,8 +10,6 @@ from starlette.responses import Response
 from command_bus.dashboard.visit import Visit
 from command_bus.serialization.announcements import CommandInfo, WorkerStatus
 
-__all__ = ["workers_page"]
-
 
 async def workers_page(visit: Visit) -> Response:
     """Show the workers by the code that they run, lost ones, and the commands that are announced."""

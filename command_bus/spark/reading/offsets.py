@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from command_bus.errors import InvalidSettings
 from command_bus.transport.bulk import OutcomeStream
 
-__all__ = ["BEGINNING", "Offset", "StreamKey", "StreamOffset", "fair_shares", "format_offset", "parse_offset"]
-
 BEGINNING = "0-0"
 """Before the first entry of every stream."""
 

@@ -31,8 +31,6 @@ from command_bus.serialization.reply import (
 from command_bus.spark.reading.views import arrow_schema_of, json_text, packed_json, pc, times
 from command_bus.transport.bulk import OutcomePage
 
-__all__ = ["UNREADABLE", "outcome_batch"]
-
 UNREADABLE = "unreadable"
 """The status of an outcome that another version of this library wrote, or that is damaged."""
 

@@ -35,8 +35,6 @@ from command_bus.spark.reading.tasks import OutcomePartition, ReadPlan
 from command_bus.spark.reading.views import Row, batch_of, dead_letter_row, dispatch_row, entity_row, reject_row
 from command_bus.spark.target import TargetConnection
 
-__all__ = ["BatchReader", "PushdownReader", "reader_of", "stream_reader_of"]
-
 _log = logging.getLogger("command_bus.spark")
 _DEAD_LETTERS_PER_PAGE = 200  # per request: each may be as large as a payload
 

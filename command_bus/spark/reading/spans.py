@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from command_bus.transport.bulk import BulkOutcomes
 
-__all__ = ["ROWS_PER_TASK", "Span", "entry_ms", "id_before", "pack_spans", "rows_per_task", "split_span"]
-
 ROWS_PER_TASK = 250_000
 """Outcomes that one task should read, approximately: a second's work."""
 _LAST = 2**64 - 1

@@ -22,8 +22,6 @@ from command_bus.spark.reading.spans import Span, id_before
 from command_bus.spark.reading.tasks import OutcomePartition, ReadPlan
 from command_bus.transport.bulk import OutcomeStream
 
-__all__ = ["OutcomeStreamReader"]
-
 _log = logging.getLogger("command_bus.spark")
 
 

@@ -19,8 +19,6 @@ from command_bus.spark.target import PLANNING_PATIENCE, Target, TargetConnection
 from command_bus.spark.writing.encoder import gc_paused
 from command_bus.transport.bulk import OutcomeStream
 
-__all__ = ["OutcomePartition", "ReadPlan"]
-
 
 class OutcomePartition(InputPartition):
     """The outcomes that one task reads."""

@@ -23,30 +23,16 @@ from pydantic_core import to_json
 from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import ENCRYPTED, KEEP_OUTCOME, unpack_envelope
+from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.json_forms import json_form, read_json
 from command_bus.serialization.limits import Limits, Undecodable
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.odd_values import pass_over
+from command_bus.serialization.wire_envelope import ENCRYPTED, KEEP_OUTCOME
 from command_bus.spark.options import View
 from command_bus.transport.bulk import DispatchFacts, OutcomeStream
 from command_bus.transport.mailboxes import mailbox_parts
 from command_bus.transport.records import StoredDeadLetter, StoredEntity
-
-__all__ = [
-    "Row",
-    "arrow_schema_of",
-    "batch_of",
-    "dead_letter_row",
-    "dispatch_row",
-    "entity_row",
-    "json_text",
-    "packed_json",
-    "pc",
-    "reject_row",
-    "schema_of",
-    "times",
-]
 
 pc = cast("Any", pyarrow.compute)  # its functions are made when it is imported, so type checkers do not see them
 

@@ -13,8 +13,6 @@ from command_bus.spark.reconciliation.statuses import NEVER_RUN, entity_hash
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["chart_data"]
-
 _STEPS = 80
 _PER_DECADE = 8
 _SLOWEST = 10

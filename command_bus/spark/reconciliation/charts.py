@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
-__all__ = ["bar_chart", "histogram", "rate_chart", "short_duration", "short_number", "stacked_bar"]
-
 WIDTH, HEIGHT = 560, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 14, 34
 _TICKS = 4

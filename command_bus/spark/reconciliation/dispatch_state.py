@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
-from command_bus.serialization.envelope import KEEP_OUTCOME, unpack_envelope
+from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
+from command_bus.serialization.wire_envelope import KEEP_OUTCOME
 from command_bus.spark.target import Target, TargetConnection, connection_to
 from command_bus.spark.writing.task_results import read_summary
 from command_bus.transport.bulk import DispatchFacts, OutcomeStream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["DispatchState", "await_settled", "commands_in_mailboxes"]
 
 _log = logging.getLogger("command_bus.spark")
 _SHORTEST, _LONGEST = 0.05, 1.0  # seconds between two reads of the counters

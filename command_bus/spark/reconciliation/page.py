@@ -21,8 +21,6 @@ from command_bus.spark.reconciliation.charts import bar_chart, histogram, rate_c
 from command_bus.spark.reconciliation.verdict import FLAGS, STATUSES, Verdict
 from command_bus.transport.bulk import DispatchFacts
 
-__all__ = ["ChartData", "ErrorCount", "Page", "SlowEntity", "render_page", "write_page"]
-
 _COLOURS = {
     "completed": "good", "rejected": "ended", "expired": "ended", "dead_lettered": "held", "parked": "held", "cancelled": "ended",
     "discarded": "ended", "folded": "ended", "superseded": "ended", "quarantined": "ended", "dropped": "ended",

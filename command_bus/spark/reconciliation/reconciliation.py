@@ -37,8 +37,6 @@ from command_bus.spark.writing.ordering import Order, check_order, with_order_co
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Reconciliation", "reconcile"]
-
 _log = logging.getLogger("command_bus.spark")
 _ROWS = ("pending", "forgotten", "missing", "dropped")  # statuses without an outcome or reject, so that texts come from the rows
 

@@ -21,8 +21,6 @@ from command_bus.spark.quoting import column_named
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["FINAL", "NEVER_RUN", "PROVISIONAL", "command_count", "entity_hash", "entry_order", "out_of_order", "statuses_of"]
-
 FINAL = ("completed", "rejected", "cancelled", "discarded", "folded", "superseded")
 NEVER_RUN = ("folded", "superseded")  # another command of the same unique key ran instead
 PROVISIONAL = ("expired", "dead_lettered", "parked")

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 
 from command_bus.spark.reconciliation.dispatch_state import DispatchState
 
-__all__ = ["FLAGS", "STATUSES", "Tally", "Verdict"]
-
 STATUSES = (
     "completed", "rejected", "expired", "dead_lettered", "parked", "cancelled", "discarded", "folded", "superseded", "quarantined",
     "dropped", "pending", "forgotten", "missing", "unexpected",

@@ -21,8 +21,6 @@ from command_bus.spark.writing.command_mapping import CommandMapping, field_colu
 from command_bus.spark.writing.field_checks import FieldPlan
 from command_bus.transport.flows import tenant_of
 
-__all__ = ["announced_mapping"]
-
 
 def announced_mapping(info: CommandInfo, options: WriteOptions, columns: Sequence[str]) -> CommandMapping:
     """Return the mapping of an announced command.

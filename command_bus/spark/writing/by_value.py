@@ -12,8 +12,6 @@ from command_bus.errors import InvalidSettings
 from command_bus.messages.message import Message
 from command_bus.spark.writing.named_imports import PICKLE, are_restricted
 
-__all__ = ["is_pickled", "pickled", "unpickled"]
-
 _PICKLED = "pickle:"
 
 

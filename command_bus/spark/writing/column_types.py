@@ -11,8 +11,6 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, UserDefi
 
 from command_bus.errors import InvalidSettings
 
-__all__ = ["check_movable", "types_of"]
-
 _REFUSED = {
     "VariantType": "a variant: take its parts (variant_get), or to_json",
     "GeometryType": "a geometry: take its text (ST_AsBinary)",

@@ -17,8 +17,6 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Batches", "Unreadable", "batch_rows", "column_values", "map_in_arrow"]
-
 Batches = Iterator[pa.RecordBatch]
 
 _SHOWN = 200  # characters of a value

@@ -20,8 +20,6 @@ from command_bus.spark.writing.field_checks import MISSING, plans_of
 from command_bus.spark.writing.named_imports import checked_mapper, import_named, may_import
 from command_bus.transport.flows import tenant_of
 
-__all__ = ["command_mappings", "mapper_of", "named_command"]
-
 
 def named_command(command: Any) -> str:
     """Return the option text for a command: `module:Class` if executors can import the class, else the class itself, pickled.

@@ -15,8 +15,6 @@ from command_bus.spark.options import WriteOptions
 from command_bus.spark.quoting import there_are
 from command_bus.spark.writing.field_checks import FieldPlan, fits, is_entity_column
 
-__all__ = ["CommandMapping", "check_named", "check_taken", "check_types", "field_columns"]
-
 
 class _Codec(Protocol):
     """Makes a payload of plain values, and returns entity and tenant of its command; or raises with the reason why it is none."""

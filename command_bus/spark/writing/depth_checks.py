@@ -8,8 +8,6 @@ from operator import itemgetter
 
 from command_bus.transport.bulk import LoadItem
 
-__all__ = ["DepthChecks"]
-
 _PER_MAILBOX = 16
 """After each sixteenth of the depth limit that a partition has put into a mailbox, the server checks the limit: it is exceeded by no more."""
 

@@ -22,8 +22,6 @@ from command_bus.transport.submissions import Admission
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["DryRun", "DryRunTask"]
-
 _SHOWN = 1_000  # rejects that a task returns
 
 

@@ -17,9 +17,8 @@ from command_bus.messages.policies import PRIORITIES, Priority
 from command_bus.spark.writing.columns import Unreadable, batch_rows, column_values
 from command_bus.spark.writing.command_encoder import CommandEncoder, Packed, check_entity, checked_number, id_of_row
 from command_bus.spark.writing.command_mapping import CommandMapping
-from command_bus.spark.writing.partition import PartitionDispatcher, RowReject
-
-__all__ = ["BatchEncoder", "Mapper", "Packed", "gc_paused"]
+from command_bus.spark.writing.partition import PartitionDispatcher
+from command_bus.spark.writing.task_results import RowReject
 
 Mapper = Callable[[dict[str, Any]], Message[Any]]
 

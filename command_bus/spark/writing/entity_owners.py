@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from command_bus.transport.bulk import EntityOwner, LoadItem
 from command_bus.transport.mailboxes import mailbox_parts
 
-__all__ = ["EntityOwners"]
-
 
 class EntityOwners:
     """The entities of one attempt of a task. Each is declared once, with the request that has its first commands.

@@ -22,20 +22,6 @@ from command_bus.serialization.certainty import strict_validator
 from command_bus.serialization.msgpack import pack_flat
 from command_bus.serialization.schemas import Packing, packing_of_fields
 
-__all__ = [
-    "MISSING",
-    "FieldPlan",
-    "all_of",
-    "fits",
-    "is_entity_column",
-    "mask_of",
-    "pc",
-    "plans_of",
-    "size_of",
-    "typed_for",
-    "widest_of",
-]
-
 pc = cast("Any", pyarrow.compute)
 MISSING: Any = object()
 

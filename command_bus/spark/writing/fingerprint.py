@@ -19,8 +19,6 @@ from command_bus.serialization.stored_fields import stored_fields
 from command_bus.spark.writing.task_results import read_summary
 from command_bus.transport.bulk import DispatchFacts, Version
 
-__all__ = ["Fingerprint", "check_same_rows", "ids_digest", "rows_of_summary", "utc_text"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:

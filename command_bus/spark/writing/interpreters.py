@@ -18,8 +18,6 @@ from pyspark.sql import SparkSession
 
 from command_bus.errors import InvalidSettings
 
-__all__ = ["advice", "check_interpreter", "choose_interpreter"]
-
 _CHOICE = "PYSPARK_PYTHON"
 _PROBE = "import sys, command_bus.spark.writing.partition; print('%d.%d' % sys.version_info[:2])"
 

@@ -18,8 +18,6 @@ from command_bus.errors import InvalidSettings
 from command_bus.handlers.signatures import return_type
 from command_bus.messages.message import Message
 
-__all__ = ["PICKLE", "are_restricted", "checked_mapper", "import_named", "may_import"]
-
 PICKLE = "COMMAND_BUS_SPARK_PICKLE"
 _PACKAGES = "COMMAND_BUS_SPARK_PACKAGES"
 

@@ -20,8 +20,6 @@ from command_bus.spark.quoting import check_named_once, column_named
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Order", "check_order", "in_order", "named_columns", "tasks_for_few_rows", "with_order_column"]
-
 Order = str | Column | Sequence[str | Column]
 """The order of an entity's rows: a column by its name; several; or columns with a direction, `F.desc("day")`."""
 

@@ -17,8 +17,6 @@ import pyarrow as pa
 from command_bus.serialization.native import Packer
 from command_bus.spark.writing.field_checks import pc
 
-__all__ = ["is_readable", "joined", "packed_binaries", "packed_column", "packed_texts"]
-
 _TABLE = 0x10000
 _SMALL = 0x100
 _WIDE = (  # least and greatest integer, their first byte, and the bits of each pair of bytes behind it

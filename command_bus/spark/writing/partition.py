@@ -21,8 +21,8 @@ from command_bus.messages.outgoing import Envelope
 from command_bus.sending.admission import may_not_replace
 from command_bus.sending.outgoing_options import compresses
 from command_bus.sending.priorities import options_of
-from command_bus.serialization.envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
 from command_bus.serialization.history_option import HISTORY
+from command_bus.serialization.wire_envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
 from command_bus.spark.options import OnInvalid
 from command_bus.spark.target import Target, TargetConnection, connection_to
 from command_bus.spark.writing.depth_checks import DepthChecks
@@ -35,8 +35,6 @@ from command_bus.spark.writing.task_results import PERMANENT_REFUSALS, Partition
 from command_bus.transport.bulk import LoadItem, Opening, Version
 from command_bus.transport.submissions import Admission
 from command_bus.transport.unique_keys import LoadKey
-
-__all__ = ["PartitionDispatcher", "PartitionResult", "RowReject", "envelope_flags", "payload_check"]
 
 _log = logging.getLogger("command_bus.spark")
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25

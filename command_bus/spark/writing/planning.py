@@ -13,8 +13,6 @@ from command_bus.spark.writing.column_types import types_of
 from command_bus.spark.writing.command_lookup import command_mappings, mapper_of
 from command_bus.spark.writing.command_mapping import CommandMapping, check_named, check_taken, check_types
 
-__all__ = ["columns_read", "planned"]
-
 
 def planned(
     options: WriteOptions, schema: StructType, describe: Callable[[str], CommandInfo | None] | None = None

@@ -12,8 +12,6 @@ from command_bus.errors import CommandBusError
 from command_bus.spark.target import TargetConnection
 from command_bus.transport.bulk import DispatchFacts, Version
 
-__all__ = ["ProgressWatch"]
-
 _log = logging.getLogger("command_bus.spark")
 _READ_EVERY = 1.5
 _LOG_EVERY = 10.0

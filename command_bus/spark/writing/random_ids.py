@@ -12,8 +12,6 @@ from command_bus.spark.quoting import column_named
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["check_repeatable_ids", "random_function_in"]
-
 _RANDOM = re.compile(r"\b(uuid|monotonically_increasing_id|randn?|spark_partition_id|shuffle)\(", re.IGNORECASE)
 _PROJECT = "Project ["
 _REFERENCE = re.compile(r"#(\d+)L?")

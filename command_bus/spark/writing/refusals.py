@@ -9,8 +9,6 @@ from command_bus.spark.writing.send_queue import SendQueue
 from command_bus.transport.bulk import LoadItem
 from command_bus.transport.submissions import Admission
 
-__all__ = ["LIMITS", "MAILBOX_LIMITS", "Refusal"]
-
 LIMITS = {
     Admission.ENTITY_FULL: "entity", Admission.TOTAL_FULL: "total", Admission.TOO_MANY_ENTITIES: "entities",
     Admission.PREDECESSOR_REFUSED: "predecessor", Admission.DRAINING: "drain",

@@ -10,8 +10,6 @@ from command_bus.errors import InvalidRows
 from command_bus.spark.options import OnInvalid
 from command_bus.spark.writing.task_results import PartitionResult, RowReject
 
-__all__ = ["RejectStore"]
-
 _CHUNK = 200  # stored at a time
 
 

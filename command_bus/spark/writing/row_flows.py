@@ -14,8 +14,6 @@ from command_bus.spark.writing.columns import column_values
 from command_bus.spark.writing.field_checks import FieldPlan
 from command_bus.transport.flows import flow_of, tenant_of
 
-__all__ = ["RowFlows"]
-
 
 class RowFlows:
     """The flows of one command's rows.

@@ -11,10 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
-from command_bus.spark.writing.encoder import Packed
+from command_bus.spark.writing.command_encoder import Packed
 from command_bus.spark.writing.partition import PartitionDispatcher
-
-__all__ = ["SendAhead"]
 
 
 class SendAhead:

@@ -13,8 +13,6 @@ from operator import itemgetter
 
 from command_bus.transport.bulk import LoadItem
 
-__all__ = ["MAX_CHUNK_BYTES", "SendQueue"]
-
 MAX_CHUNK_BYTES = 1024 * 1024
 _SIZE_OF_ITEM = 400  # bytes of a command in this process, beside its envelope
 

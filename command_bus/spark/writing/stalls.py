@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["StallAction", "StallTimer"]
-
 StallAction = Literal["wait", "warn", "give up"]
 
 WARN_AFTER = 8.0  # and the time until a watching driver reads it: less than ten seconds together

@@ -13,8 +13,6 @@ from command_bus.serialization.stored_fields import stored_fields
 from command_bus.transport.bulk import LoadItem
 from command_bus.transport.submissions import Admission
 
-__all__ = ["PERMANENT_REFUSALS", "PartitionResult", "RowReject", "Summary", "permanent_reject", "read_summary"]
-
 PERMANENT_REFUSALS = {
     Admission.CONFLICT: (
         "conflict",

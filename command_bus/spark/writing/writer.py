@@ -37,8 +37,6 @@ from command_bus.transport.bulk import Opening, Version
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["BatchWriter", "PartitionTask", "StreamWriter", "WritePlan", "commit_dispatch"]
-
 _log = logging.getLogger("command_bus.spark")
 _COMMIT_WAIT = 300.0
 _INNER = ("shared", "digest", "conflicts")

@@ -11,8 +11,6 @@ from redis.asyncio import Redis
 from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.connection.pipe import Requests, TaskRequests
 
-__all__ = ["Severable"]
-
 
 class _Cut:
     """A switch, shared by all clients: whether their connections are severed."""

@@ -15,8 +15,6 @@ from command_bus.session import TransportOpener
 from command_bus.testing.conformance.cut_connections import Severable
 from command_bus.transport.redis.connection.factory import ClientFactory
 
-__all__ = ["LEASE", "Line", "PromiseSandbox", "expect", "until"]
-
 LEASE = 1.0
 """Seconds; short, because some promises are about what happens after it."""
 _PATIENCE = 20.0

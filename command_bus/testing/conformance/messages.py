@@ -11,9 +11,7 @@ from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.context import CommandContext
 from command_bus.messages.durable import DurableContext
 from command_bus.messages.message import Command, EntityId
-from command_bus.messages.policies import RetryPolicy
-
-__all__ = ["Forward", "Held", "Journey", "Log", "Once", "Parking", "Refuse", "Unknown", "Work"]
+from command_bus.messages.retry_policy import RetryPolicy
 
 _RETRY = RetryPolicy(attempts=3, delay=0.05, jitter=0.0)
 

@@ -18,8 +18,6 @@ from command_bus.errors import (
 from command_bus.testing.conformance.fixtures import LEASE, PromiseSandbox, expect, until
 from command_bus.testing.conformance.messages import Forward, Held, Journey, Log, Once, Parking, Refuse, Unknown, Work
 
-__all__ = ["NEED_A_LOST_WORKER", "PROMISES", "Promise"]
-
 Promise = Callable[[PromiseSandbox], Coroutine[Any, Any, None]]
 _IDLE = 20.0
 

@@ -13,8 +13,6 @@ import pytest
 from command_bus.testing.conformance.fixtures import PromiseSandbox
 from command_bus.testing.conformance.promises import NEED_A_LOST_WORKER, PROMISES, Promise
 
-__all__ = ["test_promise"]
-
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 def test_promise(promise: Promise, command_bus_sandbox: PromiseSandbox) -> None:

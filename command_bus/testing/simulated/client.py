@@ -8,8 +8,6 @@ from typing import Any, Protocol
 from command_bus.transport.redis.connection.pipe import TaskRequests
 from command_bus.transport.redis.connection.pipe_client import PipeRedis
 
-__all__ = ["Wire", "WirePipe", "WireRedis"]
-
 
 class Wire(Protocol):
     """Carries the requests of one client."""

@@ -24,8 +24,6 @@ from command_bus.testing.simulated.patching import TaskLeaseKeeper
 from command_bus.testing.simulated.server import Link, Reply, Server
 from command_bus.testing.simulated.store import Args
 
-__all__ = ["PROCESS", "LiveServer", "Process"]
-
 PROCESS: ContextVar[Process | None] = ContextVar("command_bus_testing_process", default=None)
 """The process of a task; tasks that it starts inherit it."""
 

@@ -14,8 +14,6 @@ from typing import Any
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 
-__all__ = ["AsyncWake", "TaskLeaseKeeper", "rebind"]
-
 
 def rebind(name: str, old: Any, new: Any) -> Callable[[], None]:
     """Replace a value wherever the package has bound it. Return a function that restores it, also where it was bound in between."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-__all__ = ["matching"]
-
 
 def matching(options: Sequence[bytes]) -> Callable[[bytes], object]:
     """Return what says whether a name matches the pattern of a scan: that of `MATCH`, else any."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from command_bus.testing.simulated.store import Args, Store, ZSet, command, number, zrem
 
-__all__ = ["zcount", "zlexcount", "zrangebylex", "zrangebyscore", "zremrangebyscore"]
-
 
 def _scores(text: bytes) -> tuple[float, bool]:
     """Return an end of a range of scores, and whether it belongs to it."""

@@ -13,8 +13,6 @@ try:
 except ImportError as error:  # pragma: no cover - depends on the environment
     raise MissingExtra("TestBus needs Lua: pip install 'command-bus[testing]'") from error
 
-__all__ = ["Scripts"]
-
 # As in Redis 7, what a command refuses is a table with `err`, raised by `call` and returned by `pcall`.
 _API = b"""
 local request = ...

@@ -14,8 +14,6 @@ from command_bus.testing.simulated.scripting import Scripts
 from command_bus.testing.simulated.store import COMMANDS, Args, ReplyError, Store, popped
 from command_bus.testing.simulated.streams import read_group
 
-__all__ = ["Link", "Server"]
-
 _INFO = b"redis_version:7.2.0\r\nredis_mode:standalone\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\nrole:master\r\n"
 _REGISTERS = (ranges,)  # its commands, as it is imported
 _ERRORS: dict[str, type[redis_errors.ResponseError]] = {"NOSCRIPT": redis_errors.NoScriptError}

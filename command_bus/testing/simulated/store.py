@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 from command_bus.testing.simulated.patterns import matching
 
-__all__ = ["COMMANDS", "Args", "ReplyError", "Store", "command", "number"]
-
 T = TypeVar("T")
 Args = list[bytes]
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"

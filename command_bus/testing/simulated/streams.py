@@ -7,8 +7,6 @@ from typing import Any
 
 from command_bus.testing.simulated.store import COMMANDS, Args, ReplyError, Store, command
 
-__all__ = ["Pending", "Stream", "read_group"]
-
 Id = tuple[int, int]
 _LAST: Id = (2**64 - 1, 2**64 - 1)
 
@@ -24,6 +22,8 @@ class Pending:
 
 @dataclass(slots=True)
 class Group:
+    """A consumer group: the last id it read, and what is pending of it by consumer."""
+
     last: Id
     pending: dict[Id, Pending] = field(default_factory=dict)
     consumers: dict[bytes, int] = field(default_factory=dict)

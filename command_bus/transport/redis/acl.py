@@ -22,8 +22,6 @@ from typing import Final, Literal, get_args
 from command_bus.errors import InvalidSettings
 from command_bus.transport.redis.keys import ShardKeys
 
-__all__ = ["Role", "acl_lines"]
-
 Role = Literal["producer", "worker", "operator", "pipeline", "owner"]
 """A producer dispatches and calls; a worker runs commands; an operator reads, pauses, replays and cancels; a pipeline is a producer that
 also loads dispatches from Spark and reads their outcomes; an owner is an operator who may delete the namespace."""

@@ -21,8 +21,6 @@ from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.scripts import TAKE_HINT
 from command_bus.transport.tasks import end_tasks
 
-__all__ = ["RedisChannels"]
-
 _QUIET = 5.0
 """Seconds without a message after which the server is asked for a sign of life, and after which it must have come."""
 _PATIENCE = 5.0

@@ -18,8 +18,6 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
-__all__ = ["CLOSED", "INCARNATION", "Incarnations"]
-
 INCARNATION: Final = "incarnation"
 """A field of `stats`."""
 _WHOLE: Final = re.compile(rb"[!-~]{1,100}")

@@ -13,8 +13,6 @@ from zlib import crc32
 from command_bus.serialization.odd_values import stored_number
 from command_bus.transport.mailboxes import encoded
 
-__all__ = ["GROUP", "KeySpace", "ShardKeys", "delayed_id", "delayed_member", "delayed_number"]
-
 GROUP: Final = "workers"
 """The consumer group of every ready stream."""
 

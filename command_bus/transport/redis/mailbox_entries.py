@@ -9,8 +9,6 @@ from command_bus.serialization.odd_values import stored_text
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.scripts import READ_MAILBOXES, Script
 
-__all__ = ["OLDEST", "Entry", "RunScript", "read_entry", "read_mailboxes"]
-
 Entry = tuple[str, dict[bytes, bytes]]
 """An entry of a mailbox: its id and its fields. The id of a lone command is in its record, so it may be any text."""
 

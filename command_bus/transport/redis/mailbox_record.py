@@ -15,8 +15,6 @@ from command_bus.transport.attempts import attempt_id
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.steps import NO_SNOOZES, Snoozes
 
-__all__ = ["PLACE", "MailboxRecord", "is_first_start", "parse_record", "parse_started", "refuse_newer", "snoozes_of"]
-
 _FIELDS = 7
 _STATES = frozenset({"", "r", "h", "H", "w", "s", "o", "O", "l", "q", "u", "U"})
 _NEWER = b"newer"

@@ -27,8 +27,6 @@ try:
 except ImportError as error:  # pragma: no cover - depends on the environment
     raise MissingExtra("CommandBus.in_memory() needs fakeredis with Lua: pip install 'command-bus[testing]'") from error
 
-__all__ = ["MemoryClients"]
-
 
 class _Socket(AsyncFakeSocket):
     """A socket whose reads block until there is something to read, and that knows the task of its blocked read."""

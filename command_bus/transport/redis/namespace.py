@@ -26,8 +26,6 @@ from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.server_check import READ_ONLY, ServerFacts, inspect_server, judge
 
-__all__ = ["PROTOCOL", "Namespace", "format_advice", "open_namespace", "recorded_choices"]
-
 PROTOCOL = 3
 """The format of a namespace: version of its keys and scripts. A client of another format is refused: see "Upgrading" in the docs."""
 

@@ -7,8 +7,6 @@ from typing import Any
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.scripts import CHANGE_NOTE
 
-__all__ = ["RedisNotes"]
-
 
 class RedisNotes(RetryingRequests):
     """Implements `Notes`."""

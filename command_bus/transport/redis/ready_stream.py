@@ -15,8 +15,6 @@ from command_bus.transport.redis.connection.errors import is_not_permitted
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import REACTIVATE
 
-__all__ = ["RepairedPage", "delete_entries", "ensure_ready", "mailbox_of", "repair_page", "why_gone"]
-
 _log = logging.getLogger("command_bus.worker")
 _PAGE = 200
 _WAITING = (b"l|", b"w|", b"u|")

@@ -8,52 +8,6 @@ from hashlib import sha1
 from importlib.resources import files
 from itertools import chain
 
-__all__ = [
-    "ADVANCE",
-    "ADVANCE_AND_SEND",
-    "BULK_COMMIT",
-    "BULK_LOAD",
-    "BULK_LOAD_UNIQUE",
-    "CHANGE_NOTE",
-    "CLAIM",
-    "CONFIRM",
-    "DELAYED_MAILBOXES",
-    "ENQUEUE",
-    "ENQUEUE_ONE",
-    "ENQUEUE_UNIQUE",
-    "FETCH",
-    "FILL_LINE",
-    "HOLD",
-    "LIMITS",
-    "LIMIT_LOOK",
-    "MAILBOX_HEADS",
-    "OUTCOME_OFFSET",
-    "PROMOTE",
-    "PRUNE_LETTERS",
-    "REACTIVATE",
-    "READ_MAILBOXES",
-    "READ_RECORDS",
-    "RECORD_STEPS",
-    "RECOUNT",
-    "RELAY",
-    "RELAYED",
-    "REMOVE",
-    "REMOVE_WORKER",
-    "RESCHEDULE",
-    "RULE",
-    "SCHEDULE_BAR",
-    "SCHEDULE_CHANGE",
-    "SCHEDULE_FIRE",
-    "SCRIPTS",
-    "SETTLE_DEAD_LETTER",
-    "SWEEP_UNIQUE",
-    "TAKE_HINT",
-    "TELL",
-    "WAKE_LIMITED",
-    "WEIGHT",
-    "Script",
-]
-
 _FOLDER = files("command_bus.transport.redis").joinpath("lua")
 _USES = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
 _PART = re.compile(r"\w+(?:\([^)]*\))?")

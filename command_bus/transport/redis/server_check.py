@@ -12,8 +12,6 @@ from command_bus.errors import UnsuitableServer
 from command_bus.settings import BusSettings
 from command_bus.transport.redis.connection.connections import Connections
 
-__all__ = ["READ_ONLY", "ServerFacts", "inspect_server", "judge"]
-
 READ_ONLY = "{} is a read-only replica: connect to its primary"
 _OLDEST = (6, 2)
 _BLMPOP = (7, 0)

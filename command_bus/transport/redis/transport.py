@@ -33,8 +33,6 @@ from command_bus.transport.worker_interfaces import WorkerSide, WorkerSideOption
 if TYPE_CHECKING:
     from command_bus.transport.redis.admin.parts import RedisOperatorSide
 
-__all__ = ["RedisTransport"]
-
 
 class RedisTransport:
     """Implements `Transport`.

@@ -12,7 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_bus.errors import InvalidCommand
-from command_bus.serialization.envelope import (
+from command_bus.serialization.envelope import EnvelopeTemplate, Sign, pack_envelope, packed_text
+from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.limits import Limits, Undecodable, UnsupportedVersion
+from command_bus.serialization.native import ExtType, Packer, unpackb
+from command_bus.serialization.wire_envelope import (
     AT_MOST_ONCE,
     ENTITY_ID_LIMIT,
     ENVELOPE_VERSION,
@@ -21,15 +25,8 @@ from command_bus.serialization.envelope import (
     HEADERS_LIMIT,
     KNOWN_OPTIONS,
     OPTIONS,
-    EnvelopeTemplate,
-    Sign,
     WireEnvelope,
-    pack_envelope,
-    packed_text,
-    unpack_envelope,
 )
-from command_bus.serialization.limits import Limits, Undecodable, UnsupportedVersion
-from command_bus.serialization.native import ExtType, Packer, unpackb
 
 PLAIN = WireEnvelope("c-1", "Deposit", "account", "a-17", b"\x80")
 ELEMENTS: list[Any] = [1, "c-1", "Deposit", "account", "a-17", b"\x80", 0, 5000, "inbox", "corr", "cause", {"h": "v"}, b"s"]

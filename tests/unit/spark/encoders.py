@@ -15,7 +15,8 @@ from command_bus.spark.target import Target
 from command_bus.spark.writing.command_lookup import command_mappings
 from command_bus.spark.writing.command_mapping import check_named, check_taken, check_types
 from command_bus.spark.writing.encoder import BatchEncoder
-from command_bus.spark.writing.partition import PartitionDispatcher, RowReject
+from command_bus.spark.writing.partition import PartitionDispatcher
+from command_bus.spark.writing.task_results import RowReject
 from command_bus.transport.bulk import Opening
 
 __all__ = ["Offline", "check", "encode", "why"]

@@ -15,15 +15,17 @@ from pydantic import BaseModel, Field, field_serializer, field_validator, model_
 
 from command_bus import Command, EntityId, InvalidCommand, InvalidSettings
 from command_bus.messages.outgoing import Envelope
-from command_bus.serialization.envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, unpack_envelope
+from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.models import codec_for
+from command_bus.serialization.wire_envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME
 
 pa = pytest.importorskip("pyarrow")
 
 from command_bus.spark.options import WriteOptions  # noqa: E402
 from command_bus.spark.writing.command_lookup import command_mappings  # noqa: E402
 from command_bus.spark.writing.field_checks import plans_of  # noqa: E402
-from command_bus.spark.writing.partition import RowReject, payload_check  # noqa: E402 - after the skip
+from command_bus.spark.writing.partition import payload_check  # noqa: E402 - after the skip
+from command_bus.spark.writing.task_results import RowReject  # noqa: E402 - after the skip
 from tests.unit.spark.encoders import Offline, check, encode, why  # noqa: E402
 
 

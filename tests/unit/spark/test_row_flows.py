@@ -9,13 +9,13 @@ from pydantic import field_validator
 
 from command_bus import BusSettings, Command, EntityId, EntityPolicy, InvalidCommand, InvalidSettings, RetryPolicy, Unique
 from command_bus.sending.envelope_builder import EnvelopeBuilder
-from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.envelope_reading import unpack_envelope
 
 pa = pytest.importorskip("pyarrow")
 
 from command_bus.messages.outgoing import Envelope  # noqa: E402 - after the skip
 from command_bus.spark.options import WriteOptions  # noqa: E402
-from command_bus.spark.writing.partition import RowReject  # noqa: E402
+from command_bus.spark.writing.task_results import RowReject  # noqa: E402
 from tests.unit.spark.encoders import Offline, check, encode, why  # noqa: E402
 
 

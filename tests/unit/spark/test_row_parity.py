@@ -35,7 +35,7 @@ from command_bus.serialization.models import codec_for
 
 pa = pytest.importorskip("pyarrow")
 
-from command_bus.spark.writing.partition import RowReject  # noqa: E402 - after the skip
+from command_bus.spark.writing.task_results import RowReject  # noqa: E402 - after the skip
 from tests.unit.spark.encoders import Offline, encode, why  # noqa: E402
 
 MODELS = SimpleNamespace()

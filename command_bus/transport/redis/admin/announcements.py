@@ -8,8 +8,6 @@ from redis.asyncio import Redis
 
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 
-__all__ = ["RedisAnnouncements"]
-
 
 class RedisAnnouncements(RetryingRequests):
     """Implements `Announcements`."""

@@ -20,8 +20,6 @@ from command_bus.transport.redis.worker.step_arguments import caller_arguments
 from command_bus.transport.steps import Settlement
 from command_bus.transport.unique_keys import stored_key
 
-__all__ = ["RedisDeadLetters", "shard_and_entry", "stored_letter"]
-
 _PAGE = 200
 _ENTRY = re.compile(r"[0-9]{1,19}(-[0-9]{1,19})?")
 

@@ -25,9 +25,6 @@ from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
 from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
 from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, MAILBOX_HEADS
 
-__all__ = ["RedisEntities", "surveyed"]
-
-
 _PAGE = 500
 _DUE_PAGE = 1000
 _FARTHEST = 100_000  # members of `due` that are looked through for the first of a mailbox

@@ -29,8 +29,6 @@ from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.tasks import end_tasks
 
-__all__ = ["RedisEventStreams", "newest_events"]
-
 _BLOCK = 2.0
 _PAGE = 500
 _AHEAD = 4

@@ -16,8 +16,6 @@ from command_bus.transport.redis.connection.tls_probe import with_tls_hint
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.scripts import MAILBOX_HEADS
 
-__all__ = ["Examination", "examine"]
-
 _CONFIG = ("maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "timeout", "stream-node-max-bytes", "maxclients")
 
 

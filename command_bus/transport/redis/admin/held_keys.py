@@ -11,8 +11,6 @@ from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
 from command_bus.transport.unique_keys import KeyState, Stander, StoredKey, mailbox_of_key
 
-__all__ = ["SCANNED", "held_among", "scan_keys", "state_of"]
-
 SCANNED = 500
 """Keys of a shard that one request looks at, about."""
 

@@ -13,8 +13,6 @@ from command_bus.transport.records import EndBounds, HistoryExtent, StoredEnd
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 
-__all__ = ["RedisHistory"]
-
 _PAGE = 200
 _ENTRY = re.compile(rb"[0-9]{1,19}-[0-9]{1,19}")
 

@@ -30,8 +30,6 @@ from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.mailbox_record import refuse_newer
 from command_bus.transport.redis.scripts import HOLD
 
-__all__ = ["PAUSE_END", "RedisHolds", "parse_hold"]
-
 Verb = Literal["pause", "drain", "resume"]
 Step = Verb | Literal["over", "ended", "wake"]
 

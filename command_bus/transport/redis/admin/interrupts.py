@@ -14,9 +14,6 @@ from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.mailbox_entries import read_entry
 from command_bus.transport.redis.mailbox_record import parse_record
 
-__all__ = ["RedisInterrupts", "fill_request", "write_interrupt"]
-
-
 _KEPT_MS = 600_000
 
 

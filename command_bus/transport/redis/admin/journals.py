@@ -10,8 +10,6 @@ from redis.exceptions import ResponseError
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.view_interfaces import JournalName
 
-__all__ = ["RedisJournals"]
-
 _DATA = "v"
 
 

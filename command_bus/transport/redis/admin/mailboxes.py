@@ -25,8 +25,6 @@ from command_bus.transport.redis.worker.step_arguments import caller_arguments
 from command_bus.transport.steps import Removal
 from command_bus.transport.unique_keys import StoredKey, mailbox_of_key, stored_key
 
-__all__ = ["RedisMailboxes"]
-
 _PAGE = 200
 _SCAN = 500
 _MOST_OF_ONE = 1_000  # commands of one mailbox per request

@@ -16,8 +16,6 @@ from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.incarnations import CLOSED, INCARNATION
 from command_bus.transport.redis.keys import ShardKeys
 
-__all__ = ["RedisObliteration"]
-
 _PAGE = 1000
 
 

@@ -20,8 +20,6 @@ from command_bus.transport.redis.admin.views import RedisViews
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import KeySpace
 
-__all__ = ["RedisOperatorSide"]
-
 
 class RedisOperatorSide:
     """Implements `OperatorSide`.

@@ -12,8 +12,6 @@ from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import RECOUNT
 
-__all__ = ["RedisRecounts"]
-
 _MOST = 20_000
 """Mailboxes with work and delayed commands of one shard that are counted: a script then takes some tens of milliseconds."""
 _BYTES = 16 * 1024 * 1024

@@ -16,8 +16,6 @@ from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.mailbox_record import parse_record
 from command_bus.transport.redis.scripts import WEIGHT
 
-__all__ = ["RedisShares", "served_lately"]
-
 _WEIGHT = b"w:"
 _SERVED = b"n:"
 _PAGE = 500

@@ -18,8 +18,6 @@ from command_bus.transport.redis.admin.holds import parse_hold
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.view_interfaces import GroupName, NamedGroup
 
-__all__ = ["mailboxes_of", "read_groups"]
-
 _QUEUES = ("[q\n", "(q\x0b")
 """The members of `places` that are queues of limits."""
 _FIRST = 1_000

@@ -13,8 +13,6 @@ from command_bus.transport.records import ShardCounters, ShardSnapshot
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 
-__all__ = ["RedisStatistics"]
-
 _PAGE = 200
 _FLOWS = 100
 

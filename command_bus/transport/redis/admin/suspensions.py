@@ -13,8 +13,6 @@ from command_bus.transport.durable import StoredSuspension
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import ShardKeys
 
-__all__ = ["RedisSuspensions"]
-
 _PAGE = 1000
 _AT_ONCE = 50
 _CANCEL = "cancel"

@@ -9,8 +9,6 @@ from command_bus.messages.message import is_entity_type
 from command_bus.transport.records import TypeRecord
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 
-__all__ = ["HELD", "MAILBOXES", "RedisTypeRecords", "type_of_field"]
-
 MAILBOXES, HELD = b"mailbox:", b"held:"
 
 

@@ -23,8 +23,6 @@ from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
 from command_bus.transport.view_interfaces import FoundNames, GroupName, NamedGroup
 
-__all__ = ["RedisViews"]
-
 _PARKED = 200
 
 

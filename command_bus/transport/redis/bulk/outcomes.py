@@ -16,8 +16,6 @@ from command_bus.transport.bulk import OutcomePage, OutcomeStream
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.scripts import OUTCOME_OFFSET
 
-__all__ = ["RedisBulkOutcomes"]
-
 _PLACES = 500  # asked at a time
 _STRIDE = 10_000  # entries that one call steps over: the server does nothing else for so long
 _AS_SENT = b"XRANGE"  # redis-py knows how to read the answer to "XRANGE"

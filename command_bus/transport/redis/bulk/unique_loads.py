@@ -18,8 +18,6 @@ from command_bus.transport.retention import Retention
 from command_bus.transport.submissions import Admission
 from command_bus.transport.unique_keys import Stander, dispatch_flag
 
-__all__ = ["ASK_AGAIN", "UniqueLoad"]
-
 _ADMISSIONS = {ord(admission.value): admission for admission in Admission}
 
 

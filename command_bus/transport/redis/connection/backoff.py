@@ -6,8 +6,6 @@ from random import Random
 
 from command_bus.randomness import JITTER
 
-__all__ = ["Backoff"]
-
 
 class Backoff:
     """Capped exponential backoff with full jitter: 20 ms, doubling, to 2 s."""

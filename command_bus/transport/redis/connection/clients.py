@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry as SyncRetry
 
 from command_bus.errors import InvalidSettings
-from command_bus.server_urls import ALL_SCHEMES, SCHEMES_OF_SEVERAL, url_fault, with_taken_options
+from command_bus.server_urls import SCHEMES_OF_SEVERAL, url_fault, with_taken_options
 from command_bus.transport.redis.connection.factory import CONNECT_TIMEOUT, SOCKET_TIMEOUT, ClientFactory, UrlClients, packing
 from command_bus.transport.redis.connection.failover import following, following_pool
 from command_bus.transport.redis.connection.pipe import Pipe
@@ -24,8 +24,6 @@ from command_bus.transport.redis.connection.topology import (
     SentinelPrimary,
     TopologyUrl,
 )
-
-__all__ = ["ALL_SCHEMES", "FollowingClients", "clients_of"]
 
 
 def clients_of(url: str, options: Mapping[str, Any] | None = None) -> ClientFactory:

@@ -26,8 +26,6 @@ from command_bus.transport.redis.connection.server_watch import ServerWatch
 from command_bus.transport.redis.scripts import CONFIRM, Script
 from command_bus.transport.tasks import all_of
 
-__all__ = ["Connections", "Replicas"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

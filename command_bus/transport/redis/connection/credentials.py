@@ -14,8 +14,6 @@ from command_bus.errors import InvalidSettings
 from command_bus.server_urls import unverified
 from command_bus.settings import BusSettings
 
-__all__ = ["connection_options"]
-
 
 def connection_options(settings: BusSettings) -> dict[str, Any]:
     """Return the keyword arguments for a connection to the server that the settings name.

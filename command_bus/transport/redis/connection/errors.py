@@ -10,19 +10,6 @@ from redis import exceptions as redis_errors
 
 from command_bus.errors import CommandBusError, QueueFull, TransportUnavailable, UnsuitableServer
 
-__all__ = [
-    "CONNECTION_ERRORS",
-    "CutOff",
-    "NotPrimary",
-    "is_not_permitted",
-    "is_of_a_replica",
-    "is_of_a_value",
-    "is_read_only",
-    "is_redirect",
-    "translated",
-    "was_unblocked",
-]
-
 CONNECTION_ERRORS = (redis_errors.RedisError, OSError, TimeoutError)
 """The errors that redis-py raises for a request that did not succeed."""
 

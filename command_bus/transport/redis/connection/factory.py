@@ -19,11 +19,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.retry import Retry as SyncRetry
 
-from command_bus.settings import redacted
+from command_bus.server_urls import redacted
 from command_bus.transport.redis.connection.failover import leaving, sync_leaving
 from command_bus.transport.redis.connection.pipe import Pipe, Requests
-
-__all__ = ["CONNECT_TIMEOUT", "SOCKET_TIMEOUT", "ClientFactory", "UrlClients", "packing"]
 
 SOCKET_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 5.0

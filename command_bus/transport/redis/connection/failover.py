@@ -24,8 +24,6 @@ from redis.exceptions import ResponseError
 from command_bus.transport.redis.connection.errors import NotPrimary, is_read_only, is_redirect, was_unblocked
 from command_bus.transport.redis.connection.topology import Locator, TopologyUrl
 
-__all__ = ["following", "following_pool", "leaving", "sync_leaving"]
-
 T = TypeVar("T")
 
 

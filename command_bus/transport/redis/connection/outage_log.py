@@ -15,8 +15,6 @@ from command_bus.clock import mono
 from command_bus.serialization.text import printable
 from command_bus.transport.redis.connection.backoff import Backoff
 
-__all__ = ["LoggedBackoff", "OutageLog"]
-
 _SILENCE = 10.0
 """Seconds for which a cause is not logged again."""
 _FORGOTTEN = 15.0

@@ -6,8 +6,6 @@ once, while all other clients wait, and would not get through a slow link in tim
 
 from __future__ import annotations
 
-__all__ = ["PageSize"]
-
 _WANTED = 1024 * 1024
 """Bytes that an answer should have at most: a server copies that in about a millisecond."""
 _FIRST_GUESS = 16 * 1024

@@ -25,8 +25,6 @@ from command_bus.clock import mono
 from command_bus.transport.redis.connection.errors import CutOff
 from command_bus.transport.tasks import end_tasks
 
-__all__ = ["Answered", "ClientRequests", "Pipe", "Requests", "TaskRequests"]
-
 Answered = Callable[[Any], None]
 """Called with the answer to a request: unparsed, or the error as an exception."""
 

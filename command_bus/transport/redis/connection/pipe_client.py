@@ -15,8 +15,6 @@ from redis.exceptions import RedisError, ResponseError
 
 from command_bus.transport.redis.connection.pipe import Requests
 
-__all__ = ["PipeRedis"]
-
 _template: Any = Redis(protocol=2)
 _PARSERS: Any = dict(_template.response_callbacks)
 

@@ -17,8 +17,6 @@ from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import Script
 
-__all__ = ["RetryingRequests"]
-
 T = TypeVar("T")
 _PAGE = 200
 

@@ -14,8 +14,6 @@ from command_bus.errors import TransportUnavailable, UnsuitableServer
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.scripts import SCRIPTS, Script
 
-__all__ = ["ScriptCache"]
-
 _EVERY = 1.0
 
 

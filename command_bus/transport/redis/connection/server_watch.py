@@ -17,8 +17,6 @@ from command_bus.transport.availability import Availability
 from command_bus.transport.redis.connection.backoff import Backoff
 from command_bus.transport.tasks import end_tasks
 
-__all__ = ["ServerWatch"]
-
 _log = logging.getLogger("command_bus.transport")
 _LONGEST_PAUSE = 0.5
 """Seconds between two probes at most: what fails at once meanwhile should not do so for long."""

@@ -23,8 +23,6 @@ from command_bus.transport.redis.connection.errors import translated
 from command_bus.transport.redis.scripts import Script
 from command_bus.transport.tasks import end_tasks
 
-__all__ = ["ScriptBatch", "StopAndWait"]
-
 _log = logging.getLogger("command_bus.transport")
 
 

@@ -14,8 +14,6 @@ from contextlib import asynccontextmanager
 from command_bus.errors import TransportUnavailable
 from command_bus.server_urls import split_url
 
-__all__ = ["with_tls_hint"]
-
 _PATIENCE = 1.0  # seconds for one look at a server that was asked in vain for longer
 _PORT = 6379
 

@@ -26,8 +26,6 @@ from redis.sentinel import Sentinel
 from command_bus.errors import InvalidSettings
 from command_bus.server_urls import redacted, split_url
 
-__all__ = ["ClusterMap", "HostPort", "Locator", "SentinelPrimary", "TopologyUrl"]
-
 T = TypeVar("T")
 _LOOK = 1.0  # seconds that one Sentinel or node gets to connect, and to say where a primary is
 _PORTS = {"sentinel": 26379, "cluster": 6379}

@@ -13,8 +13,6 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.durable.telling import Telling, tell
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
-__all__ = ["LostOutcomes"]
-
 _log = logging.getLogger("command_bus.worker")
 
 

@@ -17,8 +17,6 @@ from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.scripts import READ_RECORDS, Script
 
-__all__ = ["CANNOT_READ", "RecordReads"]
-
 CANNOT_READ = "cannot read what a durable command has stored"
 """The text of the log while the server is away."""
 _MOST_RECORDS = 128

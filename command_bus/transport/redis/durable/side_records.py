@@ -29,8 +29,6 @@ from command_bus.transport.redis.worker.step_arguments import follow_up_text
 from command_bus.transport.steps import FollowUp, Lease
 from command_bus.transport.tasks import all_of
 
-__all__ = ["RedisSideRecords", "read_fields", "read_side_record"]
-
 _MOST_ITEMS = 128
 _MOST_BYTES = 1024 * 1024
 _PAGE = 256

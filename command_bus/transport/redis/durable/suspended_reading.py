@@ -14,8 +14,6 @@ from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.durable.side_records import read_fields
 from command_bus.transport.redis.keys import KeySpace
 
-__all__ = ["Suspended", "SuspendedReading"]
-
 _PAGE = 1_000
 _DIGEST = 8
 

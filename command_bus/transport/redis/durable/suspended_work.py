@@ -30,8 +30,6 @@ from command_bus.transport.redis.durable.suspended_reading import Suspended, Sus
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.worker.periodic import run_periodically
 
-__all__ = ["SuspendedWork"]
-
 _PAGE = 50
 """Commands that a turn looks at, at least."""
 _EVERY = 5.0

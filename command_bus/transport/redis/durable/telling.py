@@ -9,8 +9,6 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import TELL
 
-__all__ = ["Telling", "tell", "told_and_confirmed"]
-
 _KEPT_MS = 30 * 24 * 3600 * 1000
 """Milliseconds for which a signal is kept for a command that has not started: 30 days."""
 _ANSWERS: dict[bytes, Told] = {b"taken": "taken", b"repeated": "repeated", b"ending": "ending", b"gone": "gone", b"full": "full"}

@@ -14,8 +14,6 @@ from command_bus.transport.redis.durable.side_records import read_side_record
 from command_bus.transport.redis.durable.telling import Telling, told_and_confirmed
 from command_bus.transport.redis.keys import KeySpace
 
-__all__ = ["RedisWishes"]
-
 _MESSAGE, _PLAIN = "m", "d"
 
 

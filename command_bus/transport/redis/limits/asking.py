@@ -26,8 +26,6 @@ from command_bus.transport.redis.limits.rules import limit_keys
 from command_bus.transport.redis.scripts import LIMITS, Script
 from command_bus.transport.steps import Lease
 
-__all__ = ["LimitAsks"]
-
 _MOST = 256
 _GONE = b"gone"
 _INCARNATION = 2

@@ -17,8 +17,6 @@ from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import LIMIT_LOOK, LIMITS, RULE
 
-__all__ = ["RedisLimits", "limit_keys"]
-
 _PAGE = 500
 
 

@@ -26,8 +26,6 @@ from command_bus.transport.redis.scripts import LIMITS, WAKE_LIMITED
 from command_bus.transport.redis.worker.due_work import Member, Performed
 from command_bus.transport.redis.worker.periodic import run_periodically
 
-__all__ = ["LimitWork"]
-
 _log = logging.getLogger("command_bus.worker")
 _PAGE, _MOST_PAGES = 200, 20
 _HOLDERS = (b"g\n", b"s\n")

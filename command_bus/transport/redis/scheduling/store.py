@@ -23,8 +23,6 @@ from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import SCHEDULE_BAR, SCHEDULE_CHANGE, SCHEDULE_FIRE
 from command_bus.transport.schedule_interfaces import FireAnswer, Firing, RecordChange
 
-__all__ = ["RedisSchedules"]
-
 T = TypeVar("T")
 _PAGE = 200
 _MOST = 500

@@ -11,8 +11,6 @@ from typing import Any
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.submissions import Submission
 
-__all__ = ["enqueue_arguments", "enqueue_one_arguments", "flow_argument", "renew"]
-
 _KINDS = {(False, False): "p", (True, False): "m", (False, True): "d", (True, True): "b"}
 
 

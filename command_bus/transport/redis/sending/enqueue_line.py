@@ -35,8 +35,6 @@ from command_bus.transport.redis.sending.unique_batches import (
 from command_bus.transport.retention import Retention
 from command_bus.transport.submissions import Admission, Submission
 
-__all__ = ["MAX_BYTES", "MAX_COMMANDS", "EnqueueLine", "Waiting", "unsent"]
-
 MAX_COMMANDS = 512
 MAX_BYTES = 1024 * 1024
 """Most commands of one script call: a script then takes about 1 to 2 ms, and no other client waits longer."""

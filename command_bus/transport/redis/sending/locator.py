@@ -22,8 +22,6 @@ from command_bus.transport.redis.keys import KeySpace, ShardKeys, delayed_member
 from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
 from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
 
-__all__ = ["RedisLocator"]
-
 _PARKED = b"?"
 _PAGE = 100
 _MOST = 1000

@@ -10,8 +10,6 @@ from redis.asyncio import Redis
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import ShardKeys
 
-__all__ = ["RedisMarks"]
-
 
 class RedisMarks(RetryingRequests):
     """Implements `Marks`."""

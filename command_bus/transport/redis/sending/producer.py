@@ -17,8 +17,6 @@ from command_bus.transport.retention import Retention
 from command_bus.transport.submissions import Admission, Submission, UnavailableShards
 from command_bus.transport.tasks import all_of
 
-__all__ = ["StreamProducer"]
-
 _REFUSALS = frozenset(
     {
         Admission.ENTITY_FULL,

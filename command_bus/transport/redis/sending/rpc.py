@@ -27,8 +27,6 @@ from command_bus.transport.redis.connection.pipe import Requests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.tasks import end_tasks
 
-__all__ = ["RpcHandler"]
-
 BLOCK = 2.0
 _PAGE = 256
 _log = logging.getLogger("command_bus.rpc")

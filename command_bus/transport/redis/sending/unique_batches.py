@@ -17,15 +17,6 @@ from command_bus.transport.retention import Retention
 from command_bus.transport.submissions import Admission, Submission
 from command_bus.transport.unique_keys import Stander
 
-__all__ = [
-    "ASK_AGAIN",
-    "admissions_of",
-    "enqueue_unique_arguments",
-    "goes_with",
-    "note_standers",
-    "texts_in",
-]
-
 ASK_AGAIN = b"~"
 """The first byte of an answer that tells who holds the keys."""
 _NAMING = frozenset((ord(Admission.FOLDED.value), ord(Admission.REPLACED.value)))

@@ -27,8 +27,6 @@ from command_bus.transport.slots import Ask, Slots
 from command_bus.transport.steps import Answer, GiveBack, Lease, StepFailed
 from command_bus.transport.worker_interfaces import Steps
 
-__all__ = ["ConsumerLoop"]
-
 _BROKEN_PAUSE = 1.0  # seconds
 _UNTOUCHED = GiveBack(counts=False)
 _log = logging.getLogger("command_bus.worker")

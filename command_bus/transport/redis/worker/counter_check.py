@@ -15,8 +15,6 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_not_permitted
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
-__all__ = ["CounterCheck"]
-
 _log = logging.getLogger("command_bus.worker")
 _PATIENCE = 2.0
 _EVERY = 3600.0

@@ -10,8 +10,6 @@ from command_bus.transport.redis.mailbox_record import PLACE, is_first_start, pa
 from command_bus.transport.redis.ready_stream import mailbox_of
 from command_bus.transport.steps import Started
 
-__all__ = ["Delivery", "deliveries_of", "note_unheard", "parse_fetched"]
-
 
 @dataclass(slots=True)
 class Delivery:

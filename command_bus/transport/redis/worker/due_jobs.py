@@ -15,8 +15,6 @@ from command_bus.transport.redis.worker.due_work import Member, Performed
 from command_bus.transport.redis.worker.periodic import run_periodically
 from command_bus.transport.schedule_interfaces import DueSchedules
 
-__all__ = ["PauseJob", "ScheduleJob", "ScheduleSweep"]
-
 _PATIENCE = 2.0
 """Seconds for which one request is repeated: other due work waits meanwhile."""
 _ROUND = 60.0

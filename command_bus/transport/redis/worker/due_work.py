@@ -38,8 +38,6 @@ from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, PROMOTE
 from command_bus.transport.redis.worker.line_use import LineUse
 from command_bus.transport.redis.worker.periodic import run_periodically
 
-__all__ = ["DueJob", "DueTimes", "DueWork", "Member", "Performed"]
-
 _PAGE = 200
 _MOST = 1024 * 1024
 """Bytes of delayed commands that one script moves, and one more command: a server copies that in a few milliseconds."""

@@ -15,8 +15,6 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["Held", "LeaseWatch", "rest_of"]
-
 SUSPECT = 0.55
 """The part of a lease without renewal after which its worker is watched: later than it renews, early enough for `SHORTEST_WATCH`."""
 SHORTEST_WATCH = 0.4

@@ -22,9 +22,6 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.steps import Cancellation, Cause, Lease
 
-__all__ = ["InterruptHandler"]
-
-
 _PATIENCE = 1.0
 """Seconds that a handler has to end before it is abandoned."""
 _log = logging.getLogger("command_bus.worker")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from command_bus.transport.redis.keys import ShardKeys
 
-__all__ = ["KnownLimits"]
-
 _NONE: tuple[str, ...] = ()
 
 

@@ -38,8 +38,6 @@ from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.worker.signs_of_life import SignsOfLife
 from command_bus.transport.steps import Cancellation, Cause, Lease
 
-__all__ = ["Blocked", "LeaseKeeper", "Page"]
-
 _log = logging.getLogger("command_bus.worker")
 _PAGE = 500
 _BLOCKED_AFTER = 1.0

@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from command_bus.errors import CommandBusError
-from command_bus.serialization.envelope import names_of
+from command_bus.serialization.envelope_reading import names_of
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_not_permitted
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import PRUNE_LETTERS
-
-__all__ = ["LetterLimits", "LetterPruning"]
 
 _log = logging.getLogger("command_bus.worker")
 _PAGE = 500

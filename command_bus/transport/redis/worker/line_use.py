@@ -12,8 +12,6 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import FILL_LINE
 
-__all__ = ["LineUse"]
-
 _MOST = 500
 """Activations that one script brings back: a few milliseconds."""
 _NONE: tuple[str, ...] = ()

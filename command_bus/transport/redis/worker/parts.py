@@ -26,8 +26,6 @@ from command_bus.transport.slots import Slots
 from command_bus.transport.steps import Answer, Asked, Cancellation, GiveBack, Lease, Refused, Take
 from command_bus.transport.worker_interfaces import Decide, Run, WorkerSideOptions
 
-__all__ = ["RedisWorkerSide"]
-
 _log = logging.getLogger("command_bus.worker")
 _SIGN_OFF = 1.0  # seconds
 _PATIENCE = 2.0  # seconds, for what is read once

@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable
 from command_bus.errors import CommandBusError
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff, OutageLog
 
-__all__ = ["run_periodically"]
-
 _log = logging.getLogger("command_bus.worker")
 
 

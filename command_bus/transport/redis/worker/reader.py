@@ -30,8 +30,6 @@ from command_bus.transport.redis.worker.line_use import LineUse
 from command_bus.transport.slots import Ask
 from command_bus.transport.tasks import end_tasks
 
-__all__ = ["Reader", "ReadersLoop"]
-
 BLOCK = 2.0
 _FIRST_FETCH = 8
 _SOON = 0.05  # seconds

@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 
 from command_bus.clock import mono
 from command_bus.randomness import JITTER
-from command_bus.serialization.envelope import names_of
+from command_bus.serialization.envelope_reading import names_of
 from command_bus.serialization.text import printable
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.connections import Connections
@@ -46,8 +46,6 @@ from command_bus.transport.schedule_interfaces import DueSchedules
 from command_bus.transport.steps import WORKER_LOST, Cancellation, Cause, DeadLetterStep, GiveBack, Lease, Started, Step
 from command_bus.transport.tasks import end_tasks
 from command_bus.transport.worker_interfaces import Decide, Steps
-
-__all__ = ["PendingRecovery"]
 
 _log = logging.getLogger("command_bus.worker")
 _PAGE = 500

@@ -22,8 +22,6 @@ from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import RELAY, RELAYED
 from command_bus.transport.redis.worker.due_work import Member, Performed
 
-__all__ = ["RelayJob"]
-
 _PAGE = 100
 _MOST_BYTES = 1024 * 1024
 """Bytes of one page, and one entry more: a script with them takes a few milliseconds."""

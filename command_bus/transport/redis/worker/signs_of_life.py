@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-__all__ = ["SignsOfLife"]
-
 _log = logging.getLogger("command_bus.worker")
 
 

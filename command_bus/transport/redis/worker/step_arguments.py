@@ -25,8 +25,6 @@ from command_bus.transport.steps import (
 )
 from command_bus.transport.unique_keys import stored_key
 
-__all__ = ["caller_arguments", "encode_step", "follow_up_text"]
-
 _VERBS = {"completed": "d", "rejected": "n", "expired": "x", "cancelled": "c"}
 _FOLLOWS = {"stay": "s", "yield": "y", "leave": "l"}
 

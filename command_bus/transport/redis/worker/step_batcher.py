@@ -50,8 +50,6 @@ from command_bus.transport.steps import (
 )
 from command_bus.transport.tasks import all_of
 
-__all__ = ["StepBatcher"]
-
 MAX_STEPS = 256
 MAX_BYTES = 1024 * 1024
 MAX_AHEAD = 12

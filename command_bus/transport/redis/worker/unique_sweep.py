@@ -16,8 +16,6 @@ from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.scripts import SWEEP_UNIQUE
 from command_bus.transport.unique_keys import mailbox_of_key
 
-__all__ = ["sweep_page"]
-
 _PAGE = 200
 
 

@@ -26,8 +26,6 @@ from command_bus.transport.redis.worker.letter_pruning import LetterLimits, Lett
 from command_bus.transport.redis.worker.periodic import run_periodically
 from command_bus.transport.redis.worker.unique_sweep import sweep_page
 
-__all__ = ["Upkeep"]
-
 _log = logging.getLogger("command_bus.worker")
 _ROUND = 300.0
 """Seconds in which the fleet looks at every mailbox that has work."""
