@@ -41,7 +41,7 @@ from command_bus.spark.options import WriteOptions
 from command_bus.spark.target import Target
 from command_bus.spark.writing.command_lookup import named_command
 from command_bus.spark.writing.writer import WritePlan
-from command_bus.transport.bulk import Version
+from command_bus.transport.ports.bulk import Version
 
 CHUNK = 500
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from command_bus.admin.audit import AuditEntry, AuditPage
+    from command_bus.admin.audit import AuditEntry, AuditPage, TrendPoint
     from command_bus.admin.command_status import CommandStatus
     from command_bus.admin.commands import DelayedCommand
     from command_bus.admin.entity import EntityScope
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from command_bus.admin.history import HistoryEntry, HistoryPage
     from command_bus.admin.info import (
         AbortReport,
+        AwaitedInfo,
         DeadLetter,
         EntityDetails,
         EntityInfo,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         HoldInfo,
         LetterPage,
         Stats,
+        SuspensionInfo,
         UniqueKeyInfo,
         UniqueKeyPage,
         WaitingCommand,
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
     from command_bus.admin.limits import LimitInfo
     from command_bus.admin.records import CommandRecord, LogEntry, StepInfo
     from command_bus.admin.search import FoundEntities
-    from command_bus.admin.suspensions import AwaitedInfo, SuspensionInfo
-    from command_bus.admin.trends import TrendPoint
     from command_bus.admin.views import StandingEntity, Standstill
     from command_bus.bus import CommandBus
     from command_bus.errors import (
@@ -104,11 +104,11 @@ if TYPE_CHECKING:
     from command_bus.messages.message import Command, EntityId, Message, Query
     from command_bus.messages.outgoing import Envelope, Outbound, OutgoingMessage, RawEnvelope
     from command_bus.messages.policies import EntityPolicy, Lanes, PerEntity, lanes, per_entity
-    from command_bus.messages.progress import ProgressInfo
-    from command_bus.messages.put_off import GiveUp, Snooze
     from command_bus.messages.receipts import BatchOutcome, BatchResult, Receipt, SyncReceipt
+    from command_bus.messages.reports import ProgressInfo
     from command_bus.messages.retry_policy import RetryPolicy
     from command_bus.messages.schedule_specs import Cron, Every, cron, every
+    from command_bus.messages.snooze import GiveUp, Snooze
     from command_bus.messages.unique import Unique
     from command_bus.messages.upcasting import upcasts
     from command_bus.middleware import Middleware, Proceed, Sending
@@ -264,19 +264,17 @@ _HOMES = {
     "sync.thread": "BlockingCallWarning",
     "messages.context": "CommandContext",
     "messages.durable": "Durable DurableContext",
-    "admin.audit": "AuditEntry AuditPage",
     "admin.search": "FoundEntities",
-    "admin.trends": "TrendPoint",
+    "admin.audit": "AuditEntry AuditPage TrendPoint",
     "admin.views": "StandingEntity Standstill",
     "admin.command_status": "CommandStatus",
     "admin.commands": "DelayedCommand",
     "admin.records": "CommandRecord LogEntry StepInfo",
-    "admin.suspensions": "AwaitedInfo SuspensionInfo",
     "admin.entity": "EntityScope",
     "admin.events": "Event EventPage",
     "admin.history": "HistoryEntry HistoryPage",
-    "admin.info": "AbortReport DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo LetterPage Stats"
-    " UniqueKeyInfo UniqueKeyPage WaitingCommand",
+    "admin.info": "AbortReport AwaitedInfo DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo LetterPage Stats"
+    " SuspensionInfo UniqueKeyInfo UniqueKeyPage WaitingCommand",
     "transport.records": "Recount",
     "serialization.announcements": "CommandInfo WorkerInfo WorkerStatus",
     "admin.limits": "LimitInfo",
@@ -289,8 +287,8 @@ _HOMES = {
     "messages.policies": "EntityPolicy Lanes PerEntity lanes per_entity",
     "messages.retry_policy": "RetryPolicy",
     "messages.receipts": "BatchOutcome BatchResult Receipt SyncReceipt",
-    "messages.progress": "ProgressInfo",
-    "messages.put_off": "GiveUp Snooze",
+    "messages.reports": "ProgressInfo",
+    "messages.snooze": "GiveUp Snooze",
     "messages.unique": "Unique",
     "messages.upcasting": "upcasts",
     "handlers.registry": "HandlerRegistry handles",

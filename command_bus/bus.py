@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
-from command_bus.admin.audit import Audit
+from command_bus.admin.audit import Audit, Trends
 from command_bus.admin.commands import Commands
 from command_bus.admin.dead_letters import DeadLetters
 from command_bus.admin.entities import Entities
@@ -23,7 +23,6 @@ from command_bus.admin.history import CommandHistory
 from command_bus.admin.info import Stats
 from command_bus.admin.limits import Limits
 from command_bus.admin.statistics import Statistics
-from command_bus.admin.trends import Trends
 from command_bus.admin.views import Views
 from command_bus.clock import checked_seconds, mono
 from command_bus.handlers.registry import HandlerRegistry, default_registry
@@ -32,8 +31,8 @@ from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope, RawEnvelope
 from command_bus.messages.policies import Priority
-from command_bus.messages.progress import OnProgress
 from command_bus.messages.receipts import BatchResult, Receipt
+from command_bus.messages.reports import OnProgress
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.unique import Unique
 from command_bus.middleware import Middleware
@@ -42,12 +41,11 @@ from command_bus.notifications.notifier import Notifier
 from command_bus.observer import Observer
 from command_bus.scheduling.schedules import Schedules
 from command_bus.sending.sender import Sender
-from command_bus.sending.server_state import ServerState
 from command_bus.serialization.protection import PayloadCipher, Protection
-from command_bus.session import Clients, Session, TransportOpener
+from command_bus.session import Clients, ServerState, Session, TransportOpener
 from command_bus.setting_values import SettingOverrides
 from command_bus.settings import BusSettings, resolved
-from command_bus.transport.interfaces import Transport
+from command_bus.transport.ports.transport import Transport
 
 if TYPE_CHECKING:
     from command_bus.worker.worker import Worker
@@ -93,7 +91,7 @@ class CommandBus:
         observer: Receives what happens, for metrics: `command_bus.telemetry.metrics.PrometheusMetrics()`, for example.
         notifier: Tells others what happens: `command_bus.notifications.RedisNotifier()`, for example.
         clients: Where to connect to instead of a URL: `command_bus.transport.redis.memory.MemoryClients()`, for example.
-        open_transport: Opens another transport than Redis's, as `command_bus.transport.interfaces` describes it.
+        open_transport: Opens another transport than Redis's, as `command_bus.transport.ports.transport` describes it.
 
     Attributes:
         dead_letters: What was given up: list, inspect, replay, discard, purge it.

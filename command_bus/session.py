@@ -17,11 +17,10 @@ from weakref import WeakSet
 
 from command_bus.errors import BusClosed, InvalidSettings, UnsuitableServer, WrongEventLoop
 from command_bus.notifications.notifications import Notifications
-from command_bus.notifications.producer import NotifyingProducer
-from command_bus.observer import ObservedProducer, Observer, outward_of
+from command_bus.observer import NotifyingProducer, ObservedProducer, Observer, outward_of
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
-from command_bus.transport.interfaces import Transport
+from command_bus.transport.ports.transport import Transport
 from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.transport import RedisTransport
 
@@ -334,3 +333,24 @@ class LoopGuard:
             "this bus was opened in another event loop, and a bus belongs to the loop that opened it: open one in this loop with "
             "`async with CommandBus(…) as bus`, or take SyncCommandBus, which works from every thread"
         )
+
+
+class ServerState:
+    """The state of the server: there or away. Nothing is asked for it: a request that failed started a probe, and probes go on until one succeeds.
+
+    Args:
+        session: Of the bus.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def is_available(self) -> bool:
+        """Whether no server of the bus is known to be away. False while the bus is not open."""
+        return self._session.is_open and self._session.transport.availability.is_available
+
+    @property
+    def away_for(self) -> float:
+        """Seconds since a server was found to be away, the longest of several; 0 if none is."""
+        return self._session.transport.availability.away_for if self._session.is_open else 0.0

@@ -16,7 +16,7 @@ from PIL import Image
 from playwright.async_api import Browser, async_playwright
 
 from command_bus import CommandBus
-from command_bus.admin.trends import TrendPoint
+from command_bus.admin.audit import TrendPoint
 from command_bus.clock import wall_ms
 from command_bus.dashboard import dashboard, loopback
 from command_bus.embedded import EmbeddedServer

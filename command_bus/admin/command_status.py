@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from command_bus.admin.entities import entity_info
-from command_bus.admin.entity_looks import look_at
-from command_bus.admin.info import EntityInfo, HoldInfo, LimitWaitInfo
-from command_bus.admin.suspensions import SuspensionInfo, wish_text
-from command_bus.admin.trace_ids import trace_id_of
+from command_bus.admin.entity_details import look_at
+from command_bus.admin.info import EntityInfo, HoldInfo, LimitWaitInfo, SuspensionInfo, wish_text
+from command_bus.admin.json_data import trace_id_of
 from command_bus.durable.names import CANCEL, ENDING
 from command_bus.errors import UnknownCommand, UnsuitableServer
 from command_bus.serialization.dead_letter import DeadLetterRecord

@@ -8,29 +8,29 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from command_bus.admin.cancelling import Cancelling
 from command_bus.admin.command_status import CommandStatus, StatusReader
+from command_bus.admin.ending import Cancelling
 from command_bus.admin.records import CommandRecord, RecordReader
 from command_bus.clock import checked_seconds, milliseconds_of, time_of
 from command_bus.durable.names import checked_name
 from command_bus.durable.values import encoded_signal
 from command_bus.errors import BadStep, InvalidCommand, InvalidSettings, UnknownCommand
 from command_bus.messages.message import checked_id
-from command_bus.messages.progress import ProgressInfo
+from command_bus.messages.reports import ProgressInfo
 from command_bus.randomness import token
-from command_bus.serialization.durable_options import is_durable
+from command_bus.serialization.envelope_options import is_durable
 from command_bus.serialization.envelope_reading import names_of
 from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.session import Session
-from command_bus.transport.durable import (
+from command_bus.transport.marks import mailbox_in
+from command_bus.transport.ports.durable import (
     MOST_OTHER_SIGNAL_BYTES,
     MOST_OTHER_SIGNALS,
     MOST_SIGNAL_BYTES,
     MOST_SIGNALS,
     SignalToBring,
 )
-from command_bus.transport.marks import mailbox_in
 
 
 class _Wanted(NamedTuple):

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
-from command_bus.admin.called_letters import CalledLetter, begins_anew, called_again, caller_of, check_alone, undoes
-from command_bus.admin.edited_letters import edited_envelope
 from command_bus.admin.info import DeadLetter, LetterPage
-from command_bus.admin.letter_pages import newest_letters
+from command_bus.admin.letter_pages import edited_envelope, newest_letters
 from command_bus.durable.compensation import failed_undos
-from command_bus.durable.endings import Ending, pack_ending, unpack_ending
 from command_bus.durable.names import ENDING, UNDO
+from command_bus.durable.undo import Ending, pack_ending, unpack_ending
 from command_bus.errors import CommandBusError, InvalidCommand, InvalidSettings, UnknownDeadLetter
 from command_bus.messages.message import Message
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.durable_options import ReturnAddress, is_durable
+from command_bus.serialization.envelope_options import ReturnAddress, is_durable, return_address_in
 from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.serialization.msgpack import unpack
@@ -28,13 +26,84 @@ from command_bus.serialization.reply import Cancelled, cancelled_midway, pack_re
 from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.session import Session
 from command_bus.spelling import shown
-from command_bus.transport.admin_interfaces import DeadLetterStore
 from command_bus.transport.flows import envelope_flow
+from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.marks import digest_of, is_marked, waiting_mark
+from command_bus.transport.ports.operator import DeadLetterStore
 from command_bus.transport.records import StoredDeadLetter
 from command_bus.transport.retention import Retention
 from command_bus.transport.steps import NO_SETTLEMENT, Settlement
 from command_bus.transport.unique_keys import stander_of, unique_key
+
+
+class CalledLetter(NamedTuple):
+    """The dead letter of a command that a durable one called.
+
+    Attributes:
+        letter_id: Its id.
+        command_id: Of its command.
+        caller: Who called that.
+    """
+
+    letter_id: str
+    command_id: str
+    caller: ReturnAddress
+
+
+def begins_anew(stored: StoredDeadLetter, envelope: WireEnvelope) -> bool:
+    """Return whether a replay runs a durable command from its first line: it was compensated, so it calls all again, under other ids."""
+    return not stored.parked and not stored.keeps and is_durable(envelope.options)
+
+
+def called_again(called: Iterable[CalledLetter], callers: Collection[str]) -> set[str]:
+    """Return the letters of what these commands called, and of what that called, and so on. They are of no use once the callers begin again."""
+    letters, found, waiting = defaultdict[str, list[CalledLetter]](list), set[str](), list(callers)
+    for each in called:
+        letters[each.caller.command_id].append(each)
+    while waiting:
+        for each in letters.pop(waiting.pop(), ()):
+            found.add(each.letter_id)
+            waiting.append(each.command_id)
+    return found
+
+
+def caller_of(raw: bytes, limits: Limits, *, parked: bool) -> ReturnAddress | None:
+    """Return the durable command that was told how this one ended; None if there is none. Of a parked one it waits still, and is not told."""
+    if parked:
+        return None
+    try:
+        return return_address_in(unpack_envelope(raw, limits).options)
+    except Undecodable:
+        return None
+
+
+def undoes(caller: ReturnAddress) -> bool:
+    """Return whether a command undoes what its caller did. The caller is parked then, and its replay calls again."""
+    return caller.call.startswith(UNDO)
+
+
+def check_alone(letter_id: str, caller: ReturnAddress, callers_letter: str) -> None:
+    """Check that the letter of a command that was called may be replayed by itself.
+
+    Args:
+        letter_id: Its id.
+        caller: Who called it.
+        callers_letter: The letter of that, if its replay begins it again; else empty.
+
+    Raises:
+        InvalidCommand: Its caller calls that again, so it would be done twice.
+    """
+    if callers_letter:
+        raise InvalidCommand(
+            f"letter {letter_id} is of a command that {caller.command_id} on {mailbox_label(caller.mailbox)} had called. That was compensated, and "
+            f"calls it again: replay the letter {callers_letter} of that one, which discards this one, or discard that one first"
+        )
+    if undoes(caller):
+        raise InvalidCommand(
+            f"letter {letter_id} is of a command that undoes what {caller.command_id} on {mailbox_label(caller.mailbox)} did, and that calls it "
+            "again: replay the letter of that one, which is parked, and discard this one"
+        )
+
 
 _DISCARDED = "discarded by an operator"
 _LAST_MS = 253_402_300_799_000  # the end of the year 9999: any program that writes to a stream can choose its ids

@@ -15,21 +15,27 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from command_bus.admin.entity_types import forget_type, types_of
-from command_bus.admin.holding import pause_end
-from command_bus.admin.info import EntityInfo, EntityOrder, EntityPage, EntityTypeInfo, HoldInfo, LimitWaitInfo, UniqueKeyPage
+from command_bus.admin.entity_types import forget_type, obliterate, pause_end, types_of
+from command_bus.admin.info import (
+    EntityInfo,
+    EntityOrder,
+    EntityPage,
+    EntityTypeInfo,
+    HoldInfo,
+    LimitWaitInfo,
+    UniqueKeyPage,
+    suspension_info,
+)
 from command_bus.admin.limits import limit_label
-from command_bus.admin.obliterate import obliterate
-from command_bus.admin.suspensions import suspension_info
 from command_bus.admin.unique_keys import keys_behind, stored_info
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import check_entity_type
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.json_forms import read_json
 from command_bus.session import Session
-from command_bus.transport.durable import StoredSuspension
-from command_bus.transport.limits import LimitWait
 from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, mailbox_parts, scope_label, scope_of, type_scope
+from command_bus.transport.ports.durable import StoredSuspension
+from command_bus.transport.ports.limits import LimitWait
 from command_bus.transport.records import EntityState, Hold, Recount, StoredEntity
 
 SortKey = tuple[float, str]

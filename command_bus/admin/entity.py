@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar, Unpack
 from uuid import UUID
 
-from command_bus.admin.abort import Aborting
+from command_bus.admin.ending import Aborting
 from command_bus.admin.entity_details import details_of
-from command_bus.admin.holding import pause_end
+from command_bus.admin.entity_types import pause_end
 from command_bus.admin.info import UniqueKeyPage
 from command_bus.admin.unique_keys import key_info
 from command_bus.errors import InvalidCommand

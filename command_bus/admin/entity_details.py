@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import NamedTuple
 
 from command_bus.admin.dead_letters import DeadLetters
 from command_bus.admin.entities import entity_info
-from command_bus.admin.entity_looks import look_at
 from command_bus.admin.fleet import Fleet
 from command_bus.admin.info import DeadLetter, EntityDetails, EntityInfo, WaitingCommand
 from command_bus.errors import UnknownDeadLetter
@@ -16,6 +16,41 @@ from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.serialization.odd_values import stored_number
 from command_bus.session import Session
+from command_bus.transport.ports.durable import StoredSuspension
+from command_bus.transport.ports.limits import LimitWait
+from command_bus.transport.records import StoredEntity
+
+
+class EntityLook(NamedTuple):
+    """An entity, and the one thing that it waits for.
+
+    Attributes:
+        stored: The entity.
+        retry_ms: When its retry is due or its snooze over; also while it is paused.
+        wait: Its place before a limit.
+        suspended: The wait of its durable command.
+    """
+
+    stored: StoredEntity
+    retry_ms: int | None
+    wait: LimitWait | None
+    suspended: StoredSuspension | None
+
+
+async def look_at(session: Session, mailbox: str) -> EntityLook:
+    """Read a mailbox and what it may wait for at the same time; what has changed meanwhile is read again."""
+    operator = session.transport.operator
+    stored, due, suspended = await asyncio.gather(
+        operator.entities.look(mailbox), operator.entities.retry_times([mailbox]), operator.suspensions.read([mailbox])
+    )
+    if stored.state in ("retrying", "snoozed") and not due:
+        due = await operator.entities.retry_times([mailbox])
+    if stored.state == "suspended" and not suspended:
+        suspended = await operator.suspensions.read([mailbox])
+    waits = await session.transport.limits.waits([mailbox]) if stored.state == "limited" else {}  # a transport may have none
+    return EntityLook(
+        stored, due.get(mailbox), waits.get(mailbox), suspended.get(mailbox) if stored.state == "suspended" else None
+    )
 
 
 async def details_of(session: Session, mailbox: str, count: int, scan: int | None = None) -> EntityDetails:

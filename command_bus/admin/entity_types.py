@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from command_bus.admin.dead_letters import DeadLetters
+from command_bus.admin.fleet import Fleet
 from command_bus.admin.info import EntityTypeInfo
-from command_bus.errors import EntityTypeInUse
+from command_bus.clock import duration_fault, milliseconds_of
+from command_bus.errors import EntityTypeInUse, InvalidSettings, WorkersLive
 from command_bus.session import Session
-from command_bus.transport.mailboxes import mailbox_label, scope_of, type_scope
+from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, scope_of, type_scope
 
 
 async def types_of(session: Session) -> list[EntityTypeInfo]:
@@ -65,3 +69,62 @@ async def _mailboxes_of(session: Session, scope: str) -> list[str]:
         for entity in page
         if scope_of(entity.mailbox) == scope
     ]
+
+
+async def pause_end(session: Session, until: datetime | float | None) -> int | None:
+    """Return when a pause ends, in ms by the server's clock; None: never by itself.
+
+    Raises:
+        InvalidSettings: It is neither a moment with a time zone nor a number of seconds, or past.
+    """
+    if until is None:
+        return None
+    now_ms = await session.transport.operator.entities.now_ms()
+    if isinstance(until, datetime):
+        at = milliseconds_of("until", until)
+        if at <= now_ms:
+            raise InvalidSettings(f"until: a moment to come, not {until.isoformat()}")
+        return at
+    fault = duration_fault(until)
+    if fault is not None:
+        raise InvalidSettings(f"until {fault}, or a datetime with a time zone")
+    return now_ms + max(1, int(until * 1000))
+
+
+async def obliterate(session: Session, confirm: str, *, force: bool) -> int:
+    """See `Entities.obliterate`."""
+    namespace = session.settings.namespace
+    if confirm != namespace:
+        raise InvalidSettings(
+            f"confirm={confirm!r} is not the name of this namespace, which is {namespace!r}: nothing was deleted"
+        )
+    if not force:
+        await _refuse_while_workers_live(session)
+    transport = session.transport
+    await transport.operator.holds.drain(EVERYTHING, "it is being obliterated")
+    shards = range(transport.shards)
+    deleted = 0
+    for step in (transport.operator.obliteration.begin, transport.operator.obliteration.go_on):
+        for shard in shards:
+            deleted += await step(shard)
+    for shard in reversed(shards):  # the first has `meta`
+        deleted += await transport.operator.obliteration.end(shard)
+    await session.close()
+    return deleted
+
+
+async def _refuse_while_workers_live(session: Session) -> None:
+    """Refuse as long as a worker shows signs of life.
+
+    Raises:
+        WorkersLive: One does.
+    """
+    live = [worker for worker in await Fleet(session).workers() if worker.alive]
+    if live:
+        shown = ", ".join(f"{worker.name} on {worker.host}, process {worker.pid}" for worker in live[:3])
+        more = f" and {len(live) - 3} more" if len(live) > 3 else ""
+        raise WorkersLive(
+            f"{len(live)} workers of namespace {session.settings.namespace!r} live ({shown}{more}): stop them, and what sends to it, then ask again; "
+            "force=True deletes it under their hands",
+            workers=tuple(worker.name for worker in live),
+        )

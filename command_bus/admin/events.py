@@ -26,8 +26,8 @@ from command_bus.transport.mailboxes import (
     scope_label,
     scope_of,
 )
+from command_bus.transport.ports.schedules import REFUSALS
 from command_bus.transport.records import BEFORE_ALL, StoredEvent
-from command_bus.transport.schedule_interfaces import REFUSALS
 
 EventKind = Literal[
     "accepted",

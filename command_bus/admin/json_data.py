@@ -8,6 +8,7 @@ Values from senders and applications (payloads, headers, replies, schemas, polic
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
@@ -77,3 +78,12 @@ def _member(name: str, value: Any) -> tuple[str, Any]:
 def _moment(ms: int | None) -> str | None:
     at = utc_time(ms) if ms else None
     return None if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
+
+
+def trace_id_of(headers: Mapping[str, object] | None) -> str:
+    """Return the trace id in a command's headers; empty if there is none."""
+    found = _TRACEPARENT.fullmatch(str((headers or {}).get("traceparent", "")))
+    return "" if found is None or not int(found[1], 16) else found[1]

@@ -13,8 +13,8 @@ from command_bus.messages.policies import Lanes
 from command_bus.serialization.odd_values import pass_over
 from command_bus.session import Session
 from command_bus.spelling import did_you_mean
-from command_bus.transport.limits import LimitUse, StoredRule
 from command_bus.transport.mailboxes import encoded
+from command_bus.transport.ports.limits import LimitUse, StoredRule
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from command_bus.admin.info import UniqueKeyInfo
-from command_bus.transport.admin_interfaces import OperatorSide
 from command_bus.transport.mailboxes import mailbox_parts, type_of
+from command_bus.transport.ports.operator import OperatorSide
 from command_bus.transport.unique_keys import StoredKey, mailbox_of_key
 
 

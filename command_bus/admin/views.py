@@ -20,10 +20,10 @@ from command_bus.errors import InvalidSettings
 from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.session import Session
-from command_bus.transport.durable import StoredSuspension
-from command_bus.transport.limits import LimitWait
+from command_bus.transport.ports.durable import StoredSuspension
+from command_bus.transport.ports.limits import LimitWait
+from command_bus.transport.ports.operator import NO_GROUP, GroupName, NamedGroup
 from command_bus.transport.records import StoredEntity
-from command_bus.transport.view_interfaces import NO_GROUP, GroupName, NamedGroup
 
 StandingState = Literal["parked", "no_handler", "paused", "retrying", "snoozed", "limited", "suspended", "running", "waiting"]
 """Why an entity does not get on: as `EntityInfo.state`, or no live worker handles the command at its head."""

@@ -33,7 +33,7 @@ COMMANDS = (
     LazyCommand("history", "commands.history", "How commands ended that have a history: show, search."),
     LazyCommand("audit", "commands.audit", "What operators did in the dashboard, and why."),
     LazyCommand("dlq", "commands.dlq", "Dead letters: list, replay, discard, purge."),
-    LazyCommand("recount", "commands.recount", "Set wrong counters right."),
+    LazyCommand("recount", "commands.control", "Set wrong counters right."),
     LazyCommand("limits", "commands.limits", "Limits of starts: list, put, remove."),
     LazyCommand("shares", "commands.shares", "Fair shares between tenants: list, put, remove."),
     LazyCommand("webhooks", "commands.webhooks", "Webhooks: list, put, remove, pause, test, deliveries."),
@@ -47,7 +47,7 @@ COMMANDS = (
     LazyCommand("dashboard", "commands.dashboard", "Serve pages for operators in a browser."),
     LazyCommand("password", "commands.dashboard", "Hash of a password, for its users."),
     LazyCommand("doctor", "commands.doctor", "What is wrong here, and what to change."),
-    LazyCommand("obliterate", "commands.obliterate", "Delete the namespace with all that is in it."),
+    LazyCommand("obliterate", "commands.control", "Delete the namespace with all that is in it."),
     LazyCommand("forget", "commands.worker", "Delete the development server's data."),
 )
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_bus.cli.connection import open_bus
-from command_bus.cli.entity_actions import Action
-from command_bus.cli.light_imports import import_bus
-from command_bus.cli.options import Target
+from command_bus.cli.lazy_commands import import_bus
+from command_bus.cli.options import Action, Target
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, TypeVar
 import typer
 
 from command_bus.cli import PROGRAM
-from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.options import Target
-from command_bus.cli.terminal import print_error
+from command_bus.cli.terminal import ExitCode, print_error
 from command_bus.errors import CommandBusError, CommandTimeout, InvalidSettings, TransportUnavailable
 
 if TYPE_CHECKING:
@@ -175,10 +174,9 @@ def _development_server() -> str:
     Raises:
         InvalidSettings: No server runs, and there is no data to show.
     """
-    from command_bus.embedded.development_server import URL_VARIABLE, shared_server
+    from command_bus.embedded.development_server import URL_VARIABLE, kept_folder, shared_server
     from command_bus.embedded.folders import SOCKET, meeting_place, project_folder
-    from command_bus.embedded.probe import state_of
-    from command_bus.embedded.project_data import kept_folder
+    from command_bus.embedded.process import state_of
     from command_bus.embedded.server import unix_url
 
     if inherited := os.environ.get(URL_VARIABLE):

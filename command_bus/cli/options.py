@@ -9,12 +9,13 @@ import inspect
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from command_bus.cli import PROGRAM
-from command_bus.cli.light_imports import import_bus
+from command_bus.cli.lazy_commands import import_bus
 
 Url = Annotated[
     str | None,
@@ -139,3 +140,16 @@ def _described_as(run: Callable[..., None], command: Callable[..., None], signat
     run.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
     run.__signature__ = signature  # type: ignore[attr-defined]
     return run
+
+
+class Action(StrEnum):
+    """Actions on one entity."""
+
+    SHOW = "show"
+    PAUSE = "pause"
+    RESUME = "resume"
+    DRAIN = "drain"
+    PURGE = "purge"
+    ABORT = "abort"
+    FORGET = "forget"
+    KEYS = "keys"

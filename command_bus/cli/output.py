@@ -5,6 +5,7 @@ Names and messages come from those who send commands. They are shown as text, ne
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -13,12 +14,12 @@ import time
 import unicodedata
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 
-from command_bus.admin.json_data import utc_time
-from command_bus.cli.terminal import SafeText, echo, escape, format_value
+from command_bus.admin.json_data import to_jsonable, utc_time
+from command_bus.cli.terminal import SafeText, echo, escape, escape_json, format_value
 
 _WIDE = 140  # columns where the width is unknown, as in a pipe
 _GAP = 2  # columns between two columns of a table
@@ -150,3 +151,45 @@ def format_time_and_age(ms: int | None) -> str:
         return format_time(ms)
     ago = time.time() - ms / 1000
     return f"{format_time(ms)} ({format_duration(abs(ago))} {'ago' if ago >= 0 else 'from now'})"
+
+
+def to_json(value: Any, *, indent: int | None = 2) -> SafeText:
+    """Return a value as JSON. Types that JSON lacks are written as pydantic would write them, or else as text."""
+    return escape_json(json.dumps(to_jsonable(value), indent=indent, ensure_ascii=False))
+
+
+T = TypeVar("T")
+
+
+def print_listing(
+    key: str,
+    found: Sequence[T],
+    limit: int,
+    columns: Sequence[str],
+    row: Callable[[T], Sequence[Any]],
+    *,
+    as_json: bool,
+    empty: str | None = None,
+) -> None:
+    """Print the first of what was found, and how many there are.
+
+    Args:
+        key: Of the list in JSON.
+        found: All of it, in order.
+        limit: How many are printed.
+        columns: Heads of the table, as `format_table` takes them.
+        row: Returns the cells of one.
+        as_json: Whether JSON is printed.
+        empty: Stands instead of a table without rows.
+    """
+    shown = found[:limit]
+    if as_json:
+        echo(to_json({key: shown, "count": len(found)}))
+        return
+    if not found and empty is not None:
+        echo(empty)
+        return
+
+    echo(format_table(columns, map(row, shown)))
+    if len(found) > limit:
+        echo(f"the first {limit:,} of {len(found):,}")

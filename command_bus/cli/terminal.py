@@ -9,13 +9,38 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Any
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from command_bus.cli import PROGRAM
-from command_bus.cli.exit_codes import ExitCode
 from command_bus.cli.streams import json_escape
+from command_bus.spelling import did_you_mean
+
+if TYPE_CHECKING:
+    from command_bus.bus import CommandBus
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every command but `worker` and `dev`."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    UNKNOWN = 3
+    UNREACHABLE = 4
+    INTERRUPTED = 130
+
+
+class WorkerExitCode(IntEnum):
+    """Exit codes of `worker` and `dev`; a second signal n gives 128 + n."""
+
+    FINISHED = 0
+    NOT_STARTED = 1
+    USAGE = 2
+    CUT_SHORT = 3
+
 
 _TWO_STOPS = re.compile(r"(?<=[^\s./])\.\.(?=\s|$)")  # neither an ellipsis nor a parent folder
 
@@ -86,3 +111,34 @@ def format_value(value: Any) -> SafeText:
 
 def _one_line(text: str) -> SafeText:
     return text if isinstance(text, SafeText) else escape(text)
+
+
+async def warn_if_unknown(bus: CommandBus, *, entity_type: str | None = None, command: str | None = None, done: str = "") -> None:
+    """Print which of these names are unknown, and similar names that are known.
+
+    Args:
+        bus: Open.
+        entity_type: As it was typed; `~`, `@schedules` and None are always known.
+        command: A wire name as it was typed; None is always known.
+        done: A sentence about what was done although the name is unknown.
+
+    Raises:
+        TransportUnavailable: The server cannot be reached.
+    """
+    from command_bus.transport.mailboxes import SCHEDULES
+
+    commands = {each.name: each.entity for each in await bus.fleet.commands()}
+    commands |= {handler.spec.name: handler.spec.entity for handler in bus.registry}
+    types = {*await bus.transport.operator.types.used(), *(kind for kind in commands.values() if kind is not None)}
+    for what, name, known in (
+        ("entity type", None if entity_type in ("~", SCHEDULES) else entity_type, types),
+        ("command", command, {*commands}),
+    ):
+        if name is not None and name not in known:
+            hint = did_you_mean(name, known)
+            print_error(f"no {what} {name!r} is known here{hint or (done and '.')} {done}")
+
+
+def undo_hint(state: str, command: str) -> str:
+    """Return a sentence: the entities are in that state all the same, and this command undoes it."""
+    return f"It is {state} all the same: `{command}` undoes that"

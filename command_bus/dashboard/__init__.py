@@ -16,8 +16,7 @@ except ImportError as error:  # pragma: no cover - depends on the environment
     raise MissingExtra("command_bus.dashboard needs Starlette and Jinja2: pip install 'command-bus[dashboard]'") from error
 
 from command_bus.dashboard.app import Dashboard, dashboard
-from command_bus.dashboard.password_hashes import hash_password
-from command_bus.dashboard.passwords import passwords
+from command_bus.dashboard.passwords import hash_password, passwords
 from command_bus.dashboard.users import Role, User, Users, behind_proxy, host_check, loopback
 
 __all__ = [

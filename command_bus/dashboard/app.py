@@ -22,11 +22,10 @@ from command_bus.dashboard.guard import PROBE, Guard, is_own_origin
 from command_bus.dashboard.live import live
 from command_bus.dashboard.masking import Masking
 from command_bus.dashboard.options import Options, State, TraceLink, safe_link
-from command_bus.dashboard.pages.audit import audit_page
 from command_bus.dashboard.pages.command import command_page
 from command_bus.dashboard.pages.entities import entities_page
 from command_bus.dashboard.pages.entity import entity_page
-from command_bus.dashboard.pages.history import history_page
+from command_bus.dashboard.pages.history import audit_page, history_page
 from command_bus.dashboard.pages.letters import letter_page, letters_page
 from command_bus.dashboard.pages.limits import limits_page
 from command_bus.dashboard.pages.schedules import schedules_page

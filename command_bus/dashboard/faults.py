@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from command_bus.dashboard.options import State
-from command_bus.dashboard.rendering import render
 from command_bus.dashboard.visit import root_of, theme_of
+from command_bus.dashboard.words import render
 from command_bus.errors import (
     CommandBusError,
     InvalidCommand,

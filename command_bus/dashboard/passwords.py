@@ -3,20 +3,80 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
+import hmac
 import ipaddress
+import re
 import secrets
+import tomllib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from starlette.requests import HTTPConnection
 
 from command_bus.clock import mono
-from command_bus.dashboard.password_hashes import check_hash, decoy_hash, is_password
 from command_bus.dashboard.signing import Signer
 from command_bus.dashboard.users import Role, User, checked_role
 from command_bus.errors import InvalidSettings
+from command_bus.integrations.reread_files import RereadFile
+
+_LOG_N, _R, _P = 15, 8, 3
+"""32 MiB and about a tenth of a second: what OWASP advises for scrypt."""
+_LEAST = 10
+_LONGEST = 1024
+_FORM = re.compile(r"scrypt\$(1[4-9]|20)\$([1-9]|1\d|2[0-4])\$([1-9]|1[0-6])\$([A-Za-z0-9_-]{16,64})\$([A-Za-z0-9_-]{43})")
+
+
+def hash_password(password: str) -> str:
+    """Return the hash of a password, for `passwords(…)` and for a file of users.
+
+    Raises:
+        InvalidSettings: It has fewer than ten characters, or more than a thousand.
+    """
+    if not _LEAST <= len(password) <= _LONGEST:
+        raise InvalidSettings(f"the password has {len(password)} characters: at least {_LEAST}, at most {_LONGEST}")
+    salt = secrets.token_urlsafe(16)
+    return f"scrypt${_LOG_N}${_R}${_P}${salt}${_derived(password, salt, _LOG_N, _R, _P)}"
+
+
+def check_hash(name: str, text: object) -> str:
+    """Return a hash of this form.
+
+    Raises:
+        InvalidSettings: It is none: a password in clear text, for example.
+    """
+    if not isinstance(text, str) or _FORM.fullmatch(text) is None:
+        raise InvalidSettings(
+            f"the password of {name!r} is not a hash: make one with `command-bus password`, or hash_password(…)"
+        )
+    return text
+
+
+def decoy_hash() -> str:
+    """Return what looks like a hash and is that of no password: to check one against it takes as long."""
+    return f"scrypt${_LOG_N}${_R}${_P}${secrets.token_urlsafe(16)}${secrets.token_urlsafe(32)}"
+
+
+def is_password(password: str, stored: str) -> bool:
+    """Return whether a password is the one of a hash. It takes a tenth of a second of a processor."""
+    found = _FORM.fullmatch(stored)
+    if found is None or len(password) > _LONGEST:
+        return False
+    log_n, r, p, salt, wanted = found.groups()
+    return hmac.compare_digest(_derived(password, salt, int(log_n), int(r), int(p)), wanted)
+
+
+def _derived(password: str, salt: str, log_n: int, r: int, p: int) -> str:
+    size = 128 * r * (2**log_n + p + 2)
+    raw = hashlib.scrypt(
+        password.encode(errors="replace"), salt=salt.encode(), n=2**log_n, r=r, p=p, maxmem=size + 1024 * 1024, dklen=32
+    )
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
 
 Entry = tuple[str, Role]
 """The hash of a password, and a role."""
@@ -152,3 +212,63 @@ def passwords(entries: Mapping[str, tuple[str, Role]], *, hours: float = 12.0) -
         InvalidSettings: There are no users, a hash is none, or a role is none.
     """
     return Passwords(entries, hours)
+
+
+def read_users(file: str | Path) -> Passwords:
+    """Return the users of a file: a table for each, with `password`, a hash, and `role`. The file is read again when it changes.
+
+    Raises:
+        InvalidSettings: The file cannot be read, or is not of this form.
+    """
+    found = RereadFile(
+        file, lambda file: checked_entries({name: _entry(str(file), name, table) for name, table in _tables(file).items()})
+    )
+    return Passwords(lambda: found.value)
+
+
+def read_roles(file: str | Path) -> Mapping[str, Role]:
+    """Return the roles in a file of users whom a proxy signs in: a table for each, with `role` alone. It is read again when it changes.
+
+    Raises:
+        InvalidSettings: The file cannot be read, or is not of this form.
+    """
+    return _Roles(RereadFile(file, lambda file: {name: _role(str(file), name, table) for name, table in _tables(file).items()}))
+
+
+class _Roles(Mapping[str, Role]):
+    """The roles that a file has now."""
+
+    def __init__(self, found: RereadFile[dict[str, Role]]) -> None:
+        self._found = found
+
+    def __getitem__(self, name: str) -> Role:
+        return self._found.value[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found.value)
+
+    def __len__(self) -> int:
+        return len(self._found.value)
+
+
+def _tables(file: str | Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidSettings(f"the file of users cannot be read: {error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"{file} is no TOML: {error}") from None
+
+
+def _role(file: str, name: str, table: Any) -> Role:
+    if not isinstance(table, dict) or table.keys() != {"role"}:
+        raise InvalidSettings(
+            f'{file}: a proxy signs in, so [{name}] has role = "viewer", "operator" or "admin", and nothing else'
+        )
+    return checked_role(name, table["role"])
+
+
+def _entry(file: str, name: str, table: Any) -> tuple[str, Any]:
+    if not isinstance(table, dict) or not {"password", "role"} >= table.keys() >= {"password"}:
+        raise InvalidSettings(f'{file}: [{name}] has password = "scrypt$…" and role = "viewer", "operator" or "admin"')
+    return table["password"], checked_role(name, table.get("role", "viewer"))

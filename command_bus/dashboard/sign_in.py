@@ -12,8 +12,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from command_bus.dashboard.forms import read_form
 from command_bus.dashboard.options import State
 from command_bus.dashboard.passwords import SESSION_COOKIE, Passwords, source_of
-from command_bus.dashboard.rendering import render
 from command_bus.dashboard.visit import THEME_COOKIE, Visit, root_of, set_cookie, theme_of
+from command_bus.dashboard.words import render
 
 _YEAR = 365 * 24 * 3600
 _WRONG = 0.3

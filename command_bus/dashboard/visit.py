@@ -15,8 +15,8 @@ from command_bus.bus import CommandBus
 from command_bus.dashboard.forms import Fields
 from command_bus.dashboard.options import State, safe_link
 from command_bus.dashboard.passwords import Passwords
-from command_bus.dashboard.rendering import render
 from command_bus.dashboard.users import User
+from command_bus.dashboard.words import render
 
 T = TypeVar("T")
 FLASH_COOKIE = "command_bus_said"

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+import jinja2
 
 from command_bus.clock import wall_ms
 
@@ -95,3 +99,22 @@ def count(number: float | None) -> str:
 
 def _moment(at_ms: int) -> datetime:
     return datetime.fromtimestamp(min(max(at_ms, 0), _LAST_MS) / 1000, UTC)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("command_bus.dashboard"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters.update(ago=ago, count=count, span=span, stamp=stamp, tone=tone, when=when)
+    return made
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a page as text."""
+    return _environment().get_template(template).render(**values)

@@ -11,7 +11,7 @@ from command_bus.durable.step import Step
 from command_bus.durable.waits import Waited
 from command_bus.errors import BadStep, StepMismatch
 from command_bus.messages.durable import Durable
-from command_bus.transport.durable import Note
+from command_bus.transport.ports.durable import Note
 
 
 class AllOf(Performed):

@@ -17,7 +17,7 @@ from command_bus.durable.waits import Ended, UndoCall
 from command_bus.errors import CommandOutcomeError, InvalidCommand
 from command_bus.messages.durable import Durable
 from command_bus.serialization.reply import BEGUN, Cancelled, Expired, Forged, Invalid, Rejected, Unhandled, unpack_reply
-from command_bus.transport.durable import NO_ROOM, Note
+from command_bus.transport.ports.durable import NO_ROOM, Note
 
 _FAILED = "pf:"
 _REMOVED = b"-"

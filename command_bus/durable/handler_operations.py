@@ -22,7 +22,7 @@ from command_bus.messages.durable import Durable, Operation, StepOptions
 from command_bus.messages.message import Message
 from command_bus.messages.options import DurableCallOptions
 from command_bus.messages.outgoing import OutgoingMessage
-from command_bus.transport.durable import Note
+from command_bus.transport.ports.durable import Note
 
 R = TypeVar("R")
 

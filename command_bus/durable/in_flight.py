@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from command_bus.clock import mono
 from command_bus.errors import BadStep
 from command_bus.messages.durable import Suspended
-from command_bus.serialization.text import printable
+from command_bus.serialization.limits import printable
 
 _log = logging.getLogger("command_bus.worker")
 _MOST_REFUSED = 100

@@ -8,12 +8,9 @@ from functools import partial
 from typing import Any, NoReturn
 
 from command_bus.clock import mono
-from command_bus.durable.blocks import is_awaited_directly
 from command_bus.durable.in_flight import LAST_WORDS, InFlight, Leavable
-from command_bus.durable.lingering import lingers
-from command_bus.durable.names import CANCEL, EPOCH, MESSAGE, Names, call_field
-from command_bus.durable.record_size import RecordSize
-from command_bus.durable.run_tools import RunLost, RunTools, Storing, Wait, own_fields, read_own
+from command_bus.durable.names import CANCEL, EPOCH, MESSAGE, Names, RecordSize, call_field
+from command_bus.durable.run_tools import RunLost, RunTools, Storing, Wait, is_awaited_directly, lingers, own_fields, read_own
 from command_bus.durable.signals import Signals, StoredErrors
 from command_bus.durable.step_failures import StepFailures
 from command_bus.durable.time_limits import CutOffs
@@ -23,8 +20,8 @@ from command_bus.errors import CommandCancelled
 from command_bus.messages.context import while_lent
 from command_bus.messages.durable import Durable, Suspended
 from command_bus.messages.outgoing import OutgoingMessage
-from command_bus.transport.durable import CalledCommand, Note
-from command_bus.transport.sender_interfaces import Reply
+from command_bus.transport.ports.durable import CalledCommand, Note
+from command_bus.transport.ports.sender import Reply
 from command_bus.transport.steps import WORKER_LOST, GiveBack, Lease, Started, Suspend
 
 _SOON = 0.001

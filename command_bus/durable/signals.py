@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from command_bus.durable.names import refused_field, signal_field
 from command_bus.errors import BadStep
-from command_bus.messages.error_groups import leaves
+from command_bus.messages.snooze import leaves
 
 E = TypeVar("E", bound=BaseException)
 

@@ -8,20 +8,19 @@ from functools import partial
 from typing import Any
 
 from command_bus.durable.in_flight import StepKey, current_step
-from command_bus.durable.lingering import LINGER, LONG_LINGER
 from command_bus.durable.performed import Performed
 from command_bus.durable.run import DurableRun, cancelled
+from command_bus.durable.run_tools import LINGER, LONG_LINGER
 from command_bus.durable.time_limits import current_limits
 from command_bus.durable.values import compare, decoded_result, digest_of, encoded_result, facts_of, own_arguments
 from command_bus.durable.waits import Waited
 from command_bus.errors import BadStep, Reject
 from command_bus.messages.durable import Durable, StepOptions
-from command_bus.messages.error_groups import leading
-from command_bus.messages.put_off import GiveUp, Snooze
 from command_bus.messages.retry_policy import RetryPolicy
+from command_bus.messages.snooze import GiveUp, Snooze, leading
 from command_bus.randomness import JITTER
 from command_bus.serialization.equality import DIGEST
-from command_bus.transport.durable import Note
+from command_bus.transport.ports.durable import Note
 
 
 class Step(Performed):

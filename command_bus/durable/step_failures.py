@@ -14,11 +14,10 @@ from typing import Any
 
 from command_bus.durable.names import FAILURE, over_field
 from command_bus.errors import BadStep, CommandBusError, CommandCancelled
-from command_bus.messages.error_groups import leading, leaves
-from command_bus.serialization.limits import Limits
+from command_bus.messages.snooze import leading, leaves
+from command_bus.serialization.limits import Limits, capped
 from command_bus.serialization.msgpack import pack, unpack
-from command_bus.serialization.text import capped
-from command_bus.transport.durable import Note
+from command_bus.transport.ports.durable import Note
 
 _LONGEST = 8 * 1024
 """Bytes of the text that is kept of what is no plain data."""

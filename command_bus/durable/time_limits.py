@@ -13,7 +13,7 @@ from typing import Any
 
 from command_bus.clock import mono
 from command_bus.messages.context import while_lent
-from command_bus.transport.durable import Note
+from command_bus.transport.ports.durable import Note
 
 _FIELD = "z:"
 _MARGIN = 1.0

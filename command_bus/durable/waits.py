@@ -7,19 +7,19 @@ import logging
 from typing import Any
 
 from command_bus.clock import checked_seconds
-from command_bus.durable.lingering import LINGER, LONG_LINGER
 from command_bus.durable.names import ROOM, late_field, outcome_field, refused_field, undo_field
 from command_bus.durable.performed import Performed
 from command_bus.durable.run import DurableRun, cancelled
+from command_bus.durable.run_tools import LINGER, LONG_LINGER
 from command_bus.durable.undo import Undo
 from command_bus.durable.values import child_of, compare, readable_codec
 from command_bus.errors import BadResult, BadStep, CallCycle, CommandBusError, CommandCancelled
 from command_bus.messages.durable import Durable
 from command_bus.messages.outgoing import OutgoingMessage
-from command_bus.serialization.durable_options import is_durable
+from command_bus.serialization.envelope_options import is_durable
+from command_bus.serialization.limits import printable
 from command_bus.serialization.reply import Completed, unpack_reply
-from command_bus.serialization.text import printable
-from command_bus.transport.durable import NO_ROOM, SMALL_OUTCOME, Note
+from command_bus.transport.ports.durable import NO_ROOM, SMALL_OUTCOME, Note
 
 _log = logging.getLogger("command_bus.worker")
 _TURNS = 10

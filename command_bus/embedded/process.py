@@ -7,17 +7,21 @@ pool cannot do this: pools are joined before `atexit` runs, while the server is 
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import queue
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from importlib.resources import files
-from typing import BinaryIO
+from pathlib import Path
+from typing import BinaryIO, Literal
 
 from command_bus.errors import MissingExtra
 
@@ -144,3 +148,129 @@ def _interpreter() -> str:
     raise MissingExtra(
         "no python3 found, which the embedded server needs at its side: set COMMAND_BUS_URL to a server of your own"
     )
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(mode: str, owner: str, *command: str) -> None:
+    """Guard this process, then become `command`."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a thread with blocked signals would hand its mask down to the server
+    if mode == "kernel":
+        _ask_kernel(int(owner))
+    else:
+        _leave_watchdog()
+    try:
+        os.execv(command[0], command)  # noqa: S606 - becoming the command is this program's purpose
+    except OSError as error:
+        sys.exit(f"cannot run {command[0]}: {error.strerror}")
+
+
+def _ask_kernel(owner: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, *(ctypes.c_ulong(value) for value in (signal.SIGKILL, 0, 0, 0))) != 0:
+        sys.exit("prctl: " + os.strerror(ctypes.get_errno()))
+    if os.getppid() != owner:  # it died before the request: no signal will come
+        sys.exit("the owner is gone")
+
+
+def _leave_watchdog() -> None:
+    server = os.getpid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    if os.fork() != 0:
+        os.dup2(nothing, 0)  # only the watchdog reads the pipe
+        return
+    os.dup2(nothing, 1)
+    os.dup2(nothing, 2)
+    os.closerange(3, max(os.sysconf("SC_OPEN_MAX"), 1024))  # above all the locks: they are the server's, not the watchdog's
+    while os.read(0, 64):
+        pass
+    if os.getppid() == server:  # still our parent, so alive, and the number is not another process's by now
+        os.kill(server, signal.SIGKILL)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+
+
+Address = Path | tuple[str, int]
+"""A unix socket, or host and port."""
+
+State = Literal["ready", "loading", "silent"]
+
+_PATIENCE = 0.5  # seconds for one answer
+
+
+class ServerError(Exception):
+    """The server's error reply."""
+
+
+def state_of(address: Address) -> State:
+    """Return `ready` if a server answers PING, `loading` if it still reads its data, `silent` if there is no valid answer."""
+    try:
+        return "ready" if ask(address, "PING") == ["PONG"] else "silent"
+    except ServerError as error:
+        return "loading" if str(error).startswith("LOADING") else "silent"
+    except OSError:
+        return "silent"
+
+
+def process_id(address: Address) -> int | None:
+    """Return the id of the process that answers there; None if none does."""
+    try:
+        lines = ask(address, "INFO", "server")[0].splitlines()
+    except (OSError, ServerError):
+        return None
+    return next((int(line.partition(":")[2]) for line in lines if line.startswith("process_id:")), None)
+
+
+def config_value(address: Address, name: str) -> str:
+    """Return one setting of the server; empty if it does not report it."""
+    try:
+        reply = ask(address, "CONFIG", "GET", name)
+    except (OSError, ServerError):
+        return ""
+    return reply[1] if len(reply) > 1 else ""
+
+
+def shut_down(address: Address) -> None:
+    """Ask the server to write its data and to end; it answers only if it refuses."""
+    with contextlib.suppress(OSError, ServerError):
+        ask(address, "SHUTDOWN")
+
+
+def ask(address: Address, *words: str) -> list[str]:
+    """Send one command; return its reply as a flat list of texts.
+
+    Raises:
+        ServerError: The server refuses it.
+        OSError: There is no answer.
+    """
+    family = socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_PATIENCE)
+        connection.connect(str(address) if isinstance(address, Path) else address)
+        connection.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word.encode()) for word in words))
+        with connection.makefile("rb") as stream:
+            return _reply(stream)
+
+
+def _reply(stream: BinaryIO) -> list[str]:
+    """Read one reply as a flat list of texts."""
+    line = stream.readline()
+    if not line.endswith(b"\r\n"):
+        raise ConnectionResetError("the connection ended within a reply")
+    sign, text = line[:1], line[1:-2].decode(errors="replace")
+    match sign:
+        case b"+" | b":":
+            return [text]
+        case b"-":
+            raise ServerError(text)
+        case b"$" if int(text) >= 0:
+            size = int(text)
+            return [stream.read(size + 2)[:size].decode(errors="surrogateescape")]
+        case b"*" if int(text) >= 0:
+            return [item for _ in range(int(text)) for item in _reply(stream)]
+        case _:
+            return []

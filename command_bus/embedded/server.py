@@ -15,12 +15,10 @@ from typing import Self
 from urllib.parse import quote
 
 from command_bus.embedded.binary import find_server_binary
-from command_bus.embedded.config_file import checked
 from command_bus.embedded.folders import SOCKET, data_folder, fits_socket, private_folder, short_folder
-from command_bus.embedded.launch import Launch, PortTaken, launched
+from command_bus.embedded.launch import Launch, PortTaken, checked, launched
 from command_bus.embedded.locks import locked
-from command_bus.embedded.probe import shut_down
-from command_bus.embedded.process import GuardedProcess
+from command_bus.embedded.process import GuardedProcess, shut_down
 from command_bus.errors import TransportUnavailable
 
 _PORT_ATTEMPTS = 5

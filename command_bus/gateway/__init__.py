@@ -16,8 +16,7 @@ except ImportError as error:  # pragma: no cover - depends on the environment
     raise MissingExtra("command_bus.gateway needs Starlette: pip install 'command-bus[gateway]'") from error
 
 from command_bus.gateway.app import Gateway, gateway
-from command_bus.gateway.token_hashes import hash_token, new_token
-from command_bus.gateway.tokens import Grant, Tokens, tokens
+from command_bus.gateway.tokens import Grant, Tokens, hash_token, new_token, tokens
 
 __all__ = ["Gateway", "Grant", "Tokens", "gateway", "hash_token", "new_token", "tokens"]
 

@@ -14,7 +14,6 @@ from starlette.types import Receive, Scope, Send
 
 from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError, InvalidSettings
-from command_bus.gateway.answers import HEADERS
 from command_bus.gateway.catalogue import Catalogue
 from command_bus.gateway.event_hub import EventHub
 from command_bus.gateway.following import get_events, get_progress
@@ -29,7 +28,7 @@ from command_bus.gateway.inspecting import (
 )
 from command_bus.gateway.openapi import get_openapi
 from command_bus.gateway.options import Options, State
-from command_bus.gateway.problems import Problem, problem_of, retry_later
+from command_bus.gateway.problems import HEADERS, Problem, problem_of, retry_later
 from command_bus.gateway.progress_hub import ProgressHub
 from command_bus.gateway.sending import post_batch, post_command
 from command_bus.gateway.single import delete_command, get_command

@@ -13,7 +13,7 @@ from command_bus.errors import CommandBusError
 from command_bus.messages.message import Message, Query, is_internal
 from command_bus.serialization.announcements import CommandInfo, read_description
 from command_bus.serialization.json_fields import JsonFields, json_fields_of
-from command_bus.worker.descriptions import describe_message
+from command_bus.worker.worker_bus import describe_message
 
 _FRESH = 10.0
 """Seconds for which an announcement is believed."""

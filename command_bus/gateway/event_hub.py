@@ -14,7 +14,7 @@ from typing import NamedTuple
 from command_bus.admin.events import Event
 from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError
-from command_bus.transport.tasks import end_tasks
+from command_bus.tasks import end_tasks
 
 _MOST = 1000
 """Events that wait for one listener."""

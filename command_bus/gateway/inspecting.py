@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from command_bus.admin.info import EntityOrder
 from command_bus.admin.json_data import to_jsonable
-from command_bus.gateway.answers import answer
 from command_bus.gateway.incoming import Incoming, Query
+from command_bus.gateway.problems import answer
 from command_bus.transport.records import EntityState
 
 _RIGHT = "inspect"

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError
-from command_bus.messages.progress import ProgressInfo
-from command_bus.transport.tasks import end_tasks
+from command_bus.messages.reports import ProgressInfo
+from command_bus.tasks import end_tasks
 
 
 class _Course:

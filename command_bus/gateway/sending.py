@@ -10,10 +10,9 @@ from starlette.responses import Response
 
 from command_bus.admin.json_data import to_jsonable
 from command_bus.errors import CommandBusError, CommandTimeout, InvalidCommand
-from command_bus.gateway.answers import answer
 from command_bus.gateway.catalogue import Known
 from command_bus.gateway.incoming import Incoming, Query
-from command_bus.gateway.problems import Problem, failed_fields, problem_of
+from command_bus.gateway.problems import Problem, answer, failed_fields, problem_of
 from command_bus.messages.message import Message
 from command_bus.messages.options import CallOptions, DispatchOptions
 from command_bus.messages.outgoing import Envelope, RawEnvelope

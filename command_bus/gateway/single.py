@@ -9,9 +9,8 @@ from starlette.responses import Response
 
 from command_bus.admin.json_data import to_jsonable
 from command_bus.errors import CommandBusError, UnknownCommand
-from command_bus.gateway.answers import answer
 from command_bus.gateway.incoming import Incoming, Query
-from command_bus.gateway.problems import Problem, problem_of
+from command_bus.gateway.problems import Problem, answer, problem_of
 
 
 class LookQuery(Query):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from command_bus.messages.policies import Delivery
+from command_bus.errors import RegistrationError
+from command_bus.messages.message import MessageSpec
+from command_bus.messages.policies import Delivery, Lanes, MailboxPolicy
 from command_bus.messages.retry_policy import RetryPolicy
 
 _ONE_START = RetryPolicy(attempts=1)
@@ -75,3 +77,20 @@ def handling_policy(*levels: PolicyLevel) -> HandlingPolicy:
         if timeout is None:
             timeout = level.attempt_timeout
     return HandlingPolicy(delivery or "at_least_once", retry or _USUAL, timeout)
+
+
+def check_durable(spec: MessageSpec, mailbox: MailboxPolicy, delivery: Delivery) -> None:
+    """Check that a class, if it is durable, may be so under these policies.
+
+    Raises:
+        RegistrationError: It may not.
+    """
+    if not spec.durable:
+        return
+    if isinstance(mailbox, Lanes):
+        raise RegistrationError(
+            f"{spec.name!r} is durable, but entities of type {spec.entity!r} share {mailbox}: one that waits would hold up the others of its "
+            "lane. Give its class an entity type with a mailbox for each"
+        )
+    if delivery == "at_most_once":
+        raise RegistrationError(f"{spec.name!r} is durable: it is started again and again, so it cannot be at_most_once")

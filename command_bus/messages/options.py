@@ -9,7 +9,7 @@ from uuid import UUID
 
 from command_bus.messages.history import HistoryChoice
 from command_bus.messages.policies import Priority
-from command_bus.messages.progress import OnProgress
+from command_bus.messages.reports import OnProgress
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.unique import Unique
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings
-from command_bus.messages.error_groups import leaves
+from command_bus.messages.snooze import leaves
 from command_bus.spelling import shown
 
 _STEEPEST = 1000  # its 64th power is still a float

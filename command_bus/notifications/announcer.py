@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 from command_bus.notifications.notices import Notice
-from command_bus.serialization.text import printable
-from command_bus.transport.tasks import end_tasks
+from command_bus.serialization.limits import printable
+from command_bus.tasks import end_tasks
 
 _MOST = 10_000
 """Notices that are kept, and types."""

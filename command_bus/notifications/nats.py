@@ -19,7 +19,7 @@ from command_bus.errors import InvalidSettings, TransportUnavailable
 from command_bus.notifications.notices import ALL_TYPES, Notice, NoticeKind, Topic, checked_kinds, pack_notice
 from command_bus.notifications.notifier import Ground
 from command_bus.randomness import JITTER
-from command_bus.transport.tasks import end_tasks
+from command_bus.tasks import end_tasks
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

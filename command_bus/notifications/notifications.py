@@ -22,7 +22,7 @@ from command_bus.notifications.announcer import Announcer
 from command_bus.notifications.listeners import Listener, Listeners, Notices, WokenTypes
 from command_bus.notifications.notices import ALL_TYPES, Notice, NoticeKind, Topic, checked_kinds, unpack_notice
 from command_bus.notifications.notifier import Ground, Notifier, NotifierLink
-from command_bus.transport.interfaces import Transport
+from command_bus.transport.ports.transport import Transport
 
 
 @dataclass(frozen=True, slots=True)

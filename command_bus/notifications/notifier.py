@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from command_bus.notifications.notices import Notice, NoticeKind, Topic
-from command_bus.transport.channels import Channels
+from command_bus.transport.ports.extensions import Channels
 
 
 @dataclass(frozen=True, slots=True)

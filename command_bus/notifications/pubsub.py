@@ -9,7 +9,7 @@ from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings
 from command_bus.notifications.notices import Notice, NoticeKind, Topic, checked_kinds, pack_notice
 from command_bus.notifications.notifier import Ground
-from command_bus.transport.channels import Subscriptions
+from command_bus.transport.ports.extensions import Subscriptions
 
 _NO_TYPE: Final = "~"
 

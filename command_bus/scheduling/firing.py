@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 from command_bus.clock import wall_ms
 from command_bus.errors import MissingExtra, NewerState
+from command_bus.scheduling.info import Told, fired, missed, paused, skipped
 from command_bus.scheduling.overlaps import Overlaps
 from command_bus.scheduling.planning import plan, present, set_back, unpin
 from command_bus.scheduling.record import ScheduleRecord
-from command_bus.scheduling.tellings import Told, fired, missed, paused, skipped
 from command_bus.scheduling.templates import BadTemplate, ForeignTemplate, Templates
 from command_bus.serialization.odd_values import pass_over
 from command_bus.session import Session
-from command_bus.transport.schedule_interfaces import REFUSALS, FireAnswer, Firing, RecordChange, ScheduleStore
+from command_bus.transport.ports.schedules import REFUSALS, FireAnswer, Firing, RecordChange, ScheduleStore
 
 _log = logging.getLogger("command_bus.worker")
 _TRIES = 50

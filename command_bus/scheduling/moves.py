@@ -11,10 +11,9 @@ from dataclasses import replace
 
 from command_bus.errors import InvalidSettings, TransportUnavailable
 from command_bus.scheduling.firing import ScheduleFiring
-from command_bus.scheduling.info import ImportReport
-from command_bus.scheduling.lines import ExportedSchedule, imported, line_of, read_line
+from command_bus.scheduling.info import EXPORTED, IMPORTED, ImportReport
+from command_bus.scheduling.predecessors import ExportedSchedule, imported, line_of, read_line
 from command_bus.scheduling.record import ScheduleRecord
-from command_bus.scheduling.tellings import EXPORTED, IMPORTED
 from command_bus.scheduling.templates import BadTemplate, ForeignTemplate
 from command_bus.session import Session
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from command_bus.admin.cancelling import Cancelling
+from command_bus.admin.ending import Cancelling
 from command_bus.errors import CommandBusError
 from command_bus.scheduling.record import ScheduleRecord
 from command_bus.scheduling.templates import BadTemplate, Templates

@@ -21,17 +21,16 @@ from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.messages.schedule_declarations import DeclaredSchedule, PutOptions, checked_name, split_options
 from command_bus.messages.schedule_specs import Cron, Every
 from command_bus.scheduling.firing import ScheduleFiring
-from command_bus.scheduling.info import ImportReport, ScheduleInfo, SyncReport, info_of
+from command_bus.scheduling.info import REMOVED, ImportReport, ScheduleInfo, SyncReport, altered, info_of
 from command_bus.scheduling.moves import ScheduleMoves, contended
 from command_bus.scheduling.puts import SchedulePuts
 from command_bus.scheduling.record import ScheduleRecord, firing_id
-from command_bus.scheduling.tellings import REMOVED, altered
 from command_bus.sending.sender import Sender
 from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.reply import unpack_reply
 from command_bus.session import Session
 from command_bus.transport.marks import is_settled, reply_in
-from command_bus.transport.schedule_interfaces import RecordChange
+from command_bus.transport.ports.schedules import RecordChange
 
 _log = logging.getLogger("command_bus.worker")
 _TRIES = 100

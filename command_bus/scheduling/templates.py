@@ -21,7 +21,7 @@ from command_bus.session import Session
 from command_bus.transport.flows import envelope_flow
 from command_bus.transport.mailboxes import free_mailbox, mailbox_name
 from command_bus.transport.marks import digest_of
-from command_bus.transport.schedule_interfaces import Firing
+from command_bus.transport.ports.schedules import Firing
 
 
 class BadTemplate(CommandBusError):

@@ -14,7 +14,7 @@ from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
 from command_bus.messages.receipts import BatchOutcome, BatchResult
 from command_bus.sending.admission import refusal, status_of
 from command_bus.sending.envelope_builder import EnvelopeBuilder
-from command_bus.transport.sender_interfaces import Producer
+from command_bus.transport.ports.sender import Producer
 from command_bus.transport.submissions import Admission, Submission, UnavailableShards
 
 _SLICE = 64

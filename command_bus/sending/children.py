@@ -16,15 +16,15 @@ from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.sending.follow_ups import prepared
 from command_bus.sending.results import ResultReader
 from command_bus.sending.waiting import WaitingCommands
-from command_bus.serialization.durable_options import RETURN
+from command_bus.serialization.envelope_options import RETURN
 from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.session import Session
-from command_bus.transport.durable import CIRCLE, CalledCommand
 from command_bus.transport.mailboxes import free_mailbox, mailbox_label, stands_in
 from command_bus.transport.marks import waiting_mark
-from command_bus.transport.sender_interfaces import Reply
+from command_bus.transport.ports.durable import CIRCLE, CalledCommand
+from command_bus.transport.ports.sender import Reply
 from command_bus.transport.steps import FollowUp
 from command_bus.transport.submissions import NO_DIGEST, Submission
 

@@ -6,6 +6,7 @@ command + options → OutgoingMessage (what middleware sees) → Submission (wha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -15,7 +16,7 @@ from uuid import UUID
 from command_bus.clock import mono
 from command_bus.errors import InvalidCommand, RegistrationError
 from command_bus.messages.context import running_command
-from command_bus.messages.durable_rules import check_durable
+from command_bus.messages.handling_policy import check_durable
 from command_bus.messages.history import History, HistoryChoice, history_of
 from command_bus.messages.limits import check_costs
 from command_bus.messages.message import (
@@ -31,26 +32,50 @@ from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy, Pr
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.unique import Unique
 from command_bus.messages.upcasting import checked_version
-from command_bus.sending.call_cycles import check_running, with_waiting
-from command_bus.sending.checked_options import checked_headers
-from command_bus.sending.command_digests import command_digest
-from command_bus.sending.command_ids import new_command_id
-from command_bus.sending.outgoing_options import compresses, fold, keep, schedule
-from command_bus.sending.priorities import checked_priority, options_of
-from command_bus.serialization.durable_options import DURABLE
+from command_bus.sending.call_progress import check_running, with_waiting
+from command_bus.sending.options import (
+    checked_headers,
+    checked_priority,
+    compresses,
+    fold,
+    keep,
+    new_command_id,
+    options_of,
+    schedule,
+)
 from command_bus.serialization.envelope import EnvelopeTemplate, pack_envelope, packed_text
+from command_bus.serialization.envelope_options import DURABLE, VERSION, override, version_in, with_version
+from command_bus.serialization.equality import NotPlain, digest, digest_of_head
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import MessageCodec, codec_for
-from command_bus.serialization.msgpack import pack
-from command_bus.serialization.overrides import override
+from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.protection import Protection
-from command_bus.serialization.version_option import VERSION, with_version
 from command_bus.serialization.wire_envelope import AT_MOST_ONCE, GIVEN_ID, WireEnvelope
 from command_bus.settings import BusSettings
 from command_bus.transport.flows import flow_of, tenant_of
 from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_name
 from command_bus.transport.submissions import NO_DIGEST, Submission
 from command_bus.transport.unique_keys import UniqueSubmission, stander_of
+
+
+def command_digest(out: OutgoingMessage, limits: Limits, protection: Protection | None = None) -> bytes:
+    """Return eight bytes by which a command is seen to be the same as another of its id (see `equality`).
+
+    With a cipher they are of its fields only as far as there is a key: else a reader of the server could confirm a guess.
+    """
+    head, key = (out.name, out.entity_type, out.entity_id), b""
+    if protection is not None and protection.cipher is not None:
+        key = protection.digest_key
+        if not key:
+            return digest_of_head(head, version_in(out.options))
+    with suppress(NotPlain):  # a serializer of the class makes data of it, or it nests deeper than Python's stack
+        if out.command is not None:
+            return digest(head, out.command, key=key)
+    version = version_in(out.options)
+    with suppress(NotPlain):
+        return digest(head, unpack(out.payload, limits), version, key)
+    return digest(head, out.payload, version, key)
+
 
 _NIL = b"\xc0"
 

@@ -10,7 +10,7 @@ from command_bus.clock import mono
 from command_bus.errors import BadResult, CommandTimeout, TransportUnavailable, UniqueKeyTaken, UnknownCommand
 from command_bus.messages.context import while_lent
 from command_bus.sending.admission import receipt
-from command_bus.sending.overdue_calls import OverdueCalls
+from command_bus.sending.command_location import OverdueCalls
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.serialization.models import reply_codec_for
 from command_bus.serialization.reply import Completed, raise_or_value, unpack_reply
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from command_bus.messages.outgoing import OutgoingMessage
     from command_bus.middleware import Sending
-    from command_bus.transport.sender_interfaces import Reply
+    from command_bus.transport.ports.sender import Reply
 
 
 _POLL_FIRST, _POLL_LAST = 0.01, 0.5

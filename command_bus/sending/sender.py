@@ -20,8 +20,8 @@ from command_bus.messages.message import Message, checked_id
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
 from command_bus.messages.policies import Priority
-from command_bus.messages.progress import OnProgress, checked_listener
 from command_bus.messages.receipts import BatchResult, Receipt
+from command_bus.messages.reports import OnProgress, checked_listener
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.unique import Unique
 from command_bus.middleware import Middleware, Sending, around_batch, around_call, around_dispatch
@@ -30,9 +30,9 @@ from command_bus.sending.admission import receipt
 from command_bus.sending.batch import BatchSender
 from command_bus.sending.call_progress import call_with_progress
 from command_bus.sending.children import Children
+from command_bus.sending.command_location import OverdueCalls
 from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.sending.follow_ups import FollowUps
-from command_bus.sending.overdue_calls import OverdueCalls
 from command_bus.sending.results import ResultReader
 from command_bus.sending.shard_depths import ShardDepths
 from command_bus.session import Session

@@ -13,8 +13,8 @@ from contextlib import suppress
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, QueueFull
 from command_bus.session import Session
-from command_bus.transport.interfaces import Transport
-from command_bus.transport.tasks import end_tasks
+from command_bus.tasks import end_tasks
+from command_bus.transport.ports.transport import Transport
 
 _EVERY = 1.0
 """Seconds between two looks at a shard."""

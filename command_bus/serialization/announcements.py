@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from command_bus.serialization.announced_schema import plain_data, sound_schema
+from command_bus.serialization.envelope_options import is_version
 from command_bus.serialization.limits import Limits, Undecodable
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.odd_values import pass_over
 from command_bus.serialization.stored_fields import stored_fields
-from command_bus.serialization.version_option import is_version
 
 _ESSENTIAL = frozenset({"entity", "key", "delivery", "schema"})
 _POLICY: dict[str, Any] = {"attempts": int, "on_poison": str, "attempt_timeout": int | float, "priority": str, "fair_by": str}

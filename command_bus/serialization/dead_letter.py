@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
-from command_bus.serialization.limits import Limits, Undecodable
+from command_bus.serialization.limits import Limits, Undecodable, capped, capped_tail
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.native import Packer
-from command_bus.serialization.text import capped, capped_tail
 
 MAX_TRACEBACK = 16 * 1024
 """Bytes of a traceback; of a longer one the end is kept."""

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from command_bus.errors import InvalidCommand
-from command_bus.serialization.compression import COMPRESSED, ZLIB, compressed
+from command_bus.serialization.limits import COMPRESSED, ZLIB, compressed
 from command_bus.serialization.native import Packer
 from command_bus.serialization.wire_envelope import (
     ENTITY_ID_LIMIT,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from command_bus.serialization.compression import COMPRESSED, expanded
-from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable, UnsupportedVersion
+from command_bus.serialization.limits import COMPRESSED, DEFAULT_LIMITS, Limits, Undecodable, UnsupportedVersion, expanded
 from command_bus.serialization.msgpack import reason_of
 from command_bus.serialization.native import Unpacker, unpackb
 from command_bus.serialization.wire_envelope import (

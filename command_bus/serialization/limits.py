@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 from command_bus.settings import BusSettings
 
@@ -110,3 +111,62 @@ _HEAD = 64 * 1024
 def reading_limits(settings: BusSettings) -> Limits:
     """Return the limits of reading: all that could be sent under these settings can be read."""
     return Limits(max_bytes=settings.max_payload + _HEAD, max_nesting=settings.max_nesting)
+
+
+COMPRESSED: Final = "z"
+ZLIB: Final = "zlib"
+_LEVEL: Final = 1
+_WORTH: Final = 16
+"""Bytes that the option takes in an envelope; who saves fewer sends the payload as it is."""
+
+
+def compressed(data: bytes, above: int | None = 0) -> bytes | None:
+    """Return data of more than `above` bytes compressed; None if it is not larger, or would not become smaller, or `above` is None."""
+    if above is None or len(data) <= above:
+        return None
+    smaller = zlib.compress(data, _LEVEL)
+    return smaller if len(smaller) + _WORTH < len(data) else None
+
+
+def expanded(data: bytes, most: int) -> bytes:
+    """Return what was compressed. Takes no more memory than the data and `most` bytes, and time in proportion.
+
+    Raises:
+        Undecodable: It is damaged, or expands to more than `most` bytes.
+    """
+    reader = zlib.decompressobj()
+    try:
+        found = reader.decompress(data, most + 1)
+    except zlib.error:
+        raise Undecodable("a compressed part that is damaged") from None
+    if len(found) > most:
+        raise Undecodable(f"{len(data)} compressed bytes that expand to more than {most}, the limit")
+    if not reader.eof or reader.unused_data:
+        raise Undecodable("a compressed part that is cut short, or has bytes after its end")
+    return found
+
+
+def is_compression(value: Any) -> bool:
+    """Return whether a value names a compression that can be read."""
+    return type(value) is str and value == ZLIB
+
+
+def capped(text: object, limit: int) -> str:
+    """Return the start of a text, at most `limit` bytes of UTF-8 and an ellipsis; lone surrogates escaped. Other objects by `str`."""
+    data = _encoded(text)
+    return data.decode() if len(data) <= limit else data[:limit].decode("utf-8", "ignore") + "…"
+
+
+def capped_tail(text: object, limit: int) -> str:
+    """Return the end of a text, limited in the same way: the fault is at the end of a traceback."""
+    data = _encoded(text)
+    return data.decode() if len(data) <= limit else "…" + data[-limit:].decode("utf-8", "ignore")
+
+
+def printable(text: str) -> str:
+    """Return a text that is safe in a line of a log: newlines, control characters and changes of writing direction are escaped."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _encoded(text: object) -> bytes:
+    return str(text).encode("utf-8", "backslashreplace")

@@ -12,7 +12,7 @@ have been changed since, so they are validated again, strictly. Where the type l
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Generic, TypeVar, cast
 
@@ -21,9 +21,12 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, SchemaSerializer, SchemaValidator
 
 from command_bus.errors import BadResult, InvalidCommand, PayloadTooLarge, RegistrationError
+from command_bus.messages.message import Message, MessageSpec
 from command_bus.messages.unreadable import unreadable
+from command_bus.messages.upcasting import upcast
 from command_bus.serialization.certainty import Certainty, certainty_of, certainty_of_fields, strict_fields, strict_validator
 from command_bus.serialization.differences import difference
+from command_bus.serialization.envelope_options import version_in
 from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable
 from command_bus.serialization.msgpack import pack, pack_flat, unpack
 from command_bus.serialization.schemas import Packing, packing_of, packing_of_fields, wire_validator
@@ -379,3 +382,23 @@ def _name_of(kind: Any) -> str:
     if kind is type(None):
         return "None"
     return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+
+
+def newer_version(spec: MessageSpec, options: Mapping[str, Any] | None) -> str | None:
+    """Return why a command is for newer workers than one with this class; None if it is not."""
+    version = version_in(options)
+    if version <= spec.version:
+        return None
+    return f"no worker handles version {version} of {spec.name!r}: this one has version {spec.version}"
+
+
+def decoded(message_type: type[Message[Any]], payload: bytes, options: Mapping[str, Any] | None, limits: Limits) -> Message[Any]:
+    """Return the message of a payload whose version is not newer than the class.
+
+    Raises:
+        InvalidCommand: The payload does not match the class, or an upcaster failed.
+    """
+    codec, version = codec_for(message_type), version_in(options)
+    if version == message_type.spec().version:
+        return codec.decode(payload, limits)
+    return codec.decode(payload, limits, lambda fields: upcast(message_type, fields, version))

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from command_bus.clock import mono
-from command_bus.serialization.text import printable
+from command_bus.serialization.limits import printable
 
 _log = logging.getLogger("command_bus.transport")
 _SILENCE = 60.0

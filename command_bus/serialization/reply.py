@@ -26,12 +26,10 @@ from command_bus.errors import (
     InvalidCommand,
     NoHandler,
 )
-from command_bus.serialization.compression import expanded
-from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable, UnsupportedVersion
+from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable, UnsupportedVersion, capped, expanded
 from command_bus.serialization.models import ReplyCodec
 from command_bus.serialization.msgpack import pack, reason_of, unpack
 from command_bus.serialization.native import Packer, unpackb
-from command_bus.serialization.text import capped
 
 REPLY_VERSION = 1
 MAX_TEXT = 8 * 1024

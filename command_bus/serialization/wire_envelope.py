@@ -6,14 +6,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from command_bus.serialization.callers_option import CALLERS, are_callers
-from command_bus.serialization.chain_option import CHAIN, are_mailboxes
-from command_bus.serialization.compression import COMPRESSED, is_compression
-from command_bus.serialization.durable_options import DURABLE, RETURN, is_return_address
-from command_bus.serialization.history_option import HISTORY, is_history
-from command_bus.serialization.overrides import ATTEMPT_TIMEOUT, RETRY, is_attempt_timeout, is_retry
-from command_bus.serialization.priority_option import PRIORITY, is_priority
-from command_bus.serialization.version_option import VERSION, is_version
+from command_bus.serialization.envelope_options import (
+    ATTEMPT_TIMEOUT,
+    CALLERS,
+    CHAIN,
+    DURABLE,
+    HISTORY,
+    PRIORITY,
+    RETRY,
+    RETURN,
+    VERSION,
+    are_callers,
+    are_mailboxes,
+    is_attempt_timeout,
+    is_history,
+    is_priority,
+    is_retry,
+    is_return_address,
+    is_version,
+)
+from command_bus.serialization.limits import COMPRESSED, is_compression
 
 ENVELOPE_VERSION = 1
 

@@ -21,22 +21,27 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import Message
 from command_bus.spark.errors import unwrapped
-from command_bus.spark.ids import NAMESPACE, UNSUPPORTED_KEY, typed_command_id, unsupported_key_type
+from command_bus.spark.ids import (
+    NAMESPACE,
+    UNSUPPORTED_KEY,
+    check_named_once,
+    column_named,
+    typed_command_id,
+    unsupported_key_type,
+)
 from command_bus.spark.options import OnInvalid, WriteOptions, duration_ms
-from command_bus.spark.quoting import check_named_once, column_named
 from command_bus.spark.report import DispatchReport, build_report, dry_run_report
 from command_bus.spark.source import register
 from command_bus.spark.target import PLANNING_PATIENCE, Target, TargetConnection, connection_to
-from command_bus.spark.writing.by_value import pickled
 from command_bus.spark.writing.command_lookup import named_command
 from command_bus.spark.writing.dry_run import DryRunTask
 from command_bus.spark.writing.fingerprint import Fingerprint, check_same_rows, utc_text
-from command_bus.spark.writing.interpreters import check_interpreter
+from command_bus.spark.writing.interpreters import check_interpreter, pickled
 from command_bus.spark.writing.ordering import Order, check_order, in_order, tasks_for_few_rows
 from command_bus.spark.writing.progress import ProgressWatch
 from command_bus.spark.writing.random_ids import check_repeatable_ids
 from command_bus.spark.writing.writer import PartitionTask, WritePlan
-from command_bus.transport.bulk import DispatchFacts, Version
+from command_bus.transport.ports.bulk import DispatchFacts, Version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -24,7 +24,7 @@ from command_bus.serialization.announcements import CommandInfo, read_descriptio
 from command_bus.server_urls import ALL_SCHEMES, redacted, split_url
 from command_bus.settings import BusSettings
 from command_bus.sync.thread import BusThread
-from command_bus.transport.interfaces import Transport
+from command_bus.transport.ports.transport import Transport
 from command_bus.transport.redis.connection.credentials import connection_options
 from command_bus.transport.redis.namespace import recorded_choices
 

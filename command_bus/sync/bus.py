@@ -18,24 +18,27 @@ from command_bus.messages.message import Message
 from command_bus.messages.options import CallOptions, DispatchOptions
 from command_bus.messages.outgoing import Envelope, RawEnvelope
 from command_bus.messages.policies import Priority
-from command_bus.messages.progress import OnProgress
 from command_bus.messages.receipts import BatchResult, SyncReceipt
+from command_bus.messages.reports import OnProgress
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.unique import Unique
-from command_bus.sync.history import SyncHistory
 from command_bus.sync.parts import (
+    SyncAudit,
+    SyncCommands,
     SyncDeadLetters,
     SyncEntities,
     SyncEntityScope,
     SyncEvents,
     SyncFairness,
     SyncFleet,
+    SyncHistory,
     SyncLimits,
+    SyncSchedules,
     SyncServerState,
+    SyncTrends,
+    SyncViews,
 )
-from command_bus.sync.scheduling import SyncCommands, SyncSchedules
 from command_bus.sync.thread import ThreadedBus, warn_of_event_loop
-from command_bus.sync.views import SyncAudit, SyncTrends, SyncViews
 
 R = TypeVar("R")
 

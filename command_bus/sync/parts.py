@@ -6,25 +6,34 @@ Async iterators become generators. A test compares the signatures of both sides,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 from uuid import UUID
 
+from command_bus.admin.audit import Audit, Trends
+from command_bus.admin.commands import Commands
 from command_bus.admin.dead_letters import DeadLetters, LetterFilters
 from command_bus.admin.entities import Entities
 from command_bus.admin.entity import EntityScope
 from command_bus.admin.events import Event, EventKind, Events
 from command_bus.admin.fairness import Fairness
 from command_bus.admin.fleet import Fleet
+from command_bus.admin.history import CommandHistory
 from command_bus.admin.limits import LimitInfos, Limits
+from command_bus.admin.views import StandingState, Views
 from command_bus.errors import BusClosed
 from command_bus.messages.message import Message, canonical_entity_id, check_entity_type
-from command_bus.sending.server_state import ServerState
+from command_bus.scheduling.schedules import Schedules
+from command_bus.session import ServerState
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from command_bus.admin.audit import AuditPage, TrendPoint
+    from command_bus.admin.command_status import CommandStatus
+    from command_bus.admin.commands import DelayedCommand
     from command_bus.admin.events import EventPage
+    from command_bus.admin.history import HistoryEntry, HistoryPage
     from command_bus.admin.info import (
         AbortReport,
         DeadLetter,
@@ -35,13 +44,23 @@ if TYPE_CHECKING:
         HoldInfo,
         LetterPage,
         ShareInfo,
+        Stats,
         UniqueKeyPage,
     )
+    from command_bus.admin.records import CommandRecord
+    from command_bus.admin.search import FoundEntities
+    from command_bus.admin.views import Standstill
     from command_bus.bus import CommandBus
+    from command_bus.handlers.registry import HandlerRegistry
     from command_bus.messages.limits import Rate
     from command_bus.messages.options import CallOptions, DispatchOptions, FollowedCallOptions
     from command_bus.messages.receipts import SyncReceipt
+    from command_bus.messages.reports import ProgressInfo
+    from command_bus.messages.schedule_declarations import PutOptions
+    from command_bus.messages.schedule_specs import Cron, Every
+    from command_bus.scheduling.info import ImportReport, ScheduleInfo, SyncReport
     from command_bus.serialization.announcements import CommandInfo, WorkerStatus
+    from command_bus.serialization.outcome import Status
     from command_bus.sync.thread import ThreadedBus
     from command_bus.transport.records import EntityState, Recount
 
@@ -353,3 +372,171 @@ async def _is_available(state: ServerState) -> bool:
 
 async def _away_for(state: ServerState) -> float:
     return state.away_for
+
+
+class SyncHistory(Part[CommandHistory]):
+    """See `CommandHistory`; reached as `bus.history`."""
+
+    def get(self, command_id: str | UUID) -> HistoryEntry | None:
+        """See `CommandHistory.get`."""
+        return self._do(lambda history: history.get(command_id))
+
+    def search(
+        self,
+        *,
+        name: str | None = None,
+        entity: tuple[str, str | int] | None = None,
+        entity_type: str | None = None,
+        status: Status | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 100,
+        scan: int = 10_000,
+        cursor: str | None = None,
+    ) -> HistoryPage:
+        """See `CommandHistory.search`."""
+        return self._do(
+            lambda history: history.search(
+                name=name, entity=entity, entity_type=entity_type, status=status, since=since, until=until, limit=limit,
+                scan=scan, cursor=cursor,
+            )
+        )  # fmt: skip
+
+
+class SyncCommands(Part[Commands]):
+    """See `Commands`; reached as `bus.commands`."""
+
+    def signal(self, command_id: str | UUID, name: str, value: Any = None, *, signal_id: str | None = None) -> bool:
+        """See `Commands.signal`."""
+        return self._do(lambda commands: commands.signal(command_id, name, value, signal_id=signal_id))
+
+    def status(self, command_id: str | UUID) -> CommandStatus:
+        """See `Commands.status`."""
+        return self._do(lambda commands: commands.status(command_id))
+
+    def progress(self, command_id: str | UUID) -> Generator[ProgressInfo]:
+        """See `Commands.progress`."""
+        return self._bus.each(lambda bus: bus.commands.progress(command_id))
+
+    def record(self, command_id: str | UUID) -> CommandRecord:
+        """See `Commands.record`."""
+        return self._do(lambda commands: commands.record(command_id))
+
+    def cancel(self, command_id: str | UUID, *, running: bool = False, reason: str = "", wait: float = 10.0) -> bool:
+        """See `Commands.cancel`."""
+        return self._do(lambda commands: commands.cancel(command_id, running=running, reason=reason, wait=wait))
+
+    def reschedule(self, command_id: str, *, delay: float | None = None, at: datetime | None = None) -> bool:
+        """See `Commands.reschedule`."""
+        return self._do(lambda commands: commands.reschedule(command_id, delay=delay, at=at))
+
+    def delayed(self, *, entity_type: str | None = None, before: datetime | None = None) -> Generator[DelayedCommand]:
+        """See `Commands.delayed`; a hundred of them are read ahead."""
+        return self._bus.each(lambda bus: bus.commands.delayed(entity_type=entity_type, before=before))
+
+
+class SyncSchedules(Part[Schedules]):
+    """See `Schedules`; reached as `bus.schedules`."""
+
+    def put(self, name: str, command: Message[Any], spec: Cron | Every, **options: Unpack[PutOptions]) -> ScheduleInfo:
+        """See `Schedules.put`."""
+        return self._do(lambda schedules: schedules.put(name, command, spec, **options))
+
+    def put_raw(
+        self,
+        name: str,
+        entity_type: str | None,
+        entity_id: str | int | None,
+        command: str,
+        payload: Mapping[str, Any],
+        spec: Cron | Every,
+        *,
+        version: int = 1,
+        **options: Unpack[PutOptions],
+    ) -> ScheduleInfo:
+        """See `Schedules.put_raw`."""
+        return self._do(
+            lambda schedules: schedules.put_raw(name, entity_type, entity_id, command, payload, spec, version=version, **options)
+        )
+
+    def get(self, name: str) -> ScheduleInfo:
+        """See `Schedules.get`."""
+        return self._do(lambda schedules: schedules.get(name))
+
+    def next(self, name: str, count: int = 5) -> tuple[datetime, ...]:
+        """See `Schedules.next`."""
+        return self._do(lambda schedules: schedules.next(name, count))
+
+    def pause(self, name: str, reason: str = "") -> bool:
+        """See `Schedules.pause`."""
+        return self._do(lambda schedules: schedules.pause(name, reason))
+
+    def resume(self, name: str) -> bool:
+        """See `Schedules.resume`."""
+        return self._do(lambda schedules: schedules.resume(name))
+
+    def trigger(self, name: str) -> str:
+        """See `Schedules.trigger`."""
+        return self._do(lambda schedules: schedules.trigger(name))
+
+    def remove(self, name: str) -> None:
+        """See `Schedules.remove`."""
+        self._do(lambda schedules: schedules.remove(name))
+
+    def sync(self, registry: HandlerRegistry, *, prune: bool = False) -> SyncReport:
+        """See `Schedules.sync`."""
+        return self._do(lambda schedules: schedules.sync(registry, prune=prune))
+
+    def compare(self, registry: HandlerRegistry) -> dict[str, str]:
+        """See `Schedules.compare`."""
+        return self._do(lambda schedules: schedules.compare(registry))
+
+    def export(self, *, stop: bool = False) -> Generator[str]:
+        """See `Schedules.export`; a hundred of them are read ahead."""
+        return self._bus.each(lambda bus: bus.schedules.export(stop=stop))
+
+    def import_(self, lines: Iterable[str], *, replace: bool = False) -> ImportReport:
+        """See `Schedules.import_`."""
+        return self._do(lambda schedules: schedules.import_(lines, replace=replace))
+
+    def list(self, *, entity_type: str | None = None) -> Generator[ScheduleInfo]:
+        """See `Schedules.list`; a hundred of them are read ahead."""
+        return self._bus.each(lambda bus: bus.schedules.list(entity_type=entity_type))
+
+
+class SyncViews(Part[Views]):
+    """See `Views`; reached as `bus.views`."""
+
+    def standing_still(self, *, states: Collection[StandingState] = (), patience: float = 5.0, limit: int = 100) -> Standstill:
+        """See `Views.standing_still`."""
+        return self._do(lambda views: views.standing_still(states=states, patience=patience, limit=limit))
+
+    def find(
+        self, text: str = "", *, entity_type: str | None = None, limit: int = 50, cursor: str | None = None
+    ) -> FoundEntities:
+        """See `Views.find`."""
+        return self._do(lambda views: views.find(text, entity_type=entity_type, limit=limit, cursor=cursor))
+
+
+class SyncAudit(Part[Audit]):
+    """See `Audit`; reached as `bus.audit`."""
+
+    def write(self, who: str, act: str, target: str, why: str, *, outcome: str = "", ref: str = "", details: str = "") -> str:
+        """See `Audit.write`."""
+        return self._do(lambda audit: audit.write(who, act, target, why, outcome=outcome, ref=ref, details=details))
+
+    def page(self, *, limit: int = 100, cursor: str | None = None) -> AuditPage:
+        """See `Audit.page`."""
+        return self._do(lambda audit: audit.page(limit=limit, cursor=cursor))
+
+
+class SyncTrends(Part[Trends]):
+    """See `Trends`; reached as `bus.trends`."""
+
+    def keep(self, stats: Stats) -> bool:
+        """See `Trends.keep`."""
+        return self._do(lambda trends: trends.keep(stats))
+
+    def list(self, *, minutes: int = 180) -> list[TrendPoint]:
+        """See `Trends.list`."""
+        return self._do(lambda trends: trends.list(minutes=minutes))

@@ -21,9 +21,9 @@ from weakref import WeakSet
 
 from command_bus.bus import CommandBus
 from command_bus.errors import BusClosed
-from command_bus.messages.progress import OnProgress, checked_listener
 from command_bus.messages.receipts import Receipt, SyncReceipt, kept_blocking
-from command_bus.transport.interfaces import Transport
+from command_bus.messages.reports import OnProgress, checked_listener
+from command_bus.transport.ports.transport import Transport
 
 R = TypeVar("R")
 T = TypeVar("T")

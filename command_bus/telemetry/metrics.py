@@ -13,9 +13,85 @@ from collections import Counter as Counts
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import CounterMetricFamily, Metric
+
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, MissingExtra
 from command_bus.serialization.odd_values import odd_values
+
+if TYPE_CHECKING:
+    from command_bus.admin.info import PriorityInfo, Stats
+    from command_bus.bus import CommandBus
+    from command_bus.notifications.notifications import NotificationFigures
+    from command_bus.observer import WorkerFigures
+    from command_bus.transport.flows import Flow
+    from command_bus.worker.worker_bus import WorkerBus
+
+_OTHER_LABEL = "other"
+_NOTICES = {
+    "notices_sent": ("Notices that were sent.", "sent"),
+    "notices_left_out": ("Notices that were left out: nothing could be sent, or there were too many.", "left_out"),
+    "notices_unreadable": ("Messages that came and are no notices.", "unreadable"),
+    "notice_sends_failed": ("Sends of notices that failed.", "failed"),
+    "notice_reconnects": ("Cut connections of listeners that were made again.", "reconnects"),
+}
+
+
+class OutwardMetrics:
+    """Implements `command_bus.observer.OutwardObserver`; `PrometheusMetrics` has one as `outward`.
+
+    Args:
+        registry: The registry of the metrics.
+        max_names: How many webhooks have a label of their own.
+    """
+
+    def __init__(self, registry: CollectorRegistry, max_names: int) -> None:
+        self._max_names = max_names
+        self._names: set[str] = set()
+        self._notices: list[Callable[[], NotificationFigures]] = []
+        self._requests = Counter(
+            "webhook_requests",
+            "Requests to receivers of webhooks, by what became of them.",
+            ("webhook", "result"),
+            namespace="command_bus",
+            registry=registry,
+        )
+        self._gaps = Counter(
+            "webhook_gaps",
+            "Times that events were deleted before a webhook was told of them.",
+            ("webhook",),
+            namespace="command_bus",
+            registry=registry,
+        )
+        registry.register(self)
+
+    def notifies(self, figures: Callable[[], NotificationFigures]) -> None:
+        """Implement `OutwardObserver`."""
+        self._notices.append(figures)
+
+    def posted(self, webhook: str, result: str) -> None:
+        """Implement `OutwardObserver`."""
+        self._requests.labels(self._label(webhook), result).inc()
+
+    def lost_events(self, webhook: str) -> None:
+        """Implement `OutwardObserver`."""
+        self._gaps.labels(self._label(webhook)).inc()
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the figures of notifications, once there is a bus that has a notifier; called by prometheus_client."""
+        figures = [ask() for ask in self._notices]
+        for name, (text, attribute) in _NOTICES.items() if figures else ():
+            counter = CounterMetricFamily(f"command_bus_{name}", text)
+            counter.add_metric((), sum(getattr(each, attribute) for each in figures))
+            yield counter
+
+    def _label(self, webhook: str) -> str:
+        if webhook not in self._names and len(self._names) >= self._max_names:
+            return _OTHER_LABEL
+        self._names.add(webhook)
+        return webhook
+
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -25,14 +101,6 @@ try:
 except ImportError as error:  # pragma: no cover - depends on the environment
     raise MissingExtra("command_bus.telemetry.metrics needs prometheus-client: pip install 'command-bus[prometheus]'") from error
 
-from command_bus.telemetry.outward import OutwardMetrics
-
-if TYPE_CHECKING:
-    from command_bus.admin.info import PriorityInfo, Stats
-    from command_bus.bus import CommandBus
-    from command_bus.observer import WorkerFigures
-    from command_bus.transport.flows import Flow
-    from command_bus.worker.worker_bus import WorkerBus
 
 _HANDLER_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -26,15 +26,14 @@ from typing import Any, Literal
 from command_bus.errors import CommandRejected, MissingExtra, Reject
 from command_bus.messages.context import CommandContext, running_command
 from command_bus.messages.durable import Suspended
-from command_bus.messages.error_groups import leading
 from command_bus.messages.outgoing import OutgoingMessage
-from command_bus.messages.put_off import Snooze
 from command_bus.messages.receipts import BatchResult
+from command_bus.messages.snooze import Snooze, leading
 from command_bus.middleware import Middleware, Sending
 from command_bus.sending.admission import refusal
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.submissions import Admission
-from command_bus.worker.failure_text import text_of
+from command_bus.worker.run_ends import text_of
 
 try:
     from opentelemetry import trace

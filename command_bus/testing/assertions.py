@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from command_bus.errors import Reject
 from command_bus.messages.message import Message
-from command_bus.messages.put_off import Snooze
+from command_bus.messages.snooze import Snooze
 from command_bus.testing.records import Handled, Recorder, Sent
 
 M = TypeVar("M", bound=Message[Any])

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, NamedTuple
 
 from command_bus.admin.statistics import Statistics
 from command_bus.bus import BusOptions, CommandBus
@@ -18,10 +18,39 @@ from command_bus.testing.claimed_buses import ClaimedBuses
 from command_bus.testing.clock import VirtualClock
 from command_bus.testing.crashes import Crash
 from command_bus.testing.records import Recorder
-from command_bus.testing.rest import Rest, rest_of
 from command_bus.testing.simulated.live import PROCESS, LiveServer, Process
+from command_bus.testing.simulated.store import Store, ZSet
 from command_bus.testing.workers import LoopWorkers, WorkerSetup
 from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.mailbox_record import parse_record
+
+_RESTING = frozenset({"s", "u", "U", "w"})
+
+
+class Rest(NamedTuple):
+    """The state of a namespace.
+
+    Attributes:
+        rests: Whether nothing is ready and nothing runs.
+        is_idle: Whether besides nothing waits for a time: what is left is suspended until somebody acts, paused or parked.
+        next_ms: When the next thing is due, by the server's clock; None if nothing is.
+    """
+
+    rests: bool
+    is_idle: bool
+    next_ms: float | None
+
+
+def rest_of(store: Store, keys: KeySpace) -> Rest:
+    """Return the state of a namespace."""
+    rests, due = True, list[float]()
+    for shard in keys.shards:
+        records = (store.get(shard.active.encode(), dict) or {}).values()
+        rests = rests and all(parse_record(record).state in _RESTING for record in records)
+        times = store.get(shard.due.encode(), ZSet)
+        due += times.values() if times is not None else ()
+    return Rest(rests, rests and not due, min(due, default=None))
+
 
 _CLOSE_TIMEOUT = 20.0  # seconds for closing what runs in another thread
 _LOGGERS = ("command_bus.worker", "command_bus.transport")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from command_bus.clock import wall_ms
 from command_bus.errors import Reject
-from command_bus.messages.error_groups import leading
 from command_bus.messages.message import Message
+from command_bus.messages.snooze import leading
 from command_bus.middleware import Middleware, Sending
 from command_bus.transport.submissions import Admission
 

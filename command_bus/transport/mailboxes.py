@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
 from urllib.parse import quote, unquote
 from zlib import crc32
 
 from command_bus.messages.policies import Lanes, MailboxPolicy, PerEntity
-from command_bus.serialization.text import printable
+from command_bus.serialization.limits import printable
 
 EVERYTHING: Final = "*"
 """The scope of all mailboxes, in the hash of what is paused. No mailbox and no entity type has a `*` in its name."""
@@ -134,3 +135,39 @@ def type_of(mailbox: str) -> str | None:
 def is_wide(scope: str) -> bool:
     """Return whether a scope is more than one mailbox."""
     return scope.endswith(EVERYTHING)
+
+
+_MARK = b"\xc1"
+_MOST = 32
+"""Fields of an entry that are kept: no release writes more, and the scripts unpack them at once."""
+_FIELD = re.compile(rb"([^:]+):(\d{1,10}):")
+
+
+def pack_entry(fields: Sequence[bytes]) -> bytes:
+    """Return the text of an entry; `fields` are names and values by turns. What no release writes is left out."""
+    pairs = [(name, value) for name, value in zip(fields[::2], fields[1::2], strict=True) if name and b":" not in name]
+    if len(pairs) > _MOST:
+        pairs = [pair for pair in pairs if pair[0] == b"e"][:1]
+    if len(pairs) == 1 and pairs[0][0] == b"e" and not pairs[0][1].startswith(_MARK):
+        return pairs[0][1]
+    return _MARK + b"".join(b"%b:%d:%b" % (name, len(value), value) for name, value in pairs)
+
+
+def unpack_entry(text: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the fields of an entry. A text that is none of ours is an envelope."""
+    if not text.startswith(_MARK):
+        return [(b"e", text)]
+    fields: list[tuple[bytes, bytes]] = []
+    at = len(_MARK)
+    while at < len(text):
+        found = _FIELD.match(text, at)
+        if found is None or len(fields) == _MOST or found.end() + int(found[2]) > len(text):
+            return [(b"e", text)]
+        at = found.end() + int(found[2])
+        fields.append((found[1], text[found.end() : at]))
+    return fields or [(b"e", text)]
+
+
+def envelope_in(text: bytes) -> bytes:
+    """Return the envelope of an entry; empty if it has none."""
+    return dict(reversed(unpack_entry(text))).get(b"e", b"")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from command_bus.serialization.envelope_options import version_in
 from command_bus.serialization.equality import DIGEST, digest, digest_of_head
 from command_bus.serialization.odd_values import stored_text
-from command_bus.serialization.version_option import version_in
 from command_bus.serialization.wire_envelope import GIVEN_ID, IN_DISPATCH, WireEnvelope
 from command_bus.transport.submissions import NO_DIGEST
 

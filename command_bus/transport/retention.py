@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
-from command_bus.serialization.compression import COMPRESSED, ZLIB
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.durable_options import DURABLE, RETURN, is_durable, return_address_in
 from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.history_option import HISTORY, KeptHistory, history_in
+from command_bus.serialization.envelope_options import (
+    DURABLE,
+    HISTORY,
+    RETURN,
+    KeptHistory,
+    history_in,
+    is_durable,
+    return_address_in,
+)
+from command_bus.serialization.limits import COMPRESSED, ZLIB
 from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.serialization.reply import Outcome, pack_reply
 from command_bus.serialization.wire_envelope import ENCRYPTED, GIVEN_ID, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope

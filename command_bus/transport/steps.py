@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NamedTuple
 
-from command_bus.transport.attempts import began_ms
-from command_bus.transport.entry_text import pack_entry
+from command_bus.transport.interrupts import began_ms
+from command_bus.transport.mailboxes import pack_entry
 from command_bus.transport.records import Waiting
 
 

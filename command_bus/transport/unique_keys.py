@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, Self
 from urllib.parse import quote, unquote
 
 from command_bus.messages.unique import Unique
-from command_bus.serialization.history_option import history_in
+from command_bus.serialization.envelope_options import history_in
 from command_bus.serialization.odd_values import stored_number
 from command_bus.serialization.wire_envelope import GIVEN_ID, KEEP_OUTCOME, WireEnvelope
 from command_bus.transport.mailboxes import encoded

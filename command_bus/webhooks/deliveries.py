@@ -23,8 +23,8 @@ from command_bus.clock import wall_ms
 from command_bus.errors import CommandBusError, InvalidSettings, Reject
 from command_bus.messages.context import while_lent
 from command_bus.messages.message import Command, EntityId
-from command_bus.messages.put_off import GiveUp, Snooze
 from command_bus.messages.retry_policy import RetryPolicy
+from command_bus.messages.snooze import GiveUp, Snooze
 from command_bus.observer import OutwardObserver
 from command_bus.transport.mailboxes import SCHEDULES
 from command_bus.webhooks.record import BUSY, DELIVERIES, WebhookRecord

@@ -20,7 +20,7 @@ from command_bus.bus import CommandBus
 from command_bus.errors import BusClosed, CommandBusError, IdempotencyConflict
 from command_bus.messages.outgoing import Envelope
 from command_bus.observer import outward_of
-from command_bus.transport.tasks import end_tasks
+from command_bus.tasks import end_tasks
 from command_bus.webhooks.deliveries import DeliverWebhook, delivery_of, gap_delivery
 from command_bus.webhooks.record import PumpState, WebhookRecord
 from command_bus.webhooks.store import WebhookStore

@@ -9,7 +9,7 @@ from typing import Final
 from command_bus.bus import CommandBus
 from command_bus.errors import BusClosed, CommandBusError
 from command_bus.randomness import JITTER, token
-from command_bus.transport.tasks import end_tasks
+from command_bus.tasks import end_tasks
 from command_bus.webhooks.pump import LEASE, Pump
 from command_bus.webhooks.store import WebhookStore
 

@@ -9,7 +9,7 @@ from command_bus.bus import CommandBus
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings, UnknownWebhook
 from command_bus.serialization.odd_values import pass_over
-from command_bus.transport.notes import Notes
+from command_bus.transport.ports.extensions import Notes
 from command_bus.webhooks.record import PumpState, WebhookRecord
 
 _RECORDS: Final = "webhooks"

@@ -15,20 +15,20 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from command_bus.durable.endings import Ending
+from command_bus.clock import wall_ms
+from command_bus.durable.undo import Ending
 from command_bus.errors import BadResult, BadStep, CallCycle, CommandBusError, InvalidCommand, Reject
 from command_bus.handlers.handler import Handler
 from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import MailboxPolicy
-from command_bus.messages.put_off import GiveUp, Snooze
 from command_bus.messages.retry_policy import RetryPolicy
+from command_bus.messages.snooze import GiveUp, Snooze
 from command_bus.randomness import JITTER
-from command_bus.serialization.compression import compressed
-from command_bus.serialization.durable_options import is_durable
+from command_bus.serialization.dead_letter import DeadLetterRecord
+from command_bus.serialization.envelope_options import HISTORY, is_durable
 from command_bus.serialization.envelope_reading import unpack_envelope
-from command_bus.serialization.history_option import HISTORY
-from command_bus.serialization.limits import Undecodable, UnsupportedVersion, reading_limits
-from command_bus.serialization.models import reply_codec_for
+from command_bus.serialization.limits import Undecodable, UnsupportedVersion, compressed, printable, reading_limits
+from command_bus.serialization.models import newer_version, reply_codec_for
 from command_bus.serialization.protection import Protection, Signatures
 from command_bus.serialization.reply import (
     BadReply,
@@ -45,8 +45,6 @@ from command_bus.serialization.reply import (
     cancelled_midway,
     unpack_reply,
 )
-from command_bus.serialization.text import printable
-from command_bus.serialization.versions import newer_version
 from command_bus.serialization.wire_envelope import AT_MOST_ONCE, GIVEN_ID, KEEP_OUTCOME, WireEnvelope
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import stands_in
@@ -69,13 +67,52 @@ from command_bus.transport.steps import (
     Suspend,
 )
 from command_bus.transport.unique_keys import unique_key
-from command_bus.worker.bindings import Bindings
-from command_bus.worker.dead_letters import packed_letter
-from command_bus.worker.failure_text import named, text_of, trace_of
 from command_bus.worker.offers import Offer
-from command_bus.worker.runnable import Runnable
+from command_bus.worker.run_ends import named, text_of, trace_of
+from command_bus.worker.runnable import Bindings, Runnable
 
 _log = logging.getLogger("command_bus.worker")
+
+
+def packed_letter(
+    worker: str, started: Started, envelope: WireEnvelope, reason: str, error_type: str, text: str, trace: str = ""
+) -> bytes:
+    """Return the dead letter of a command that has failed for good, and log it."""
+    _log.warning(
+        "command %r %r is dead-lettered (%s, attempt %d): %s: %s",
+        envelope.name,
+        envelope.command_id,
+        reason,
+        started.attempt,
+        error_type,
+        printable(text),
+        extra={
+            "command": envelope.name,
+            "command_id": envelope.command_id,
+            "entity": None if envelope.entity_type is None else f"{envelope.entity_type}:{envelope.entity_id}",
+            "attempt": started.attempt,
+            "worker": worker,
+            "reason": reason,
+        },
+    )
+    return DeadLetterRecord(
+        reason=reason,
+        command_id=envelope.command_id,
+        name=envelope.name,
+        entity_type=envelope.entity_type,
+        entity_id=envelope.entity_id,
+        error_type=error_type,
+        error_message=text,
+        traceback=trace,
+        attempts=started.attempt,
+        accepted_ms=accepted_ms(started.message),
+        first_started_ms=started.first_ms,
+        failed_ms=wall_ms(),
+        worker=worker,
+        headers=envelope.headers or {},
+    ).pack()
+
+
 _LEASES_LEFT = 3
 """Leases for which an interrupted command that only a newer worker can judge waits for one, besides the grace for what is unknown."""
 _UNCONFIRMED = Retry(1000, counts=False)

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from command_bus.durable.compensation import CompensationFailed, compensate, has_to_compensate, is_compensating, note_ending
-from command_bus.durable.endings import Ending, pack_ending, unpack_ending
 from command_bus.durable.names import ENDING, MESSAGE, UNDO
 from command_bus.durable.run import DurableRun
 from command_bus.durable.run_tools import RunLost, RunTools, Threads
+from command_bus.durable.undo import Ending, pack_ending, unpack_ending
 from command_bus.errors import BadResult, CommandBusError
 from command_bus.messages.durable import Suspended
 from command_bus.sending.children import Children
@@ -21,13 +21,12 @@ from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.settings import BusSettings
-from command_bus.transport.durable import SideRecords
 from command_bus.transport.marks import reply_in
+from command_bus.transport.ports.durable import SideRecords
 from command_bus.transport.steps import Cause, DeadLetterStep, Done, GiveBack, Lease, Park, Started, Step
-from command_bus.worker.bindings import as_durable
 from command_bus.worker.decisions import Decisions, partial_envelope
 from command_bus.worker.reports import LOGGED, RunReports
-from command_bus.worker.runnable import NO_HANDLER, Runnable
+from command_bus.worker.runnable import NO_HANDLER, Runnable, as_durable
 
 
 class DurableRuns:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from types import coroutine
+from typing import Any, TypeVar
 
 from command_bus.clock import mono
-from command_bus.serialization.text import printable
+from command_bus.serialization.limits import printable
 from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.ports.worker import Steps, WorkerSlots
 from command_bus.transport.steps import (
     Answer,
     Asked,
@@ -22,9 +27,52 @@ from command_bus.transport.steps import (
     StepFailed,
     Take,
 )
-from command_bus.transport.worker_interfaces import Steps, WorkerSlots
-from command_bus.worker.command_context import CommandContexts
-from command_bus.worker.settled_commands import Executes
+from command_bus.worker.lifecycle import Executes
+
+T = TypeVar("T")
+
+
+class CommandContexts:
+    """The source of contexts: copies of the one in which it was made.
+
+    What a variable refers to is shared, as among tasks. Of decimal's own context, which every program changes in place, each command has a copy.
+    """
+
+    def __init__(self) -> None:
+        self._base = contextvars.copy_context()
+        decimal = sys.modules.get("decimal")
+        found = [] if decimal is None else [each for each in self._base.items() if isinstance(each[1], decimal.Context)]
+        self._copied: list[tuple[contextvars.ContextVar[Any], Callable[[], Any]]] = [
+            (each, value.copy().copy) for each, value in found
+        ]
+
+    def run(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        """Return what runs a coroutine in a context of its own, within the task that awaits this."""
+        context = self._base.copy()
+        for variable, copied in self._copied:
+            context.run(variable.set, copied())
+        return _driven(context, work)
+
+
+@coroutine
+def _driven(context: contextvars.Context, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    """Drive a coroutine as `await` does, each time inside of a context."""
+    try:
+        awaited = context.run(work.send, None)
+        while True:
+            try:
+                value = yield awaited
+            except GeneratorExit:
+                context.run(work.close)
+                raise
+            except BaseException as error:  # noqa: BLE001 - a cancellation mostly
+                awaited = context.run(work.throw, error)
+            else:
+                awaited = context.run(work.send, value)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
 
 _log = logging.getLogger("command_bus.worker")
 _TAKE = Take()

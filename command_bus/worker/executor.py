@@ -20,14 +20,14 @@ from command_bus.durable.names import CANCEL
 from command_bus.errors import CommandBusError, CommandCancelled, Reject
 from command_bus.messages.context import CommandContext, HandlerBus, Outbox, Running, current_command
 from command_bus.messages.durable import DurableContext
-from command_bus.messages.put_off import Snooze
+from command_bus.messages.snooze import Snooze
 from command_bus.middleware import Handling
-from command_bus.serialization.callers_option import NO_CALLERS
-from command_bus.serialization.chain_option import chain_in
+from command_bus.serialization.envelope_options import NO_CALLERS, chain_in
+from command_bus.serialization.limits import printable
 from command_bus.serialization.reply import Cancelled
-from command_bus.serialization.text import printable
 from command_bus.transport.mailboxes import mailbox_label, type_of
-from command_bus.transport.sender_interfaces import Policies
+from command_bus.transport.ports.sender import Policies
+from command_bus.transport.ports.worker import WorkerSlots
 from command_bus.transport.steps import (
     Cancellation,
     Cause,
@@ -40,17 +40,14 @@ from command_bus.transport.steps import (
     Step,
     Suspend,
 )
-from command_bus.transport.worker_interfaces import WorkerSlots
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.durable_runs import DurableRuns
-from command_bus.worker.failure_text import text_of
 from command_bus.worker.lending import Lending
-from command_bus.worker.limit_holds import LimitHolds
+from command_bus.worker.limits import LimitHolds
 from command_bus.worker.offers import Offer, Offers
-from command_bus.worker.run_ends import Interruption, Raised, explained
+from command_bus.worker.run_ends import Interruption, Raised, explained, text_of
 from command_bus.worker.runnable import Runnable, without_reports
-from command_bus.worker.step_threads import StepThreads
-from command_bus.worker.thread_runs import ThreadRuns, timed_out
+from command_bus.worker.thread_runs import StepThreads, ThreadRuns, timed_out
 from command_bus.worker.threads import HandlerThreads, NeverStartedError
 
 CANCELLED = Cancellation(Cause.APPLICATION, "its task was cancelled by the application")

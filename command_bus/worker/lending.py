@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from command_bus.transport.worker_interfaces import WorkerSlots
+from command_bus.transport.ports.worker import WorkerSlots
 from command_bus.worker.threads import HandlerThreads
 
 _LEND_LATER = 1.0

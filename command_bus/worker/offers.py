@@ -12,12 +12,42 @@ wait that is rare: then readers do not sleep, and come in no order.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from random import Random
 
+from command_bus.clock import mono
+from command_bus.errors import CommandBusError
+from command_bus.serialization.announcements import worker_statuses
 from command_bus.transport.steps import GiveBack, Retry, Started, Step
-from command_bus.worker.other_workers import OtherWorkers
+
+_KEPT = 5.0
+"""Seconds for which an answer is used."""
+
+
+class OtherWorkers:
+    """The commands of all live workers.
+
+    Args:
+        records: Reads the records of the workers.
+    """
+
+    def __init__(self, records: Callable[[], Awaitable[list[tuple[int, bytes]]]]) -> None:
+        self._records = records
+        self._commands: frozenset[str] = frozenset()
+        self._asked = mono() - _KEPT
+
+    async def handle(self, name: str) -> bool:
+        """Return whether a live worker handles a command of this name; True if that cannot be read now."""
+        if mono() - self._asked >= _KEPT:
+            try:
+                records = await self._records()
+            except CommandBusError:
+                return True
+            live = (each for each in worker_statuses(records) if each.alive)
+            self._commands, self._asked = frozenset(name for each in live for name in each.commands), mono()
+        return name in self._commands
+
 
 _log = logging.getLogger("command_bus.worker")
 _SHORTEST_MS, _LONGEST_MS = 1000, 10_000

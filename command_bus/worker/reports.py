@@ -12,8 +12,8 @@ from typing import Any
 from command_bus.clock import mono
 from command_bus.errors import HandlerOver
 from command_bus.serialization.msgpack import pack
-from command_bus.serialization.reports import LOG, PROGRESS, Cipher, pack_entry, pack_progress
-from command_bus.transport.durable import Note, SideRecords
+from command_bus.serialization.outcome import LOG, PROGRESS, Cipher, pack_entry, pack_progress
+from command_bus.transport.ports.durable import Note, SideRecords
 from command_bus.transport.steps import Lease, Started
 
 LOGGED = "lh"

@@ -22,7 +22,7 @@ from typing import Self
 from command_bus.clock import checked_seconds, wall_ms
 from command_bus.handlers.injection import check_wired
 from command_bus.handlers.registry import HandlerRegistry
-from command_bus.messages.durable_rules import check_durable
+from command_bus.messages.handling_policy import check_durable
 from command_bus.messages.upcasting import check_upcasters
 from command_bus.middleware import Middleware, around_handle
 from command_bus.observer import WorkerFigures
@@ -31,27 +31,19 @@ from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.odd_values import odd_values
 from command_bus.session import Session
-from command_bus.settings import BusSettings, resolved
-from command_bus.stray_variables import unknown_variables
+from command_bus.settings import BusSettings, resolved, unknown_variables
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.worker_interfaces import WorkerSide, WorkerSideOptions
-from command_bus.worker.command_context import CommandContexts
+from command_bus.transport.ports.worker import WorkerSide, WorkerSideOptions
 from command_bus.worker.decisions import Decisions
-from command_bus.worker.declarations import Declarations
 from command_bus.worker.durable_runs import DurableRuns
-from command_bus.worker.entity_run import EntityRun
+from command_bus.worker.entity_run import CommandContexts, EntityRun
 from command_bus.worker.executor import Executor
-from command_bus.worker.limit_holds import LimitHolds
-from command_bus.worker.limit_keys import LimitKeys
-from command_bus.worker.notified import told_to_others
-from command_bus.worker.offers import Offers
-from command_bus.worker.other_workers import OtherWorkers
+from command_bus.worker.lifecycle import SettledCommand, told_to_others
+from command_bus.worker.limits import LimitHolds, LimitKeys
+from command_bus.worker.offers import Offers, OtherWorkers
 from command_bus.worker.run_ends import STOPPING
-from command_bus.worker.settled_commands import SettledCommand
-from command_bus.worker.signals import on_signals
-from command_bus.worker.state import WorkerState
 from command_bus.worker.threads import HandlerThreads
-from command_bus.worker.worker_bus import WorkerBus
+from command_bus.worker.worker_bus import Declarations, WorkerBus, WorkerState, on_signals
 
 _log = logging.getLogger("command_bus.worker")
 _FEW = 0.9
@@ -403,7 +395,7 @@ def _decisions(worker: Worker, session: Session) -> Decisions:
     recorded, protection = session.transport.agreements.recorded, session.protection
     if observer is None:
         return Decisions(lookup, worker.settings, worker=worker.name, protection=protection, recorded=recorded)
-    from command_bus.worker.observed import ObservedDecisions
+    from command_bus.worker.lifecycle import ObservedDecisions
 
     observer.works(lambda: worker.figures)
     return ObservedDecisions(observer, lookup, worker.settings, worker=worker.name, protection=protection, recorded=recorded)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from command_bus import CommandBus, HandlerRegistry
 from command_bus.embedded import EmbeddedServer
-from command_bus.transport.tasks import end_tasks
+from command_bus.tasks import end_tasks
 from tests.chaos import servers
 from tests.chaos.faults import FaultContext, lift_limit
 from tests.chaos.features import tickers

@@ -19,13 +19,13 @@ from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.keys import GROUP, KeySpace
-from command_bus.transport.redis.limits.waking import LimitWork
+from command_bus.transport.redis.maintenance.recovery import PendingRecovery
+from command_bus.transport.redis.maintenance.waking import LimitWork
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.scripts import ENQUEUE_ONE
 from command_bus.transport.redis.sending.enqueue_line import Waiting
 from command_bus.transport.redis.sending.producer import StreamProducer
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
-from command_bus.transport.redis.worker.recovery import PendingRecovery
 from command_bus.transport.redis.worker.step_batcher import StepBatcher
 from command_bus.transport.retention import Retention
 from command_bus.transport.steps import (

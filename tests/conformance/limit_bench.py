@@ -11,11 +11,11 @@ from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.limits.asking import LimitAsks
 from command_bus.transport.redis.limits.rules import RedisLimits
-from command_bus.transport.redis.limits.waking import LimitWork
+from command_bus.transport.redis.maintenance.due_work import Member
+from command_bus.transport.redis.maintenance.waking import LimitWork
 from command_bus.transport.redis.ready_stream import delete_entries
 from command_bus.transport.redis.scripts import FETCH
-from command_bus.transport.redis.worker.delivery import parse_fetched
-from command_bus.transport.redis.worker.due_work import Member
+from command_bus.transport.redis.worker.reader import parse_fetched
 from command_bus.transport.steps import Lease
 from tests.conformance.harness import ManualWorker, TransportHarness
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 
-from command_bus.transport.durable import CalledCommand, Note, SignalToBring, Stored, StoredSuspension, Told
+from command_bus.transport.ports.durable import CalledCommand, Note, SignalToBring, Stored, StoredSuspension, Told
 from command_bus.transport.steps import Answer, ChildOutcome, Lease, Released, Started, Suspend
 from tests.conformance.list_server import Box, ListLine, ListServer, wall_ms
 

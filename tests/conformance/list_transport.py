@@ -1,4 +1,4 @@
-"""A transport in lists and dictionaries, written from `command_bus.transport.interfaces` alone: one process, one event loop, one shard.
+"""A transport in lists and dictionaries, written from `command_bus.transport.ports.transport` alone: one process, one event loop, one shard.
 
 It shows that the core runs on anything that keeps the interfaces. What it cannot do: it forgets everything with its process, marks never
 expire, and it has neither bulk dispatches nor events nor interrupts."""
@@ -17,13 +17,13 @@ from command_bus.messages.policies import MailboxPolicy
 from command_bus.serialization.equality import is_same
 from command_bus.session import TransportOpener
 from command_bus.settings import BusSettings
-from command_bus.transport.availability import Availability
 from command_bus.transport.marks import digest_in, waiting_mark
+from command_bus.transport.ports.extensions import Availability
+from command_bus.transport.ports.worker import WorkerSideOptions
 from command_bus.transport.records import (
     CommandLocation,
 )
 from command_bus.transport.submissions import Admission, Submission
-from command_bus.transport.worker_interfaces import WorkerSideOptions
 from tests.conformance.list_durable import ListWishes, deliver
 from tests.conformance.list_operators import ListAnnouncements, ListOperatorSide, stored_entity
 from tests.conformance.list_server import ListLine, ListServer, wall_ms
@@ -253,7 +253,7 @@ class ListLocator:
 
 def _satisfies(transport: ListTransport) -> Awaitable[Any] | None:
     """See that type checkers hold it against the interface."""
-    from command_bus.transport.interfaces import Transport
+    from command_bus.transport.ports.transport import Transport
 
     checked: Transport = transport
     return checked.ping() if checked.shards > 1 else None

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 
+from command_bus.transport.ports.worker import Decide, Run, WorkerSideOptions
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import (
     Answer,
@@ -23,7 +24,6 @@ from command_bus.transport.steps import (
     Suspend,
     Take,
 )
-from command_bus.transport.worker_interfaces import Decide, Run, WorkerSideOptions
 from tests.conformance.list_durable import ListSideRecords, resume, suspend
 from tests.conformance.list_server import Box, ListLine, ListServer, wall_ms
 

@@ -10,7 +10,7 @@ import pytest
 from command_bus import Command, CommandBus, EntityId
 from command_bus.scheduling import firing as firing_module
 from command_bus.scheduling.firing import ScheduleFiring
-from command_bus.transport.schedule_interfaces import Firing
+from command_bus.transport.ports.schedules import Firing
 
 __all__ = ["MINUTE", "Clock", "Killed", "Poll", "Stopped", "Sweep", "fire", "ids", "raw"]
 

@@ -181,7 +181,7 @@ async def test_41_a_worker_with_a_wrong_clock_works(sandbox: Sandbox, monkeypatc
         return real() + hours * 3_600_000
 
     for module in (
-        "command_bus.worker.dead_letters",
+        "command_bus.worker.decisions",
         "command_bus.worker.worker",
         "command_bus.transport.redis.worker.lease_keeper",
     ):

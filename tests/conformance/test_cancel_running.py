@@ -25,7 +25,7 @@ from command_bus import (
     SyncCommandBus,
 )
 from command_bus.transport.interrupts import Interrupt
-from command_bus.transport.redis.admin.interrupts import RedisInterrupts
+from command_bus.transport.redis.interrupts import RedisInterrupts
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 

@@ -6,7 +6,7 @@ import pytest
 
 from command_bus import Command, CommandBus, EntityId, Envelope, HandlerRegistry
 from command_bus.sending.envelope_builder import EnvelopeBuilder
-from command_bus.transport.bulk import LoadItem, Opening, Version
+from command_bus.transport.ports.bulk import LoadItem, Opening, Version
 from command_bus.transport.submissions import Admission
 from tests.conformance.conftest import Sandbox
 from tests.conformance.test_dispatches import load

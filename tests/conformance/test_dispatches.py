@@ -16,7 +16,7 @@ from command_bus.serialization.envelope import pack_envelope
 from command_bus.serialization.outcome import OutcomeRecord
 from command_bus.serialization.reply import unpack_reply
 from command_bus.serialization.wire_envelope import IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
-from command_bus.transport.bulk import LoadItem, Opening, Version
+from command_bus.transport.ports.bulk import LoadItem, Opening, Version
 from command_bus.transport.submissions import Admission
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until

@@ -22,8 +22,8 @@ from command_bus import (
     RetryPolicy,
     UnknownCommand,
 )
-from command_bus.durable import record_size
-from command_bus.transport.redis.durable import telling
+from command_bus.durable import names
+from command_bus.transport.redis.durable import lost_outcomes
 from tests.conformance.conftest import Sandbox
 
 Body = Callable[[DurableContext], Awaitable[Any]]
@@ -150,9 +150,9 @@ async def test_127_a_call_of_the_own_entity(sandbox: Sandbox) -> None:
 
 
 async def test_128_signals_beyond_the_most_are_refused_and_harm_nobody(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "MOST_OTHER_SIGNALS", 4)
-    monkeypatch.setattr(telling, "MOST_OTHER_SIGNAL_BYTES", 2_000)
-    monkeypatch.setattr(record_size, "MOST_FIELDS", 6)
+    monkeypatch.setattr(lost_outcomes, "MOST_OTHER_SIGNALS", 4)
+    monkeypatch.setattr(lost_outcomes, "MOST_OTHER_SIGNAL_BYTES", 2_000)
+    monkeypatch.setattr(names, "MOST_FIELDS", 6)
     undone: list[str] = []
 
     async def body(context: DurableContext) -> Any:

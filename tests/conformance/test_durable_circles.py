@@ -9,7 +9,7 @@ import pytest
 
 from command_bus import CallCycle, Command, CommandContext, CommandFailed, CommandInterrupted, DurableContext, EntityId
 from command_bus.durable import run
-from command_bus.transport.redis.durable import suspended_work
+from command_bus.transport.redis.maintenance import suspended_work
 from tests.conformance.conftest import Sandbox
 from tests.conformance.durable_shop import Flow, Reserve, Shop
 from tests.conformance.put_service import until

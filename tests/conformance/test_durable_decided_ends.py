@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from command_bus import CommandBus, DurableContext, GiveUp, Reject
-from command_bus.durable import lingering
+from command_bus.durable import run_tools
 from tests.conformance.conftest import Sandbox
 from tests.conformance.durable_shop import Flow, ParkedFlow, Reserve, Shop
 from tests.conformance.put_service import until
@@ -51,7 +51,7 @@ async def decided(bus: CommandBus, end: str) -> None:
 async def test_cancel_tells_what_it_will_end_with(
     sandbox: Sandbox, end: str, linger: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lingering, "LONG_LINGER", linger)
+    monkeypatch.setattr(run_tools, "LONG_LINGER", linger)
     shop, gate = Shop(sandbox), asyncio.Event()
     shop.gates["gate"] = gate
     undone_later(shop, end)

@@ -17,7 +17,7 @@ from command_bus import (
     UnknownCommand,
     UnknownDeadLetter,
 )
-from command_bus.transport.redis.worker import upkeep
+from command_bus.transport.redis.maintenance import upkeep
 from tests.conformance.conftest import Sandbox
 from tests.conformance.durable_shop import Fast, Flow, ParkedFlow, Refund, Reserve, Shop
 from tests.conformance.put_service import until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from command_bus.messages.limits import Rate
-from command_bus.transport.durable import SignalToBring
+from command_bus.transport.ports.durable import SignalToBring
 from command_bus.transport.redis.durable.wishes import RedisWishes
 from command_bus.transport.steps import Asked, GiveBack, Lease, Refused, Released, Started, Suspend, Take
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done

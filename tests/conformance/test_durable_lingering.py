@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from command_bus import Command, DurableContext, EntityId, EntityPolicy, Limit
-from command_bus.durable import lingering
-from command_bus.transport.durable import SMALL_OUTCOME
+from command_bus.durable import run_tools
+from command_bus.transport.ports.durable import SMALL_OUTCOME
 from command_bus.transport.redis.keys import KeySpace
 from tests.conformance.conftest import Sandbox
 from tests.conformance.durable_shop import Flow, Reserve, Shop
@@ -31,7 +31,7 @@ def shop(sandbox: Sandbox) -> Shop:
 @pytest.fixture
 def lingers_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers wait for longer than any test does."""
-    monkeypatch.setattr(lingering, "LONG_LINGER", 60.0)
+    monkeypatch.setattr(run_tools, "LONG_LINGER", 60.0)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from command_bus import DurableContext
-from command_bus.transport.durable import Note, SignalToBring
+from command_bus.transport.ports.durable import Note, SignalToBring
 from command_bus.transport.redis.durable import side_records
+from command_bus.transport.redis.durable.lost_outcomes import Telling, tell
 from command_bus.transport.redis.durable.side_records import RedisSideRecords, read_side_record
-from command_bus.transport.redis.durable.telling import Telling, tell
 from command_bus.transport.redis.durable.wishes import RedisWishes
 from command_bus.transport.redis.scripts import READ_RECORDS
 from command_bus.transport.steps import FollowUp, Lease

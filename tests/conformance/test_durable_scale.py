@@ -12,7 +12,7 @@ import pytest
 
 from command_bus import BadStep, BusSettings, Command, CommandRejected, DurableContext, EntityId, Reject
 from command_bus.clock import mono
-from command_bus.durable import record_size
+from command_bus.durable import names as record_size
 from command_bus.serialization.limits import reading_limits
 from command_bus.transport.redis.durable.side_records import RedisSideRecords
 from command_bus.transport.steps import Lease, Released, Suspend

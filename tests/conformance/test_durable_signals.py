@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from command_bus import BadStep, CommandBus, CommandFailed, DurableContext, InvalidSettings
-from command_bus.transport.redis.durable import telling
+from command_bus.transport.redis.durable import lost_outcomes
 from tests.conformance.conftest import Sandbox
 from tests.conformance.durable_shop import Flow, ParkedFlow, Shop
 
@@ -175,8 +175,8 @@ async def test_a_signal_is_encrypted_as_its_command_is(sandbox: Sandbox, shop: S
 async def test_each_awaited_name_has_room_of_its_own(
     sandbox: Sandbox, shop: Shop, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(telling, "MOST_OTHER_SIGNALS", 2)
-    monkeypatch.setattr(telling, limit, 5)  # a number from 0 to 127 has one byte
+    monkeypatch.setattr(lost_outcomes, "MOST_OTHER_SIGNALS", 2)
+    monkeypatch.setattr(lost_outcomes, limit, 5)  # a number from 0 to 127 has one byte
 
     @shop.script
     async def order(context: DurableContext) -> Any:

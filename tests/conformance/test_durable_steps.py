@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from command_bus.transport.durable import Note, SignalToBring
+from command_bus.transport.ports.durable import Note, SignalToBring
 from command_bus.transport.redis.durable.side_records import RedisSideRecords
 from command_bus.transport.redis.durable.wishes import RedisWishes
 from command_bus.transport.redis.keys import delayed_member

@@ -9,7 +9,7 @@ import pytest
 from command_bus import Command, CommandBus, CommandFailed, CommandRejected, DurableContext, EntityId, Reject, StepMismatch
 from command_bus.durable.names import UNDO
 from command_bus.durable.run import DurableRun
-from command_bus.transport.durable import Note
+from command_bus.transport.ports.durable import Note
 from tests.conformance.conftest import Sandbox
 from tests.conformance.durable_shop import Flow, Reserve, Shop
 

@@ -14,8 +14,8 @@ from command_bus.errors import TransportUnavailable
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.scripts import FETCH
 from command_bus.transport.redis.worker import reader
-from command_bus.transport.redis.worker.delivery import Delivery, parse_fetched
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.worker.reader import Delivery, parse_fetched
 from command_bus.transport.steps import GiveBack, Released
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, side_of

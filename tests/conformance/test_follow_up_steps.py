@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from command_bus.transport.records import Recount
-from command_bus.transport.redis.admin.recounts import RedisRecounts
+from command_bus.transport.redis.admin.statistics import RedisRecounts
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, delayed_member
+from command_bus.transport.redis.maintenance.due_work import Member
+from command_bus.transport.redis.maintenance.relay import RelayJob
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.scripts import RELAY, Script
-from command_bus.transport.redis.worker.due_work import Member
-from command_bus.transport.redis.worker.relay import RelayJob
 from command_bus.transport.steps import NO_SETTLEMENT, Done, FollowUp, GiveBack, LeaseLost, Released, Settlement, Started
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness

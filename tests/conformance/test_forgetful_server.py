@@ -77,14 +77,14 @@ async def test_a_lost_worker_is_listed_for_an_hour(
     await harness.put(BOX, "c1")
     lease = await worker.read_one()
     await asyncio.sleep(0.2)
-    monkeypatch.setattr("command_bus.transport.redis.worker.upkeep._SHOWN", 0.1)
+    monkeypatch.setattr("command_bus.transport.redis.maintenance.upkeep._SHOWN", 0.1)
     assert not await swept()  # it holds something
     await worker.do(lease, TAKE)
     await worker.do(lease, done("c1"))
     await asyncio.sleep(0.2)
     monkeypatch.undo()
     assert not await swept()
-    monkeypatch.setattr("command_bus.transport.redis.worker.upkeep._SHOWN", 0.1)
+    monkeypatch.setattr("command_bus.transport.redis.maintenance.upkeep._SHOWN", 0.1)
     assert await swept()
 
 

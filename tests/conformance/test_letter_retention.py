@@ -12,7 +12,7 @@ import pytest_asyncio
 from command_bus import BusSettings, Command, EntityId, EntityPolicy, HandlerRegistry, InvalidSettings, RetryPolicy
 from command_bus.errors import TransportUnavailable
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.worker.letter_pruning import LetterLimits, LetterPruning
+from command_bus.transport.redis.maintenance.letter_pruning import LetterLimits, LetterPruning
 from tests.conformance.bad_input import envelope
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TransportHarness, transport_harness
@@ -77,13 +77,13 @@ async def test_the_oldest_of_too_many_are_deleted(harness: TransportHarness) -> 
 
 
 async def test_it_goes_page_by_page_past_parked_entities(harness: TransportHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("command_bus.transport.redis.worker.letter_pruning._PAGE", 3)
+    monkeypatch.setattr("command_bus.transport.redis.maintenance.letter_pruning._PAGE", 3)
     await bury_at(harness, *((f"m{number}", 90_000 - number, number < 4) for number in range(9)))
     pruning = LetterPruning(harness.connections, harness.shard, LetterLimits(ttl_ms=1000))
     assert [await pruning.page() for _ in range(3)] == [True, True, True]
     assert not await pruning.page()
     assert await left(harness) == ["m0", "m1", "m2", "m3"]
-    monkeypatch.setattr("command_bus.transport.redis.worker.letter_pruning._BYTES", 1)
+    monkeypatch.setattr("command_bus.transport.redis.maintenance.letter_pruning._BYTES", 1)
     await bury_at(harness, *((f"n{number}", 1500 - number, False) for number in range(2)))
     assert await pruning.page(), "a large letter ends a page"
 
@@ -130,7 +130,7 @@ async def test_without_limits_nothing_is_asked_and_nothing_deleted(harness: Tran
 
 
 async def test_a_worker_does_it(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("command_bus.transport.redis.worker.upkeep._LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr("command_bus.transport.redis.maintenance.upkeep._LONGEST_PAUSE", 0.1)
     failing(sandbox.registry)
     async with sandbox.bus(max_dead_letters=2) as bus, bus.worker():
         for number in range(6):
@@ -145,7 +145,7 @@ async def test_a_worker_does_it(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatc
 
 
 async def test_a_parked_entity_keeps_its_letter(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("command_bus.transport.redis.worker.upkeep._LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr("command_bus.transport.redis.maintenance.upkeep._LONGEST_PAUSE", 0.05)
     failing(sandbox.registry)
     park = {"box": EntityPolicy(on_poison="park")}
     async with sandbox.bus(max_dead_letters=1, dead_letter_ttl=0.01, entities=park) as bus, bus.worker():

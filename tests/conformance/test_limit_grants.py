@@ -9,9 +9,9 @@ import pytest
 
 from command_bus.errors import TransportUnavailable
 from command_bus.messages.limits import Rate
-from command_bus.transport.redis.admin.obliteration import RedisObliteration
+from command_bus.transport.redis.admin.type_records import RedisObliteration
 from command_bus.transport.redis.keys import GROUP
-from command_bus.transport.redis.worker.due_work import Member
+from command_bus.transport.redis.maintenance.due_work import Member
 from command_bus.transport.steps import Released, Started
 from tests.conformance.harness import TAKE, TransportHarness
 from tests.conformance.limit_bench import LimitBench

@@ -14,8 +14,8 @@ from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.limits.asking import LimitAsks
 from command_bus.transport.redis.limits.rules import RedisLimits
-from command_bus.transport.redis.limits.waking import LimitWork
-from command_bus.transport.redis.worker.due_work import Member
+from command_bus.transport.redis.maintenance.due_work import Member
+from command_bus.transport.redis.maintenance.waking import LimitWork
 from command_bus.transport.steps import Lease
 from tests.conformance.harness import TransportHarness
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from command_bus.transport.bulk import Opening, Version
-from command_bus.transport.redis.admin.interrupts import RedisInterrupts
+from command_bus.transport.ports.bulk import Opening, Version
+from command_bus.transport.redis.admin.locator import RedisLocator
 from command_bus.transport.redis.bulk.dispatches import RedisBulkDispatches
+from command_bus.transport.redis.interrupts import RedisInterrupts
 from command_bus.transport.redis.ready_stream import repair_page
-from command_bus.transport.redis.sending.locator import RedisLocator
 from command_bus.transport.retention import Retention
 from command_bus.transport.steps import Done, GiveBack, LeaseLost, Released, Retry, Started, StepFailed
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission

@@ -15,7 +15,7 @@ from command_bus import (
     InvalidSettings,
     QueueFull,
 )
-from command_bus.transport.bulk import Opening, Version
+from command_bus.transport.ports.bulk import Opening, Version
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.submissions import Admission
 from tests.conformance.conftest import Sandbox

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from command_bus import Command, EntityId, NewerState
-from command_bus.transport.bulk import Opening, Version
+from command_bus.transport.ports.bulk import Opening, Version
 from command_bus.transport.records import Waiting
 from command_bus.transport.redis.bulk.dispatches import RedisBulkDispatches
 from command_bus.transport.redis.keys import GROUP

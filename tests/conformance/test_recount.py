@@ -12,10 +12,9 @@ import pytest_asyncio
 from command_bus import EntityPolicy
 from command_bus.errors import NewerState
 from command_bus.transport.records import Recount
-from command_bus.transport.redis.admin.recounts import RedisRecounts
-from command_bus.transport.redis.worker import counter_check
-from command_bus.transport.redis.worker.counter_check import CounterCheck
-from command_bus.transport.redis.worker.upkeep import Upkeep
+from command_bus.transport.redis.admin.statistics import RedisRecounts
+from command_bus.transport.redis.maintenance import upkeep as counter_check
+from command_bus.transport.redis.maintenance.upkeep import CounterCheck, Upkeep
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TransportHarness, done, transport_harness
 from tests.conformance.put_service import Put, put_service
@@ -78,7 +77,7 @@ async def test_wrong_ones_are_set_right(harness: TransportHarness, value: str) -
 
 
 async def test_an_entity_that_was_not_seen_is_asked_for_again(harness: TransportHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    from command_bus.transport.redis.admin import recounts as module
+    from command_bus.transport.redis.admin import statistics as module
 
     await filled(harness)
     names, asked = module._names, list[int]()
@@ -97,9 +96,9 @@ async def test_an_entity_that_was_not_seen_is_asked_for_again(harness: Transport
 
 async def test_too_much_is_left_alone(harness: TransportHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     await filled(harness)
-    monkeypatch.setattr("command_bus.transport.redis.admin.recounts._BYTES", 5)
+    monkeypatch.setattr("command_bus.transport.redis.admin.statistics._BYTES", 5)
     assert not (await recounts(harness).recount(correct=True)).complete
-    monkeypatch.setattr("command_bus.transport.redis.admin.recounts._MOST", 2)
+    monkeypatch.setattr("command_bus.transport.redis.admin.statistics._MOST", 2)
     await harness.client.hset(harness.shard.stats, "depth", "99")  # type: ignore[misc]
     assert await recounts(harness).recount(correct=True) == Recount(0, 0, 0, complete=False)
     assert (await harness.counters())["depth"] == 99

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from command_bus import Command, CommandContext, CommandInterrupted, EntityId, RetryPolicy
 from command_bus.transport.redis.keys import GROUP
-from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held
+from command_bus.transport.redis.maintenance.expired_leases import SHORTEST_WATCH, Held
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper, Page
 from command_bus.transport.steps import LeaseLost, Released, Started
 from tests.conformance.conftest import Sandbox

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from command_bus.transport.entry_text import envelope_in, pack_entry, unpack_entry
+from command_bus.transport.mailboxes import envelope_in, pack_entry, unpack_entry
 from command_bus.transport.records import Waiting
 from command_bus.transport.redis.keys import GROUP, delayed_member
 from command_bus.transport.redis.scripts import REACTIVATE

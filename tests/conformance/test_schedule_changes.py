@@ -24,7 +24,7 @@ from command_bus import (
 )
 from command_bus.scheduling.firing import ScheduleFiring
 from command_bus.scheduling.record import ScheduleRecord
-from command_bus.transport.schedule_interfaces import REFUSALS, RecordChange
+from command_bus.transport.ports.schedules import REFUSALS, RecordChange
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 from tests.conformance.schedule_parts import MINUTE, Clock, Poll, Stopped, Sweep, fire, ids, raw

@@ -16,7 +16,7 @@ from command_bus import (
     every,
 )
 from command_bus.scheduling.firing import ScheduleFiring
-from command_bus.transport.schedule_interfaces import Firing, RecordChange
+from command_bus.transport.ports.schedules import Firing, RecordChange
 from tests.conformance.conftest import Sandbox
 from tests.conformance.schedule_parts import MINUTE, Clock, Killed, Poll, Stopped, Sweep, fire, ids, raw
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from command_bus import Command, CommandContext, EntityId, NoHandler, RetryPolicy
-from command_bus.worker.other_workers import OtherWorkers
+from command_bus.worker.offers import OtherWorkers
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 

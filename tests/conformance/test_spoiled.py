@@ -10,7 +10,7 @@ import pytest_asyncio
 from redis.exceptions import ResponseError
 
 from command_bus import InvalidCommand, UnsuitableServer
-from command_bus.transport.bulk import Opening, Version
+from command_bus.transport.ports.bulk import Opening, Version
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.scripts import ENQUEUE, Script
 from command_bus.transport.steps import GiveBack, Released, Retry, Started

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from command_bus import Command, CommandBus, CommandContext, EntityId, Envelope, InvalidCommand, InvalidSettings
-from command_bus.transport.redis.worker.due_jobs import PauseJob
-from command_bus.transport.redis.worker.due_work import Member
+from command_bus.transport.redis.maintenance.due_work import Member, PauseJob
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TransportHarness
 from tests.conformance.put_service import until

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from command_bus import Command, CommandBus, CommandTimeout, EntityId, HandlerRegistry, RetryPolicy
-from command_bus.sending import overdue_calls
-from command_bus.transport.redis.sending.locator import RedisLocator
+from command_bus.sending import command_location
+from command_bus.transport.redis.admin.locator import RedisLocator
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 
@@ -180,7 +180,7 @@ async def test_the_look_never_hides_the_timeout(sandbox: Sandbox, monkeypatch: p
 async def test_a_warning_while_nobody_serves_a_call(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(overdue_calls, "_WARN_AFTER", 0.1)
+    monkeypatch.setattr(command_location, "_WARN_AFTER", 0.1)
     caplog.set_level(logging.WARNING, "command_bus.rpc")
     async with sandbox.bus() as bus:
         calls = [asyncio.create_task(bus.call(Refund(account=f"a-{n}"), timeout=10)) for n in range(5)]
@@ -207,7 +207,7 @@ async def test_calls_that_are_answered_share_one_timer(sandbox: Sandbox, gate: G
         looks += 1
         return []
 
-    monkeypatch.setattr("command_bus.transport.redis.admin.announcements.RedisAnnouncements.workers", workers)
+    monkeypatch.setattr("command_bus.transport.redis.admin.type_records.RedisAnnouncements.workers", workers)
     async with sandbox.bus() as bus, bus.worker():
         await asyncio.gather(*(bus.call(Refund(account=f"a-{n}"), timeout=10) for n in range(50)))
         assert not bus.sender._overdue._waiting

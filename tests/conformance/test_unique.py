@@ -23,7 +23,7 @@ from command_bus import (
     UniqueKeyTaken,
     lanes,
 )
-from command_bus.transport.redis.worker.unique_sweep import sweep_page
+from command_bus.transport.redis.maintenance.upkeep import sweep_page
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 

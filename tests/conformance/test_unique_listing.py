@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from command_bus import Command, EntityId, EntityPolicy, Envelope, InvalidSettings, Unique, lanes
-from command_bus.transport.redis.admin.held_keys import state_of
+from command_bus.transport.redis.admin.mailboxes import state_of
 from command_bus.transport.redis.mailbox_record import parse_record
 from command_bus.transport.unique_keys import Stander
 from tests.conformance import test_unique

@@ -16,7 +16,7 @@ from command_bus.serialization.envelope import pack_envelope
 from command_bus.serialization.outcome import OutcomeRecord
 from command_bus.serialization.reply import Cancelled, Completed
 from command_bus.serialization.wire_envelope import IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
-from command_bus.transport.bulk import EntityOwner, Loaded, LoadItem, Opening, Version
+from command_bus.transport.ports.bulk import EntityOwner, Loaded, LoadItem, Opening, Version
 from command_bus.transport.unique_keys import LoadKey
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until

@@ -10,8 +10,8 @@ import pytest
 from command_bus.messages.unique import Unique
 from command_bus.serialization.envelope import pack_envelope
 from command_bus.serialization.wire_envelope import WireEnvelope
+from command_bus.transport.redis.maintenance.upkeep import sweep_page
 from command_bus.transport.redis.scripts import ENQUEUE_UNIQUE
-from command_bus.transport.redis.worker.unique_sweep import sweep_page
 from command_bus.transport.steps import Done, GiveBack, Settlement, Started
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 from command_bus.transport.unique_keys import Stander, UniqueSubmission, mailbox_of_key, stored_key

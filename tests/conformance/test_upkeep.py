@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from command_bus.errors import TransportUnavailable
-from command_bus.transport.redis.worker.upkeep import Upkeep
+from command_bus.transport.redis.maintenance.upkeep import Upkeep
 from tests.conformance.conftest import SINGLE, Sandbox
 from tests.conformance.harness import TransportHarness, transport_harness
 

@@ -11,7 +11,7 @@ from command_bus import Command, CommandBus, EntityId, InvalidSettings, RetryPol
 from command_bus.admin import letter_pages
 from command_bus.admin.views import STANDING_STATES
 from command_bus.clock import wall_ms
-from command_bus.transport.redis.admin import standing_groups
+from command_bus.transport.redis.admin import views
 from tests.conformance.conftest import Sandbox
 from tests.conformance.operated_app import Add, Count, Seen, registered
 from tests.conformance.put_service import until
@@ -95,9 +95,9 @@ async def test_what_is_retried_later_is_found_behind_delayed_commands(
         await until(lambda: _is(bus, {"box:b": "retrying"}))
         still = await bus.views.standing_still(limit=100)
         assert (still.totals["retrying"], still.complete, still.at_least) == (1, True, frozenset())
-        monkeypatch.setattr(standing_groups, "_FIRST", 40)
+        monkeypatch.setattr(views, "_FIRST", 40)
         assert await standing(bus, limit=10) == {"box:b": "retrying"}
-        monkeypatch.setattr(standing_groups, "_MOST", 60)
+        monkeypatch.setattr(views, "_MOST", 60)
         cut = await bus.views.standing_still(limit=10)
         assert (cut.totals["retrying"], cut.complete) == (0, False)
         assert cut.at_least == {"retrying", "snoozed", "no_handler"}
@@ -108,7 +108,7 @@ async def test_what_is_retried_later_is_found_behind_delayed_commands(
 async def test_of_many_the_longest_standing_are_found(
     sandbox: Sandbox, seen: Seen, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
-    monkeypatch.setattr(standing_groups, "_FIRST", first)
+    monkeypatch.setattr(views, "_FIRST", first)
     many = 600  # a hash of so many is no longer a list on the server
     async with sandbox.bus(max_total_depth=10_000) as bus, bus.worker(concurrency=50):
         for number in range(many):
@@ -121,7 +121,7 @@ async def test_of_many_the_longest_standing_are_found(
         held = [each.entity for each in still.entities if each.state == "paused"]
         assert {each.name for each in held} <= {f"other:p{number}" for number in range(20)}
         assert (len(held), still.totals["parked"], still.complete, still.at_least) == (10, many, False, {"paused"})
-        monkeypatch.setattr(standing_groups, "_MOST", 100)
+        monkeypatch.setattr(views, "_MOST", 100)
         assert len((await bus.views.standing_still(limit=10)).entities) == 20
 
 

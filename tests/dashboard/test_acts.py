@@ -12,7 +12,7 @@ import pytest
 from command_bus import AuditEntry, CommandBus
 from command_bus.dashboard import forms
 from command_bus.dashboard.acts.asking import ACTS
-from command_bus.dashboard.pages import audit
+from command_bus.dashboard.pages import history
 from tests.dashboard.conftest import ROLES, Browser, inputs, told
 from tests.dashboard.troubled_shop import Charge, Checkout, Deposit, Mail, Shop, until
 
@@ -329,7 +329,7 @@ async def test_an_act_whose_end_is_on_the_page_before_is_no_open_one(
     first = await bus.audit.write("ada", "Purge", "long ended", "test")
     await ada.do("entity.resume", type="account", id="z-9")
     await bus.audit.write("ada", "Purge", "long ended", "test", outcome="9 removed", ref=first)
-    monkeypatch.setattr(audit, "_LIMIT", 2)
+    monkeypatch.setattr(history, "_LIMIT", 2)
     pages, path = list[str](), "/audit"
     while len(pages) < 4:
         page = await ada.page(path)

@@ -21,7 +21,7 @@ from command_bus.dashboard.app import PAGES
 from command_bus.dashboard.guard import HEADERS
 from command_bus.dashboard.options import trace_link_of
 from command_bus.dashboard.pages import entities, schedules, standing
-from command_bus.transport.redis.admin import standing_groups
+from command_bus.transport.redis.admin import views
 from command_bus.transport.redis.connection.pipe import Pipe
 from tests.dashboard.conftest import Browser, inputs, told, users_by_header
 from tests.dashboard.troubled_shop import Charge, Deposit, Shop, until
@@ -342,8 +342,8 @@ async def test_what_was_not_looked_at_is_not_said_to_be_nothing(
     text = told(await browser.page("/?state=retrying"))
     assert "parcel:p-88" in text
     assert "at least" not in text
-    monkeypatch.setattr(standing_groups, "_FIRST", 10)
-    monkeypatch.setattr(standing_groups, "_MOST", 20)
+    monkeypatch.setattr(views, "_FIRST", 10)
+    monkeypatch.setattr(views, "_MOST", 20)
     monkeypatch.setattr(standing, "_LIMIT", 10)
     monkeypatch.setattr(entities, "_IN_A_STATE", 10)
     browser = Browser(dashboard(bus, users=users_by_header()), "vera")

@@ -14,8 +14,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from command_bus import InvalidCommand, InvalidSettings
+from command_bus.admin.audit import TrendPoint
 from command_bus.admin.events import Event
-from command_bus.admin.trends import TrendPoint
 from command_bus.dashboard.masking import HIDDEN, MASK, Masking, unknown_masks
 from command_bus.dashboard.pages.attempts import attempts_of
 from command_bus.dashboard.pages.throughput import quantiles, rates

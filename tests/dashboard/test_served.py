@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from command_bus import CommandBus
-from command_bus.dashboard.password_hashes import is_password
+from command_bus.dashboard.passwords import is_password
 from tests.dashboard.test_users import HASHED
 from tests.dashboard.troubled_shop import Shop
 from tests.program import run_program

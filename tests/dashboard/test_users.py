@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import httpx
@@ -17,15 +18,21 @@ from command_bus.dashboard import (
     hash_password,
     host_check,
     loopback,
-    password_hashes,
     passwords,
 )
 from command_bus.dashboard.options import safe_link, trace_link_of
-from command_bus.dashboard.password_hashes import is_password
-from command_bus.dashboard.passwords import SESSION_COOKIE, Attempts, Passwords, _pin, source_of
+from command_bus.dashboard.passwords import (
+    SESSION_COOKIE,
+    Attempts,
+    Passwords,
+    _pin,
+    is_password,
+    read_roles,
+    read_users,
+    source_of,
+)
 from command_bus.dashboard.sign_in import safe_path
 from command_bus.dashboard.signing import Signer
-from command_bus.dashboard.user_files import read_roles, read_users
 from tests.dashboard.conftest import Browser, told
 
 HASHED = "scrypt$14$8$1$uUSkfLJ2kCIGOPNKzvTeOQ$LolpGu0JFjfTMGHKRdxtID1k-DrW27vGrEd8MxBDz6w"  # of "correct horse", quick to check
@@ -278,8 +285,8 @@ async def test_another_name_than_those_given_is_refused() -> None:
 @pytest.fixture(autouse=True)
 def _cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashes of a hundredth of a second: what they cost is not tested."""
-    monkeypatch.setattr(password_hashes, "_LOG_N", 14)
-    monkeypatch.setattr(password_hashes, "_P", 1)
+    monkeypatch.setattr(sys.modules[hash_password.__module__], "_LOG_N", 14)
+    monkeypatch.setattr(sys.modules[hash_password.__module__], "_P", 1)
 
 
 def test_a_hash_is_the_password_s_and_no_other_s() -> None:

@@ -29,7 +29,7 @@ import typer
 
 from command_bus import CommandBus
 from command_bus.cli.app import app
-from command_bus.dashboard.user_files import read_roles
+from command_bus.dashboard.passwords import read_roles
 from command_bus.embedded import EmbeddedServer
 from tests.dashboard.test_users import HASHED
 

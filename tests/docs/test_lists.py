@@ -12,8 +12,8 @@ from command_bus.serialization.wire_envelope import KNOWN_OPTIONS
 from command_bus.settings import BusSettings
 from command_bus.transport.redis.connection.factory import CONNECT_TIMEOUT, SOCKET_TIMEOUT
 from command_bus.transport.steps import Done
-from command_bus.worker import observed
-from command_bus.worker.settled_commands import SettledCommand
+from command_bus.worker import lifecycle
+from command_bus.worker.lifecycle import SettledCommand
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,7 +35,7 @@ def test_a_settled_command_names_each_status() -> None:
 
 
 def test_an_observer_names_each_outcome_of_an_attempt() -> None:
-    calls = [node for node in ast.walk(ast.parse(Path(observed.__file__).read_text())) if isinstance(node, ast.Call)]
+    calls = [node for node in ast.walk(ast.parse(Path(lifecycle.__file__).read_text())) if isinstance(node, ast.Call)]
     reported = {
         each.value
         for call in calls

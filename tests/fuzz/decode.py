@@ -92,7 +92,7 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
 
     from command_bus import BusSettings, Command, CommandBusError, EntityId, InvalidCommand
     from command_bus.cli.codegen.clients import generate_clients, schema_document
-    from command_bus.cli.json_output import to_json
+    from command_bus.cli.output import to_json
     from command_bus.handlers.handler import Handler
     from command_bus.handlers.registry import HandlerRegistry
     from command_bus.messages.message import Message
@@ -176,13 +176,13 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
 
 def _records(only: Callable[..., Callable[[bytes], Any]]) -> dict[str, Callable[[bytes], Any]]:
     """Return the readers of what the server keeps beside commands, and of what is given as text for it."""
-    from command_bus.admin import audit, entities, trends
-    from command_bus.durable.endings import unpack_ending
+    from command_bus.admin import audit, entities
+    from command_bus.admin import audit as trends
     from command_bus.durable.step_failures import StepFailures
-    from command_bus.durable.undo import Undo
+    from command_bus.durable.undo import Undo, unpack_ending
     from command_bus.errors import BadStep, InvalidSettings
     from command_bus.notifications.notices import unpack_notice
-    from command_bus.scheduling.lines import read_line
+    from command_bus.scheduling.predecessors import read_line
     from command_bus.scheduling.record import ScheduleRecord
     from command_bus.serialization.json_forms import read_json
     from command_bus.serialization.limits import DEFAULT_LIMITS
@@ -227,15 +227,15 @@ def _records(only: Callable[..., Callable[[bytes], Any]]) -> dict[str, Callable[
 def seeds() -> list[bytes]:
     """Valid bytes of every kind, to be changed."""
     from command_bus import every
-    from command_bus.durable.endings import Ending, pack_ending
+    from command_bus.durable.undo import Ending, pack_ending
     from command_bus.messages.schedule_specs import SchedulePolicy
     from command_bus.notifications.notices import Notice, pack_notice
-    from command_bus.scheduling.lines import line_of
+    from command_bus.scheduling.predecessors import line_of
     from command_bus.scheduling.record import ScheduleRecord
     from command_bus.serialization.announcements import WorkerInfo, worker_record
-    from command_bus.serialization.compression import compressed
     from command_bus.serialization.dead_letter import DeadLetterRecord
     from command_bus.serialization.envelope import pack_envelope
+    from command_bus.serialization.limits import compressed
     from command_bus.serialization.msgpack import pack
     from command_bus.serialization.outcome import OutcomeRecord
     from command_bus.serialization.reply import Completed, Failed, Rejected, pack_reply

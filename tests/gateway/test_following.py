@@ -186,7 +186,7 @@ async def test_a_quiet_stream_says_that_it_is_open(app: Gateway, monkeypatch: py
 
 
 async def test_a_client_that_reads_nothing_is_left(app: Gateway, bus: CommandBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    from command_bus.gateway import event_stream
+    from command_bus.gateway import following as event_stream
 
     monkeypatch.setattr(event_stream, "_PATIENCE", 0.05)
     async with listening(app, "/events?kind=accepted") as stream:

@@ -10,7 +10,7 @@ from command_bus import Command, CommandBus, EntityId
 from command_bus.gateway import Gateway, gateway
 from command_bus.gateway.catalogue import Catalogue, Known
 from command_bus.gateway.openapi import document
-from command_bus.gateway.rights import Rights
+from command_bus.gateway.tokens import Rights
 from command_bus.serialization.announcements import CommandInfo
 from command_bus.serialization.json_fields import JsonFields
 from tests.gateway.bank import allowed

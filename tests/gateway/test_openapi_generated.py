@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from command_bus.embedded import EmbeddedServer
 from command_bus.gateway.openapi import document
-from command_bus.gateway.rights import Rights
+from command_bus.gateway.tokens import Rights
 from command_bus.serialization.announced_schema import sound_schema
 from tests.gateway.bank import TOKENS
 from tests.gateway.serving import serving_bank

@@ -11,10 +11,7 @@ import pytest
 from command_bus import CommandBus
 from command_bus.errors import InvalidSettings
 from command_bus.gateway import Gateway, Grant, gateway, hash_token, new_token, tokens
-from command_bus.gateway.rates import Rate
-from command_bus.gateway.rights import Rights
-from command_bus.gateway.token_files import read_tokens
-from command_bus.gateway.tokens import Holder
+from command_bus.gateway.tokens import Holder, Rate, Rights, read_tokens
 from tests.gateway.bank import TOKENS, allowed
 from tests.gateway.conftest import Client, fresh
 
@@ -224,7 +221,7 @@ async def test_148_each_command_of_a_batch_counts(app: Gateway) -> None:
 
 async def test_a_bucket_fills_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("command_bus.gateway.rates.mono", lambda: now)
+    monkeypatch.setattr("command_bus.gateway.tokens.mono", lambda: now)
     rate = Rate(4.0)
     assert [rate.wait() for _ in range(5)] == [0, 0, 0, 0, 0.25]
     now += 0.25

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from command_bus.cli.codegen.typescript import typescript_source
+from command_bus.cli.codegen.typescript_types import typescript_source
 from command_bus.embedded import EmbeddedServer
 from command_bus.serialization.announcements import CommandInfo, read_description
 from command_bus.settings import BusSettings
-from command_bus.worker.descriptions import describe_commands
+from command_bus.worker.worker_bus import describe_commands
 from tests.gateway.bank import TOKENS, Bank
 from tests.gateway.node import compiled, run_node
 from tests.gateway.serving import serving_bank

@@ -58,7 +58,7 @@ PREAMBLE = """
 import json, os, sys, threading
 from pathlib import Path
 from command_bus.embedded import EmbeddedServer, process, shared_server, stop_shared_server
-from command_bus.embedded.probe import process_id
+from command_bus.embedded.process import process_id
 def tell(**facts): os.write(1, json.dumps(facts).encode() + b"\\n")  # at once, so that lines of two processes do not mix
 def wait(): sys.stdin.readline()
 def pid_at(url): return process_id(Path(url.removeprefix("unix://")))

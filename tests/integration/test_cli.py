@@ -19,7 +19,7 @@ import pytest
 
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry
 from command_bus.embedded import EmbeddedServer
-from command_bus.embedded.probe import process_id, state_of
+from command_bus.embedded.process import process_id, state_of
 from tests.selection import quick
 
 pytestmark = pytest.mark.server

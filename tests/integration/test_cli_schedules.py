@@ -19,7 +19,7 @@ pytest.importorskip("typer")
 from command_bus import Command, CommandBus, CommandContext, EntityId, HandlerRegistry, every
 from command_bus.embedded import EmbeddedServer, find_server_binary
 from command_bus.scheduling.record import ScheduleRecord
-from command_bus.transport.schedule_interfaces import RecordChange
+from command_bus.transport.ports.schedules import RecordChange
 from tests.conformance.put_service import until
 from tests.program import run_program
 

@@ -19,7 +19,7 @@ pytest.importorskip("typer")
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry, InvalidSettings, Reject, RetryPolicy
 from command_bus.cli.process.command_log import CommandLog
 from command_bus.embedded import EmbeddedServer, find_server_binary
-from command_bus.worker.settled_commands import SettledCommand
+from command_bus.worker.lifecycle import SettledCommand
 from tests.program import run_program
 
 pytestmark = pytest.mark.server

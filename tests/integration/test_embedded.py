@@ -17,7 +17,7 @@ import pytest
 
 from command_bus.embedded import EmbeddedServer, binary, locks, process
 from command_bus.embedded import server as server_module
-from command_bus.embedded.probe import state_of
+from command_bus.embedded.process import state_of
 from command_bus.errors import MissingExtra, TransportUnavailable
 from tests.integration.embedded_programs import LINUX, Program, alive, binaries, connect, eventually
 

@@ -245,8 +245,8 @@ def test_blocked_commands_are_bounded(server: EmbeddedServer, monkeypatch: pytes
 
 def test_a_stall_is_logged(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("COMMAND_BUS_MAX_DEPTH", "5")
-    monkeypatch.setattr("command_bus.spark.writing.stalls.WARN_AFTER", 0.1)
-    monkeypatch.setattr("command_bus.spark.writing.stalls.WARN_EVERY", 0.3)
+    monkeypatch.setattr("command_bus.spark.writing.send_queue.WARN_AFTER", 0.1)
+    monkeypatch.setattr("command_bus.spark.writing.send_queue.WARN_EVERY", 0.3)
     target = Target.resolve(server.url, NAMESPACE)
     with (
         caplog.at_level("WARNING", "command_bus.spark"),

@@ -14,8 +14,8 @@ from command_bus import Command, CommandBus, CommandContext, EntityId, HandlerRe
 from command_bus.scheduling.firing import ScheduleFiring
 from command_bus.scheduling.planning import plan
 from command_bus.scheduling.record import ScheduleRecord
+from command_bus.transport.ports.schedules import FireAnswer, Firing
 from command_bus.transport.redis.scheduling.store import RedisSchedules
-from command_bus.transport.schedule_interfaces import FireAnswer, Firing
 from tests.conformance.put_service import until
 from tests.topologies import SentinelServers
 

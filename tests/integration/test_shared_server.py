@@ -18,7 +18,7 @@ import pytest
 
 from command_bus.embedded import locks, process, shared_server, stop_shared_server
 from command_bus.embedded import server as server_module
-from command_bus.embedded.probe import process_id, state_of
+from command_bus.embedded.process import process_id, state_of
 from command_bus.errors import InvalidSettings, TransportUnavailable
 from tests.integration.embedded_programs import LINUX, ROOT, Program, alive, binaries, connect, eventually
 

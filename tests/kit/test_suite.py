@@ -12,7 +12,7 @@ from command_bus.testing.conformance import promises
 from command_bus.testing.conformance.fixtures import PromiseSandbox
 from command_bus.testing.conformance.promises import Promise
 from command_bus.testing.conformance.suite import test_promise as the_test
-from command_bus.transport.interfaces import Transport
+from command_bus.transport.ports.transport import Transport
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.steps import GiveBack
 from command_bus.transport.submissions import NO_DIGEST

@@ -12,21 +12,21 @@ _BUS = "tests/conformance/test_compression.py"
 COMPRESSION = (
     Mutant(
         "a bomb is expanded",
-        "serialization/compression.py",
+        "serialization/limits.py",
         "reader.decompress(data, most + 1)",
         "reader.decompress(data)",
         f"{_BYTES}::test_114_few_bytes_that_expand_to_a_gigabyte_take_no_memory",
     ),
     Mutant(
         "a limit of expansion is one byte off",
-        "serialization/compression.py",
+        "serialization/limits.py",
         "    if len(found) > most:\n",
         "    if len(found) > most + 1:\n",
         f"{_BYTES}::test_a_limit_is_kept_to_the_byte",
     ),
     Mutant(
         "a compressed payload that is cut short is taken",
-        "serialization/compression.py",
+        "serialization/limits.py",
         "    if not reader.eof or reader.unused_data:\n",
         "    if reader.unused_data:\n",
         f"{_BYTES}::test_damage_is_refused",

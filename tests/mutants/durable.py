@@ -137,7 +137,7 @@ DURABLE = (
     ),
     Mutant(
         "a signal waits for the outcome of the call beside it",
-        "durable/lingering.py",
+        "durable/run_tools.py",
         "if may_linger and all(each.lingers > LINGER for each in pending):",
         "if may_linger and any(each.lingers > LINGER for each in pending):",
         f"{_LINGERING}::test_what_does_not_come_by_itself_is_not_late",
@@ -445,7 +445,7 @@ DURABLE = (
     ),
     Mutant(
         "inside of a block of asyncio it is suspended",
-        "durable/blocks.py",
+        "durable/run_tools.py",
         "    if not isinstance(coroutine, CoroutineType) or _has_open_block(coroutine):\n",
         "    if not isinstance(coroutine, CoroutineType):\n",
         f"{_WAITS}::test_a_signal_reaches_what_stays",
@@ -466,14 +466,14 @@ DURABLE = (
     ),
     Mutant(
         "a step without a free thread fails",
-        "worker/step_threads.py",
+        "worker/thread_runs.py",
         "        except NoThreadError:\n            self._hand_back()\n",
         '        except NoThreadError:\n            raise RuntimeError("no thread") from None\n',
         f"{_THREADS}::test_a_step_for_which_no_thread_comes_free_goes_to_another_worker",
     ),
     Mutant(
         "a command is handed to another worker while a thread runs one of its steps",
-        "worker/step_threads.py",
+        "worker/thread_runs.py",
         "        return THREAD_PATIENCE if is_alone else _PATIENCE_BESIDE\n",
         "        return THREAD_PATIENCE\n",
         f"{_THREADS}::test_steps_beside_one_another_wait_for_the_threads_that_their_run_takes",

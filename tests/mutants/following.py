@@ -29,7 +29,7 @@ FOLLOWING = (
     ),
     Mutant(
         "an attempt that follows is not asked for",
-        "admin/cancelling.py",
+        "admin/ending.py",
         "said.attempt_id != attempt.id or ",
         "",
         f"{_CANCEL}::test_an_attempt_that_another_worker_took_over_is_asked_for_again",
@@ -92,7 +92,7 @@ FOLLOWING = (
     ),
     Mutant(
         "who cancels what is cancelled already is told that it is not",
-        "admin/cancelling.py",
+        "admin/ending.py",
         'unpack_ending(ending).status == "cancelled"',
         "False",
         _DECIDED,

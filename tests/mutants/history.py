@@ -96,7 +96,7 @@ HISTORY = (
     ),
     Mutant(
         "no end is kept of what a worker settles",
-        "transport/redis/worker/step_arguments.py",
+        "transport/redis/step_arguments.py",
         "    if left.outcome:\n",
         "    if left.dispatch:\n",
     ),

@@ -25,7 +25,7 @@ OUTSIDE = (
     ),
     Mutant(
         "a right for one command is one for all",
-        "gateway/rights.py",
+        "gateway/tokens.py",
         "(act, command) in self._commands)\n",
         "any(each == act for each, _ in self._commands))\n",
         f"{_TOKENS}::test_141_nothing_of_a_forbidden_batch_is_sent",

@@ -41,7 +41,7 @@ RESERVED = (
     ),
     Mutant(
         "the lease of a later release's state is settled",
-        "transport/redis/worker/recovery.py",
+        "transport/redis/maintenance/recovery.py",
         "        if record.is_newer:\n            return",
         "        if False:\n            return",
         f"{_STATES}::test_its_lease_is_not_taken_over",
@@ -62,7 +62,7 @@ RESERVED = (
     ),
     Mutant(
         "what was left in `due` is asked for all the time",
-        "transport/redis/worker/due_work.py",
+        "transport/redis/maintenance/due_work.py",
         "        return self._left.get(member, now) > now\n",
         "        return False\n",
         f"{_STATES}::test_its_retry_stays_due_and_is_asked_for_once_a_second",
@@ -125,7 +125,7 @@ RESERVED = (
     ),
     Mutant(
         "members of `due` that are not known are asked for",
-        "transport/redis/worker/due_work.py",
+        "transport/redis/maintenance/due_work.py",
         "            if name[:2] in self._prefixes:\n",
         "            if name:\n",
         f"{_KEPT}::test_unknown_members_of_due_stay_and_hold_nobody_up",
@@ -133,7 +133,7 @@ RESERVED = (
     ),
     Mutant(
         "members of `due` that are not known hide what stands behind them",
-        "transport/redis/worker/due_work.py",
+        "transport/redis/maintenance/due_work.py",
         "            start, self._full = start + _PAGE, len(scored) == _PAGE\n",
         "            self._full = False\n",
         f"{_KEPT}::test_unknown_members_of_due_stay_and_hold_nobody_up",

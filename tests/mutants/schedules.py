@@ -79,7 +79,7 @@ SCHEDULES = (
     ),
     Mutant(
         "deletion of a namespace does not close it first",
-        "transport/redis/admin/obliteration.py",
+        "transport/redis/admin/type_records.py",
         "client.hset(keys.stats, INCARNATION, CLOSED)",
         "client.hget(keys.stats, INCARNATION)",
         f"{_OBLITERATE}::test_nothing_fires_while_a_namespace_is_deleted_or_behind_it",
@@ -94,14 +94,14 @@ SCHEDULES = (
     ),
     Mutant(
         "a repeated import sets back a schedule that has gone on",
-        "scheduling/lines.py",
+        "scheduling/predecessors.py",
         "if now.exported and now.seq == line.seq else None",
         "if now.exported and now.seq == line.seq else line",
         f"{_MOVES}::test_a_move_loses_no_tick_and_fires_none_twice",
     ),
     Mutant(
         "an import fires again what a replaced schedule has fired",
-        "scheduling/lines.py",
+        "scheduling/predecessors.py",
         "if line.next is None or other.last < line.next:",
         "if line.next is None or other.last < line.next or True:",
         f"{_MOVES}::test_another_one_of_the_name_stays_or_is_replaced",

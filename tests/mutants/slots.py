@@ -79,7 +79,7 @@ SLOTS = (
     ),
     Mutant(
         "an exception without a text is taken for a lost worker",
-        "worker/failure_text.py",
+        "worker/run_ends.py",
         "    except BaseException:  # noqa: BLE001 - a broken __str__",
         "    except ZeroDivisionError:  # a broken __str__",
         "tests/conformance/test_bad_handlers.py::test_24_an_exception_is_stored_without_locals",

@@ -8,7 +8,7 @@ __all__ = ["STORED"]
 
 _LUA = "transport/redis/lua"
 _TEST = "tests/tables/test_stored_values.py::test_a_known_attack_harms_nobody"
-_DUE = "transport/redis/worker/due_work.py"
+_DUE = "transport/redis/maintenance/due_work.py"
 
 STORED = (
     Mutant(
@@ -32,7 +32,7 @@ STORED = (
         "        self._dealt.update(members)\n",
         "",
         _TEST,
-        more=(("transport/redis/worker/due_jobs.py", "PAUSE_END), member.score)", "PAUSE_END), int(member.score))"),),
+        more=(("transport/redis/maintenance/due_work.py", "PAUSE_END), member.score)", "PAUSE_END), int(member.score))"),),
     ),
     Mutant(
         "a flow whose turn is beyond its class never has one",
@@ -50,7 +50,7 @@ STORED = (
     ),
     Mutant(
         "members of `places` with scores disorder the queues",
-        "transport/redis/limits/waking.py",
+        "transport/redis/maintenance/waking.py",
         "        await self._remove_odd()\n        await self._revive()\n",
         "",
         _TEST,

@@ -45,7 +45,7 @@ TASKS = (
     ),
     Mutant(
         "an error in a group has no meaning",
-        "messages/error_groups.py",
+        "messages/snooze.py",
         "    for kind in _PRECEDENCE:\n",
         "    for kind in ():\n",
         f"{_TASKS}::test_an_error_in_a_group_means_what_it_means_alone",

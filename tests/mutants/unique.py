@@ -47,7 +47,7 @@ UNIQUE = (
     ),
     Mutant(
         "the list has keys of expired commands",
-        "transport/redis/admin/held_keys.py",
+        "transport/redis/admin/mailboxes.py",
         'waits: KeyState = "settled" if late else "waiting"',
         'waits: KeyState = "waiting"',
         _LISTED,
@@ -236,21 +236,21 @@ UNIQUE = (
     ),
     Mutant(
         "a settled command without a window is listed as a holder",
-        "transport/redis/admin/held_keys.py",
+        "transport/redis/admin/mailboxes.py",
         "each.stander.window_ms > now_ms",
         "True",
         "tests/conformance/test_unique_listing.py::test_the_keys_that_an_entity_holds_are_listed",
     ),
     Mutant(
         "what stands before the command that runs is listed as waiting",
-        "transport/redis/admin/held_keys.py",
+        "transport/redis/admin/mailboxes.py",
         "_number(stander.place) > _number(record.message)",
         "True",
         "tests/conformance/test_unique_listing.py::test_where_a_command_is_that_holds_a_key",
     ),
     Mutant(
         "a command that waits for a retry is listed as waiting",
-        "transport/redis/admin/held_keys.py",
+        "transport/redis/admin/mailboxes.py",
         "    if head != stander.place:\n",
         "    if head:\n",
         "tests/conformance/test_unique_listing.py::test_a_command_that_waits_for_a_retry_still_holds_its_key_as_started",

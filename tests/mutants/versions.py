@@ -12,7 +12,7 @@ _BUS = "tests/conformance/test_versions.py"
 VERSIONS = (
     Mutant(
         "an older worker runs a newer command",
-        "serialization/versions.py",
+        "serialization/models.py",
         "    if version <= spec.version:\n",
         "    if True:\n",
         f"{_BUS}::test_an_older_worker_leaves_a_newer_command_to_a_newer_worker",
@@ -33,14 +33,14 @@ VERSIONS = (
     ),
     Mutant(
         "an edited payload keeps the version of the letter",
-        "admin/edited_letters.py",
+        "admin/letter_pages.py",
         "    options = with_version(envelope.options, version)\n",
         "    options = envelope.options\n",
         f"{_BUS}::test_a_letter_of_an_older_version_is_replayed_and_edited_by_its_class",
     ),
     Mutant(
         "limits are asked by the old fields",
-        "worker/limit_keys.py",
+        "worker/limits.py",
         "decoded(handler.message_type, payload, envelope.options, self._limits)",
         "decoded(handler.message_type, payload, {'v': handler.spec.version}, self._limits)",
         f"{_BUS}::test_limits_are_asked_by_the_new_fields",

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from command_bus.transport.redis.connection.backoff import Backoff
+from command_bus.transport.redis.connection.outage_log import Backoff
 from command_bus.transport.redis.keys import GROUP, delayed_id
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.redis.ready_stream import ensure_ready

@@ -19,11 +19,11 @@ from command_bus.messages.unique import Unique
 from command_bus.serialization.envelope import pack_envelope
 from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.wire_envelope import WireEnvelope
-from command_bus.transport.redis.connection.backoff import Backoff
+from command_bus.transport.redis.connection.outage_log import Backoff
 from command_bus.transport.redis.keys import delayed_id
+from command_bus.transport.redis.maintenance.upkeep import sweep_page
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.redis.ready_stream import ensure_ready
-from command_bus.transport.redis.worker.unique_sweep import sweep_page
 from command_bus.transport.steps import DeadLetterStep, Done, GiveBack, Lease, Retry, Settlement, Started, Step
 from command_bus.transport.submissions import NO_DIGEST, Submission
 from command_bus.transport.unique_keys import UniqueSubmission, stander_of, unique_key

@@ -34,7 +34,7 @@ from command_bus.admin.events import BEGINNING
 from command_bus.spark.target import Target, connection_to
 from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.spark.writing.task_results import RowReject
-from command_bus.transport.bulk import Opening, Version
+from command_bus.transport.ports.bulk import Opening, Version
 from command_bus.transport.redis.acl import Role, acl_lines
 from tests.conformance.harness import side_of
 from tests.conformance.put_service import until
@@ -272,7 +272,7 @@ async def test_a_worker_takes_over_lost_commands(place: Place) -> None:
 
 @pytest.mark.parametrize("who", ["operator", "worker"])
 async def test_wrong_counters_are_set_right(place: Place, monkeypatch: pytest.MonkeyPatch, who: Role) -> None:
-    monkeypatch.setattr("command_bus.transport.redis.worker.counter_check._EVERY", 0.0)
+    monkeypatch.setattr("command_bus.transport.redis.maintenance.upkeep._EVERY", 0.0)
     async with place.bus("worker") as working:
         await working.dispatch(Work(line="a", number=1), delay=3600)
         await place.admin.hset(f"{{{NAMESPACE}:0}}:stats", "depth", "99")  # type: ignore[misc]

@@ -40,7 +40,7 @@ async def test_a_worker_prunes_if_it_may(
     prunes: bool,
 ) -> None:
     caplog.set_level(logging.WARNING, "command_bus.worker")
-    monkeypatch.setattr("command_bus.transport.redis.worker.upkeep._LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr("command_bus.transport.redis.maintenance.upkeep._LONGEST_PAUSE", 0.05)
     async with made(start(tcp=True, binary=binary), selectors=True, prunes=prunes) as place:
         bus = CommandBus(place.url("worker"), namespace="shop", registry=registry, max_dead_letters=1)
         async with bus, bus.worker():

@@ -14,8 +14,8 @@ from command_bus import Command, CommandBus, CommandContext, EntityId, InvalidSe
 from command_bus.scheduling.record import ScheduleRecord
 from command_bus.serialization.envelope import pack_envelope
 from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.transport.ports.schedules import RecordChange
 from command_bus.transport.redis.memory import MemoryClients
-from command_bus.transport.schedule_interfaces import RecordChange
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 

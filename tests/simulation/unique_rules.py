@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.testing.simulated.store import Store
 from command_bus.testing.simulated.streams import Stream, id_of
-from command_bus.transport.entry_text import envelope_in
+from command_bus.transport.mailboxes import envelope_in
 from command_bus.transport.redis.mailbox_record import parse_record
 from command_bus.transport.unique_keys import Stander, mailbox_of_key, stored_key, unique_key
 

@@ -16,7 +16,7 @@ from command_bus.serialization.reply import Completed, pack_reply
 from command_bus.spark import PartitionDispatcher
 from command_bus.spark.target import Target
 from command_bus.spark.writing.writer import commit_dispatch
-from command_bus.transport.bulk import Opening
+from command_bus.transport.ports.bulk import Opening
 from tests.spark.trucks import Namespace, until
 
 __all__ = [

@@ -20,7 +20,7 @@ from command_bus import CommandBusError, DispatchFenced, HandlerRegistry
 from command_bus.messages.outgoing import Envelope
 from command_bus.spark import PartitionDispatcher, Target, command_id, command_id_of, dispatch_dataframe
 from command_bus.spark.writing.writer import commit_dispatch
-from command_bus.transport.bulk import Opening, Version
+from command_bus.transport.ports.bulk import Opening, Version
 from tests.spark.trucks import Move, Namespace, journeys, until, working
 
 MOVE = f"{Move.__module__}:Move"

@@ -18,7 +18,7 @@ from command_bus.spark import PartitionDispatcher, Target, command_id, dispatch_
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.writing.ordering import tasks_for_few_rows
 from command_bus.spark.writing.writer import PartitionTask, WritePlan
-from command_bus.transport.bulk import Version
+from command_bus.transport.ports.bulk import Version
 from tests.spark.test_faults import moves
 from tests.spark.trucks import Move, Namespace, until
 

@@ -21,7 +21,7 @@ from command_bus.spark.options import WriteOptions
 from command_bus.spark.target import Target
 from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.spark.writing.writer import PartitionTask, WritePlan
-from command_bus.transport.bulk import Version
+from command_bus.transport.ports.bulk import Version
 from tests.spark.trucks import Move, Namespace, journeys, working
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York")

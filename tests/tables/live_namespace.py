@@ -33,11 +33,11 @@ from command_bus.notifications import RedisNotifier
 from command_bus.serialization.envelope import pack_envelope
 from command_bus.serialization.msgpack import pack
 from command_bus.serialization.wire_envelope import WireEnvelope
-from command_bus.transport.bulk import Opening, Version
 from command_bus.transport.interrupts import Interrupt
+from command_bus.transport.ports.bulk import Opening, Version
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
-from command_bus.transport.redis.worker.due_work import Member, Performed
-from command_bus.transport.redis.worker.relay import RelayJob
+from command_bus.transport.redis.maintenance.due_work import Member, Performed
+from command_bus.transport.redis.maintenance.relay import RelayJob
 from command_bus.webhooks import Webhooks, new_secret
 
 __all__ = ["NAMESPACE", "SHARDS", "Live", "Put", "leave_work", "live_bus", "until"]

@@ -15,10 +15,10 @@ from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.serialization.envelope import pack_envelope
 from command_bus.serialization.wire_envelope import IN_DISPATCH, WireEnvelope
 from command_bus.testing.simulated.live import LiveServer, Process
-from command_bus.transport.bulk import LoadItem, Opening, Version
+from command_bus.transport.ports.bulk import LoadItem, Opening, Version
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.worker.due_work import DueWork, Member
-from command_bus.transport.redis.worker.relay import RelayJob
+from command_bus.transport.redis.maintenance.due_work import DueWork, Member
+from command_bus.transport.redis.maintenance.relay import RelayJob
 from command_bus.transport.unique_keys import LoadKey
 from tests.conformance.put_service import until
 

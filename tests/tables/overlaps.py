@@ -20,7 +20,7 @@ from command_bus import (
     RetryPolicy,
 )
 from command_bus.testing.simulated.live import LiveServer, Process
-from command_bus.transport.redis.worker.due_work import DueWork
+from command_bus.transport.redis.maintenance.due_work import DueWork
 from tests.conformance.put_service import until
 
 __all__ = ["LASTS", "MEANWHILE", "REQUESTS", "Scene"]

@@ -25,7 +25,7 @@ from typer import Exit
 
 from command_bus import HandlerRegistry, every
 from command_bus.cli.codegen.clients import generate_clients
-from command_bus.cli.codegen.typescript import typescript_source
+from command_bus.cli.codegen.typescript_types import typescript_source
 from command_bus.cli.commands.send import announced_fields, fields_from, message_from_class
 from command_bus.errors import CommandBusError, RegistrationError
 from command_bus.gateway import Grant, gateway, new_token, tokens
@@ -38,7 +38,7 @@ from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.schema_check import schema_problems
 from command_bus.testing import TestBus
-from command_bus.worker.descriptions import describe_message
+from command_bus.worker.worker_bus import describe_message
 from tests.gateway.node import compiled, run_node
 from tests.selection import quick
 from tests.tables.shapes import shape

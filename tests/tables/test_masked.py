@@ -11,8 +11,7 @@ import pytest
 
 pytest.importorskip("starlette")
 
-from command_bus.dashboard.masked_texts import MOST_BYTES, MOST_VALUES
-from command_bus.dashboard.masking import CROWDED, MASK, Masking
+from command_bus.dashboard.masking import CROWDED, MASK, MOST_BYTES, MOST_VALUES, Masking
 from tests.tables.masked import VALUES, WAYS
 
 MASKING = Masking(["card"])

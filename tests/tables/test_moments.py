@@ -12,8 +12,8 @@ import pytest
 from command_bus import CommandBus, Envelope, HandlerRegistry
 from command_bus.admin.commands import DelayedCommand
 from command_bus.clock import wall_ms
-from command_bus.sending import checked_options, outgoing_options
-from command_bus.transport.redis.worker.due_work import DueWork
+from command_bus.sending import options
+from command_bus.transport.redis.maintenance.due_work import DueWork
 from tests.conformance.put_service import until
 from tests.tables.moments import AT_ONCE, LATER, Gated, Scene, Send, Step, Way, relay
 
@@ -147,7 +147,7 @@ async def test_a_moment_that_is_past_when_it_arrives_is_now(scene: Scene) -> Non
 
 @pytest.mark.parametrize("ahead", [-3600, 3600])
 async def test_the_senders_clock_moves_no_moment(scene: Scene, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
-    for module in (checked_options, outgoing_options):
+    for module in (options, options):
         monkeypatch.setattr(module, "wall_ms", lambda: wall_ms() + 1000 * ahead)
     at = scene.moment(10 * MINUTE)
     await scene.bus.dispatch(Step(line=scene.line, n=1), at=at)

@@ -137,7 +137,7 @@ def paid(sandbox: Sandbox) -> list[str]:
 @pytest.mark.parametrize("cipher", [None, CIPHER], ids=["signed", "encrypted"])
 async def test_188_a_captured_command_is_no_template(sandbox: Sandbox, paid: list[str], cipher: Any) -> None:
     """An operator without a key writes it into a schedule: each firing would be signed under an id of its own."""
-    from command_bus.transport.schedule_interfaces import RecordChange
+    from command_bus.transport.ports.schedules import RecordChange
 
     async with sandbox.bus(signing_keys=KEYS, require_signatures=True, cipher=cipher) as bus:
         await bus.schedules.put("again", Ping(box="a"), every(0.1))

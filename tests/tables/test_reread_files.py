@@ -16,12 +16,10 @@ pytest.importorskip("starlette")
 
 from starlette.requests import HTTPConnection
 
-from command_bus.dashboard.password_hashes import hash_password
-from command_bus.dashboard.passwords import SESSION_COOKIE, Passwords
-from command_bus.dashboard.user_files import read_roles, read_users
+from command_bus.dashboard.passwords import SESSION_COOKIE, Passwords, hash_password, read_roles, read_users
 from command_bus.dashboard.users import behind_proxy
 from command_bus.gateway import hash_token, new_token
-from command_bus.gateway.token_files import read_tokens
+from command_bus.gateway.tokens import read_tokens
 from command_bus.integrations import reread_files
 from command_bus.integrations.reread_files import reread_on_hangup
 from tests.tables.reread_files import CHANGES, FILES

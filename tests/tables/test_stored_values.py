@@ -26,7 +26,7 @@ from command_bus.dashboard import User, dashboard, host_check
 from command_bus.embedded import EmbeddedServer, find_server_binary
 from command_bus.errors import CommandBusError, NewerState, UnknownLimit, UnsuitableServer
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
-from command_bus.transport.redis.worker import upkeep
+from command_bus.transport.redis.maintenance import upkeep
 from command_bus.webhooks import Webhooks
 from tests.tables.live_namespace import NAMESPACE, Live, Put, Sync, leave_work, live_bus
 from tests.tables.stored_values import ATTACKS, REFUSES, SOON, TOKEN, Mutation, Snapshot, mutate, name_of, suffers, together

@@ -19,7 +19,7 @@ from redis.exceptions import NoPermissionError
 from command_bus import CommandBus, InvalidCommand, RegistrationError, every
 from command_bus.embedded import EmbeddedServer
 from command_bus.gateway.catalogue import Catalogue
-from command_bus.gateway.rights import Rights
+from command_bus.gateway.tokens import Rights
 from command_bus.messages.message import Command
 from command_bus.messages.outgoing import RawEnvelope
 from command_bus.webhooks import DeliverWebhook, Webhooks, new_secret

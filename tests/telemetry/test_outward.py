@@ -14,8 +14,7 @@ from prometheus_client import CollectorRegistry
 from command_bus import Command, CommandBus, CommandRejected, EntityId, HandlerRegistry
 from command_bus.notifications import NotificationFigures, RedisNotifier
 from command_bus.observer import outward_of
-from command_bus.telemetry.metrics import PrometheusMetrics
-from command_bus.telemetry.outward import OutwardMetrics
+from command_bus.telemetry.metrics import OutwardMetrics, PrometheusMetrics
 from command_bus.webhooks import Webhooks, new_secret
 from tests.conformance.receiver import Request, answering, receiving
 from tests.telemetry.conftest import eventually

@@ -21,12 +21,12 @@ from tests.unit.syntax import FILES, PACKAGE, ROOT, Function, trees
 
 # From the ground up. A module belongs to the longest prefix that names it, and may import its own layer and those below.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "clock", "randomness", "spelling"),
+    ("errors", "clock", "randomness", "spelling", "tasks"),
     ("server_urls",),
     ("messages",),
     ("setting_values",),
     ("settings",),
-    ("stray_variables",),
+    ("settings",),
     ("embedded", "serialization"),
     ("transport",),
     ("handlers", "middleware", "notifications", "observer", "transport.redis"),
@@ -42,7 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__main__", "cli", "container", "dashboard", "gateway", "integrations", "spark", "telemetry", "testing", "webhooks"),
 )
 
-# Who below the facade knows that there is Redis: everybody else knows `transport.interfaces` only.
+# Who below the facade knows that there is Redis: everybody else knows `transport.ports.transport` only.
 KNOW_REDIS = ("command_bus.session", "command_bus.transport.redis")
 
 # Where a library may be imported; anywhere else it would leak through the seam that keeps it replaceable.

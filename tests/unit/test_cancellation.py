@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from command_bus.transport.tasks import end_tasks
+from command_bus.tasks import end_tasks
 
 
 async def test_a_task_that_loses_a_cancellation_is_cancelled_again() -> None:

@@ -15,8 +15,8 @@ from typer.main import get_command
 
 from command_bus import cli
 from command_bus.cli.app import app
-from command_bus.cli.exit_codes import ExitCode
-from command_bus.gateway.token_hashes import hash_token, new_token
+from command_bus.cli.terminal import ExitCode
+from command_bus.gateway.tokens import hash_token, new_token
 
 # Arguments that each command needs besides the options of a target.
 WORDS = {

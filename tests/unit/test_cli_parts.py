@@ -26,7 +26,9 @@ from command_bus import Command, EntityId, HandlerRegistry, Query
 from command_bus.admin.info import EntityInfo, HoldInfo, Stats
 from command_bus.cli.codegen.clients import render_module, schema_document
 from command_bus.cli.codegen.type_names import class_name, enum_members, python_type
-from command_bus.cli.commands.diagnosis import (
+from command_bus.cli.commands.dlq import DeadLetterReason
+from command_bus.cli.commands.send import _reply_data
+from command_bus.cli.doctor.diagnosis import (
     Finding,
     check_entities,
     check_environment,
@@ -36,18 +38,15 @@ from command_bus.cli.commands.diagnosis import (
     check_work,
     worst_grade,
 )
-from command_bus.cli.commands.dlq import DeadLetterReason
-from command_bus.cli.commands.retention_check import check_dead_letters
-from command_bus.cli.commands.send import _reply_data
+from command_bus.cli.doctor.history_check import check_dead_letters
 from command_bus.cli.output import format_duration, pluralize
 from command_bus.cli.process.reload import changed_files, snapshot
 from command_bus.cli.terminal import format_value
 from command_bus.cli.times import parse_time
 from command_bus.serialization.announcements import CommandInfo, WorkerStatus, read_description
-from command_bus.settings import BusSettings
-from command_bus.stray_variables import unknown_variables
+from command_bus.settings import BusSettings, unknown_variables
 from command_bus.transport.redis.admin.examination import Examination
-from command_bus.worker.descriptions import describe_commands
+from command_bus.worker.worker_bus import describe_commands
 
 
 class Color(Enum):

@@ -8,8 +8,8 @@ from typing import Any, cast
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.redis.worker.consumer import ConsumerLoop
-from command_bus.transport.redis.worker.delivery import Delivery
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.worker.reader import Delivery
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import Answer, GiveBack, Lease, Released, Step
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from command_bus.transport.redis.worker.due_work import DueTimes, Member
+from command_bus.transport.redis.maintenance.due_work import DueTimes, Member
 
 MS = 1_700_000_000_000
 """The server's time when ours is 0."""

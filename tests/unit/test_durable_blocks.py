@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from command_bus.durable.blocks import awaits_directly
+from command_bus.durable.run_tools import awaits_directly
 
 
 class Awaited:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from command_bus.transport.entry_text import envelope_in, pack_entry, unpack_entry
+from command_bus.transport.mailboxes import envelope_in, pack_entry, unpack_entry
 
 NAMES = st.binary(min_size=1, max_size=5).filter(lambda name: b":" not in name)
 

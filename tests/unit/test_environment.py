@@ -9,7 +9,7 @@ import pytest
 
 from command_bus import CommandBus, HandlerRegistry
 from command_bus.embedded import URL_VARIABLE
-from command_bus.stray_variables import UnknownVariable, unknown_variables
+from command_bus.settings import UnknownVariable, unknown_variables
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (".md", ".py", ".yaml", ".yml", ".sh", ".toml", ".service", ".env", ".conf")

@@ -8,7 +8,7 @@ import pytest
 
 from command_bus import BusSettings, Command, EntityId, EntityPolicy, History, InvalidSettings, RegistrationError
 from command_bus.messages.history import history_of
-from command_bus.serialization.history_option import history_in, history_option, is_history
+from command_bus.serialization.envelope_options import history_in, history_option, is_history
 from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.transport.unique_keys import Stander
 

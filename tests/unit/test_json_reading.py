@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from command_bus import InvalidSettings
-from command_bus.scheduling.lines import read_line
+from command_bus.scheduling.predecessors import read_line
 from command_bus.serialization.announcements import read_description
 from tests.unit.syntax import FILES, trees
 
@@ -23,7 +23,7 @@ ELSEWHERE = {
     "command_bus.spark.options": "takes texts only",
     "command_bus.spark.writing.dry_run": "of a task",
     "command_bus.spark.writing.writer": "of a task",
-    "command_bus.spark.writing.reject_store": "of this task",
+    "command_bus.spark.writing.task_results": "of this task",
     "command_bus.webhooks.record": "records of webhooks, which are checked when they are put",
 }
 

@@ -15,7 +15,7 @@ from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.settings import BusSettings
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.steps import Asked
-from command_bus.worker.limit_keys import LimitKeys
+from command_bus.worker.limits import LimitKeys
 
 _read: list[str] = []
 registry = HandlerRegistry()

@@ -11,7 +11,7 @@ import pytest
 
 from command_bus.clock import mono
 from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable, UnsuitableServer
-from command_bus.transport.availability import Availability
+from command_bus.transport.ports.extensions import Availability
 from command_bus.transport.redis.connection.outage_log import OutageLog
 from command_bus.transport.redis.connection.server_watch import ServerWatch
 from command_bus.transport.redis.keys import KeySpace

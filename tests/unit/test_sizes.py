@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.unit.syntax import FILES, ROOT, Function, functions, trees
 
-MODULE_LINES = 350  # without docstrings, as for functions
+MODULE_LINES = 500  # without docstrings, as for functions
 FUNCTION_LINES = 40  # of its body, without the docstring: what explains is not to be paid for
 PUBLIC_METHODS = 12
 EXCEPTIONS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from command_bus.transport.redis.worker.expired_leases import Held, LeaseWatch
+from command_bus.transport.redis.maintenance.expired_leases import Held, LeaseWatch
 
 LEASE = 30.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from command_bus.admin.trace_ids import trace_id_of
+from command_bus.admin.json_data import trace_id_of
 
 ID = "0af7651916cd43dd8448eb211c80319c"
 

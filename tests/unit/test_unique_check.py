@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("typer")
 
 from command_bus import BusSettings, Command, EntityId, HandlerRegistry, RetryPolicy, Unique
-from command_bus.cli.commands.unique_check import check_unique, longest_retry
+from command_bus.cli.doctor.durable_checks import check_unique, longest_retry
 from command_bus.serialization.announcements import CommandInfo, read_description
-from command_bus.worker.descriptions import describe_commands
+from command_bus.worker.worker_bus import describe_commands
 
 
 class Index(Command[None], entity="page", unique=Unique("fresh", wins="latest"), retry=RetryPolicy(attempts=3, delay=1)):

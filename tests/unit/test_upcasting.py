@@ -9,7 +9,7 @@ import pytest
 from command_bus import Command, EntityId, InvalidCommand, RegistrationError, upcasts
 from command_bus.messages.upcasting import check_upcasters, checked_version, upcast
 from command_bus.serialization.announcements import read_description
-from command_bus.serialization.version_option import is_version, version_in, with_version
+from command_bus.serialization.envelope_options import is_version, version_in, with_version
 from command_bus.serialization.wire_envelope import KNOWN_OPTIONS
 
 

@@ -17,7 +17,7 @@ pytest.importorskip("httpx")
 from standardwebhooks import Webhook
 
 from command_bus import InvalidSettings, Snooze
-from command_bus.messages.put_off import GiveUp
+from command_bus.messages.snooze import GiveUp
 from command_bus.webhooks import DeliveryFailed, new_secret, signed_headers
 from command_bus.webhooks.addresses import Names, is_public
 from command_bus.webhooks.deliveries import DELAYS, _decided

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from command_bus.sending.whereabouts import Whereabouts, whereabouts
+from command_bus.sending.command_location import Whereabouts, whereabouts
 from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.envelope import pack_envelope
 from command_bus.serialization.limits import Limits

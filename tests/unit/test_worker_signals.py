@@ -11,7 +11,7 @@ import pytest
 
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry
 from command_bus.transport.redis.memory import MemoryClients
-from command_bus.worker.signals import on_signals, stop_signals
+from command_bus.worker.worker_bus import on_signals, stop_signals
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

@@ -16,7 +16,7 @@ from typing import Any
 from command_bus.cli.codegen.checked_source import IMPORTED
 from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.msgpack import unpack
-from command_bus.serialization.text_formats import pattern_validator
+from command_bus.serialization.schema_check import pattern_validator
 
 Schema = Mapping[str, Any]
 Names = Mapping[str, str]

@@ -10,10 +10,9 @@ import typer
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.connection import on_bus
-from command_bus.cli.exit_codes import ExitCode
-from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Target
-from command_bus.cli.terminal import confirm_or_exit, echo, failure, print_error
+from command_bus.cli.output import to_json
+from command_bus.cli.terminal import ExitCode, confirm_or_exit, echo, failure, print_error
 
 if TYPE_CHECKING:
     from command_bus.admin.info import AbortReport, EntityDetails

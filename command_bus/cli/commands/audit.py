@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from command_bus.cli.connection import on_bus
-from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Limit, Target, with_target
+from command_bus.cli.output import to_json
 from command_bus.cli.terminal import echo
 
 if TYPE_CHECKING:

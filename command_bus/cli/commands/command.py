@@ -9,10 +9,9 @@ import typer
 
 from command_bus.cli.commands.entity_view import suspension_lines
 from command_bus.cli.connection import on_bus
-from command_bus.cli.exit_codes import ExitCode
-from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Target, with_target
-from command_bus.cli.terminal import echo, usage_error
+from command_bus.cli.output import to_json
+from command_bus.cli.terminal import ExitCode, echo, usage_error
 
 if TYPE_CHECKING:
     from command_bus.admin.command_status import CommandStatus

@@ -10,15 +10,14 @@ import typer
 from command_bus.cli import PROGRAM
 from command_bus.cli.completion import entity_types
 from command_bus.cli.connection import on_bus, open_bus, run_command
-from command_bus.cli.exit_codes import ExitCode
-from command_bus.cli.json_output import to_json
 from command_bus.cli.options import DryRun, Json, PauseFor, PauseUntil, Target, Yes, entity_type_named, with_target
-from command_bus.cli.terminal import confirm_or_exit, echo, print_error, usage_error
+from command_bus.cli.output import to_json
+from command_bus.cli.terminal import ExitCode, confirm_or_exit, echo, print_error, undo_hint, usage_error, warn_if_unknown
 from command_bus.cli.times import parse_end
-from command_bus.cli.unknown_names import undo_hint, warn_if_unknown
 
 if TYPE_CHECKING:
     from command_bus.admin.entities import Entities
+    from command_bus.admin.info import Stats
     from command_bus.bus import CommandBus
 
 OneType = Annotated[
@@ -222,3 +221,64 @@ def _selection_name(entity_type: str | None, everything: bool) -> str:
         )
         raise typer.Exit(ExitCode.USAGE)
     return "the whole bus" if entity_type is None else "what has no entity" if entity_type == "~" else f"all {entity_type}"
+
+
+@with_target
+def obliterate(
+    confirm: Annotated[
+        str, typer.Argument(metavar="NAMESPACE", show_default=False, help="Its name, so that no other one is deleted.")
+    ],
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Also while workers live. They can settle nothing any more.")] = False,
+    yes: Yes = False,
+    target: Target,
+    as_json: Json = False,
+) -> None:
+    """Delete a namespace: all commands, dead letters, schedules, command ids and outcomes, and what its clients agreed on.
+
+    Refused while workers live, unless --force. Stop what sends to it, too: the next command of a process that still has it open begins a new
+    one. If it breaks off, the namespace is drained: repeat it.
+
+    \b
+    Exit codes: 0 deleted, 1 refused, or not confirmed, 2 wrong usage or name, or no terminal to ask on, 4 no server: repeat it.
+    """  # noqa: D301
+    from command_bus.cli.output import pluralize
+
+    async def waiting() -> tuple[str, Stats]:
+        async with open_bus(target) as bus:
+            return bus.settings.namespace, await bus.stats()
+
+    namespace, stats = run_command(waiting)
+    if confirm == namespace:
+        held = (
+            f"{pluralize(stats.depth, 'command', 'commands')} and {pluralize(stats.dead_letters, 'dead letter', 'dead letters')}"
+        )
+        if stats.schedules_stored:
+            held += f" and {pluralize(stats.schedules_stored, 'schedule', 'schedules')}"
+        confirm_or_exit(f"Delete namespace {namespace} with {held}? It cannot be undone.", yes=yes)
+    deleted = on_bus(target, lambda bus: bus.entities.obliterate(confirm=confirm, force=force))
+    echo(
+        to_json({"namespace": namespace, "keys": deleted})
+        if as_json
+        else f"{namespace}: {pluralize(deleted, 'key', 'keys')} deleted"
+    )
+
+
+@with_target
+def recount(*, dry_run: DryRun = False, target: Target, as_json: Json = False) -> None:
+    """Count the commands that wait or run, and the delayed ones of each entity, and set wrong counters right.
+
+    Each shard is one step, so it is exact while commands come and go. Counters are wrong after keys were deleted by hand, say.
+
+    \b
+    Exit codes: 0 the counters are right (now), 1 there was too much to count, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+    found = on_bus(target, lambda bus: bus.entities.recount(correct=not dry_run))
+    if as_json:
+        echo(to_json(found))
+    else:
+        echo(f"depth: {found.stored:,} stored, {found.counted:,} counted")
+        echo(f"delayed commands: the number of {found.delayed:,} entities was wrong")
+        if not found.complete:
+            echo("not all was counted: a shard has more than 20,000 entities with work, or that many or large delayed commands")
+    raise typer.Exit(ExitCode.DONE if found.complete else ExitCode.FAILED)

@@ -112,7 +112,7 @@ def password() -> None:
     \b
     Exit codes: 0 printed, 2 wrong usage: it is too short, or was not the same twice.
     """  # noqa: D301
-    from command_bus.dashboard.password_hashes import hash_password
+    from command_bus.dashboard.passwords import hash_password
 
     try:
         if sys.stdin.isatty():
@@ -127,7 +127,7 @@ def password() -> None:
 
 
 def _users(file: str | None, header: str | None, proxies: Sequence[str], role: LocalRole) -> Users | None:
-    from command_bus.dashboard.user_files import read_roles, read_users
+    from command_bus.dashboard.passwords import read_roles, read_users
     from command_bus.dashboard.users import behind_proxy, networks_of
 
     networks_of(proxies)

@@ -8,11 +8,9 @@ import typer
 
 from command_bus.cli.completion import OnlyType
 from command_bus.cli.connection import on_bus
-from command_bus.cli.exit_codes import ExitCode
-from command_bus.cli.json_output import to_json
-from command_bus.cli.listing import print_listing
 from command_bus.cli.options import Json, Limit, Target, command_group, with_target
-from command_bus.cli.terminal import echo
+from command_bus.cli.output import print_listing, to_json
+from command_bus.cli.terminal import ExitCode, echo
 from command_bus.cli.times import parse_moment
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import typer
 from command_bus.cli.commands.letter_selection import LetterSelection, apply_to_letters, format_counts, warn_if_names_unknown
 from command_bus.cli.completion import command_names, entity_types, letter_ids
 from command_bus.cli.connection import on_bus, open_bus, run_command
-from command_bus.cli.json_output import to_json
 from command_bus.cli.options import DryRun, Json, Limit, Target, Yes, command_group, with_options, with_target
+from command_bus.cli.output import to_json
 from command_bus.cli.terminal import confirm_or_exit, echo, format_value, usage_error
 from command_bus.cli.times import parse_time
 

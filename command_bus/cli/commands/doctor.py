@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_bus.cli.connection import load_settings, open_bus, run_command
-from command_bus.cli.exit_codes import ExitCode
-from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Target, with_target
-from command_bus.cli.terminal import SafeText, echo, escape
+from command_bus.cli.output import to_json
+from command_bus.cli.terminal import ExitCode, SafeText, echo, escape
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
-    from command_bus.cli.commands.diagnosis import CommandLine, Finding
+    from command_bus.cli.doctor.diagnosis import CommandLine, Finding
     from command_bus.transport.redis.admin.examination import Examination
 
 
@@ -37,7 +36,7 @@ def doctor(
     \b
     Exit codes: 0 nothing is bad, 1 something is bad (or a warning, with --strict), 2 wrong usage, 4 no server.
     """  # noqa: D301
-    from command_bus.cli.commands.diagnosis import worst_grade
+    from command_bus.cli.doctor.diagnosis import worst_grade
 
     findings = run_command(lambda: _examine(target, suspended_hours * 3600))
     grade = worst_grade(findings)
@@ -55,9 +54,9 @@ def doctor(
 
 
 async def _examine(target: Target, longest: float) -> list[Finding]:
-    from command_bus.cli.commands.diagnosis import Finding, check_environment, check_namespace, check_server, worst_grade
+    from command_bus.cli.doctor.diagnosis import Finding, check_environment, check_namespace, check_server, worst_grade
     from command_bus.errors import CommandBusError, TransportUnavailable
-    from command_bus.stray_variables import unknown_variables
+    from command_bus.settings import unknown_variables
     from command_bus.transport.redis.admin.examination import examine
     from command_bus.transport.redis.connection.credentials import connection_options
 
@@ -84,14 +83,10 @@ async def _examine(target: Target, longest: float) -> list[Finding]:
 
 
 async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, longest: float) -> list[Finding]:
-    from command_bus.cli.commands.diagnosis import check_entities, check_mailboxes, check_values, check_work
-    from command_bus.cli.commands.durable_checks import examine_durable
-    from command_bus.cli.commands.history_check import examine_history
-    from command_bus.cli.commands.limit_diagnosis import check_limits
-    from command_bus.cli.commands.priority_check import check_priorities
-    from command_bus.cli.commands.retention_check import check_dead_letters
-    from command_bus.cli.commands.schedule_checks import examine_schedules
-    from command_bus.cli.commands.unique_check import check_unique
+    from command_bus.cli.doctor.diagnosis import check_entities, check_mailboxes, check_values, check_work
+    from command_bus.cli.doctor.durable_checks import check_unique, examine_durable, examine_schedules
+    from command_bus.cli.doctor.history_check import check_dead_letters, examine_history
+    from command_bus.cli.doctor.limit_diagnosis import check_limits, check_priorities
     from command_bus.serialization.odd_values import odd_values
 
     workers, stats = await bus.fleet.workers(), await bus.stats()
@@ -117,7 +112,7 @@ async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, l
 
 async def _examine_counters(bus: CommandBus, line: CommandLine) -> list[Finding]:
     """Compare the counters with what is there, as far as this user may."""
-    from command_bus.cli.commands.diagnosis import Finding
+    from command_bus.cli.doctor.diagnosis import Finding
     from command_bus.errors import CommandBusError
 
     try:

@@ -9,13 +9,19 @@ import typer
 from command_bus.cli.commands.entity_view import print_details
 from command_bus.cli.completion import entity_words
 from command_bus.cli.connection import on_bus, open_bus, run_command
-from command_bus.cli.entity_actions import Action
-from command_bus.cli.exit_codes import ExitCode
-from command_bus.cli.json_output import to_json
-from command_bus.cli.options import Json, PauseFor, PauseUntil, Target, Yes, with_target
-from command_bus.cli.terminal import confirm_or_exit, echo, failure, print_error, usage_error
+from command_bus.cli.options import Action, Json, PauseFor, PauseUntil, Target, Yes, with_target
+from command_bus.cli.output import to_json
+from command_bus.cli.terminal import (
+    ExitCode,
+    confirm_or_exit,
+    echo,
+    failure,
+    print_error,
+    undo_hint,
+    usage_error,
+    warn_if_unknown,
+)
 from command_bus.cli.times import parse_end
-from command_bus.cli.unknown_names import undo_hint, warn_if_unknown
 from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -190,7 +196,7 @@ class _OneEntity:
 
     def keys(self, *, as_json: bool) -> None:
         """Show the unique keys that are held."""
-        from command_bus.cli.commands.key_list import key_table
+        from command_bus.cli.commands.entity_view import key_table
 
         found = on_bus(self._target, lambda bus: bus.entity(self._type, self._id).unique_keys())
         if as_json:

@@ -10,10 +10,9 @@ import typer
 from command_bus.admin.json_data import utc_time
 from command_bus.cli.completion import entity_types
 from command_bus.cli.connection import open_bus, run_command, run_until_interrupted
-from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Target, command_group, entity_type_named, with_options, with_target
-from command_bus.cli.terminal import echo
-from command_bus.cli.unknown_names import undo_hint, warn_if_unknown
+from command_bus.cli.output import to_json
+from command_bus.cli.terminal import echo, undo_hint, warn_if_unknown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection

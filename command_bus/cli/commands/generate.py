@@ -9,10 +9,9 @@ import typer
 
 from command_bus.cli.completion import command_names
 from command_bus.cli.connection import on_bus
-from command_bus.cli.exit_codes import ExitCode
-from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Target, with_target
-from command_bus.cli.terminal import echo, escape, failure, print_error, usage_error
+from command_bus.cli.output import to_json
+from command_bus.cli.terminal import ExitCode, echo, escape, failure, print_error, usage_error
 from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def _json_schema(chosen: list[CommandInfo], namespace: str) -> tuple[str, int]:
 
 
 def _typescript(chosen: list[CommandInfo], namespace: str) -> tuple[str, int]:
-    from command_bus.cli.codegen.typescript import typescript_source
+    from command_bus.cli.codegen.typescript_types import typescript_source
 
     return typescript_source(chosen, namespace), len(chosen)
 

@@ -11,10 +11,9 @@ import typer
 from command_bus.admin.json_data import to_jsonable
 from command_bus.cli.completion import command_names, entity_types
 from command_bus.cli.connection import on_bus
-from command_bus.cli.exit_codes import ExitCode
-from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Limit, Target, command_group, with_target
-from command_bus.cli.terminal import echo, format_value, print_error, usage_error
+from command_bus.cli.output import to_json
+from command_bus.cli.terminal import ExitCode, echo, format_value, print_error, usage_error
 from command_bus.cli.times import parse_time
 
 if TYPE_CHECKING:

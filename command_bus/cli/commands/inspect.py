@@ -11,11 +11,9 @@ import typer
 from command_bus.admin.json_data import to_jsonable
 from command_bus.cli.completion import command_names, entity_types
 from command_bus.cli.connection import on_bus, open_bus, run_command
-from command_bus.cli.exit_codes import ExitCode
-from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Target, with_target
-from command_bus.cli.terminal import SafeText, echo, failure, print_error, usage_error
-from command_bus.cli.unknown_names import warn_if_unknown
+from command_bus.cli.output import to_json
+from command_bus.cli.terminal import ExitCode, SafeText, echo, failure, print_error, usage_error, warn_if_unknown
 from command_bus.spelling import did_you_mean, some_of
 
 if TYPE_CHECKING:
@@ -143,7 +141,7 @@ def entities(
     Exit codes: 0 shown, 2 wrong usage, 4 no server.
     """  # noqa: D301
     if keys:
-        from command_bus.cli.commands.key_list import print_keys
+        from command_bus.cli.commands.entity_view import print_keys
 
         if state or sort is not Order.DEPTH or entity_type == "~":
             raise usage_error("--keys lists by entity and key: leave out --state, --sort and ~")

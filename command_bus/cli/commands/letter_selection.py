@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from command_bus.cli.connection import open_bus, run_command
 from command_bus.cli.options import Target
-from command_bus.cli.terminal import confirm_or_exit, echo, usage_error
-from command_bus.cli.unknown_names import warn_if_unknown
+from command_bus.cli.terminal import confirm_or_exit, echo, usage_error, warn_if_unknown
 
 if TYPE_CHECKING:
     from command_bus.admin.dead_letters import LetterFilters

@@ -11,8 +11,8 @@ import typer
 
 from command_bus.cli.completion import command_names
 from command_bus.cli.connection import open_bus, run_command
-from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Target, with_target
+from command_bus.cli.output import to_json
 from command_bus.cli.terminal import echo, usage_error
 from command_bus.cli.unique_options import (
     Debounce,

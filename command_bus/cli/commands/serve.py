@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from command_bus.cli.connection import open_bus, run_until_interrupted
-from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Prefix, Target, with_target
+from command_bus.cli.output import to_json
 from command_bus.cli.terminal import echo, usage_error
 from command_bus.errors import InvalidSettings, MissingExtra
 
@@ -49,7 +49,7 @@ def serve(
     Exit codes: 0 ended by Ctrl-C, 2 wrong usage or a missing package, 4 no server.
     """  # noqa: D301
     try:
-        from command_bus.gateway.token_files import read_tokens
+        from command_bus.gateway.tokens import read_tokens
         from command_bus.integrations.prefixes import checked_prefix
 
         limits = {"max_body": max_body, "max_wait": max_wait, "hosts": name or ()}
@@ -66,7 +66,7 @@ def token(*, as_json: Json = False) -> None:
     Exit codes: 0 printed, 2 a missing package.
     """  # noqa: D301
     try:
-        from command_bus.gateway.token_hashes import hash_token, new_token
+        from command_bus.gateway.tokens import hash_token, new_token
     except MissingExtra as error:
         raise usage_error(error.message) from None
     made = new_token()

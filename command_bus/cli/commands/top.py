@@ -8,8 +8,8 @@ import typer
 
 from command_bus.cli.commands.inspect import Order, entity_table, stats_lines, worker_table
 from command_bus.cli.connection import open_bus, run_until_interrupted
-from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Target, with_target
+from command_bus.cli.output import to_json
 from command_bus.cli.terminal import SafeText, echo
 from command_bus.errors import TransportUnavailable
 

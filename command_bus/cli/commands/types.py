@@ -8,8 +8,8 @@ import typer
 
 from command_bus.cli.completion import entity_types
 from command_bus.cli.connection import on_bus
-from command_bus.cli.listing import print_listing
 from command_bus.cli.options import Json, Limit, Target, Yes, command_group, with_target
+from command_bus.cli.output import print_listing
 from command_bus.cli.terminal import confirm_or_exit, echo, escape, failure
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from command_bus.cli.connection import on_bus
-from command_bus.cli.json_output import to_json
-from command_bus.cli.listing import print_listing
 from command_bus.cli.options import Json, Target, command_group, with_target
+from command_bus.cli.output import print_listing, to_json
 from command_bus.cli.terminal import echo, escape, failure
 
 if TYPE_CHECKING:

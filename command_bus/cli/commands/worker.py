@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from command_bus.cli.exit_codes import ExitCode, WorkerExitCode
 from command_bus.cli.options import Target, Yes
 from command_bus.cli.process.worker_options import LogFormat, LogLevel, WorkerOptions
-from command_bus.cli.terminal import confirm_or_exit, echo, failure, print_error
+from command_bus.cli.terminal import ExitCode, WorkerExitCode, confirm_or_exit, echo, failure, print_error
 
 ImportString = Annotated[
     str,

@@ -19,7 +19,7 @@ from typing import Any
 
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
-from command_bus.worker.settled_commands import SettledCommand
+from command_bus.worker.lifecycle import SettledCommand
 
 _MOST_WAITING = 100_000
 """Lines that wait for a slow disk; what comes then is left out."""

@@ -7,9 +7,9 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from command_bus.cli.exit_codes import WorkerExitCode
 from command_bus.cli.process.supervisor import run_supervisor
 from command_bus.cli.process.worker_options import WorkerOptions
+from command_bus.cli.terminal import WorkerExitCode
 from command_bus.embedded import shared_server
 from command_bus.errors import CommandBusError
 

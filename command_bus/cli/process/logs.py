@@ -15,7 +15,7 @@ from typing import Any
 from command_bus.cli.process.worker_options import LogFormat, LogLevel
 from command_bus.errors import InvalidSettings
 from command_bus.messages.context import Running, current_command
-from command_bus.serialization.text import printable
+from command_bus.serialization.limits import printable
 from command_bus.settings import BusSettings
 
 _STANDARD = frozenset({*vars(logging.makeLogRecord({})), "asctime", "message", "taskName"})

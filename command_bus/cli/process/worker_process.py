@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from command_bus.bus import CommandBus
-from command_bus.cli.exit_codes import WorkerExitCode
 from command_bus.cli.loading import import_object, include_modules, log_start_failure, resolve_bus
 from command_bus.cli.process.application import Application, check_options
 from command_bus.cli.process.channel import Channel
@@ -32,10 +31,11 @@ from command_bus.cli.process.health import serve_worker_probes
 from command_bus.cli.process.logs import log_as
 from command_bus.cli.process.systemd import notify_systemd
 from command_bus.cli.process.worker_options import WorkerOptions
+from command_bus.cli.terminal import WorkerExitCode
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, EntitiesStopped, UnsuitableServer
-from command_bus.worker.signals import stop_signals
 from command_bus.worker.worker import StopReport, Worker
+from command_bus.worker.worker_bus import stop_signals
 
 _PATIENCE = 10.0  # seconds for the application's exit functions
 _HANDLER_PATIENCE = 0.5  # seconds for the threads of handlers, which had their grace time

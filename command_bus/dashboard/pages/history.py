@@ -52,3 +52,16 @@ def history_error(visit: Visit, end: HistoryEntry) -> str:
         return ""
     masking = visit.state.masking
     return end.error.code if masking.is_used and end.payload is None else masking.text(end.name, end.payload, end.error.message)
+
+
+_AUDIT_LIMIT = 100
+_MOST_UNANNOUNCED = 50
+"""Ids in an address; each is of an act of whose end the page before tells."""
+
+
+async def audit_page(visit: Visit) -> Response:
+    """List what operators did, newest first. What has ended stands there once, with its outcome."""
+    page = await visit.bus.audit.page(limit=_AUDIT_LIMIT, cursor=visit.query["cursor"] or None)
+    before = visit.query["ended"].split(",")[:_MOST_UNANNOUNCED]
+    ended = sorted(each for each in page.unannounced(before) if each)[:_MOST_UNANNOUNCED]
+    return visit.page("audit.html", entries=page.acts(before), cursor=page.cursor, ended=",".join(ended))

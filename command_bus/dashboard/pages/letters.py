@@ -11,7 +11,7 @@ from starlette.responses import Response
 from command_bus.admin.dead_letters import LetterFilters
 from command_bus.admin.events import EventPage
 from command_bus.admin.info import DeadLetter
-from command_bus.admin.trace_ids import trace_id_of
+from command_bus.admin.json_data import trace_id_of
 from command_bus.dashboard.forms import Fields
 from command_bus.dashboard.pages.attempts import attempts_of
 from command_bus.dashboard.pages.standing import letter_error

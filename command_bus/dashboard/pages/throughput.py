@@ -9,8 +9,8 @@ from itertools import pairwise
 
 from starlette.responses import Response
 
+from command_bus.admin.audit import TrendPoint
 from command_bus.admin.history import HistoryEntry
-from command_bus.admin.trends import TrendPoint
 from command_bus.dashboard.plots import Line, bars, line_plot
 from command_bus.dashboard.visit import Visit
 

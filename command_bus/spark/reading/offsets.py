@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from command_bus.errors import InvalidSettings
-from command_bus.transport.bulk import OutcomeStream
+from command_bus.transport.ports.bulk import OutcomeStream
 
 BEGINNING = "0-0"
 """Before the first entry of every stream."""

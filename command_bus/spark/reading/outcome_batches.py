@@ -29,7 +29,7 @@ from command_bus.serialization.reply import (
     unpack_reply,
 )
 from command_bus.spark.reading.views import arrow_schema_of, json_text, packed_json, pc, times
-from command_bus.transport.bulk import OutcomePage
+from command_bus.transport.ports.bulk import OutcomePage
 
 UNREADABLE = "unreadable"
 """The status of an outcome that another version of this library wrote, or that is damaged."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from command_bus.transport.bulk import BulkOutcomes
+from command_bus.transport.ports.bulk import BulkOutcomes
 
 ROWS_PER_TASK = 250_000
 """Outcomes that one task should read, approximately: a second's work."""

@@ -20,7 +20,7 @@ from command_bus.spark.options import ReadOptions
 from command_bus.spark.reading.offsets import BEGINNING, Offset, StreamKey, StreamOffset, fair_shares, format_offset, parse_offset
 from command_bus.spark.reading.spans import Span, id_before
 from command_bus.spark.reading.tasks import OutcomePartition, ReadPlan
-from command_bus.transport.bulk import OutcomeStream
+from command_bus.transport.ports.bulk import OutcomeStream
 
 _log = logging.getLogger("command_bus.spark")
 

@@ -17,7 +17,7 @@ from command_bus.spark.reading.outcome_batches import outcome_batch
 from command_bus.spark.reading.spans import Span, pack_spans, rows_per_task, split_span
 from command_bus.spark.target import PLANNING_PATIENCE, Target, TargetConnection, connection_to
 from command_bus.spark.writing.encoder import gc_paused
-from command_bus.transport.bulk import OutcomeStream
+from command_bus.transport.ports.bulk import OutcomeStream
 
 
 class OutcomePartition(InputPartition):

@@ -30,8 +30,8 @@ from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.odd_values import pass_over
 from command_bus.serialization.wire_envelope import ENCRYPTED, KEEP_OUTCOME
 from command_bus.spark.options import View
-from command_bus.transport.bulk import DispatchFacts, OutcomeStream
 from command_bus.transport.mailboxes import mailbox_parts
+from command_bus.transport.ports.bulk import DispatchFacts, OutcomeStream
 from command_bus.transport.records import StoredDeadLetter, StoredEntity
 
 pc = cast("Any", pyarrow.compute)  # its functions are made when it is imported, so type checkers do not see them

@@ -21,7 +21,7 @@ from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.serialization.wire_envelope import KEEP_OUTCOME
 from command_bus.spark.target import Target, TargetConnection, connection_to
 from command_bus.spark.writing.task_results import read_summary
-from command_bus.transport.bulk import DispatchFacts, OutcomeStream
+from command_bus.transport.ports.bulk import DispatchFacts, OutcomeStream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

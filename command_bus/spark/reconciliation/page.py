@@ -19,7 +19,7 @@ from jinja2 import Environment, StrictUndefined, Template
 
 from command_bus.spark.reconciliation.charts import bar_chart, histogram, rate_chart, short_duration, short_number, stacked_bar
 from command_bus.spark.reconciliation.verdict import FLAGS, STATUSES, Verdict
-from command_bus.transport.bulk import DispatchFacts
+from command_bus.transport.ports.bulk import DispatchFacts
 
 _COLOURS = {
     "completed": "good", "rejected": "ended", "expired": "ended", "dead_lettered": "held", "parked": "held", "cancelled": "ended",

@@ -20,21 +20,20 @@ import pyarrow as pa
 from command_bus.errors import CommandBusError, InvalidCommand
 from command_bus.messages.message import MAX_COMMAND_ID_BYTES, MessageSpec, canonical_entity_id
 from command_bus.messages.policies import Priority
-from command_bus.sending.priorities import options_of
+from command_bus.sending.options import options_of
 from command_bus.serialization.envelope import EnvelopeTemplate, packed_text
+from command_bus.serialization.envelope_options import with_version
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.native import Packer
-from command_bus.serialization.version_option import with_version
 from command_bus.serialization.wire_envelope import KEEP_OUTCOME, WireEnvelope
 from command_bus.spark.writing.columns import column_values
 from command_bus.spark.writing.command_mapping import CommandMapping
 from command_bus.spark.writing.field_checks import all_of, fits, mask_of, pc, size_of, typed_for, widest_of
-from command_bus.spark.writing.packed_columns import is_readable, joined, packed_binaries, packed_column, packed_texts
+from command_bus.spark.writing.packed_columns import RowFlows, is_readable, joined, packed_binaries, packed_column, packed_texts
 from command_bus.spark.writing.partition import PartitionDispatcher, envelope_flags, payload_check
-from command_bus.spark.writing.row_flows import RowFlows
 from command_bus.spark.writing.task_results import RowReject
-from command_bus.transport.bulk import LoadItem
 from command_bus.transport.mailboxes import free_mailbox
+from command_bus.transport.ports.bulk import LoadItem
 from command_bus.transport.unique_keys import LoadKey
 
 Packed = tuple[int, LoadItem] | RowReject

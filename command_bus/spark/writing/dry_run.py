@@ -16,7 +16,7 @@ from command_bus.spark.writing.encoder import gc_paused
 from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.spark.writing.task_results import PartitionResult, RowReject, permanent_reject
 from command_bus.spark.writing.writer import WritePlan
-from command_bus.transport.bulk import LoadItem
+from command_bus.transport.ports.bulk import LoadItem
 from command_bus.transport.submissions import Admission
 
 if TYPE_CHECKING:

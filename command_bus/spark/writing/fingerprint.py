@@ -17,7 +17,7 @@ from command_bus.serialization.json_forms import read_json
 from command_bus.serialization.odd_values import pass_over
 from command_bus.serialization.stored_fields import stored_fields
 from command_bus.spark.writing.task_results import read_summary
-from command_bus.transport.bulk import DispatchFacts, Version
+from command_bus.transport.ports.bulk import DispatchFacts, Version
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,20 +19,16 @@ from command_bus.errors import CommandBusError, DispatchStalled, InvalidCommand,
 from command_bus.messages.message import Message
 from command_bus.messages.outgoing import Envelope
 from command_bus.sending.admission import may_not_replace
-from command_bus.sending.outgoing_options import compresses
-from command_bus.sending.priorities import options_of
-from command_bus.serialization.history_option import HISTORY
+from command_bus.sending.options import compresses, options_of
+from command_bus.serialization.envelope_options import HISTORY
 from command_bus.serialization.wire_envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
 from command_bus.spark.options import OnInvalid
 from command_bus.spark.target import Target, TargetConnection, connection_to
-from command_bus.spark.writing.depth_checks import DepthChecks
-from command_bus.spark.writing.entity_owners import EntityOwners
-from command_bus.spark.writing.refusals import Refusal
-from command_bus.spark.writing.reject_store import RejectStore
-from command_bus.spark.writing.send_queue import SendQueue
-from command_bus.spark.writing.stalls import StallTimer
-from command_bus.spark.writing.task_results import PERMANENT_REFUSALS, PartitionResult, RowReject, permanent_reject
-from command_bus.transport.bulk import LoadItem, Opening, Version
+from command_bus.spark.writing.ordering import EntityOwners
+from command_bus.spark.writing.refusals import DepthChecks, Refusal
+from command_bus.spark.writing.send_queue import SendQueue, StallTimer
+from command_bus.spark.writing.task_results import PERMANENT_REFUSALS, PartitionResult, RejectStore, RowReject, permanent_reject
+from command_bus.transport.ports.bulk import LoadItem, Opening, Version
 from command_bus.transport.submissions import Admission
 from command_bus.transport.unique_keys import LoadKey
 

@@ -10,7 +10,7 @@ from typing import Self
 
 from command_bus.errors import CommandBusError
 from command_bus.spark.target import TargetConnection
-from command_bus.transport.bulk import DispatchFacts, Version
+from command_bus.transport.ports.bulk import DispatchFacts, Version
 
 _log = logging.getLogger("command_bus.spark")
 _READ_EVERY = 1.5

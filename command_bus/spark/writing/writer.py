@@ -10,10 +10,12 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar
+from types import TracebackType
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -25,17 +27,61 @@ from command_bus.spark.errors import without_spark_frames
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.target import PLANNING_PATIENCE, Target, connection_to
 from command_bus.spark.writing.columns import map_in_arrow
+from command_bus.spark.writing.command_encoder import Packed
 from command_bus.spark.writing.command_lookup import command_mappings, mapper_of
 from command_bus.spark.writing.encoder import BatchEncoder, gc_paused
 from command_bus.spark.writing.fingerprint import Fingerprint, check_same_rows, ids_digest
 from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.spark.writing.planning import planned
-from command_bus.spark.writing.send_ahead import SendAhead
 from command_bus.spark.writing.task_results import PartitionResult
-from command_bus.transport.bulk import Opening, Version
+from command_bus.transport.ports.bulk import Opening, Version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+class SendAhead:
+    """Queues rows in a dispatcher, in a thread of its own; as a context manager, it waits for all of them at the end.
+
+    Args:
+        dispatcher: Of the partition. No other thread may send with it before this ends.
+    """
+
+    def __init__(self, dispatcher: PartitionDispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._thread = ThreadPoolExecutor(1, "command_bus.spark.send")
+        self._sending: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self._wait()
+        finally:
+            self._thread.shutdown()
+
+    def send(self, rows: Iterable[Packed]) -> None:
+        """Send rows behind those of the last call, which are sent when this returns.
+
+        Raises:
+            CommandBusError: The rows of the last call could not be sent.
+        """
+        self._wait()
+        self._sending = self._thread.submit(self._dispatcher.add_all, rows)
+
+    def skip(self, rows: int) -> None:
+        """Count rows that were committed before, as `send` does."""
+        self._wait()
+        self._dispatcher.result.rows += rows
+        self._dispatcher.result.duplicates += rows
+
+    def _wait(self) -> None:
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            sending.result()
+
 
 _log = logging.getLogger("command_bus.spark")
 _COMMIT_WAIT = 300.0

@@ -8,7 +8,7 @@ Clients of another server or topology are a `ClientFactory` (`command_bus.transp
     def command_bus_clients():
         return MyClients("my-server:1234")
 
-A whole transport (`command_bus.transport.interfaces`) is given by another fixture, instead of the clients:
+A whole transport (`command_bus.transport.ports.transport`) is given by another fixture, instead of the clients:
 
     @pytest.fixture
     def command_bus_sandbox():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
+from command_bus.transport.redis.connection.clients import PipeRedis
 from command_bus.transport.redis.connection.pipe import TaskRequests
-from command_bus.transport.redis.connection.pipe_client import PipeRedis
 
 
 class Wire(Protocol):

@@ -73,7 +73,7 @@ class ShardKeys:
         mailboxes: Prefix of the mailboxes' names.
         marks: Prefix of the marks' names.
         last_batches: Prefix of the names of producers' last batches.
-        notes: Prefix of the names of books of notes (see `transport.notes`); of the first shard only.
+        notes: Prefix of the names of books of notes (see `transport.ports.extensions`); of the first shard only.
         outs: Prefix of the names of streams of follow-ups for other shards.
         sides: Prefix of the names of side records.
         suspended: Hash of mailbox name -> since when, and which durable command waits there.

@@ -1,18 +1,21 @@
 """The value of a mailbox in the hash `active`: `state|activation|fence|message|attempt|first|holder`, and perhaps parts `|key=value` behind it.
 
 `lua/shared/record.lua` describes the fields, and packs and parses them in the scripts. Two parts of the record also travel alone: fence and
-message are an attempt's id (`transport/attempts.py`), and advance.lua answers a start with the four fields from fence to first.
+message are an attempt's id (`transport/interrupts.py`), and advance.lua answers a start with the four fields from fence to first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from command_bus.errors import NewerState
-from command_bus.transport.attempts import attempt_id
+from command_bus.serialization.odd_values import stored_text
+from command_bus.transport.interrupts import attempt_id
 from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.redis.keys import ShardKeys
+from command_bus.transport.redis.scripts import READ_MAILBOXES, Script
 from command_bus.transport.steps import NO_SNOOZES, Snoozes
 
 _FIELDS = 7
@@ -149,3 +152,50 @@ def _snoozes(text: str, message: str) -> Snoozes:
 def _number(text: str) -> int:
     digits = text.removeprefix("-")
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 20 else 0
+
+
+Entry = tuple[str, dict[bytes, bytes]]
+"""An entry of a mailbox: its id and its fields. The id of a lone command is in its record, so it may be any text."""
+
+RunScript = Callable[[Script, list[str], list[Any]], Awaitable[Any]]
+"""Runs a script with keys and arguments, and returns its answer."""
+
+OLDEST = "-"
+"""The first command of a mailbox that is not settled."""
+
+_MOST = 500
+"""Mailboxes of one script call: it takes a few milliseconds."""
+
+
+async def read_mailboxes(run: RunScript, keys: ShardKeys, wanted: Sequence[tuple[str, str]], count: int) -> list[list[Entry]]:
+    """Return for each mailbox its first commands, oldest first, without those that are settled.
+
+    Args:
+        run: Runs the script.
+        keys: Of the shard.
+        wanted: Mailboxes of this shard, each with the id of the first command that is returned, with `(` and the id before it, or `OLDEST`.
+        count: How many commands of each mailbox.
+
+    Raises:
+        CommandBusError: The server cannot be asked, or this user may not read mailboxes.
+    """
+    found: list[list[Entry]] = []
+    for at in range(0, len(wanted), _MOST):
+        part = wanted[at : at + _MOST]
+        names = [keys.active, keys.lone, *(keys.mailbox(mailbox) for mailbox, _ in part)]
+        answer = await run(READ_MAILBOXES, names, [len(keys.mailboxes), count, *(start for _, start in part)])
+        found += [
+            [(stored_text(entry), dict(zip(fields[::2], fields[1::2], strict=True))) for entry, fields in entries]
+            for entries in answer
+        ]
+    return found
+
+
+async def read_entry(run: RunScript, keys: ShardKeys, mailbox: str, message: str) -> dict[bytes, bytes]:
+    """Return the fields of one command; empty if it is not in its mailbox any more.
+
+    Raises:
+        CommandBusError: As for `read_mailboxes`.
+    """
+    (entries,) = await read_mailboxes(run, keys, [(mailbox, message)], 1)
+    return entries[0][1] if entries and entries[0][0] == message else {}

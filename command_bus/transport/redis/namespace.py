@@ -20,8 +20,8 @@ from command_bus.settings import BusSettings
 from command_bus.transport.redis.admin.type_records import MAILBOXES
 from command_bus.transport.redis.connection.clients import FollowingClients, clients_of
 from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.credentials import with_tls_hint
 from command_bus.transport.redis.connection.errors import is_of_a_replica
-from command_bus.transport.redis.connection.tls_probe import with_tls_hint
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.server_check import READ_ONLY, ServerFacts, inspect_server, judge

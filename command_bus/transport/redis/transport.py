@@ -6,29 +6,26 @@ from typing import TYPE_CHECKING, Any, Self
 
 from command_bus.clock import mono
 from command_bus.settings import BusSettings
-from command_bus.transport.redis.admin.announcements import RedisAnnouncements
+from command_bus.tasks import all_of
+from command_bus.transport.ports.sender import Producer
+from command_bus.transport.ports.worker import WorkerSide, WorkerSideOptions
+from command_bus.transport.redis.admin.locator import RedisLocator
+from command_bus.transport.redis.admin.type_records import RedisAnnouncements
 from command_bus.transport.redis.bulk.dispatches import RedisBulkDispatches
-from command_bus.transport.redis.channels import RedisChannels
+from command_bus.transport.redis.channels import RedisChannels, RedisNotes
 from command_bus.transport.redis.connection.clients import clients_of
 from command_bus.transport.redis.connection.connections import Connections, Replicas
-from command_bus.transport.redis.connection.credentials import connection_options
+from command_bus.transport.redis.connection.credentials import connection_options, with_tls_hint
 from command_bus.transport.redis.connection.factory import ClientFactory
-from command_bus.transport.redis.connection.tls_probe import with_tls_hint
 from command_bus.transport.redis.durable.wishes import RedisWishes
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.limits.rules import RedisLimits
 from command_bus.transport.redis.namespace import Namespace, open_namespace
-from command_bus.transport.redis.notes import RedisNotes
 from command_bus.transport.redis.scheduling.store import RedisSchedules
-from command_bus.transport.redis.sending.locator import RedisLocator
-from command_bus.transport.redis.sending.marks import RedisMarks
 from command_bus.transport.redis.sending.producer import StreamProducer
-from command_bus.transport.redis.sending.rpc import RpcHandler
+from command_bus.transport.redis.sending.rpc import RedisMarks, RpcHandler
 from command_bus.transport.redis.server_check import ServerFacts
 from command_bus.transport.retention import Retention
-from command_bus.transport.sender_interfaces import Producer
-from command_bus.transport.tasks import all_of
-from command_bus.transport.worker_interfaces import WorkerSide, WorkerSideOptions
 
 if TYPE_CHECKING:
     from command_bus.transport.redis.admin.parts import RedisOperatorSide
@@ -112,7 +109,7 @@ class RedisTransport:
 
     def worker_side(self, options: WorkerSideOptions) -> WorkerSide:
         """See `Transport`."""
-        from command_bus.transport.redis.worker.parts import RedisWorkerSide  # a sender loads nothing of it
+        from command_bus.transport.redis.maintenance.worker_side import RedisWorkerSide  # a sender loads nothing of it
 
         return RedisWorkerSide(self.connections, self.keys, options)
 

@@ -17,7 +17,7 @@ from command_bus.spark.writing.command_mapping import check_named, check_taken, 
 from command_bus.spark.writing.encoder import BatchEncoder
 from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.spark.writing.task_results import RowReject
-from command_bus.transport.bulk import Opening
+from command_bus.transport.ports.bulk import Opening
 
 __all__ = ["Offline", "check", "encode", "why"]
 

@@ -15,9 +15,9 @@ from command_bus.serialization.announcements import read_description
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.msgpack import unpack
 from command_bus.spark.options import WriteOptions
-from command_bus.spark.writing.announced import announced_mapping
+from command_bus.spark.writing.command_lookup import announced_mapping
 from command_bus.spark.writing.command_mapping import CommandMapping
-from command_bus.worker.descriptions import describe_commands
+from command_bus.worker.worker_bus import describe_commands
 
 PATTERN = "(a+)+$"
 registry = HandlerRegistry()

@@ -14,7 +14,7 @@ pytest.importorskip("jinja2")
 from command_bus.spark.reconciliation.charts import bar_chart, histogram, rate_chart, short_duration, short_number, stacked_bar
 from command_bus.spark.reconciliation.page import ChartData, ErrorCount, Page, SlowEntity, render_page, write_page
 from command_bus.spark.reconciliation.verdict import FLAGS, STATUSES, Verdict
-from command_bus.transport.bulk import DispatchFacts
+from command_bus.transport.ports.bulk import DispatchFacts
 
 START = 1_790_000_000_000
 NASTY = "<script>alert(\"x\")</script> & 'so on'"

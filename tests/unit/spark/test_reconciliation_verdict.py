@@ -9,7 +9,7 @@ import pytest
 
 from command_bus.spark.reconciliation.dispatch_state import DispatchState
 from command_bus.spark.reconciliation.verdict import FLAGS, STATUSES, Tally, Verdict
-from command_bus.transport.bulk import DispatchFacts, OutcomeStream
+from command_bus.transport.ports.bulk import DispatchFacts, OutcomeStream
 
 DAY = 86_400_000
 

@@ -17,7 +17,7 @@ pa = pytest.importorskip("pyarrow")
 from command_bus.messages.outgoing import Envelope  # noqa: E402 - after the skip
 from command_bus.serialization.announcements import read_description  # noqa: E402
 from command_bus.spark.options import WriteOptions  # noqa: E402
-from command_bus.spark.writing.announced import announced_mapping  # noqa: E402
+from command_bus.spark.writing.command_lookup import announced_mapping  # noqa: E402
 from command_bus.spark.writing.encoder import BatchEncoder  # noqa: E402
 from tests.unit.spark.encoders import Offline, encode  # noqa: E402
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from command_bus.errors import DispatchStalled
-from command_bus.spark.writing.send_ahead import SendAhead
+from command_bus.spark.writing.writer import SendAhead
 from tests.unit.spark.encoders import Offline
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 
-from command_bus.spark.writing.send_queue import MAX_CHUNK_BYTES, SendQueue
-from command_bus.spark.writing.stalls import WARN_AFTER, WARN_EVERY, StallTimer
-from command_bus.transport.bulk import LoadItem
+from command_bus.spark.writing.send_queue import MAX_CHUNK_BYTES, WARN_AFTER, WARN_EVERY, SendQueue, StallTimer
+from command_bus.transport.ports.bulk import LoadItem
 
 
 def item(mailbox: str, number: int, size: int = 10) -> LoadItem:

@@ -31,8 +31,8 @@ from command_bus.serialization.reply import (
     pack_reply,
 )
 from command_bus.serialization.wire_envelope import IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
-from command_bus.transport.bulk import DispatchFacts, OutcomeStream
 from command_bus.transport.mailboxes import mailbox_name, mailbox_parts
+from command_bus.transport.ports.bulk import DispatchFacts, OutcomeStream
 from command_bus.transport.records import StoredDeadLetter, StoredEntity
 from command_bus.transport.redis.bulk.outcomes import RedisBulkOutcomes
 

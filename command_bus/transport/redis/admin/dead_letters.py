@@ -8,15 +8,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from command_bus.errors import InvalidCommand
-from command_bus.transport.entry_text import envelope_in
 from command_bus.transport.flows import NORMAL_FLOW
-from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.mailboxes import envelope_in, mailbox_label
 from command_bus.transport.records import Resolution, StoredDeadLetter
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.mailbox_record import refuse_newer
 from command_bus.transport.redis.scripts import SETTLE_DEAD_LETTER
-from command_bus.transport.redis.worker.step_arguments import caller_arguments
+from command_bus.transport.redis.step_arguments import caller_arguments
 from command_bus.transport.steps import Settlement
 from command_bus.transport.unique_keys import stored_key
 

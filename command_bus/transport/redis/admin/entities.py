@@ -21,8 +21,7 @@ from command_bus.transport.records import EntityState, Hold, MailboxHead, Stored
 from command_bus.transport.redis.admin.holds import PAUSE_END, parse_hold
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys, delayed_id, delayed_member, delayed_number
-from command_bus.transport.redis.mailbox_entries import OLDEST, read_mailboxes
-from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
+from command_bus.transport.redis.mailbox_record import OLDEST, MailboxRecord, parse_record, read_mailboxes
 from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, MAILBOX_HEADS
 
 _PAGE = 500

@@ -20,6 +20,7 @@ from redis.asyncio import Redis
 
 from command_bus.errors import TransportUnavailable
 from command_bus.serialization.odd_values import stored_number
+from command_bus.tasks import end_tasks
 from command_bus.transport.records import BEFORE_ALL, SENT_KINDS, StoredEvent
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
@@ -27,7 +28,6 @@ from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.pipe import Requests
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
-from command_bus.transport.tasks import end_tasks
 
 _BLOCK = 2.0
 _PAGE = 500

@@ -12,7 +12,7 @@ from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 from command_bus.clock import mono
 from command_bus.transport.redis.connection.clients import clients_of
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.tls_probe import with_tls_hint
+from command_bus.transport.redis.connection.credentials import with_tls_hint
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.scripts import MAILBOX_HEADS
 

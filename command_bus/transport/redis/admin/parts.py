@@ -5,19 +5,16 @@ from __future__ import annotations
 from command_bus.transport.redis.admin.dead_letters import RedisDeadLetters
 from command_bus.transport.redis.admin.entities import RedisEntities
 from command_bus.transport.redis.admin.events import RedisEventStreams
-from command_bus.transport.redis.admin.history import RedisHistory
+from command_bus.transport.redis.admin.history import RedisHistory, RedisJournals
 from command_bus.transport.redis.admin.holds import RedisHolds
-from command_bus.transport.redis.admin.interrupts import RedisInterrupts
-from command_bus.transport.redis.admin.journals import RedisJournals
 from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
-from command_bus.transport.redis.admin.obliteration import RedisObliteration
-from command_bus.transport.redis.admin.recounts import RedisRecounts
 from command_bus.transport.redis.admin.shares import RedisShares
-from command_bus.transport.redis.admin.statistics import RedisStatistics
+from command_bus.transport.redis.admin.statistics import RedisRecounts, RedisStatistics
 from command_bus.transport.redis.admin.suspensions import RedisSuspensions
-from command_bus.transport.redis.admin.type_records import RedisTypeRecords
+from command_bus.transport.redis.admin.type_records import RedisObliteration, RedisTypeRecords
 from command_bus.transport.redis.admin.views import RedisViews
 from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.interrupts import RedisInterrupts
 from command_bus.transport.redis.keys import KeySpace
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.serialization.odd_values import stored_ms, stored_number
-from command_bus.transport.durable import StoredSuspension
+from command_bus.transport.ports.durable import StoredSuspension
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import ShardKeys
 

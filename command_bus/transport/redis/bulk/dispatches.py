@@ -18,15 +18,14 @@ from redis.asyncio import Redis
 from command_bus.clock import mono
 from command_bus.errors import DispatchConflict, DispatchFenced, Unconfirmed
 from command_bus.serialization.odd_values import stored_number, stored_text
-from command_bus.transport.bulk import DispatchFacts, EntityOwner, Loaded, LoadItem, Opening, OpenState, Version
+from command_bus.transport.ports.bulk import DispatchFacts, EntityOwner, Loaded, LoadItem, Opening, OpenState, Version
 from command_bus.transport.redis.bulk.outcomes import RedisBulkOutcomes
-from command_bus.transport.redis.bulk.unique_loads import UniqueLoad
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import BULK_COMMIT, BULK_LOAD, BULK_LOAD_UNIQUE, Script
 from command_bus.transport.redis.sending.enqueue_arguments import flow_argument
-from command_bus.transport.redis.sending.unique_batches import ASK_AGAIN
+from command_bus.transport.redis.sending.unique_batches import ASK_AGAIN, UniqueLoad
 from command_bus.transport.retention import Retention
 from command_bus.transport.submissions import Admission
 

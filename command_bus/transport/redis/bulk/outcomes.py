@@ -12,7 +12,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from command_bus.transport.bulk import OutcomePage, OutcomeStream
+from command_bus.transport.ports.bulk import OutcomePage, OutcomeStream
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.scripts import OUTCOME_OFFSET
 

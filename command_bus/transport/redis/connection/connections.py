@@ -14,17 +14,16 @@ from redis.exceptions import NoScriptError
 
 from command_bus.clock import mono
 from command_bus.errors import BusClosed, InvalidCommand, TransportUnavailable, Unconfirmed
-from command_bus.transport.availability import Availability
-from command_bus.transport.redis.connection.backoff import Backoff
+from command_bus.tasks import all_of
+from command_bus.transport.ports.extensions import Availability
+from command_bus.transport.redis.connection.clients import PipeRedis
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, NotPrimary, is_redirect, translated
 from command_bus.transport.redis.connection.factory import ClientFactory
-from command_bus.transport.redis.connection.outage_log import OutageLog
+from command_bus.transport.redis.connection.outage_log import Backoff, OutageLog
 from command_bus.transport.redis.connection.pipe import Answered, Pipe, Requests
-from command_bus.transport.redis.connection.pipe_client import PipeRedis
 from command_bus.transport.redis.connection.script_cache import ScriptCache
 from command_bus.transport.redis.connection.server_watch import ServerWatch
 from command_bus.transport.redis.scripts import CONFIRM, Script
-from command_bus.transport.tasks import all_of
 
 P = ParamSpec("P")
 T = TypeVar("T")

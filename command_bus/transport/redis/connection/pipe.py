@@ -22,8 +22,8 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from command_bus.clock import mono
+from command_bus.tasks import end_tasks
 from command_bus.transport.redis.connection.errors import CutOff
-from command_bus.transport.tasks import end_tasks
 
 Answered = Callable[[Any], None]
 """Called with the answer to a request: unparsed, or the error as an exception."""

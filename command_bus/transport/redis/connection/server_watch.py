@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from command_bus.errors import CommandBusError, TransportUnavailable
-from command_bus.transport.availability import Availability
-from command_bus.transport.redis.connection.backoff import Backoff
-from command_bus.transport.tasks import end_tasks
+from command_bus.tasks import end_tasks
+from command_bus.transport.ports.extensions import Availability
+from command_bus.transport.redis.connection.outage_log import Backoff
 
 _log = logging.getLogger("command_bus.transport")
 _LONGEST_PAUSE = 0.5

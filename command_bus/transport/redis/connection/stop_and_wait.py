@@ -18,10 +18,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from redis.exceptions import NoScriptError
 
 from command_bus.errors import CommandBusError, TransportUnavailable
+from command_bus.tasks import end_tasks
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import translated
 from command_bus.transport.redis.scripts import Script
-from command_bus.transport.tasks import end_tasks
 
 _log = logging.getLogger("command_bus.transport")
 

@@ -3,15 +3,58 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from command_bus.serialization.reply import Interrupted, pack_reply
-from command_bus.transport.durable import CalledCommand
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.marks import mailbox_in, reply_in
+from command_bus.transport.ports.durable import (
+    MOST_OTHER_SIGNAL_BYTES,
+    MOST_OTHER_SIGNALS,
+    MOST_SIGNAL_BYTES,
+    MOST_SIGNALS,
+    CalledCommand,
+    Told,
+)
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.durable.telling import Telling, tell
-from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.scripts import TELL
+
+_KEPT_MS = 30 * 24 * 3600 * 1000
+"""Milliseconds for which a signal is kept for a command that has not started: 30 days."""
+_ANSWERS: dict[bytes, Told] = {b"taken": "taken", b"repeated": "repeated", b"ending": "ending", b"gone": "gone", b"full": "full"}
+
+
+class Telling(NamedTuple):
+    """Something for a durable command: the arguments of `lua/tell.lua`."""
+
+    kind: Literal["signal", "cancel", "outcome"]
+    value: bytes
+    what: str = ""
+    once: str = ""
+    parked: str = ""
+
+
+async def tell(connections: Connections, keys: ShardKeys, mailbox: str, command_id: str, telling: Telling) -> Told:
+    """Bring something to a durable command, whether replicas have it or not.
+
+    Raises:
+        CommandBusError: The server cannot be asked.
+    """
+    return (await told_and_confirmed(connections, keys, mailbox, command_id, telling))[0]
+
+
+async def told_and_confirmed(
+    connections: Connections, keys: ShardKeys, mailbox: str, command_id: str, telling: Telling
+) -> tuple[Told, bool]:
+    """Bring something to a durable command; return also whether the replicas that must have it do."""
+    names = [keys.ready, keys.active, keys.paused, keys.due, keys.suspended, *keys.fair]
+    names += [keys.mailbox(mailbox), keys.mark(command_id), keys.side(command_id)]
+    args = [GROUP, mailbox, telling.kind, telling.what, telling.once, telling.value, _KEPT_MS]
+    args += [telling.parked, MOST_SIGNALS, MOST_SIGNAL_BYTES, MOST_OTHER_SIGNALS, MOST_OTHER_SIGNAL_BYTES]
+    answer, confirmed = await connections.run_confirmed(TELL, names, args, keys.stats)
+    return _ANSWERS[answer], confirmed
+
 
 _log = logging.getLogger("command_bus.worker")
 

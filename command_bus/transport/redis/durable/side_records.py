@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from command_bus.errors import CommandBusError, Unconfirmed
 from command_bus.serialization.odd_values import pass_over, stored_text
-from command_bus.transport.durable import Note, Stored
+from command_bus.tasks import all_of
 from command_bus.transport.flows import NORMAL_FLOW
+from command_bus.transport.ports.durable import Note, Stored
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
@@ -25,9 +26,8 @@ from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
 from command_bus.transport.redis.durable.record_reads import CANNOT_READ, RecordReads
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import RECORD_STEPS, Script
-from command_bus.transport.redis.worker.step_arguments import follow_up_text
+from command_bus.transport.redis.step_arguments import follow_up_text
 from command_bus.transport.steps import FollowUp, Lease
-from command_bus.transport.tasks import all_of
 
 _MOST_ITEMS = 128
 _MOST_BYTES = 1024 * 1024

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 
 from command_bus.clock import mono
 from command_bus.errors import TransportUnavailable, Unconfirmed
-from command_bus.transport.durable import CalledCommand, SignalToBring, Told
+from command_bus.transport.ports.durable import CalledCommand, SignalToBring, Told
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
-from command_bus.transport.redis.durable.lost_outcomes import LostOutcomes
+from command_bus.transport.redis.durable.lost_outcomes import LostOutcomes, Telling, told_and_confirmed
 from command_bus.transport.redis.durable.side_records import read_side_record
-from command_bus.transport.redis.durable.telling import Telling, told_and_confirmed
 from command_bus.transport.redis.keys import KeySpace
 
 _MESSAGE, _PLAIN = "m", "d"

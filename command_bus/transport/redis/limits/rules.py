@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from command_bus.serialization.odd_values import stored_text
-from command_bus.transport.limits import Declared, LimitUse, LimitWait, StoredRule
+from command_bus.transport.ports.limits import Declared, LimitUse, LimitWait, StoredRule
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.incarnations import Incarnations

@@ -16,12 +16,12 @@ from redis.asyncio import Redis
 from command_bus.clock import mono
 from command_bus.serialization.odd_values import stored_ms
 from command_bus.transport.flows import NORMAL_FLOW
+from command_bus.transport.ports.schedules import FireAnswer, Firing, RecordChange
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import SCHEDULE_BAR, SCHEDULE_CHANGE, SCHEDULE_FIRE
-from command_bus.transport.schedule_interfaces import FireAnswer, Firing, RecordChange
 
 T = TypeVar("T")
 _PAGE = 200

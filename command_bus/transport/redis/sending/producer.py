@@ -10,12 +10,12 @@ import itertools
 from collections.abc import Sequence
 
 from command_bus.errors import CommandBusError, TransportUnavailable, Unconfirmed
+from command_bus.tasks import all_of
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.sending.enqueue_line import MAX_BYTES, MAX_COMMANDS, EnqueueLine, unsent
 from command_bus.transport.retention import Retention
 from command_bus.transport.submissions import Admission, Submission, UnavailableShards
-from command_bus.transport.tasks import all_of
 
 _REFUSALS = frozenset(
     {

@@ -15,17 +15,15 @@ import math
 from collections.abc import Awaitable, Callable
 
 from command_bus.clock import mono
-from command_bus.serialization.text import printable
+from command_bus.serialization.limits import printable
+from command_bus.transport.ports.worker import Steps
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import KeySpace
-from command_bus.transport.redis.worker.delivery import Delivery
-from command_bus.transport.redis.worker.known_limits import KnownLimits
+from command_bus.transport.redis.worker.known_limits import KnownLimits, LineUse
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
-from command_bus.transport.redis.worker.line_use import LineUse
-from command_bus.transport.redis.worker.reader import Reader
+from command_bus.transport.redis.worker.reader import Delivery, Reader
 from command_bus.transport.slots import Ask, Slots
 from command_bus.transport.steps import Answer, GiveBack, Lease, StepFailed
-from command_bus.transport.worker_interfaces import Steps
 
 _BROKEN_PAUSE = 1.0  # seconds
 _UNTOUCHED = GiveBack(counts=False)

@@ -25,20 +25,36 @@ from typing import Any
 from redis import Redis as SyncRedis
 
 from command_bus.clock import mono, wall_ms
+from command_bus.serialization.limits import printable
 from command_bus.serialization.odd_values import stored_text
-from command_bus.serialization.text import printable
-from command_bus.transport.attempts import fence_of
-from command_bus.transport.interrupts import Interrupt
+from command_bus.transport.interrupts import Interrupt, fence_of
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.redis.admin.interrupts import fill_request
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS
 from command_bus.transport.redis.connection.factory import SOCKET_TIMEOUT, ClientFactory
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff, OutageLog
+from command_bus.transport.redis.interrupts import fill_request
 from command_bus.transport.redis.keys import GROUP, KeySpace
-from command_bus.transport.redis.worker.signs_of_life import SignsOfLife
 from command_bus.transport.steps import Cancellation, Cause, Lease
 
 _log = logging.getLogger("command_bus.worker")
+
+
+class SignsOfLife:
+    """The shards in which a worker has published itself."""
+
+    def __init__(self) -> None:
+        self._written: set[int] = set()
+
+    def are_gone(self, shard: int, written: object) -> bool:
+        """Return whether a shard had lost what was published there, from its answer to the next time."""
+        if isinstance(written, Exception):  # at the server's memory limit, say: others do not see this worker, but it works
+            _log.warning("cannot write the sign of life: %s", written)
+            return False
+        is_new, was_there = bool(written), shard in self._written
+        self._written.add(shard)
+        return is_new and was_there
+
+
 _PAGE = 500
 _BLOCKED_AFTER = 1.0
 _PAUSE = 1.0

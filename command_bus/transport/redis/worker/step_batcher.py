@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from command_bus.errors import CommandBusError
-from command_bus.transport.attempts import attempt_id
+from command_bus.tasks import all_of
+from command_bus.transport.interrupts import attempt_id
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
-from command_bus.transport.redis.connection.page_size import PageSize
+from command_bus.transport.redis.connection.retrying import PageSize
 from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.mailbox_record import PLACE, is_first_start, parse_started, snoozes_of
 from command_bus.transport.redis.scripts import ADVANCE, ADVANCE_AND_SEND, Script
-from command_bus.transport.redis.worker.known_limits import KnownLimits
-from command_bus.transport.redis.worker.line_use import LineUse
-from command_bus.transport.redis.worker.step_arguments import encode_step
+from command_bus.transport.redis.step_arguments import encode_step
+from command_bus.transport.redis.worker.known_limits import KnownLimits, LineUse
 from command_bus.transport.steps import (
     NO_SETTLEMENT,
     NO_SNOOZES,
@@ -48,7 +48,6 @@ from command_bus.transport.steps import (
     StepFailed,
     Take,
 )
-from command_bus.transport.tasks import all_of
 
 MAX_STEPS = 256
 MAX_BYTES = 1024 * 1024

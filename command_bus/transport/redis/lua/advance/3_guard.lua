@@ -32,7 +32,7 @@ if limits then
     return #scopes > 0 or asks
   end
 
-  -- Return whether a command may have callers that have places for it: its worker reads whether (see serialization/callers_option.py).
+  -- Return whether a command may have callers that have places for it: its worker reads whether (see serialization/envelope_options.py).
   local function may_have_callers(step, name, head)
     local entry = head[2] and head or call('XRANGE', KEYS[before + step], head[1], head[1])[1]
     for _, field in ipairs(entry and fields_of(lone, name, entry[2]) or {}) do

@@ -52,7 +52,7 @@ local function resume(keys, name, box, message, also_tried)
   return true
 end
 
-local SMALL, NO_ROOM = 4096, '!'  -- transport/durable.py has both
+local SMALL, NO_ROOM = 4096, '!'  -- transport/ports/durable.py has both
 
 -- Return what is kept of what arrives. An outcome of some size takes room, which is counted here: they come from many workers. What undoes is
 -- not bounded.

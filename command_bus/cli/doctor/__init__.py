@@ -1,0 +1,1 @@
+"""Checks of `command-bus doctor`, one module for each part of a namespace."""

@@ -1,0 +1,1 @@
+"""Protocols of a transport, one module for each role."""

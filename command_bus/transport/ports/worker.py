@@ -1,0 +1,238 @@
+"""The protocols of a transport for workers. See `interfaces.py`."""
+
+from __future__ import annotations
+
+from asyncio import Future, Task
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from command_bus.transport.ports.durable import SideRecords
+from command_bus.transport.ports.schedules import DueSchedules
+from command_bus.transport.steps import Answer, Asked, Cancellation, Lease, Started, Step
+
+Run = Callable[[Lease], Awaitable[None]]
+"""Runs the commands of a mailbox under a lease, until the lease is released."""
+
+Decide = Callable[[Started, str], Step | None]
+"""Decides what to do with a command that was interrupted, and for what reason; None leaves it to another worker."""
+
+
+class Steps(Protocol):
+    """Moves held mailboxes forward; the steps of one event-loop turn may leave as one batch."""
+
+    def advance(self, lease: Lease, step: Step) -> Awaitable[Answer]:
+        """Carry out a step under its lease; repeat what is ambiguous until there is an answer.
+
+        `Take` starts the head of the mailbox. `GiveBack` with an empty `lease.attempt_id` makes an untouched mailbox ready for any worker.
+        Every other step concerns the command that `lease.attempt_id` names: it is carried out only
+        while the lease is held and that command is the one that was started last under it; else the answer is `LeaseLost` and
+        nothing changes. After `Done` and `DeadLetterStep` the next command is started if the mailbox has one and `follow` is `stay`, or
+        `yield` while no other mailbox of the shard waits; else the mailbox is made ready for any worker. A mailbox that is paused or parked
+        starts nothing: the answer is `Released("stop")`. With the answer `Started`, `lease.attempt_id` is that of the new start.
+        """
+        ...
+
+
+class WorkerSlots(Protocol):
+    """The slots of a worker: as many entities as it may run at a time."""
+
+    @property
+    def lent(self) -> int:
+        """How many are lent."""
+        ...
+
+    @property
+    def all_lent(self) -> bool:
+        """Whether no more may be lent."""
+        ...
+
+    def lend(self, *, beyond: bool = False) -> bool:
+        """Lend the slot of a handler that waits; return False if no more may be lent. `beyond` lends it all the same."""
+        ...
+
+    def take_back(self) -> Future[None]:
+        """Take a slot again for a handler that goes on, before any reader does; return what is done once it has one."""
+        ...
+
+    def withdraw(self, turn: Future[None]) -> bool:
+        """Leave the slot lent that `take_back` waits for, and end that wait; return False if the slot is taken already."""
+        ...
+
+    def take_back_now(self) -> None:
+        """Take a slot again at once, also beyond the limit."""
+        ...
+
+    def admits_caller(self) -> bool:
+        """Return whether a handler may begin that will lend its slot."""
+        ...
+
+    def another_waits(self, reader: int) -> bool:
+        """Return whether the reader of another shard waits for a slot."""
+        ...
+
+    def pause(self) -> None:
+        """Let nothing more be read until `resume`; what a read under way brings is given back."""
+        ...
+
+    def resume(self) -> None:
+        """Let more be read."""
+        ...
+
+    def resize(self, total: int) -> None:
+        """Have another number of slots."""
+        ...
+
+
+class Leases(Protocol):
+    """The leases that a worker holds, renewed in the background."""
+
+    @property
+    def lost(self) -> int:
+        """How many were lost so far."""
+        ...
+
+    @property
+    def longest(self) -> float:
+        """Seconds for which the longest attempt has run."""
+        ...
+
+    @property
+    def overdue(self) -> float:
+        """Seconds for which the renewal has been silent beyond its time."""
+        ...
+
+    def __len__(self) -> int:
+        """Return how many leases are held."""
+        ...
+
+
+class Consumer(Protocol):
+    """Reads activations and runs them, never more than there are free slots."""
+
+    async def start(self) -> None:
+        """Begin to read; return at once."""
+        ...
+
+    async def stop_reading(self) -> None:
+        """Read no more; hand back untouched what is still delivered."""
+        ...
+
+    @property
+    def running(self) -> Mapping[Task[None], str]:
+        """The tasks that hold a mailbox, each with that mailbox; at this moment."""
+        ...
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since it last asked for work with success; infinite if it cannot, 0 while it could not run any."""
+        ...
+
+    @property
+    def reads(self) -> bool:
+        """Whether it goes on reading: false once it was stopped, or its event loop shuts down."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSideOptions:
+    """The settings that a worker gives to its transport.
+
+    Attributes:
+        name: The worker's name, different for each start.
+        lease: Seconds that a lease lives.
+        reply_ttl: Seconds that a reply waits for its caller.
+        slots: Entities that it runs at a time.
+        max_lent: Slots that may be lent at a time.
+        is_stuck: Whether some of the work cannot be run here for now.
+        heartbeat: Called with the server's time in ms, with each renewal; returns the record that `announcements.workers` reads.
+        max_depth: Returns how many commands a mailbox of an entity type may hold.
+        dead_letter_ttl: Seconds for which dead letters are kept; None: for ever.
+        max_dead_letters: How many are kept; None: any number.
+        schedules: Fires schedules; None: this worker leaves them to others.
+        forgotten: Called, in any thread, if the server has lost what this worker had written.
+    """
+
+    name: str
+    lease: float
+    reply_ttl: float
+    slots: int
+    max_lent: int
+    is_stuck: Callable[[], bool]
+    heartbeat: Callable[[int], bytes]
+    max_depth: Callable[[str | None], int]
+    dead_letter_ttl: float | None = None
+    max_dead_letters: int | None = None
+    schedules: DueSchedules | None = None
+    forgotten: Callable[[], None] = lambda: None
+
+
+class WorkerSide(Protocol):
+    """The transport's side of one worker.
+
+    After `begin` and `start` the consumer reads activations while there are free slots, makes a task for each, and
+    awaits `run(lease)` in it. When `run` returns, the lease is dropped and the slot given back. In the background
+    leases are renewed, delayed commands and retries are made ready when they are due, and leases of lost workers are taken over: what was
+    started under one is settled by `decide`. `slots` is a `transport.slots.Slots` with one reader per shard.
+    """
+
+    @property
+    def slots(self) -> WorkerSlots:
+        """Where entities run."""
+        ...
+
+    @property
+    def steps(self) -> Steps:
+        """Carries out steps."""
+        ...
+
+    @property
+    def side_records(self) -> SideRecords:
+        """Stores what durable commands have done."""
+        ...
+
+    @property
+    def leases(self) -> Leases:
+        """What this worker holds."""
+        ...
+
+    @property
+    def consumer(self) -> Consumer:
+        """Reads; there after `begin`."""
+        ...
+
+    @property
+    def recovered(self) -> int:
+        """Leases taken over from lost workers so far."""
+        ...
+
+    def begin(self, run: Run, decide: Decide) -> None:
+        """Make `consumer`, which runs a mailbox by `run` and settles what a lost worker has started by `decide`."""
+        ...
+
+    async def start(self) -> None:
+        """Begin to renew leases, to recover and to read."""
+        ...
+
+    async def admit(self, lease: Lease, asked: Asked, keyed: str, *, must_yield: bool) -> Answer:
+        """Ask limits for what `Asked` names, then start it, or let its entity wait. A transport that never answers `Asked` has no use for it.
+
+        Args:
+            lease: Of its mailbox.
+            asked: What would start.
+            keyed: Costs and scopes of its class's own limits, and its callers: see `LimitKeys`.
+            must_yield: Whether it must give up a place that another entity waits for.
+        """
+        ...
+
+    def over(self, lease: Lease, *, stuck: bool = False) -> None:
+        """Tell limits that a lease has ended under which they were asked, or that its entity is stuck, which must hold up no other."""
+        ...
+
+    def cancel_all(self, why: Cancellation) -> None:
+        """Interrupt every handler that runs."""
+        ...
+
+    async def stop(self, patience: float) -> None:
+        """Recover no more, let steps leave within `patience` seconds, end all leases and sign off."""
+        ...

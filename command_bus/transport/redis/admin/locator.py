@@ -1,0 +1,139 @@
+"""`RedisLocator`: find where one command is, in few requests, for a caller whose wait timed out.
+
+A sender may have fewer rights than an operator: what it may not read is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from command_bus.serialization.odd_values import stored_ms, stored_number
+from command_bus.transport.mailboxes import EVERYTHING, scope_of
+from command_bus.transport.records import CommandLocation, Hold
+from command_bus.transport.redis.admin.entities import surveyed
+from command_bus.transport.redis.admin.holds import parse_hold
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.retrying import PageSize
+from command_bus.transport.redis.keys import KeySpace, ShardKeys, delayed_member, delayed_number
+from command_bus.transport.redis.mailbox_record import OLDEST, MailboxRecord, parse_record, read_mailboxes
+
+_PARKED = b"?"
+_PAGE = 100
+_MOST = 1000
+"""Entries of a line that are gone through to find a command's place in it."""
+
+
+class RedisLocator:
+    """Implements `CommandLocator`: looks once, without repeating what fails.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+    """
+
+    def __init__(self, connections: Connections, keys: KeySpace) -> None:
+        self._connections = connections
+        self._keys = keys
+
+    async def look(self, mailbox: str, command_id: str) -> CommandLocation:
+        """Return where a command of this mailbox is.
+
+        Raises:
+            CommandBusError: The server cannot be asked.
+        """
+        keys = self._shard(mailbox)
+        place = self._connections.at(keys.prefix)
+        answers = await place.ask(_look, keys, mailbox, command_id)
+        found = parse_record(answers[0] if isinstance(answers[0], bytes) else None)
+        settled = await place.ask(_settled, keys, mailbox, found)
+        record, paused, later, length, mark, retry, number, workers, time = map(_permitted, answers)
+        delayed = (
+            None
+            if number is None
+            else await place.ask(lambda client: client.zscore(keys.due, delayed_member(number, command_id)))
+        )
+        scopes = (mailbox, scope_of(mailbox), EVERYTHING)
+        holds = {scope: parse_hold(scope, value) for scope, value in zip(scopes, paused or (), strict=False) if value is not None}
+        seconds, micros = time or (0, 0)
+        return CommandLocation(
+            entity=surveyed(
+                mailbox,
+                holds,
+                record,
+                _PARKED if _is_parked(record, holds) else None,
+                later,
+                1 if found.is_lone else (length or 0) - settled,
+                b"",
+            ),
+            mark=mark,
+            retry_ms=None if retry is None else stored_ms(retry),
+            delayed_ms=None if delayed is None else stored_ms(delayed),
+            workers=None if workers is None else tuple(workers.values()),
+            now_ms=int(seconds) * 1000 + int(micros) // 1000,
+        )
+
+    async def shard_depth(self, shard: int) -> int:
+        """See `CommandLocator`."""
+        keys = self._keys.shards[shard]
+        found: Any = await self._connections.at(keys.prefix).ask(lambda client: client.hget(keys.stats, "depth"))
+        return stored_number("stats", found)
+
+    async def line(self, mailbox: str, most: int | None = None) -> Sequence[tuple[str, bytes]]:
+        """See `CommandLocator`.
+
+        Raises:
+            CommandBusError: The server cannot be asked, or this user may not read mailboxes.
+        """
+        keys = self._shard(mailbox)
+        found: list[tuple[str, bytes]] = []
+        size, start = PageSize(_PAGE), OLDEST
+        while len(found) < (most or _MOST):
+            asked = min(size.count, most or _MOST)
+            (page,) = await read_mailboxes(self._connections.at(keys.prefix).run, keys, [(mailbox, start)], asked)
+            found += [(entry, fields.get(b"e", b"")) for entry, fields in page]
+            if len(page) < asked:
+                break
+            size.observe(sum(len(envelope) for _, envelope in found[-len(page) :]), len(page))
+            start = "(" + found[-1][0]
+        return found
+
+    def _shard(self, mailbox: str) -> ShardKeys:
+        return self._keys.shards[self._keys.shard_of(mailbox)]
+
+
+async def _look(client: Redis, keys: ShardKeys, mailbox: str, command_id: str) -> Any:
+    pipeline = client.pipeline(transaction=False)
+    pipeline.hget(keys.active, mailbox)
+    pipeline.hmget(keys.paused, [mailbox, scope_of(mailbox), EVERYTHING])
+    pipeline.hget(keys.delayed_counts, mailbox)
+    pipeline.xlen(keys.mailbox(mailbox))
+    pipeline.get(keys.mark(command_id))
+    pipeline.zscore(keys.due, f"r:{mailbox}")
+    pipeline.hget(keys.delayed_counts, delayed_number(command_id))
+    pipeline.hgetall(keys.workers)
+    pipeline.time()
+    return await pipeline.execute(raise_on_error=False)
+
+
+async def _settled(client: Redis, keys: ShardKeys, mailbox: str, record: MailboxRecord) -> int:
+    """Return how many settled commands stand in a mailbox; 0 for a user who may not read it."""
+    if not record.is_held or record.is_lone:
+        return 0
+    try:
+        found: Any = await client.xrange(keys.mailbox(mailbox), max=f"({record.message}")
+        return len(found)
+    except ResponseError:
+        return 0
+
+
+def _is_parked(record: bytes | None, holds: Mapping[str, Hold]) -> bool:
+    """Return whether a dead letter stops a mailbox: it is stopped, and nothing is paused. Senders may not read which letter."""
+    return parse_record(record).state == "s" and not any(hold.mode == "paused" for hold in holds.values())
+
+
+def _permitted(answer: Any) -> Any:
+    return None if isinstance(answer, Exception) else answer

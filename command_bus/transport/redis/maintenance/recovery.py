@@ -1,0 +1,389 @@
+"""`PendingRecovery`: takes over expired leases, and runs the tasks that promote due work and keep a shard in order.
+
+A lease is the pending entry of an activation. The server's clock, by which it is idle, can jump either way, so `LeaseWatch` watches it on
+this process's own clock as well. And it is taken over (by `claim.lua`, which only one of several workers wins) only if its renewal
+sequence is still the one that was seen: it was not renewed since.
+
+A started command is then settled by its policy: run again, or dead-lettered as interrupted. An activation that was only delivered becomes
+ready again, which does not count as an attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from redis.asyncio import Redis
+
+from command_bus.clock import mono
+from command_bus.randomness import JITTER
+from command_bus.serialization.envelope_reading import names_of
+from command_bus.serialization.limits import printable
+from command_bus.tasks import end_tasks
+from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.ports.schedules import DueSchedules
+from command_bus.transport.ports.worker import Decide, Steps
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record, read_entry
+from command_bus.transport.redis.maintenance.due_work import DueJob, DueWork, PauseJob, ScheduleJob, ScheduleSweep
+from command_bus.transport.redis.maintenance.expired_leases import Held, LeaseWatch
+from command_bus.transport.redis.maintenance.interrupt_handler import InterruptHandler
+from command_bus.transport.redis.maintenance.letter_pruning import LetterLimits
+from command_bus.transport.redis.maintenance.periodic import run_periodically
+from command_bus.transport.redis.maintenance.relay import RelayJob
+from command_bus.transport.redis.maintenance.suspended_work import SuspendedWork
+from command_bus.transport.redis.maintenance.upkeep import CounterCheck, Upkeep
+from command_bus.transport.redis.maintenance.waking import LimitWork
+from command_bus.transport.redis.ready_stream import delete_entries, mailbox_of
+from command_bus.transport.redis.scripts import CLAIM
+from command_bus.transport.redis.worker.known_limits import LineUse
+from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.steps import WORKER_LOST, Cancellation, Cause, DeadLetterStep, GiveBack, Lease, Started, Step
+
+_log = logging.getLogger("command_bus.worker")
+_PAGE = 500
+_CLAIMS = 200
+_CHECK, _CHECKS = 1.0, 4
+"""How often expired leases are looked for: at most so many seconds apart, and so many times per lease, so that a short one is taken over
+at most a third of its length late."""
+_LOOKS = 64
+"""Shards that are checked in a second, for expired leases and for due work. With more shards each is checked less often, because checks
+cost an idle worker time; but four times per lease at least."""
+
+_REFUSED_PAUSE = 60.0
+"""Seconds until interrupts are read again after a refusal: the user's ACL is of an earlier release."""
+_OVER = 0.9
+"""The part of a lease that must be over by the server's clock when it is taken: a request that was long under way comes too late for it."""
+
+
+class PendingRecovery:
+    """Watches every shard for expired leases and due work.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+        worker: This worker's name, which is that of its consumer.
+        lease: Seconds that a lease lives.
+        steps: Carries the decisions out.
+        decide: Returns the step for an interrupted command, given the reason; None leaves it to another worker.
+        leases: What this worker holds.
+        line: Told which shards' lines are in use.
+        letters: How long and how many dead letters are kept in a shard.
+        schedules: Fires schedules; None: other workers do.
+        limits: Wakes what waits for limits; None leaves that to others.
+        ended: Called with a lease that was taken over, in case limits were asked under it.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        keys: KeySpace,
+        *,
+        worker: str,
+        lease: float,
+        steps: Steps,
+        decide: Decide,
+        leases: LeaseKeeper,
+        line: LineUse | None = None,
+        letters: LetterLimits | None = None,
+        schedules: DueSchedules | None = None,
+        limits: LimitWork | None = None,
+        ended: Callable[[Lease], None] | None = None,
+    ) -> None:
+        places = [(shard, connections.at(shard.prefix)) for shard in keys.shards]
+        every = _CHECK * max(1.0, len(places) / _LOOKS)
+        often = min(every, lease / _CHECKS)
+        self.watches = [
+            _ShardRecovery(place, shard, index, worker, lease, steps, decide, every=often, leases=leases, ended=ended)
+            for index, (shard, place) in enumerate(places)
+        ]
+        self._schedules = schedules
+        self._limits = limits
+        self.due = [
+            DueWork(
+                place, shard, every=every, jobs=_jobs(connections, keys, shard, schedules, None if index else limits), line=line
+            )
+            for index, (shard, place) in enumerate(places)
+        ]
+        self.sweeps = (
+            [ScheduleSweep(connections, keys, shard, schedules) for shard in keys.shards] if schedules is not None else []
+        )
+        self.upkeep = [
+            Upkeep(
+                place,
+                shard,
+                worker=worker,
+                lease=lease,
+                letters=letters,
+                limited=_limited(limits, index),
+                counters=CounterCheck(connections, keys, shard),
+            )
+            for index, (shard, place) in enumerate(places)
+        ]
+        self.suspended = [SuspendedWork(connections, keys, shard) for shard in keys.shards]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to watch; returns at once."""
+        loop = asyncio.get_running_loop()
+        if self._limits is not None:
+            self._tasks.append(loop.create_task(self._limits.run(), name="command_bus.limits"))
+        for watch, due, upkeep in zip(self.watches, self.due, self.upkeep, strict=True):
+            work = {"recovery": watch.run(), "due": due.run(), "upkeep": upkeep.run()}
+            self._tasks += [loop.create_task(each, name=f"command_bus.{name} {watch.keys.prefix}") for name, each in work.items()]
+        self._tasks += [loop.create_task(sweep.run(), name="command_bus.schedules") for sweep in self.sweeps]
+        self._tasks += [loop.create_task(each.run(), name="command_bus.suspended") for each in self.suspended]
+
+    def wake(self, shard: int) -> None:
+        """Check due times again now."""
+        self.due[shard].wake()
+
+    async def settle(self, shard: int, activations: list[tuple[str, str]], *, ours: bool = False) -> None:
+        """Settle activations (id, mailbox) that no task holds; with `ours`, none whose holder was another worker, which may live."""
+        watch = self.watches[shard]
+        await asyncio.gather(*(watch.settle(activation, mailbox, ours=ours) for activation, mailbox in activations))
+
+    @property
+    def recovered(self) -> int:
+        """Leases taken over so far."""
+        return sum(watch.recovered for watch in self.watches)
+
+    async def stop(self) -> None:
+        """Stop watching."""
+        await end_tasks(self._tasks)
+
+
+def _limited(limits: LimitWork | None, shard: int) -> Callable[[Sequence[str]], Awaitable[None]] | None:
+    return None if limits is None else partial(limits.wake_forgotten, shard)
+
+
+def _jobs(
+    connections: Connections, keys: KeySpace, shard: ShardKeys, schedules: DueSchedules | None, limits: LimitWork | None
+) -> dict[str, DueJob]:
+    jobs: dict[str, DueJob] = {"o": RelayJob(connections, keys, shard), "p": PauseJob(connections, keys, shard)}
+    if schedules is not None:
+        jobs["s"] = ScheduleJob(schedules)
+    if limits is not None:
+        jobs["l"] = limits
+    return jobs
+
+
+class _ShardRecovery:
+    """The recovery of one shard; it checks at least every `every` seconds."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        keys: ShardKeys,
+        shard: int,
+        worker: str,
+        lease: float,
+        steps: Steps,
+        decide: Decide,
+        *,
+        every: float,
+        leases: LeaseKeeper,
+        ended: Callable[[Lease], None] | None = None,
+    ) -> None:
+        self.keys = keys
+        self._ended = ended
+        self._every = every
+        self.recovered = 0
+        self._connections = connections
+        self._shard = shard
+        self._worker = worker
+        self._lease = lease
+        self._steps = steps
+        self._decide = decide
+        self._lease_watch = LeaseWatch(lease)
+        self._leases = leases
+        self._interrupt_handler = InterruptHandler(connections, keys, lambda: leases.of_shard(shard), self._abandon)
+        self._interrupts_at = 0.0
+
+    async def run(self) -> None:
+        await run_periodically(self.turn, asyncio.Event(), f"{self.keys.prefix} recovery", self._connections.outage)
+
+    async def turn(self) -> float:
+        """Take over expired leases; return the seconds until the next check."""
+        await self.recover()
+        await self._connections.script_cache.keep()
+        return self._lease_watch.next(mono(), self._every * JITTER.uniform(0.8, 1.2))
+
+    async def recover(self) -> None:
+        """Take over expired leases, and carry out operators' requests to end attempts."""
+        held, interrupts = await self._look()
+        await self._take_over(self._lease_watch.idle(held, mono()), int(self._lease * 1000 * _OVER))
+        asked = mono()
+        if self._lease_watch.wants_all(asked):
+            held = [each async for page in self._pending(None) for each in page]
+            await self._take_over(self._lease_watch.all(held, asked, mono()), 0)
+        await self._interrupt_handler.carry_out(interrupts)
+
+    async def _look(self) -> tuple[list[Held], dict[bytes, bytes]]:
+        """Read the leases that look more than half over, and operators' requests to end attempts; in one request unless there are many leases."""
+        idle, asked = self._lease_watch.least_idle, mono() >= self._interrupts_at
+
+        async def look(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.xpending_range(self.keys.ready, GROUP, min="-", max="+", count=_PAGE, idle=idle)
+            if asked:
+                pipeline.hgetall(self.keys.interrupts)
+            pending, *interrupts = await pipeline.execute(raise_on_error=False)
+            if isinstance(pending, Exception):
+                raise pending
+            return pending, interrupts[0] if interrupts else {}
+
+        pending, interrupts = await self._connections.ask(look)
+        if isinstance(interrupts, Exception):
+            self._interrupts_at, interrupts = mono() + _REFUSED_PAUSE, {}
+        held = _held(pending)
+        if len(held) == _PAGE:
+            held += [each async for page in self._pending(idle, held[-1].activation) for each in page]
+        return held, interrupts
+
+    async def _pending(self, idle: int | None, after: str = "") -> AsyncIterator[list[Held]]:
+        """Yield the leases that are idle for so long, or all; page by page."""
+        start = f"({after}" if after else "-"
+        while True:
+            page: Any = await self._connections.ask(
+                lambda client, at: client.xpending_range(self.keys.ready, GROUP, min=at, max="+", count=_PAGE, idle=idle), start
+            )
+            yield _held(page)
+            if len(page) < _PAGE:
+                return
+            start = "(" + page[-1]["message_id"].decode()
+
+    async def _abandon(self, lease: Lease, why: Cancellation) -> None:
+        """Settle an attempt of our own while its handler runs on: the fence rejects its later steps."""
+        await self.settle(lease.activation, lease.mailbox, why=why, attempt_id=lease.attempt_id)
+        self._leases.renew_soon()  # finds out that the lease is over
+
+    async def _take_over(self, suspects: list[Held], idle: int) -> None:
+        """Take over leases that are not renewed; not those of this worker, which may have been paused or cut off and is back."""
+        expired = [held for held in suspects if not self._leases.keeps(self._shard, held.activation)]
+        for start in range(0, len(expired), _CLAIMS):
+            args: list[Any] = [GROUP, self._worker, idle]
+            for held in expired[start : start + _CLAIMS]:
+                args += (held.activation, held.sequence)
+            taken: list[tuple[bytes, list[bytes] | None]] = await self._connections.run(
+                CLAIM, [self.keys.ready, self.keys.active], args
+            )
+            entries = [(entry.decode(), dict(zip(flat[::2], flat[1::2], strict=True)) if flat else {}) for entry, flat in taken]
+            found = [(entry, mailbox_of(fields)) for entry, fields in entries if b"e" in fields]
+            litter = [entry for entry, fields in entries if b"e" not in fields]
+            await asyncio.gather(*(self.settle(entry, mailbox, idle=True) for entry, mailbox in found), self._drop(litter))
+
+    async def settle(
+        self,
+        activation: str,
+        mailbox: str,
+        *,
+        ours: bool = False,
+        idle: bool = False,
+        why: Cancellation = WORKER_LOST,
+        attempt_id: str = "",
+    ) -> None:
+        """Settle one mailbox whose holder is gone, or abandons it.
+
+        Args:
+            activation: Its activation.
+            mailbox: Its name.
+            ours: Settle it only if the holder was this worker.
+            idle: The holder only seems to be gone, by its lease: if that is its own again, it was paused, and is back.
+            why: Why the attempt ended.
+            attempt_id: Settle it only if this attempt still runs.
+        """
+        record, now_us = await self._connections.ask(self._record_of, mailbox)
+        if record.is_newer:
+            return  # its state is of a later release: a worker of that takes it over
+        lease = Lease(self._shard, mailbox, activation, mono() + self._lease)
+        if record.activation != activation:
+            await self._drop([activation])  # its mailbox has another activation: this one is left over
+            return
+        if ours and record.is_held and record.worker != self._worker:
+            return  # held by another worker that may live: its next renewal takes it back, or its lease ends
+        if idle and not await self._connections.ask(self._has, activation):
+            return
+        if record.is_ready:
+            self.recovered += 1
+            await self._carry_out(lease, GiveBack(counts=False))
+            return
+        lease.attempt_id = record.attempt_id
+        if attempt_id and lease.attempt_id != attempt_id:
+            return
+        step = self._decide(await self._started(mailbox, record, now_us // 1000), why.text)
+        if step is None:
+            return  # its lease will end again, and another worker take it
+        self._log_end(record.worker, mailbox_label(mailbox), record.attempt, why)
+        if isinstance(step, DeadLetterStep):
+            step.follow = "leave"  # the worker that reads the new activation runs the next command: no task here would
+        await self._carry_out(lease, step)
+
+    async def _carry_out(self, lease: Lease, step: Step) -> None:
+        await self._steps.advance(lease, step)
+        if self._ended is not None:
+            self._ended(lease)
+
+    def _log_end(self, worker: str, entity: str, attempt: int, why: Cancellation) -> None:
+        facts = {"entity": entity, "worker": worker, "attempt": attempt}
+        if why.cause is Cause.LOST:
+            self.recovered += 1
+            _log.warning(
+                "worker %s lost %s: its lease ended while a command ran (attempt %s)",
+                printable(worker),
+                entity,
+                attempt,
+                extra=facts,
+            )
+        else:
+            _log.warning(
+                "%s is abandoned, its handler goes on (attempt %s): %s", entity, attempt, printable(why.text), extra=facts
+            )
+
+    async def _started(self, mailbox: str, record: MailboxRecord, now_ms: int) -> Started:
+        """Return the command that runs in a mailbox."""
+        content = await read_entry(self._connections.run, self.keys, mailbox, record.message)
+        envelope = content.get(b"e")
+        raw = [part for pair in content.items() for part in pair]
+        return Started(
+            record.fence,
+            record.message,
+            record.attempt,
+            record.first_ms,
+            now_ms,
+            envelope,
+            raw,
+            snoozes=record.snoozes_of(record.message),
+            begun=record.first_ms < 0 and envelope is not None and await self._has_begun(record.message, envelope),
+        )
+
+    async def _has_begun(self, message: str, envelope: bytes) -> bool:
+        """Return whether a command is durable and has stored something, also if its envelope can be read in part only."""
+        command_id, *_ = names_of(envelope[2:])
+        side = self.keys.side(command_id)
+        of, is_plain = await self._connections.ask(lambda client: client.hmget(side, ["m", "d"]))
+        return bool(of == message.encode() and is_plain is None)
+
+    async def _record_of(self, client: Redis, mailbox: str) -> tuple[MailboxRecord, int]:
+        """Return a mailbox's record, and the server's time in microseconds."""
+        pipeline = client.pipeline(transaction=False)
+        pipeline.hget(self.keys.active, mailbox)
+        pipeline.time()
+        record, (seconds, micros) = await pipeline.execute()
+        return parse_record(record), seconds * 1_000_000 + micros
+
+    async def _has(self, client: Redis, activation: str) -> bool:
+        """Return whether a lease is still this worker's: a renewal or a start by its holder takes it back."""
+        pending = await client.xpending_range(self.keys.ready, GROUP, min=activation, max=activation, count=1)
+        return bool(pending) and pending[0]["consumer"] == self._worker.encode()
+
+    async def _drop(self, activations: list[str]) -> None:
+        await delete_entries(self._connections, self.keys, activations)
+
+
+def _held(page: Any) -> list[Held]:
+    return [Held(item["message_id"].decode(), item["times_delivered"], item["time_since_delivered"] / 1000) for item in page]

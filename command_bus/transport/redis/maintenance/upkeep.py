@@ -1,0 +1,224 @@
+"""`Upkeep`: repairs mailboxes that lost their activation and counters, and removes what is over: lost workers, unique keys, old dead letters.
+
+A mailbox may lose its activation (its entry in the ready stream) with data that the server lost or an operator deleted, or if the
+process that resumed it died before it was done. No worker would ever run it. So workers check all mailboxes with work, a page at a time. The fleet
+gets through them in about five minutes, whatever their number: after a page a worker pauses for the page's part of all mailboxes, times
+the number of workers. Each worker begins at a random place, so that their ways differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from redis.asyncio import Redis
+
+from command_bus.clock import mono
+from command_bus.errors import CommandBusError
+from command_bus.randomness import JITTER
+from command_bus.transport.mailboxes import is_mailbox
+from command_bus.transport.redis.admin.statistics import RedisRecounts
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.errors import is_not_permitted
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.maintenance.letter_pruning import LetterLimits, LetterPruning
+from command_bus.transport.redis.maintenance.periodic import run_periodically
+from command_bus.transport.redis.ready_stream import repair_page
+from command_bus.transport.redis.scripts import REMOVE_WORKER, SWEEP_UNIQUE
+from command_bus.transport.unique_keys import mailbox_of_key
+
+_log = logging.getLogger("command_bus.worker")
+_PATIENCE = 2.0
+_EVERY = 3600.0
+"""Seconds in which the fleet counts each shard once, about."""
+_MOST = 5_000
+"""Mailboxes with work, and delayed commands, of a shard that workers count: the server then takes about ten milliseconds."""
+
+
+class CounterCheck:
+    """The counters of one shard.
+
+    Args:
+        connections: Of this process.
+        keys: All shards.
+        shard: This one.
+    """
+
+    def __init__(self, connections: Connections, keys: KeySpace, shard: ShardKeys) -> None:
+        self._recounts = RedisRecounts(connections, keys, patience=_PATIENCE)
+        self._connections = connections.at(shard.prefix)
+        self._shard = shard
+        self._at: float | None = None
+
+    async def turn(self, now: float, workers: int, *, is_idle: bool = False) -> None:
+        """Count if it is time, or if the depth can be seen to be wrong.
+
+        Args:
+            now: By the monotonic clock.
+            workers: How many share the work.
+            is_idle: Whether no entity has work.
+        """
+        if self._at is None:  # workers that start together count at different times
+            self._at = now + _EVERY * workers * JITTER.random()
+        try:
+            if now < self._at and not (is_idle and self._at < float("inf") and await self._is_too_deep()):
+                return
+            self._at = now + _EVERY * workers * JITTER.uniform(0.8, 1.2)
+            await self._count()
+        except CommandBusError as error:
+            if is_not_permitted(error):
+                self._at = float("inf")
+            _log.info("%s: the counters were not compared: %s", self._shard.prefix, error)
+
+    async def _is_too_deep(self) -> bool:
+        """Return whether the depth is more than what is delayed. Of an idle shard it is that, or a little more while follow-ups are relayed."""
+        shard = self._shard
+        depth = await self._connections.ask(lambda client: client.hget(shard.stats, "depth"))
+        if not (depth or b"").isdigit() or int(depth) == 0:
+            return False
+        delayed: int = await self._connections.ask(lambda client: client.hlen(shard.delayed))
+        return int(depth) > delayed
+
+    async def _count(self) -> None:
+        """Compare, and correct what is wrong; what is right is not written, so that nothing brings the keys of a deleted namespace back."""
+        found = await self._recounts.recount_shard(self._shard, correct=False, most=_MOST)
+        if found.stored == found.counted and found.delayed <= 0:
+            return
+        found = await self._recounts.recount_shard(self._shard, correct=True, most=_MOST)
+        _log.warning(
+            "%s: wrong counters are set right: depth was %d, and %d were counted; of %d entities the delayed commands",
+            self._shard.prefix,
+            found.stored,
+            found.counted,
+            max(found.delayed, 0),
+        )
+
+
+_PAGE = 200
+
+
+async def sweep_page(connections: Connections, keys: ShardKeys, cursor: int) -> tuple[int, int, float]:
+    """Release those keys of a page whose command is gone.
+
+    Returns:
+        The next cursor, how many keys were released, and which part of all keys the page was.
+
+    Raises:
+        CommandBusError: The server cannot be asked.
+    """
+
+    async def read(client: Redis) -> Any:
+        pipeline = client.pipeline(transaction=False)
+        pipeline.hlen(keys.unique)
+        pipeline.hscan(keys.unique, cursor, count=_PAGE)
+        return await pipeline.execute()
+
+    count, (following, found) = await connections.ask(read)
+    stored = [key for key in found if is_mailbox(key)]
+    names = [keys.unique, keys.active, keys.delayed, *(keys.mailbox(mailbox_of_key(key.decode())) for key in stored)]
+    released = int(await connections.run(SWEEP_UNIQUE, names, [len(keys.mailboxes), *stored])) if stored else 0
+    return int(following), released, len(found) / count if count else 1.0
+
+
+_ROUND = 300.0
+"""Seconds in which the fleet looks at every mailbox that has work."""
+_LONGEST_PAUSE, _SHORTEST_PAUSE = 60.0, 0.02
+_LIMITED_PAUSE = 5.0
+"""Seconds between two pages of the fleet, at most, while mailboxes wait for limits."""
+_SWEEP = 60.0
+_BETWEEN_PAGES = 0.1
+"""Seconds between two pages of dead letters while there are more to delete."""
+_SHOWN = 3600.0
+"""Seconds for which a lost worker is shown, at least: an engineer on call arrives later than ten of the shortest leases."""
+
+
+class Upkeep:
+    """The upkeep of one shard.
+
+    Args:
+        connections: To its server.
+        keys: Of the shard.
+        worker: This worker's name, which is that of its consumer.
+        lease: Seconds that a lease lives.
+        letters: How long and how many dead letters are kept.
+        limited: Told which mailboxes of a page wait for limits; None if other workers look after them.
+        counters: Compares the shard's counters, now and then; None if other workers do.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        keys: ShardKeys,
+        *,
+        worker: str,
+        lease: float,
+        letters: LetterLimits | None = None,
+        limited: Callable[[Sequence[str]], Awaitable[None]] | None = None,
+        counters: CounterCheck | None = None,
+    ) -> None:
+        self._connections = connections
+        self._keys = keys
+        self._worker = worker
+        self._lease = lease
+        self._cursor = JITTER.getrandbits(32)
+        self._unique_cursor = JITTER.getrandbits(32)
+        self._sweep_at = 0.0
+        self._pruning = LetterPruning(connections, keys, letters or LetterLimits())
+        self._prune_at = 0.0
+        self._workers = 1
+        self._limited = limited
+        self._counters = counters
+        self._longest = _LONGEST_PAUSE
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        await run_periodically(self.turn, asyncio.Event(), f"{self._keys.prefix} upkeep", self._connections.outage)
+
+    async def turn(self) -> float:
+        """Check a page of mailboxes, and now and then the workers; return the seconds until the next turn."""
+        now = mono()
+        if now >= self._sweep_at:
+            self._sweep_at = now + max(_SWEEP, self._lease * 2) * JITTER.uniform(0.8, 1.2)
+            await self._remove_lost()
+        if now >= self._prune_at:
+            pause = _BETWEEN_PAGES if await self._pruning.page() else _LONGEST_PAUSE
+            self._prune_at = now + pause * JITTER.uniform(0.8, 1.2)
+        part = min(await self._repair(), await self._sweep())
+        pause = min(self._longest, max(_SHORTEST_PAUSE, _ROUND * self._workers * part)) * JITTER.uniform(0.8, 1.2)
+        return max(_SHORTEST_PAUSE, min(pause, self._prune_at - mono()))
+
+    async def _repair(self) -> float:
+        """Repair a page of mailboxes, and now and then the counters; return which part of all mailboxes it was."""
+        page = await repair_page(self._connections, self._keys, self._cursor)
+        self._cursor, self._longest = page.cursor, _LONGEST_PAUSE
+        if page.repaired:
+            _log.warning("%s: %d mailboxes had lost their activation and got a new one", self._keys.ready, page.repaired)
+        if self._counters is not None:
+            await self._counters.turn(mono(), self._workers, is_idle=page.idle)
+        if page.limited and self._limited is not None:
+            self._longest = min(_LONGEST_PAUSE, _LIMITED_PAUSE * self._workers)
+            with suppress(CommandBusError):  # of the first shard, which is asked: the next round finds them again
+                await self._limited(page.limited)
+        return page.part
+
+    async def _sweep(self) -> float:
+        """Release those unique keys of a page whose command is gone; return which part of all it was."""
+        self._unique_cursor, released, part = await sweep_page(self._connections, self._keys, self._unique_cursor)
+        if released:
+            _log.info(
+                "%s: %d unique keys were held by no command any more, or their window was over", self._keys.unique, released
+            )
+        return part
+
+    async def _remove_lost(self) -> None:
+        """Remove workers that have been silent for an hour and ten leases and hold nothing; count the live ones."""
+        consumers: Any = await self._connections.ask(lambda client: client.xinfo_consumers(self._keys.ready, GROUP))
+        limit_ms = max(_SHOWN, self._lease * 10) * 1000
+        self._workers = max(1, sum(consumer["idle"] <= self._lease * 1000 for consumer in consumers))
+        for consumer in consumers:
+            name = consumer["name"].decode()
+            if name != self._worker and consumer["pending"] == 0 and consumer["idle"] > limit_ms:
+                await self._connections.run(REMOVE_WORKER, [self._keys.ready, self._keys.workers], [GROUP, name])

@@ -1,0 +1,366 @@
+"""Decisions that are reported to an observer: every attempt of every command is decided in one of these methods.
+
+The observer sees decisions. If the lease was lost in between, which is rare, the server refuses the decision, and the command is
+decided again elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from command_bus.clock import mono, wall_ms
+from command_bus.errors import Reject
+from command_bus.messages.snooze import Snooze
+from command_bus.notifications.announcer import Announcer
+from command_bus.notifications.notices import Notice
+from command_bus.notifications.notifications import Notifications, OpenNotifications
+from command_bus.observer import Observer
+from command_bus.serialization.dead_letter import DeadLetterRecord
+from command_bus.serialization.envelope_reading import names_of, unpack_envelope
+from command_bus.serialization.limits import Undecodable
+from command_bus.serialization.reply import Cancelled
+from command_bus.transport.mailboxes import mailbox_parts, type_of
+from command_bus.transport.marks import accepted_ms
+from command_bus.transport.ports.worker import Steps
+from command_bus.transport.steps import (
+    WORKER_LOST,
+    Answer,
+    DeadLetterStep,
+    Done,
+    GiveBack,
+    Lease,
+    LeaseLost,
+    Park,
+    PutOff,
+    Retry,
+    Started,
+    Step,
+    StepFailed,
+    Suspend,
+)
+from command_bus.worker.decisions import Decisions
+from command_bus.worker.offers import Offer
+from command_bus.worker.runnable import Runnable
+
+UNKNOWN = ""
+"""Replaces the name of a command that this worker has no handler for: such names may be anything, and too many."""
+
+
+@dataclass(slots=True)
+class _Clocked(Runnable):
+    """A command that can run, and since when."""
+
+    began: float = 0.0
+
+
+class ObservedDecisions(Decisions):
+    """The rules of one worker, each decision reported.
+
+    Args:
+        observer: Receives the decisions.
+        arguments: As for `Decisions`.
+    """
+
+    def __init__(self, observer: Observer, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._observer = observer
+
+    def read(self, started: Started, mailbox: str = "") -> Runnable | Step | Offer:
+        """See `Decisions`."""
+        read = super().read(started, mailbox)
+        if not isinstance(read, Runnable):
+            self._report_not_run(started, read)
+            return read
+        if started.attempt == 1 and not started.replayed:
+            self._observer.waited(read.handler.spec.name, max(started.now_ms - read.accepted_ms, 0) / 1000)
+        return _Clocked(read.envelope, read.started, read.handler, read.message, read.policy, began=mono())
+
+    def completed(self, run: Runnable, value: Any) -> Step:
+        """See `Decisions`."""
+        return self._reported(run, "completed", super().completed(run, value))
+
+    def rejected(self, run: Runnable, refusal: Reject) -> Step:
+        """See `Decisions`."""
+        return self._reported(run, "rejected", super().rejected(run, refusal))
+
+    def failed(self, run: Runnable, error: BaseException) -> Step:
+        """See `Decisions`."""
+        return self._reported(run, "failed", super().failed(run, error))
+
+    def snoozed(self, run: Runnable, snooze: Snooze) -> Step:
+        """See `Decisions`. One too many is reported as the failure that it is."""
+        step = super().snoozed(run, snooze)
+        return self._reported(run, "snoozed", step) if type(step) is PutOff else step
+
+    def suspended(self, run: Runnable, suspension: Suspend) -> Step:
+        """See `Decisions`."""
+        return self._reported(run, "suspended", super().suspended(run, suspension))
+
+    def cancelled(self, run: Runnable, outcome: Cancelled) -> Step:
+        """See `Decisions`."""
+        return self._reported(run, "cancelled", super().cancelled(run, outcome))
+
+    def interrupted(self, started: Started, why: str = WORKER_LOST.text) -> Step:
+        """See `Decisions`."""
+        step = super().interrupted(started, why)
+        name = self._name_in(started)
+        self._observer.handled(name, "interrupted")
+        self._report_step(name, step)
+        return step
+
+    def _reported(self, run: Runnable, outcome: str, step: Step) -> Step:
+        name = run.handler.spec.name
+        self._observer.handled(name, outcome)
+        self._observer.ran(name, mono() - run.began if isinstance(run, _Clocked) else 0.0)
+        if type(step) is not Done:
+            self._report_step(name, step)
+        return step
+
+    def _report_not_run(self, started: Started, step: Step | Offer) -> None:
+        """Report the reason of a command that cannot run, once it is settled. Until then it is offered to other workers."""
+        match step:
+            case Done():  # the caller of an expired call was answered, and there is no dead letter
+                self._observer.handled(self._name_in(started), "expired")
+            case DeadLetterStep() | Park():
+                record = DeadLetterRecord.unpack(step.record)
+                name = self._known(record.name)
+                self._observer.handled(name, record.reason)
+                self._observer.dead_lettered(name, record.reason)
+            case _:
+                pass
+
+    def _report_step(self, name: str, step: Step) -> None:
+        match step:
+            case Retry() | GiveBack():
+                self._observer.retried(name)
+            case DeadLetterStep() | Park():
+                self._observer.dead_lettered(name, DeadLetterRecord.unpack(step.record).reason)
+            case _:
+                pass
+
+    def _name_in(self, started: Started) -> str:
+        try:
+            return self._known(unpack_envelope(started.envelope or b"", self._limits).name)
+        except Undecodable:
+            return UNKNOWN
+
+    def _known(self, name: str) -> str:
+        return UNKNOWN if self._bindings.of(name) is None else name
+
+
+Lost = Callable[..., Step | None]
+
+
+class Executes(Protocol):
+    """Runs a delivered command; see `Executor`."""
+
+    async def execute(self, lease: Lease, started: Started, task: asyncio.Task[Any] | None) -> Step | None:
+        """Return the step that settles it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SettledCommand:
+    """A command that a worker has settled.
+
+    Attributes:
+        command_id: Its id; empty, as the name is, if its bytes cannot be read.
+        name: Its wire name.
+        entity_type: Of its entity; None without one.
+        entity_id: Of its entity.
+        status: `completed`, `rejected`, `expired`, `cancelled`, `dead_lettered` or `parked`.
+        attempt: The start that settled it, 1 for the first.
+        fence: Of that start.
+        accepted_ms: When it was accepted, by the server's clock.
+        started_ms: When it was first started, by the server's clock.
+        settled_ms: When it was settled, by this machine's clock.
+        reason: Why it became a dead letter; else empty.
+        error: Type and text of the error behind that; else empty.
+    """
+
+    command_id: str
+    name: str
+    entity_type: str | None
+    entity_id: str | None
+    status: str
+    attempt: int
+    fence: int
+    accepted_ms: int
+    started_ms: int
+    settled_ms: int
+    reason: str = ""
+    error: str = ""
+
+
+def told(
+    tell: Callable[[SettledCommand], None] | None, executor: Executes, steps: Steps, lost: Lost
+) -> tuple[Executes, Steps, Lost]:
+    """Return what runs and settles commands, so that each that was settled is told; as it is without a listener."""
+    if tell is None:
+        return executor, steps, lost
+    runs = SettledRuns(tell, executor, steps)
+
+    def lost_and_told(started: Started, *words: Any) -> Step | None:
+        step = lost(started, *words)
+        if step is not None:
+            _tell(tell, started, step)
+        return step
+
+    return runs, runs, lost_and_told
+
+
+class SettledRuns:
+    """Runs commands and moves mailboxes forward, and tells of those that the server has settled.
+
+    Args:
+        tell: Is told.
+        executor: Runs them.
+        steps: Settles them.
+    """
+
+    def __init__(self, tell: Callable[[SettledCommand], None], executor: Executes, steps: Steps) -> None:
+        self._tell = tell
+        self._executor = executor
+        self._steps = steps
+        self._ran: dict[str, Started] = {}
+
+    async def execute(self, lease: Lease, started: Started, task: asyncio.Task[Any] | None) -> Step | None:
+        """See `Executor`."""
+        self._ran[lease.activation] = started
+        return await self._executor.execute(lease, started, task)
+
+    async def advance(self, lease: Lease, step: Step) -> Answer:
+        """See `Steps`."""
+        try:
+            answer = await self._steps.advance(lease, step)
+        except BaseException:
+            self._ran.pop(lease.activation, None)
+            raise
+        if type(answer) is not StepFailed:  # else it is repeated
+            started = self._ran.pop(lease.activation, None)
+            if started is not None and type(answer) is not LeaseLost:
+                _tell(self._tell, started, step)
+        return answer
+
+
+def _tell(tell: Callable[[SettledCommand], None], started: Started, step: Step) -> None:
+    status: str
+    match step:
+        case Done():
+            status, record = step.status, None
+        case DeadLetterStep():
+            status, record = "dead_lettered", DeadLetterRecord.unpack(step.record)
+        case Park():
+            status, record = "parked", DeadLetterRecord.unpack(step.record)
+        case _:
+            return
+    command_id, name, entity_type, entity_id = names_of((started.envelope or b"")[2:])
+    tell(
+        SettledCommand(
+            command_id,
+            name,
+            entity_type or None,
+            entity_id or None,
+            status,
+            started.attempt,
+            int(started.fence),
+            accepted_ms(started.message),
+            started.first_ms,
+            wall_ms(),
+            "" if record is None else record.reason,
+            "" if record is None else f"{record.error_type}: {record.error_message}",
+        )
+    )
+
+
+Settled = Callable[[SettledCommand], None]
+
+
+class Telling(Protocol):
+    """The worker, as far as this module needs it."""
+
+    name: str
+    on_settled: Settled | None
+
+
+def told_to_others(
+    notifications: Notifications | None, worker: Telling, executor: Executes, steps: Steps, lost: Lost
+) -> tuple[Executes, Steps, Lost]:
+    """Return what runs and settles commands, so that others are told, and `on_settled`; as it is without either."""
+    on_settled = worker.on_settled
+    open_now = None if notifications is None else notifications.open
+    if open_now is None:
+        return told(on_settled, executor, steps, lost)
+    if "settled" in open_now.kinds:
+        on_settled = _settled_to_others(open_now.announcer, on_settled)
+    runner, steps, lost = told(on_settled, executor, steps, lost)
+    if open_now.kinds & {"work", "lease_lost"}:
+        runner = steps = NotifyingRuns(open_now, worker.name, runner, steps)
+    return runner, steps, lost
+
+
+def _settled_to_others(announcer: Announcer, on_settled: Settled | None) -> Settled:
+    def tell(settled: SettledCommand) -> None:
+        names = settled.entity_type, settled.entity_id, settled.command_id, settled.name
+        announcer.tell(Notice("settled", *names, settled.status))
+        if on_settled is not None:
+            on_settled(settled)
+
+    return tell
+
+
+class NotifyingRuns:
+    """Runs commands and moves mailboxes forward, and tells of lost leases and of what was sent with a settlement.
+
+    Args:
+        notifications: Tell.
+        worker: Its name.
+        executor: Runs the commands.
+        steps: Settles them.
+    """
+
+    def __init__(self, notifications: OpenNotifications, worker: str, executor: Executes, steps: Steps) -> None:
+        self._announcer: Announcer = notifications.announcer
+        self._tells_work = "work" in notifications.kinds
+        self._tells_lost = "lease_lost" in notifications.kinds
+        self._worker = worker
+        self._executor = executor
+        self._steps = steps
+        self._running: dict[int, Started] = {}
+
+    async def execute(self, lease: Lease, started: Started, task: asyncio.Task[Any] | None) -> Step | None:
+        """See `Executor`."""
+        step = await self._executor.execute(lease, started, task)
+        if step is None:
+            if lease.lost:
+                self._tell_lost(lease, started)
+        else:
+            self._running[id(lease)] = started
+        return step
+
+    async def advance(self, lease: Lease, step: Step) -> Answer:
+        """See `Steps`."""
+        started = self._running.pop(id(lease), None)
+        answer = await self._steps.advance(lease, step)
+        if type(answer) is LeaseLost:
+            if started is not None:
+                self._tell_lost(lease, started)
+        elif self._tells_work and type(step) in (Done, DeadLetterStep, Park):
+            self._tell_work(step)
+        return answer
+
+    def _tell_work(self, step: Any) -> None:
+        sent = Counter(type_of(each.mailbox) for each in step.left.follow_ups if each.delay_ms <= 0)
+        for entity_type, commands in sent.items():
+            self._announcer.work(entity_type, commands)
+
+    def _tell_lost(self, lease: Lease, started: Started) -> None:
+        if not self._tells_lost:
+            return
+        command_id, name, _, named_id = names_of((started.envelope or b"")[2:])
+        entity_type, entity_id = mailbox_parts(lease.mailbox)
+        self._announcer.tell(Notice("lease_lost", entity_type, named_id or entity_id, command_id, name, worker=self._worker))
