@@ -39,7 +39,7 @@ SPARK = (
     ),
     Mutant(
         "an announced unique key is passed over",
-        f"{_WRITING}/announced.py",
+        f"{_WRITING}/command_lookup.py",
         "unique=_unique(info),",
         "unique=None,",
         "tests/unit/spark/test_announced.py::test_an_announced_unique_key_is_that_of_the_class",
@@ -67,7 +67,7 @@ SPARK = (
     ),
     Mutant(
         "a tenant that is none is loaded",
-        f"{_WRITING}/row_flows.py",
+        f"{_WRITING}/packed_columns.py",
         "index not in faults and _is_tenant(value) for",
         "index not in faults for",
         "tests/unit/spark/test_row_flows.py::test_75_a_tenant_that_is_none_is_rejected_alone",
