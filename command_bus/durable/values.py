@@ -50,7 +50,12 @@ def digest_of(step: str, args: tuple[Any, ...], *, keyed: bool, secret: bytes | 
 
 def own_arguments(args: tuple[Any, ...], digest: bytes) -> tuple[Any, ...]:
     """Return arguments for one call of a step's function. What it changes in them the handler does not see, as in later runs it would not."""
-    return args if digest == _NO_ARGUMENTS or _UNCHANGING.issuperset(map(type, args)) else deepcopy(args)
+    if digest == _NO_ARGUMENTS or _UNCHANGING.issuperset(map(type, args)):
+        return args
+    try:
+        return deepcopy(args)
+    except TypeError:  # a view of a map has no copy
+        return args
 
 
 def compare(what: str, stored: bytes, digest: bytes) -> None:

@@ -8,7 +8,6 @@ pool cannot do this: pools are joined before `atexit` runs, while the server is 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import queue
 import shutil
@@ -148,50 +147,6 @@ def _interpreter() -> str:
     raise MissingExtra(
         "no python3 found, which the embedded server needs at its side: set COMMAND_BUS_URL to a server of your own"
     )
-
-
-_PR_SET_PDEATHSIG = 1
-
-
-def main(mode: str, owner: str, *command: str) -> None:
-    """Guard this process, then become `command`."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a thread with blocked signals would hand its mask down to the server
-    if mode == "kernel":
-        _ask_kernel(int(owner))
-    else:
-        _leave_watchdog()
-    try:
-        os.execv(command[0], command)  # noqa: S606 - becoming the command is this program's purpose
-    except OSError as error:
-        sys.exit(f"cannot run {command[0]}: {error.strerror}")
-
-
-def _ask_kernel(owner: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, *(ctypes.c_ulong(value) for value in (signal.SIGKILL, 0, 0, 0))) != 0:
-        sys.exit("prctl: " + os.strerror(ctypes.get_errno()))
-    if os.getppid() != owner:  # it died before the request: no signal will come
-        sys.exit("the owner is gone")
-
-
-def _leave_watchdog() -> None:
-    server = os.getpid()
-    nothing = os.open(os.devnull, os.O_RDWR)
-    if os.fork() != 0:
-        os.dup2(nothing, 0)  # only the watchdog reads the pipe
-        return
-    os.dup2(nothing, 1)
-    os.dup2(nothing, 2)
-    os.closerange(3, max(os.sysconf("SC_OPEN_MAX"), 1024))  # above all the locks: they are the server's, not the watchdog's
-    while os.read(0, 64):
-        pass
-    if os.getppid() == server:  # still our parent, so alive, and the number is not another process's by now
-        os.kill(server, signal.SIGKILL)
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
 
 
 Address = Path | tuple[str, int]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pytest
@@ -50,7 +50,7 @@ class Kind:
 
 
 def decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
-    return st.integers(-(10**precision) + 1, 10**precision - 1).map(lambda value: Decimal(value).scaleb(-scale))
+    return st.integers(-(10**precision) + 1, 10**precision - 1).map(lambda value: Decimal(value).scaleb(-scale, Context(prec=60)))
 
 
 SMALL = st.integers(-99, 99).map(lambda value: Decimal(value).scaleb(-10))  # Java writes them with an exponent

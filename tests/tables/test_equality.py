@@ -201,14 +201,15 @@ async def an_idempotency_key(rows: Sequence[Row]) -> Same:
 
 
 async def two_runs(rows: Sequence[Row], act: Callable[[DurableContext, Any], Awaitable[Any]]) -> Same:
-    """Run a durable handler for each row: its first run acts with the first value, the next one with the second."""
-    registry, runs = HandlerRegistry(), Counter[int]()
+    """Run a durable handler for each row: it acts with the first value until that is stored, and then with the second."""
+    registry, runs, stored = HandlerRegistry(), Counter[int](), set[int]()
 
     @registry.handles(Follow)
     async def follow(command: Follow, context: DurableContext) -> None:
         number = int(command.flow)
         runs[number] += 1
-        await act(context, rows[number].one() if runs[number] == 1 else rows[number].other())
+        await act(context, rows[number].other() if number in stored else rows[number].one())
+        stored.add(number)
         await context.signal("go")
 
     async with opened(registry) as bus:
