@@ -6,23 +6,13 @@ leave together. After a fork the child starts a loop and connections of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
-from command_bus.admin.info import Stats
 from command_bus.bus import BusArguments, CommandBus
-from command_bus.messages.history import HistoryChoice
 from command_bus.messages.message import Message
-from command_bus.messages.options import CallOptions, DispatchOptions
-from command_bus.messages.outgoing import Envelope, RawEnvelope
-from command_bus.messages.policies import Priority
-from command_bus.messages.receipts import BatchResult, SyncReceipt
-from command_bus.messages.reports import OnProgress
-from command_bus.messages.retry_policy import RetryPolicy
-from command_bus.messages.unique import Unique
 from command_bus.sync.parts import (
+    Part,
     SyncAudit,
     SyncCommands,
     SyncDeadLetters,
@@ -37,13 +27,16 @@ from command_bus.sync.parts import (
     SyncServerState,
     SyncTrends,
     SyncViews,
+    blocking,
+    calling,
+    dispatching,
 )
 from command_bus.sync.thread import ThreadedBus, warn_of_event_loop
 
 R = TypeVar("R")
 
 
-class SyncCommandBus:
+class SyncCommandBus(Part[CommandBus]):
     """A `CommandBus` for blocking code, without workers; the arguments are the same.
 
         with SyncCommandBus("redis://localhost") as bus:
@@ -75,7 +68,7 @@ class SyncCommandBus:
         warn_of_event_loop()
         self._plan = CommandBus(url, **arguments)  # is never opened; it says now what is wrong with the settings
         self.settings = self._plan.settings
-        self._bus = ThreadedBus(lambda: CommandBus(url, **arguments))
+        super().__init__(ThreadedBus(lambda: CommandBus(url, **arguments)), lambda bus: bus)
         self.dead_letters = SyncDeadLetters(self._bus, lambda bus: bus.dead_letters)
         self.entities = SyncEntities(self._bus, lambda bus: bus.entities)
         self.fairness = SyncFairness(self._bus, lambda bus: bus.fairness)
@@ -98,11 +91,11 @@ class SyncCommandBus:
         self.close()
 
     def open(self) -> None:
-        """See `CommandBus.open`: connect now rather than at the first use."""
+        """Connect now rather than at the first use."""
         self._bus.open()
 
     def close(self) -> None:
-        """See `CommandBus.close`. Other threads that wait for something get `BusClosed`."""
+        """Close the connections. Other threads that wait for something get `BusClosed`."""
         self._bus.close()
 
     def __repr__(self) -> str:
@@ -110,115 +103,18 @@ class SyncCommandBus:
 
     @property
     def url(self) -> str:
-        """See `CommandBus.url`."""
+        """Return the server's URL, which other processes of this machine can use; it may hold a password."""
         return self._plan.url
 
-    def dispatch(
-        self,
-        command: Message[R],
-        *,
-        command_id: str | UUID | None = None,
-        delay: float = 0.0,
-        at: datetime | None = None,
-        headers: Mapping[str, str] | None = None,
-        expires: float | None = None,
-        keep_result: bool = False,
-        priority: Priority | None = None,
-        retry: RetryPolicy | None = None,
-        attempt_timeout: float | None = None,
-        unique: Unique | None = None,
-        history: HistoryChoice | None = None,
-    ) -> SyncReceipt[R]:
-        """See `CommandBus.dispatch`."""
-        options = DispatchOptions(
-            command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
-            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority, history=history,
-        )  # fmt: skip
-        return self._bus.receive(lambda bus: bus.dispatch(command, **options))
-
-    def dispatch_raw(
-        self,
-        entity_type: str | None,
-        entity_id: str | int | None,
-        name: str,
-        payload: Mapping[str, Any],
-        *,
-        version: int = 1,
-        command_id: str | UUID | None = None,
-        delay: float = 0.0,
-        at: datetime | None = None,
-        headers: Mapping[str, str] | None = None,
-        expires: float | None = None,
-        keep_result: bool = False,
-        priority: Priority | None = None,
-        retry: RetryPolicy | None = None,
-        attempt_timeout: float | None = None,
-        unique: Unique | None = None,
-        history: HistoryChoice | None = None,
-    ) -> SyncReceipt[Any]:
-        """See `CommandBus.dispatch_raw`."""
-        options = DispatchOptions(
-            command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
-            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority, history=history,
-        )  # fmt: skip
-        return self._bus.receive(lambda bus: bus.dispatch_raw(entity_type, entity_id, name, payload, version=version, **options))
-
-    def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any] | RawEnvelope]) -> BatchResult:
-        """See `CommandBus.dispatch_batch`. The iterable is consumed in the bus's own thread."""
-        return self._bus.do(lambda bus: bus.dispatch_batch(commands))
-
-    def call(
-        self,
-        command: Message[R],
-        *,
-        timeout: float | None = None,
-        command_id: str | UUID | None = None,
-        headers: Mapping[str, str] | None = None,
-        priority: Priority | None = None,
-        retry: RetryPolicy | None = None,
-        attempt_timeout: float | None = None,
-        history: HistoryChoice | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> R:
-        """See `CommandBus.call`. `on_progress` is a plain function, which is called in the thread that calls."""
-        options = CallOptions(
-            timeout=timeout,
-            command_id=command_id,
-            headers=headers,
-            priority=priority,
-            retry=retry,
-            attempt_timeout=attempt_timeout,
-            history=history,
-        )
-        return self._bus.call(lambda bus, hears: bus.call(command, **options, on_progress=hears), on_progress)
-
-    def call_raw(
-        self,
-        entity_type: str | None,
-        entity_id: str | int | None,
-        name: str,
-        payload: Mapping[str, Any],
-        *,
-        version: int = 1,
-        timeout: float | None = None,
-        command_id: str | UUID | None = None,
-        headers: Mapping[str, str] | None = None,
-        priority: Priority | None = None,
-        retry: RetryPolicy | None = None,
-        attempt_timeout: float | None = None,
-        history: HistoryChoice | None = None,
-    ) -> Any:
-        """See `CommandBus.call_raw`."""
-        options = CallOptions(
-            timeout=timeout,
-            command_id=command_id,
-            headers=headers,
-            priority=priority,
-            retry=retry,
-            attempt_timeout=attempt_timeout,
-            history=history,
-        )
-        return self._bus.do(lambda bus: bus.call_raw(entity_type, entity_id, name, payload, version=version, **options))
+    dispatch = dispatching(CommandBus.dispatch)
+    dispatch_raw = dispatching(CommandBus.dispatch_raw)
+    dispatch_batch = blocking(CommandBus.dispatch_batch)  # the iterable is consumed in the bus's own thread
+    call = calling(CommandBus.call)
+    call_raw = blocking(CommandBus.call_raw)
+    cancel = blocking(CommandBus.cancel)
+    stats = blocking(CommandBus.stats)
+    ping = blocking(CommandBus.ping)
+    wait_idle = blocking(CommandBus.wait_idle)
 
     @overload
     def result(self, command_id: str | UUID, command_type: type[Message[R]], *, timeout: float = ...) -> R: ...
@@ -231,25 +127,9 @@ class SyncCommandBus:
         *,
         timeout: float = 0.0,
     ) -> Any:
-        """See `CommandBus.result`."""
+        """Return the stored result of a command: see `CommandBus.result`."""
         return self._bus.do(lambda bus: bus.result(command_id, command_type, timeout=timeout))
 
-    def cancel(self, command_id: str | UUID, *, running: bool = False, reason: str = "", wait: float = 10.0) -> bool:
-        """See `CommandBus.cancel`."""
-        return self._bus.do(lambda bus: bus.cancel(command_id, running=running, reason=reason, wait=wait))
-
     def entity(self, entity_type: str, entity_id: str | int) -> SyncEntityScope:
-        """See `CommandBus.entity`."""
+        """Return one entity: see `CommandBus.entity`."""
         return SyncEntityScope(self._bus, entity_type, entity_id)
-
-    def stats(self) -> Stats:
-        """See `CommandBus.stats`."""
-        return self._bus.do(lambda bus: bus.stats())
-
-    def ping(self) -> float:
-        """See `CommandBus.ping`."""
-        return self._bus.do(lambda bus: bus.ping())
-
-    def wait_idle(self, timeout: float | None = None) -> None:
-        """See `CommandBus.wait_idle`."""
-        self._bus.do(lambda bus: bus.wait_idle(timeout))
