@@ -123,7 +123,7 @@ def outward_of(observer: Observer | None) -> OutwardObserver | None:
     return found
 
 
-class ObservedProducer:
+class ObservedProducer(Producer):
     """A producer that reports what it sent to an observer.
 
     Args:
@@ -137,11 +137,9 @@ class ObservedProducer:
 
     @property
     def window(self) -> int:
-        """See `Producer`."""
         return self._producer.window
 
     async def enqueue(self, submission: Submission, timeout: float) -> Admission:
-        """See `Producer`."""
         try:
             admission = await self._producer.enqueue(submission, timeout)
         except (CommandBusError, asyncio.CancelledError):
@@ -153,7 +151,6 @@ class ObservedProducer:
     async def enqueue_many(
         self, submissions: Sequence[Submission], timeout: float, silent: UnavailableShards | None = None
     ) -> list[Admission | CommandBusError]:
-        """See `Producer`."""
         admissions = await self._producer.enqueue_many(submissions, timeout, silent)
         for submission, admission in zip(submissions, admissions, strict=True):
             self._observer.dispatched(submission.name, _status(admission))
@@ -186,7 +183,7 @@ def _status(admission: Admission | CommandBusError) -> str:
             return "failed"
 
 
-class NotifyingProducer:
+class NotifyingProducer(Producer):
     """Sends by another producer, and tells what was accepted and waits for a worker now. A delayed command is not work yet.
 
     Args:
@@ -200,11 +197,9 @@ class NotifyingProducer:
 
     @property
     def window(self) -> int:
-        """See `Producer`."""
         return self._producer.window
 
     async def enqueue(self, submission: Submission, timeout: float) -> Admission:
-        """See `Producer`."""
         admission = await self._producer.enqueue(submission, timeout)
         if admission is Admission.ACCEPTED and submission.delay_ms <= 0:
             self._announcer.work(type_of(submission.mailbox))
@@ -213,7 +208,6 @@ class NotifyingProducer:
     async def enqueue_many(
         self, submissions: Sequence[Submission], timeout: float, silent: UnavailableShards | None = None
     ) -> list[Admission | CommandBusError]:
-        """See `Producer`."""
         admissions = await self._producer.enqueue_many(submissions, timeout, silent)
         accepted = Counter(
             type_of(submission.mailbox)

@@ -28,7 +28,7 @@ _LOOK_EVERY = 0.1
 
 
 class Aborting:
-    """Aborts what runs in one mailbox.
+    """Aborts what runs in one mailbox, as `EntityScope` does.
 
     Args:
         session: Open.
@@ -45,7 +45,6 @@ class Aborting:
         self._interrupts = session.transport.operator.interrupts
 
     async def abort(self, reason: str, *, by: str, wait: float, force: bool) -> AbortReport:
-        """See `EntityScope.abort`."""
         deadline = mono() + checked_seconds("wait", wait)
         label = mailbox_label(self._mailbox)
         attempt = await self._interrupts.running(self._mailbox)

@@ -20,7 +20,7 @@ async def types_of(session: Session) -> list[EntityTypeInfo]:
 
 
 async def forget_type(session: Session, entity_type: str) -> bool:
-    """See `Entities.forget_type`."""
+    """Forget a type as `Entities.forget_type` does."""
     records = session.transport.operator.types
     record = (await records.all()).get(entity_type)
     if record is None:
@@ -92,7 +92,7 @@ async def pause_end(session: Session, until: datetime | float | None) -> int | N
 
 
 async def obliterate(session: Session, confirm: str, *, force: bool) -> int:
-    """See `Entities.obliterate`."""
+    """Delete the namespace as `Entities.obliterate` does."""
     namespace = session.settings.namespace
     if confirm != namespace:
         raise InvalidSettings(

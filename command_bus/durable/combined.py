@@ -25,7 +25,6 @@ class AllOf(Performed):
             self.name = f"all({self._operations[0].name})"
 
     async def performed(self, durable: Durable[Any]) -> Any:
-        """See `Performed`."""
         begun = await asyncio.gather(*map(_begun, self._parts), return_exceptions=True)
         waits = [each for each in self._operations if isinstance(each, Waited)]
         failed = next((each for each in begun if isinstance(each, BaseException)), None)
@@ -39,7 +38,6 @@ class AllOf(Performed):
         return tuple(ended)
 
     def leave(self) -> None:
-        """See `Performed`."""
         for each in self._operations:
             each.leave()
 
@@ -56,7 +54,6 @@ class FirstOf(Performed):
             raise BadStep("context.first takes at least one call, sleep or signal")
 
     async def performed(self, durable: Durable[Any]) -> Durable[Any]:
-        """See `Performed`."""
         run, waits = self.run, self._operations
         await asyncio.gather(*(each.begin() for each in waits))
         stored = run.fields.get(self.name)
@@ -72,7 +69,6 @@ class FirstOf(Performed):
         return winner
 
     def leave(self) -> None:
-        """See `Performed`."""
         for each in self._operations:
             each.leave()
 

@@ -40,31 +40,25 @@ class HandlerOperations:
 
     @property
     def step_key(self) -> str | None:
-        """See `DurableContext.step_key`."""
         key = current_step.get()
         return None if key is None else key.text()
 
     @property
     def suspending(self) -> bool:
-        """See `DurableContext.suspending`."""
         return self._is_over()
 
     def observe(self, passed: Callable[[str], Awaitable[None]]) -> None:
-        """See `DurableContext.observe`."""
         self._run.passed = passed
 
     def check(self) -> None:
-        """See `DurableOperations.check`."""
         self._in_flight.check()
         self._run.check()
 
     def step(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], options: StepOptions) -> Durable[Any]:
-        """See `DurableContext.step`."""
         self._in_flight.check_place()
         return self._awaited(Step(self._run, name, function, args, options), "step({!r}, …)", name)
 
     def call(self, command: Message[R], undo: Message[Any] | None, key: str | None, options: DurableCallOptions) -> Durable[R]:
-        """See `DurableContext.call`."""
         self._in_flight.check_place()
         if options.get("command_id") is not None:
             raise InvalidCommand(
@@ -84,33 +78,27 @@ class HandlerOperations:
         return self._awaited(made, "call({}(…))", out.name)
 
     def sleep(self, seconds: float, key: str | None) -> Durable[None]:
-        """See `DurableContext.sleep`."""
         self._in_flight.check_place()
         return self._awaited(Sleep(self._run, seconds, key), "sleep({!r})", seconds)
 
     def signal(self, name: str, timeout: float | None, returns: Any) -> Durable[Any]:
-        """See `DurableContext.signal`."""
         self._in_flight.check_place()
         checked = checked_name("name of a signal", name)
         return self._awaited(Signal(self._run, name, checked, timeout, returns), "signal({!r})", name)
 
     def all(self, operations: tuple[Durable[Any], ...]) -> Durable[Any]:
-        """See `DurableContext.all`."""
         self._in_flight.check_place()
         return self._awaited(AllOf(self._run, operations), "all(…)")
 
     def first(self, operations: tuple[Durable[Any], ...], key: str | None) -> Durable[Any]:
-        """See `DurableContext.first`."""
         self._in_flight.check_place()
         return self._awaited(FirstOf(self._run, operations, key), "first(…)")
 
     def timeout(self, seconds: float, key: str | None) -> AbstractAsyncContextManager[None]:
-        """See `DurableContext.timeout`."""
         self._in_flight.check_place()
         return self._limited(checked_seconds("the time limit", seconds, zero=True), self._run.names.numbered("t:timeout", key))
 
     def compensate(self, command: Message[Any], key: str | None) -> None:
-        """See `DurableContext.compensate`."""
         run = self._run
         self.check()
         out = run.tools.children.outgoing(command)

@@ -12,7 +12,7 @@ from command_bus.messages.durable import Durable
 
 
 class Performed(ABC):
-    """An operation of a durable handler: it is in flight while it is awaited.
+    """An `Operation` of a durable handler: it is in flight while it is awaited.
 
     Args:
         run: The run.
@@ -27,7 +27,6 @@ class Performed(ABC):
         self._in_flight = run.in_flight
 
     async def perform(self, durable: Durable[Any]) -> Any:
-        """See `Operation`."""
         run, in_flight = self.run, self._in_flight
         if run.suspension is not None or in_flight.is_over:
             await in_flight.refuse()

@@ -46,7 +46,6 @@ class Step(Performed):
         self._is_cancelled = False
 
     async def performed(self, durable: Durable[Any]) -> Any:
-        """See `Performed`."""
         run = self.run
         stored = run.fields.get(self._field)
         if stored is not None:

@@ -29,14 +29,13 @@ TIMED_OUT = b""
 
 
 class Waited(Performed):
-    """An operation that waits for a field, or for a time."""
+    """An operation that waits for a field, or for a time: a `Wait`."""
 
     field: str = ""
     until_ms: int | None = None
     lingers: float = 0.0
 
     async def performed(self, durable: Durable[Any]) -> Any:
-        """See `Performed`."""
         await self.begin()
         if not self.run.is_over(self):
             await self.run.wait(durable, (self,), wanted=1)
@@ -49,11 +48,9 @@ class Waited(Performed):
         """Return what it came to; called once it is over."""
 
     def has_come(self) -> bool:
-        """See `Wait`."""
         return self.field in self.run.fields
 
     async def give_up(self) -> bool:
-        """See `Wait`."""
         return True
 
     async def fixed_time(self, name: str, seconds: float) -> int:
@@ -91,7 +88,6 @@ class Call(Waited):
         self._begun = False
 
     async def begin(self) -> None:
-        """See `Waited`."""
         run = self.run
         if self._begun:
             return
@@ -143,7 +139,6 @@ class Call(Waited):
         self.run.arrive(field, record)
 
     async def result(self) -> Any:
-        """See `Waited`."""
         run = self.run
         record = run.fields.get(self.field)
         if record is None:
@@ -169,7 +164,7 @@ class Call(Waited):
             raise self.run.errors.note(error)  # noqa: B904 - it is the same
 
     async def give_up(self) -> bool:
-        """See `Wait`. A command that has started is waited for: what it did may have to be undone. A durable one ends, too."""
+        """Wait for a command that has started: what it did may have to be undone. A durable one ends, too."""
         if self._is_told_to_end:
             return False
         reason, durable = str(cancelled(self.run)), is_durable(self._out.options)
@@ -189,7 +184,6 @@ class UndoCall(Waited):
         self.field = outcome_field(self._call)
 
     async def begin(self) -> None:
-        """See `Waited`."""
         field, sent = f"c:{self._call}", self._undo.follow_up
         if field in self.run.fields:
             return
@@ -203,14 +197,14 @@ class UndoCall(Waited):
         await self.run.store(Note(field, value, child=sent), progressed=True)
 
     async def result(self) -> None:
-        """See `Waited`. What it returned is not looked at: this worker may not be able to read it."""
+        """Return nothing: this worker may not be able to read what it returned."""
         outcome = self.run.fields[self.field]
         if not isinstance(unpack_reply(outcome, self.run.tools.limits)[1], Completed):
             child, _ = child_of(self.run.fields[f"c:{self._call}"])
             self.run.tools.children.value_of(outcome, None, child)
 
     async def give_up(self) -> bool:
-        """See `Wait`: what undoes is not given up."""
+        """Wait on: what undoes is not given up."""
         return False
 
 
@@ -222,11 +216,10 @@ class Ended(Waited):
         self.field = outcome_field(call)
 
     async def result(self) -> bytes:
-        """See `Waited`."""
         return self.run.fields[self.field]
 
     async def give_up(self) -> bool:
-        """See `Wait`: what the call did has to be known."""
+        """Wait on: what the call did has to be known."""
         return False
 
 
@@ -240,12 +233,10 @@ class Sleep(Waited):
         self.lingers = min(self._seconds, LINGER)
 
     async def begin(self) -> None:
-        """See `Waited`."""
         if self.until_ms is None:
             self.until_ms = await self.fixed_time(self.name, self._seconds)
 
-    async def result(self) -> None:
-        """See `Waited`."""
+    async def result(self) -> None: ...
 
 
 class Signal(Waited):
@@ -267,7 +258,6 @@ class Signal(Waited):
         self._takes = False  # one that may still go to the next wait for this name
 
     async def begin(self) -> None:
-        """See `Waited`."""
         if self._begun:
             return
         self._begun = True
@@ -286,7 +276,6 @@ class Signal(Waited):
             self.until_ms = await self.fixed_time(self._wait, self._timeout)
 
     def has_come(self) -> bool:
-        """See `Wait`."""
         run = self.run
         while self._takes and self.field in run.fields:
             try:
@@ -316,7 +305,7 @@ class Signal(Waited):
         return self._codec.decode(tools.unseal(name, self.run.fields[self.field]), tools.limits)
 
     def leave(self) -> None:
-        """See `Performed`. The next wait for this name gets the signal that this one would have got."""
+        """Leave the signal to the next wait for this name."""
         if self._takes:
             self.run.signals.give_back(self._name)
             self._takes = False
@@ -324,7 +313,6 @@ class Signal(Waited):
             self.field, self._begun = "", False
 
     async def result(self) -> Any:
-        """See `Waited`."""
         run = self.run
         if self.field == self._missed or self.field not in run.fields:
             if self.field != self._missed:

@@ -28,13 +28,9 @@ R = TypeVar("R")
 class HandlerBus(Protocol):
     """The bus that a handler sends with: a `CommandBus`, or a `TestBus`."""
 
-    async def dispatch(self, *args: Any, **kwargs: Any) -> Receipt[Any]:
-        """See `CommandBus.dispatch`."""
-        ...
+    async def dispatch(self, *args: Any, **kwargs: Any) -> Receipt[Any]: ...
 
-    async def call(self, *args: Any, **kwargs: Any) -> Any:
-        """See `CommandBus.call`."""
-        ...
+    async def call(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 @dataclass(slots=True, eq=False)

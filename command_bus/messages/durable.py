@@ -120,39 +120,25 @@ class StepOptions(NamedTuple):
 
 
 class DurableOperations(Protocol):
-    """The methods of a durable context, for one run of a handler."""
+    """The methods of a durable context, for one run of a handler; `DurableContext` describes them."""
 
-    def step(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], options: StepOptions) -> Durable[Any]:
-        """See `DurableContext.step`."""
-        ...
+    def step(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], options: StepOptions) -> Durable[Any]: ...
 
-    def call(self, command: Message[R], undo: Message[Any] | None, key: str | None, options: DurableCallOptions) -> Durable[R]:
-        """See `DurableContext.call`."""
-        ...
+    def call(
+        self, command: Message[R], undo: Message[Any] | None, key: str | None, options: DurableCallOptions
+    ) -> Durable[R]: ...
 
-    def sleep(self, seconds: float, key: str | None) -> Durable[None]:
-        """See `DurableContext.sleep`."""
-        ...
+    def sleep(self, seconds: float, key: str | None) -> Durable[None]: ...
 
-    def signal(self, name: str, timeout: float | None, returns: Any) -> Durable[Any]:
-        """See `DurableContext.signal`."""
-        ...
+    def signal(self, name: str, timeout: float | None, returns: Any) -> Durable[Any]: ...
 
-    def all(self, operations: tuple[Durable[Any], ...]) -> Durable[Any]:
-        """See `DurableContext.all`."""
-        ...
+    def all(self, operations: tuple[Durable[Any], ...]) -> Durable[Any]: ...
 
-    def first(self, operations: tuple[Durable[Any], ...], key: str | None) -> Durable[Any]:
-        """See `DurableContext.first`."""
-        ...
+    def first(self, operations: tuple[Durable[Any], ...], key: str | None) -> Durable[Any]: ...
 
-    def timeout(self, seconds: float, key: str | None) -> AbstractAsyncContextManager[None]:
-        """See `DurableContext.timeout`."""
-        ...
+    def timeout(self, seconds: float, key: str | None) -> AbstractAsyncContextManager[None]: ...
 
-    def compensate(self, command: Message[Any], key: str | None) -> None:
-        """See `DurableContext.compensate`."""
-        ...
+    def compensate(self, command: Message[Any], key: str | None) -> None: ...
 
     def check(self) -> None:
         """Check that the handler itself asks, and is not over.
@@ -164,19 +150,13 @@ class DurableOperations(Protocol):
         """
         ...
 
-    def observe(self, passed: Callable[[str], Awaitable[None]]) -> None:
-        """See `DurableContext.observe`."""
-        ...
+    def observe(self, passed: Callable[[str], Awaitable[None]]) -> None: ...
 
     @property
-    def step_key(self) -> str | None:
-        """See `DurableContext.step_key`."""
-        ...
+    def step_key(self) -> str | None: ...
 
     @property
-    def suspending(self) -> bool:
-        """See `DurableContext.suspending`."""
-        ...
+    def suspending(self) -> bool: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -342,7 +322,7 @@ class DurableContext(CommandContext):
         return self._durable().timeout(seconds, key)
 
     def send(self, command: Message[Any], *, on: SendOn = "completed", **options: Unpack[FollowUpOptions]) -> str:
-        """See `CommandContext.send`. Not in the function of a step: a later run gets its result, and would send nothing."""
+        """Send as `CommandContext.send`. Not in the function of a step: a later run gets its result, and would send nothing."""
         if self._operations is not None:
             self._operations.check()
         return CommandContext.send(self, command, on=on, **options)
@@ -395,7 +375,6 @@ class _Alone:
         self._args = args
 
     async def perform(self, durable: Durable[Any]) -> Any:
-        """See `Operation`."""
         del durable
         result = self._function(*self._args)
         return await result if isinstance(result, Awaitable) else result

@@ -46,7 +46,6 @@ class SyncReceipt(Receipt[R]):
     """A `Receipt` of a `SyncCommandBus`."""
 
     def result(self, *, timeout: float | None = None) -> R:  # type: ignore[override]  # it waits; pyright: ignore[reportIncompatibleMethodOverride]
-        """See `Receipt.result`."""
         raise _not_kept(self.command_id)
 
 
@@ -60,7 +59,6 @@ class KeptReceipt(Receipt[R]):
     ask: Callable[..., Awaitable[R]]
 
     async def result(self, *, timeout: float | None = None) -> R:
-        """See `Receipt.result`."""
         return await self.ask(_asked(self), timeout)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -77,7 +75,6 @@ class KeptSyncReceipt(SyncReceipt[R]):
     ask: Callable[..., R]
 
     def result(self, *, timeout: float | None = None) -> R:  # type: ignore[override]  # as above; pyright: ignore[reportIncompatibleMethodOverride]
-        """See `Receipt.result`."""
         return self.ask(_asked(self), timeout)
 
     def __reduce__(self) -> tuple[Any, ...]:

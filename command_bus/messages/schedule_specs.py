@@ -56,7 +56,7 @@ class ScheduleSpec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """A period: ticks are a multiple of it behind an origin, whatever local clocks do.
+    """A `ScheduleSpec`: a period. Ticks are a multiple of it after an origin, whatever local clocks do.
 
     Attributes:
         ms: Its length.
@@ -65,11 +65,9 @@ class Every:
     ms: int
 
     def after(self, tick: int, origin: int) -> int | None:
-        """See `ScheduleSpec`."""
         return origin + max((tick - origin) // self.ms + 1, 0) * self.ms
 
     def pack(self) -> list[Any]:
-        """See `ScheduleSpec`."""
         return ["e", self.ms]
 
     def __str__(self) -> str:
@@ -78,7 +76,7 @@ class Every:
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron pattern in a time zone.
+    """A `ScheduleSpec`: a cron pattern in a time zone.
 
     Attributes:
         pattern: Five fields: minute, hour, day of the month, month, day of the week.
@@ -89,7 +87,6 @@ class Cron:
     tz: str = "UTC"
 
     def after(self, tick: int, origin: int) -> int | None:
-        """See `ScheduleSpec`."""
         try:
             if any(part.startswith("*") for part in self.pattern.split()[:2]):
                 return _after_by_real_time(self.pattern, _zone(self.tz), tick)
@@ -102,7 +99,6 @@ class Cron:
         return None
 
     def pack(self) -> list[Any]:
-        """See `ScheduleSpec`."""
         return ["c", self.pattern, self.tz]
 
     def __str__(self) -> str:
@@ -211,12 +207,12 @@ class SchedulePolicy:
 
     @property
     def start_ms(self) -> int | None:
-        """See `start`."""
+        """`start` in milliseconds since the epoch, or None."""
         return None if self.start is None else milliseconds_of("start", self.start)
 
     @property
     def end_ms(self) -> int | None:
-        """See `end`."""
+        """`end` in milliseconds since the epoch, or None."""
         return None if self.end is None else milliseconds_of("end", self.end)
 
 

@@ -70,7 +70,6 @@ class WokenTypes(Listener[str | None]):
         self._types: dict[str | None, None] = {}
 
     def offer(self, notice: Notice) -> None:
-        """See `Listener`."""
         if notice.entity_type not in self._types and len(self._types) >= _MOST:
             self.missed += 1
             return
@@ -100,7 +99,6 @@ class Notices(Listener[Notice]):
         self._notices: deque[Notice] = deque()
 
     def offer(self, notice: Notice) -> None:
-        """See `Listener`."""
         if len(self._notices) >= _MOST:
             self._notices.popleft()
             self.missed += 1

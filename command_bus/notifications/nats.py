@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from command_bus.errors import InvalidSettings, TransportUnavailable
 from command_bus.notifications.notices import ALL_TYPES, Notice, NoticeKind, Topic, checked_kinds, pack_notice
-from command_bus.notifications.notifier import Ground
+from command_bus.notifications.notifier import Ground, NotifierLink
 from command_bus.randomness import JITTER
 from command_bus.tasks import end_tasks
 
@@ -38,7 +38,7 @@ _log = logging.getLogger("command_bus.notifications")
 
 
 class NatsNotifier:
-    """Tells over NATS.
+    """A `Notifier` over NATS.
 
     Args:
         client: A connected client of nats-py, which stays yours to close; or a function that connects one, which a link calls when it first
@@ -73,7 +73,6 @@ class NatsNotifier:
         self._prefix = prefix
 
     def link(self, ground: Ground) -> _Link:
-        """See `Notifier`."""
         return _Link(ground, _Server(self._client, self._kv), self._prefix or f"command_bus.{ground.namespace}")
 
 
@@ -126,7 +125,7 @@ class _Server:
                 await self._client.close()
 
 
-class _Link:
+class _Link(NotifierLink):
     """Implements `NotifierLink` over NATS.
 
     Args:
@@ -144,7 +143,6 @@ class _Link:
         self._watch: asyncio.Task[None] | None = None
 
     async def publish(self, notices: Sequence[Notice]) -> None:
-        """See `NotifierLink`."""
         client = await self._server.client()
         if not client.is_connected:
             raise TransportUnavailable("NATS cannot be reached: its client is not connected")
@@ -155,7 +153,6 @@ class _Link:
         await client.flush(timeout=int(_PATIENCE))
 
     async def consume_hint(self, entity_type: str | None) -> bool:
-        """See `NotifierLink`."""
         return await self._changed(entity_type, lambda left: None if left is None or left < 1 else left - 1) is not False
 
     async def _add_hint(self, entity_type: str | None, commands: int) -> None:
@@ -201,7 +198,6 @@ class _Link:
         return None
 
     async def subscribe(self, topic: Topic) -> None:
-        """See `NotifierLink`."""
         self._subscribed[topic] = None
         if self._watch is None:
             self._watch = asyncio.get_running_loop().create_task(self._look(), name="command_bus.nats")
@@ -210,7 +206,6 @@ class _Link:
                 await self._subscribe(topic)
 
     async def unsubscribe(self, topic: Topic) -> None:
-        """See `NotifierLink`."""
         subscription = self._subscribed.pop(topic, None)
         if not self._subscribed and self._watch is not None:
             watch, self._watch = self._watch, None
@@ -220,7 +215,6 @@ class _Link:
                 await subscription.unsubscribe()
 
     async def close(self) -> None:
-        """See `NotifierLink`."""
         for topic in list(self._subscribed):
             await self.unsubscribe(topic)
         await self._server.close()

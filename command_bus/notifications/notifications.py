@@ -87,7 +87,7 @@ class OpenNotifications:
 
 
 class Notifications:
-    """See the head of this module.
+    """Notices that this bus sends and hears, as a `SessionPart`: see the head of this module.
 
     Args:
         notifier: How notices travel; None: nothing is told, and there is nothing to listen to.
@@ -170,13 +170,11 @@ class Notifications:
         return self._open
 
     async def close(self) -> None:
-        """See `SessionPart`."""
         if self._open is not None:
             await self._open.close()
             self._last, self._open = self.figures, None
 
     def renew(self) -> None:
-        """See `SessionPart`."""
         self._open = None
 
     @asynccontextmanager

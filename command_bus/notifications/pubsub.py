@@ -8,14 +8,14 @@ from typing import Final, cast
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings
 from command_bus.notifications.notices import Notice, NoticeKind, Topic, checked_kinds, pack_notice
-from command_bus.notifications.notifier import Ground
+from command_bus.notifications.notifier import Ground, NotifierLink
 from command_bus.transport.ports.extensions import Subscriptions
 
 _NO_TYPE: Final = "~"
 
 
 class RedisNotifier:
-    """Tells by pub/sub of the bus's server: one server, a primary behind Sentinels, or a Redis Cluster.
+    """A `Notifier` by pub/sub of the bus's server: one server, a primary behind Sentinels, or a Redis Cluster.
 
     Args:
         kinds: What is told; `settled` costs a message for each command, so it is told only if it is named.
@@ -32,11 +32,10 @@ class RedisNotifier:
         self.hint_ttl = hint_ttl
 
     def link(self, ground: Ground) -> _Link:
-        """See `Notifier`."""
         return _Link(ground, self.hint_ttl)
 
 
-class _Link:
+class _Link(NotifierLink):
     """Implements `NotifierLink` over the channels of the bus's server."""
 
     def __init__(self, ground: Ground, hint_ttl: float) -> None:
@@ -45,28 +44,23 @@ class _Link:
         self._subscriptions: Subscriptions | None = None
 
     async def publish(self, notices: Sequence[Notice]) -> None:
-        """See `NotifierLink`."""
         hints = {_named(each.entity_type): each.commands for each in notices if each.kind == "work"}
         messages = [(f"{each.kind}:{_named(each.entity_type)}", pack_notice(each)) for each in notices]
         await self._ground.channels().publish(messages, hints, self._hint_ttl)
 
     async def consume_hint(self, entity_type: str | None) -> bool:
-        """See `NotifierLink`."""
         return await self._ground.channels().take(_named(entity_type)) is not False
 
     async def subscribe(self, topic: Topic) -> None:
-        """See `NotifierLink`."""
         if self._subscriptions is None:
             self._subscriptions = self._ground.channels().subscriptions(self._receive, self._ground.missed)
         await self._subscriptions.add(_channel(topic))
 
     async def unsubscribe(self, topic: Topic) -> None:
-        """See `NotifierLink`."""
         if self._subscriptions is not None:
             await self._subscriptions.remove(_channel(topic))
 
     async def close(self) -> None:
-        """See `NotifierLink`."""
         if self._subscriptions is not None:
             await self._subscriptions.close()
 

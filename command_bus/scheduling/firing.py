@@ -23,7 +23,7 @@ from command_bus.scheduling.record import ScheduleRecord
 from command_bus.scheduling.templates import BadTemplate, ForeignTemplate, Templates
 from command_bus.serialization.odd_values import pass_over
 from command_bus.session import Session
-from command_bus.transport.ports.schedules import REFUSALS, FireAnswer, Firing, RecordChange, ScheduleStore
+from command_bus.transport.ports.schedules import REFUSALS, DueSchedules, FireAnswer, Firing, RecordChange, ScheduleStore
 
 _log = logging.getLogger("command_bus.worker")
 _TRIES = 50
@@ -46,7 +46,7 @@ class _Due(NamedTuple):
     left: list[str]
 
 
-class ScheduleFiring:
+class ScheduleFiring(DueSchedules):
     """Implements `DueSchedules`.
 
     Args:
@@ -64,7 +64,6 @@ class ScheduleFiring:
         return self._session.transport.schedules
 
     async def fire_due(self, names: Sequence[str]) -> tuple[int, Sequence[str]]:
-        """See `DueSchedules`."""
         found, server_ms = await asyncio.gather(self._store.read(names), self._session.transport.operator.entities.now_ms())
         due = _Due([], [], [], [])
         for name, raw in zip(names, found, strict=True):
@@ -211,7 +210,6 @@ class ScheduleFiring:
         return (await self._store.change([RecordChange(after.name, raw, after.pack(), after.due, told)]))[0]
 
     async def look_over(self, page: Sequence[tuple[str, bytes]]) -> None:
-        """See `DueSchedules`."""
         # The server's time alone: a worker whose clock is behind would take every schedule for one whose clock had jumped ahead.
         server_ms = await self._session.transport.operator.entities.now_ms()
         due = await self._store.due_at([name for name, _ in page])

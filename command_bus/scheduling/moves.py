@@ -21,7 +21,7 @@ _TRIES = 100
 
 
 class ScheduleMoves:
-    """Exports and imports the schedules of a namespace.
+    """Exports and imports the schedules of a namespace, as `Schedules` does.
 
     Args:
         session: Of the bus.
@@ -49,7 +49,6 @@ class ScheduleMoves:
         raise contended(name)
 
     async def import_(self, lines: Iterable[str], *, replacing: bool) -> ImportReport:
-        """See `Schedules.import_`."""
         found = [read_line(number, line) for number, line in enumerate(lines, 1) if line.strip()]
         records = [self._ours(each) for each in found]
         put: list[str] = []

@@ -12,7 +12,7 @@ from command_bus.errors import CommandBusError, CommandTimeout, TransportUnavail
 from command_bus.serialization.announcements import WorkerStatus, worker_statuses
 from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
-from command_bus.session import Session
+from command_bus.session import Session, SessionPart
 from command_bus.spelling import nearest
 from command_bus.tasks import end_tasks
 from command_bus.transport.mailboxes import mailbox_label, scope_label
@@ -222,7 +222,7 @@ _AT_ONCE = 8
 _NOTHING = Whereabouts()
 
 
-class OverdueCalls:
+class OverdueCalls(SessionPart):
     """The calls of one bus that wait for a reply. Attach it to the session.
 
     Args:
@@ -235,7 +235,6 @@ class OverdueCalls:
         self.renew()
 
     def renew(self) -> None:
-        """See `SessionPart`."""
         self._waiting: dict[int, tuple[float, str]] = {}  # in the order of their beginning
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None

@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import Any, Unpack
 
 from command_bus.errors import InvalidCommand, TransportUnavailable
+from command_bus.messages.context import Outbox
 from command_bus.messages.message import Message
 from command_bus.messages.options import FollowUpOptions
 from command_bus.messages.outgoing import OutgoingMessage
@@ -34,7 +35,7 @@ class _Item:
     always: bool
 
 
-class FollowUps:
+class FollowUps(Outbox):
     """Implements `Outbox`.
 
     Args:
@@ -59,7 +60,6 @@ class FollowUps:
         self._bytes = 0
 
     def add(self, command: Message[Any], *, always: bool, **options: Unpack[FollowUpOptions]) -> str:
-        """See `Outbox`."""
         number = len(self._items) + 1
         if number > MOST_FOLLOW_UPS:
             raise InvalidCommand(

@@ -47,7 +47,7 @@ def reply_value(
 
 
 class ResultReader:
-    """Reads outcomes.
+    """Reads outcomes, as `CommandBus` does.
 
     Args:
         session: Of the bus.
@@ -129,7 +129,6 @@ class ResultReader:
             pause = min(pause * 1.5, _POLL_LAST)
 
     async def result(self, command_id: str, reply_type: Any, timeout: float, of: Sequence[str | None] = ()) -> Any:
-        """See `CommandBus.result`."""
         marks = await self._session.transport.marks.read(command_id)
         record = next((reply for mark in marks if (reply := reply_in(mark)) is not None), None)
         if record is None and marks and timeout > 0:

@@ -89,7 +89,6 @@ class Sender:
         unique: Unique | None = None,
         history: HistoryChoice | None = None,
     ) -> Receipt[R]:
-        """See `CommandBus.dispatch`."""
         plain = command_id is None and not delay and at is None and not headers and expires is None and not keep_result
         plain = plain and retry is None and attempt_timeout is None and unique is None and priority is None and history is None
         if plain and self._builder.can_build_fast and self._agreed(command):
@@ -114,7 +113,6 @@ class Sender:
         version: int = 1,
         **options: Unpack[DispatchOptions],
     ) -> Receipt[Any]:
-        """See `CommandBus.dispatch_raw`."""
         out = self._builder.raw(entity_type, entity_id, name, payload, version=version, **options)
         ask = partial(self._ask_later, None) if options.get("keep_result") else None
         return receipt(out.command_id, await self._send(out), ask, out.other)
@@ -139,7 +137,6 @@ class Sender:
         return submission.envelope
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any] | RawEnvelope]) -> BatchResult:
-        """See `CommandBus.dispatch_batch`."""
         producer = self._session.transport.producer
         batch = BatchSender(self._builder, producer, self._prepare, self._settings.dispatch_timeout, self._agreed)
         result: BatchResult = await around_batch(self.middleware, partial(batch.send, commands))()
@@ -158,7 +155,6 @@ class Sender:
         history: HistoryChoice | None = None,
         on_progress: OnProgress | None = None,
     ) -> R:
-        """See `CommandBus.call`."""
         if on_progress is not None:
             checked_listener(on_progress)
         out = self._builder.outgoing(
@@ -184,12 +180,10 @@ class Sender:
         timeout: float | None = None,
         **options: Unpack[DispatchOptions],
     ) -> Any:
-        """See `CommandBus.call_raw`."""
         out = self._builder.raw(entity_type, entity_id, name, payload, version=version, **options)
         return await self._exchange(out, Any, timeout)
 
     async def result(self, command_id: str | UUID, command_type: type[Message[Any]] | None, timeout: float) -> Any:
-        """See `CommandBus.result`."""
         seconds = checked_seconds("timeout", timeout, zero=True)
         reply_type = Any if command_type is None else command_type.spec().reply
         names = () if command_type is None else (command_type.spec().name,)

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, QueueFull
-from command_bus.session import Session
+from command_bus.session import Session, SessionPart
 from command_bus.tasks import end_tasks
 from command_bus.transport.ports.transport import Transport
 
@@ -22,7 +22,7 @@ _BEYOND = 2
 """How many times its limit a shard may hold."""
 
 
-class ShardDepths:
+class ShardDepths(SessionPart):
     """The depths of the shards that handlers of one bus send to. Attach it to the session.
 
     Args:
@@ -34,7 +34,6 @@ class ShardDepths:
         self.renew()
 
     def renew(self) -> None:
-        """See `SessionPart`."""
         self._at: tuple[asyncio.AbstractEventLoop, Transport] | None = None
         self._depths: dict[int, int] = {}
         self._looked: dict[int, float] = {}

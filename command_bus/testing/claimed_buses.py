@@ -103,12 +103,10 @@ class _Refusal:
         self._report = report
 
     def check(self) -> NoReturn:
-        """See `Guard`."""
         self._report(self._why)
         raise RuntimeError(self._why)
 
     def is_lost(self) -> bool:
-        """See `Guard`."""
         return self.before.is_lost()
 
     def withdraw(self, session: Session) -> None:

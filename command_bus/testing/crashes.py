@@ -84,7 +84,6 @@ class Crashing(Middleware):
         self._killed = killed
 
     async def handle(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """See `Middleware`."""
         point = next((crash.point for crash in self._crashes if crash.point in CRASH_POINTS and crash.meets(command)), None)
         if isinstance(context, DurableContext):
             context.observe(partial(self._passed, command))
@@ -106,11 +105,10 @@ class Crashing(Middleware):
             await self._end()
 
     async def dispatch(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
-        """See `Middleware`. Messages that a handler sends are recorded like those of the program."""
+        """Record messages that a handler sends like those of the program."""
         return await self._recorder.dispatch(outbound, proceed)
 
     async def call(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
-        """See `Middleware`."""
         return await self._recorder.call(outbound, proceed)
 
     def _end_once_settled(self) -> None:

@@ -13,7 +13,7 @@ from command_bus.bus import BusOptions, CommandBus
 from command_bus.errors import EntitiesStopped
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.middleware import Middleware
-from command_bus.session import Session
+from command_bus.session import Session, SessionHook
 from command_bus.testing.claimed_buses import ClaimedBuses
 from command_bus.testing.clock import VirtualClock
 from command_bus.testing.crashes import Crash
@@ -56,7 +56,7 @@ _CLOSE_TIMEOUT = 20.0  # seconds for closing what runs in another thread
 _LOGGERS = ("command_bus.worker", "command_bus.transport")
 
 
-class BusProcesses:
+class BusProcesses(SessionHook):
     """Opens buses, and starts and stops their workers. Implements `SessionHook`.
 
     Args:
@@ -176,7 +176,6 @@ class BusProcesses:
         self._loop_workers.clear()
 
     async def opening(self, session: Session) -> None:
-        """See `SessionHook`."""
         bus = session.owner
         if not isinstance(bus, CommandBus) or (session.clients is not None and bus not in self.claims.buses):
             return  # its server is in this process already
@@ -186,7 +185,7 @@ class BusProcesses:
         self.claims.connect(bus, Process(self._setup.server))
 
     async def closed(self, session: Session) -> None:
-        """See `SessionHook`. The workers of an application's loop stop with its last bus."""
+        """Stop the workers of an application's loop with its last bus."""
         loop = asyncio.get_running_loop()
         workers = self._loop_workers.get(loop)
         if workers is None or workers.stays or any(self.claims.loop_of(other) is loop for other in self.claims.buses):
@@ -195,7 +194,7 @@ class BusProcesses:
         await workers.close()
 
     async def awaited(self, result: Awaitable[Any]) -> Any:
-        """See `SessionHook`: workers run, and time leaps over the waits."""
+        """Let workers run, and time leap over the waits."""
         return await self.recorder.served(result)
 
     async def _leave(self) -> None:

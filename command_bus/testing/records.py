@@ -91,7 +91,6 @@ class Recorder(Middleware):
         return [note for loop, note in list(self._under_way.values()) if loop is here]
 
     async def call(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
-        """See `Middleware`."""
         return await self.served(proceed(outbound))
 
     async def served(self, work: Awaitable[Any]) -> Any:
@@ -99,14 +98,14 @@ class Recorder(Middleware):
         return await (work if self.serving is None else self.serving(work))
 
     async def handle(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """See `Middleware`. Records attempts of workers that the application runs itself."""
+        """Record attempts of workers that the application runs itself."""
         note = await self.attempt(command, context, proceed)
         if note.error is not None:
             raise note.error
         return note.value
 
     async def dispatch(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
-        """See `Middleware`. The messages of a batch are built here and sent later, so they have no answer yet."""
+        """Record a message. Those of a batch are built here and sent later, so they have no answer yet."""
         answer = await proceed(outbound)
         entity = None if outbound.entity_type is None else f"{outbound.entity_type}:{outbound.entity_id}"
         self.sent.append(

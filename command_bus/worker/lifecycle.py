@@ -70,7 +70,6 @@ class ObservedDecisions(Decisions):
         self._observer = observer
 
     def read(self, started: Started, mailbox: str = "") -> Runnable | Step | Offer:
-        """See `Decisions`."""
         read = super().read(started, mailbox)
         if not isinstance(read, Runnable):
             self._report_not_run(started, read)
@@ -80,32 +79,26 @@ class ObservedDecisions(Decisions):
         return _Clocked(read.envelope, read.started, read.handler, read.message, read.policy, began=mono())
 
     def completed(self, run: Runnable, value: Any) -> Step:
-        """See `Decisions`."""
         return self._reported(run, "completed", super().completed(run, value))
 
     def rejected(self, run: Runnable, refusal: Reject) -> Step:
-        """See `Decisions`."""
         return self._reported(run, "rejected", super().rejected(run, refusal))
 
     def failed(self, run: Runnable, error: BaseException) -> Step:
-        """See `Decisions`."""
         return self._reported(run, "failed", super().failed(run, error))
 
     def snoozed(self, run: Runnable, snooze: Snooze) -> Step:
-        """See `Decisions`. One too many is reported as the failure that it is."""
+        """Report one snooze too many as the failure that it is."""
         step = super().snoozed(run, snooze)
         return self._reported(run, "snoozed", step) if type(step) is PutOff else step
 
     def suspended(self, run: Runnable, suspension: Suspend) -> Step:
-        """See `Decisions`."""
         return self._reported(run, "suspended", super().suspended(run, suspension))
 
     def cancelled(self, run: Runnable, outcome: Cancelled) -> Step:
-        """See `Decisions`."""
         return self._reported(run, "cancelled", super().cancelled(run, outcome))
 
     def interrupted(self, started: Started, why: str = WORKER_LOST.text) -> Step:
-        """See `Decisions`."""
         step = super().interrupted(started, why)
         name = self._name_in(started)
         self._observer.handled(name, "interrupted")
@@ -213,7 +206,7 @@ def told(
     return runs, runs, lost_and_told
 
 
-class SettledRuns:
+class SettledRuns(Executes, Steps):
     """Runs commands and moves mailboxes forward, and tells of those that the server has settled.
 
     Args:
@@ -229,12 +222,10 @@ class SettledRuns:
         self._ran: dict[str, Started] = {}
 
     async def execute(self, lease: Lease, started: Started, task: asyncio.Task[Any] | None) -> Step | None:
-        """See `Executor`."""
         self._ran[lease.activation] = started
         return await self._executor.execute(lease, started, task)
 
     async def advance(self, lease: Lease, step: Step) -> Answer:
-        """See `Steps`."""
         try:
             answer = await self._steps.advance(lease, step)
         except BaseException:
@@ -313,7 +304,7 @@ def _settled_to_others(announcer: Announcer, on_settled: Settled | None) -> Sett
     return tell
 
 
-class NotifyingRuns:
+class NotifyingRuns(Executes, Steps):
     """Runs commands and moves mailboxes forward, and tells of lost leases and of what was sent with a settlement.
 
     Args:
@@ -333,7 +324,6 @@ class NotifyingRuns:
         self._running: dict[int, Started] = {}
 
     async def execute(self, lease: Lease, started: Started, task: asyncio.Task[Any] | None) -> Step | None:
-        """See `Executor`."""
         step = await self._executor.execute(lease, started, task)
         if step is None:
             if lease.lost:
@@ -343,7 +333,6 @@ class NotifyingRuns:
         return step
 
     async def advance(self, lease: Lease, step: Step) -> Answer:
-        """See `Steps`."""
         started = self._running.pop(id(lease), None)
         answer = await self._steps.advance(lease, step)
         if type(answer) is LeaseLost:

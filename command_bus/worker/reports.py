@@ -11,6 +11,7 @@ from typing import Any
 
 from command_bus.clock import mono
 from command_bus.errors import HandlerOver
+from command_bus.messages.reports import Reports
 from command_bus.serialization.msgpack import pack
 from command_bus.serialization.outcome import LOG, PROGRESS, Cipher, pack_entry, pack_progress
 from command_bus.transport.ports.durable import Note, SideRecords
@@ -27,7 +28,7 @@ _DIGEST, _MOST_DIGESTS = 6, 1_000
 """Bytes of a digest, and how many are kept."""
 
 
-class RunReports:
+class RunReports(Reports):
     """Implements `Reports`.
 
     Args:
@@ -92,7 +93,6 @@ class RunReports:
         self.is_used = False
 
     def progress(self, share: float, note: str) -> None:
-        """See `Reports`."""
         self._check()
         data = pack_progress(share, note, self._now_ms(), self._seal)
         with self._lock:
@@ -100,7 +100,6 @@ class RunReports:
         self._write_soon()
 
     def log(self, text: str, facts: Mapping[str, Any]) -> None:
-        """See `Reports`."""
         self._check()
         data = pack_entry(text, facts, self._now_ms(), self._seal)
         with self._lock:

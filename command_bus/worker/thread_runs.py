@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from command_bus.clock import mono
+from command_bus.durable.run_tools import Threads
 from command_bus.handlers.handler import Invoke
 from command_bus.messages.context import CommandContext, LentSlot, Running, current_command
 from command_bus.transport.steps import Cause
@@ -156,7 +157,7 @@ _PATIENCE_BESIDE = 10.0
 """Seconds for which a function waits for a thread while none comes free, and other functions of the run are under way."""
 
 
-class StepThreads:
+class StepThreads(Threads):
     """Implements `Threads` of a run.
 
     Args:
@@ -173,7 +174,6 @@ class StepThreads:
         self._is_left = self._is_over = False
 
     async def call(self, function: Callable[[], Any]) -> tuple[Any, bool]:
-        """See `Threads`."""
         run, in_context, running = self._run, contextvars.copy_context(), self._running()
         if running is not None:
             in_context.run(current_command.set, running)
@@ -203,11 +203,9 @@ class StepThreads:
 
     @property
     def are_busy(self) -> bool:
-        """See `Threads`."""
         return any(job.begun and not job.done.done() for job in self._jobs)
 
     async def rest(self) -> None:
-        """See `Threads`."""
         is_cancelled = False
         if self._is_left:
             raise ThreadRunsError

@@ -34,7 +34,7 @@ from command_bus.worker.limits import declare_limits
 
 
 class WorkerSchedules(Protocol):
-    """The part of a bus's schedules that a worker needs."""
+    """The part of a bus's `Schedules` that a worker needs."""
 
     @property
     def firing(self) -> DueSchedules:
@@ -42,7 +42,6 @@ class WorkerSchedules(Protocol):
         raise NotImplementedError
 
     async def sync(self, registry: HandlerRegistry) -> Any:
-        """See `Schedules.sync`."""
         raise NotImplementedError
 
 
@@ -81,7 +80,6 @@ class WorkerBus(HandlerBus, Protocol):
         raise NotImplementedError
 
     async def stats(self) -> Any:
-        """See `CommandBus.stats`."""
         raise NotImplementedError
 
 

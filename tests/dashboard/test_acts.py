@@ -329,7 +329,7 @@ async def test_an_act_whose_end_is_on_the_page_before_is_no_open_one(
     first = await bus.audit.write("ada", "Purge", "long ended", "test")
     await ada.do("entity.resume", type="account", id="z-9")
     await bus.audit.write("ada", "Purge", "long ended", "test", outcome="9 removed", ref=first)
-    monkeypatch.setattr(history, "_LIMIT", 2)
+    monkeypatch.setattr(history, "_AUDIT_LIMIT", 2)
     pages, path = list[str](), "/audit"
     while len(pages) < 4:
         page = await ada.page(path)

@@ -20,8 +20,8 @@ DURABLE_ENDS = (
     Mutant(
         "the function of a step may change what its handler has",
         "durable/values.py",
-        " else deepcopy(args)\n",
-        " else args\n",
+        "        return deepcopy(args)\n",
+        "        return args\n",
         f"{_ARGUMENTS}::test_each_call_has_arguments_of_its_own",
     ),
     Mutant(

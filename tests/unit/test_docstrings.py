@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
+from functools import cache
 
-from tests.unit.syntax import ROOT, Function, functions, parsed
+from tests.unit.syntax import ROOT, Function, functions, parsed, trees
 
 FOLDERS = ("command_bus", "tests", "examples", "scripts", "benchmarks", "integrations")
 QUESTIONS = {"How", "What", "When", "Where", "Whether", "Which", "Who"}
@@ -27,6 +29,7 @@ NO_VERBS = {
     "Whose",
     "Why",
 }
+NO_DOCUMENTATION = {"Protocol", "Generic", "ABC", "NamedTuple", "Exception"}  # bases that say nothing of methods
 Headed = Callable[[ast.AST], list[str]]
 
 
@@ -70,6 +73,57 @@ def test_docstrings_of_functions_begin_with_a_verb() -> None:
 
 def test_docstrings_of_classes_and_modules_begin_with_a_noun() -> None:
     assert not [*everywhere(headed_by_a_question)]
+
+
+@cache
+def documented() -> dict[str, list[tuple[ast.ClassDef, set[str]]]]:
+    """Return the classes of the package by name, each with the methods that have a docstring."""
+    found: dict[str, list[tuple[ast.ClassDef, set[str]]]] = {}
+    for tree in trees().values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                described = {child.name for child in node.body if isinstance(child, Function) and ast.get_docstring(child)}
+                found.setdefault(node.name, []).append((node, described))
+    return found
+
+
+def is_documented(owner: ast.ClassDef, method: str, seen: frozenset[str] = frozenset()) -> bool:
+    """Return whether a base class, or a class that this one's docstring names, says what the method does; other packages' classes do."""
+    seen |= {owner.name}
+    bases = {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in owner.bases} - seen
+    named = {name for name in re.findall(r"`(\w+)`", ast.get_docstring(owner) or "") if name in documented()} - seen
+    if any(name not in documented() and name not in NO_DOCUMENTATION for name in bases):
+        return True
+    return any(
+        method in described or is_documented(above, method, seen)
+        for name in bases | named
+        for above, described in documented().get(name, [])
+    )
+
+
+def described_nowhere(tree: ast.AST) -> list[str]:
+    """Return public methods that no docstring describes: neither one of their own, nor that of a namesake which they implement."""
+    return [
+        f"line {child.lineno}: {node.name}.{child.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        for child in node.body
+        if isinstance(child, Function) and not child.name.startswith("_")
+        if not ast.get_docstring(child) and not is_overload(child) and not is_documented(node, child.name)
+    ]
+
+
+def is_overload(function: Function) -> bool:
+    return any(ast.unparse(decorator) in ("overload", f"{function.name}.setter") for decorator in function.decorator_list)
+
+
+def test_public_methods_are_described() -> None:
+    assert not [f"{module}, {each}" for module, tree in trees().items() for each in described_nowhere(tree)]
+
+
+def test_a_method_that_is_described_nowhere_is_found() -> None:
+    source = 'class C:\n    """It is like `Reader`."""\n    def f(self): ...\nclass D(Observer):\n    def f(self): ...\n    def handled(self): ...'
+    assert described_nowhere(ast.parse(source)) == ["line 3: C.f", "line 5: D.f"]
 
 
 def test_a_docstring_without_a_verb_is_found() -> None:

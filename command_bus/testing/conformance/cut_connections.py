@@ -41,7 +41,7 @@ class _SeverablePipe(TaskRequests):
         return answer
 
 
-class Severable:
+class Severable(ClientFactory):
     """Implements `ClientFactory` over another one."""
 
     def __init__(self, clients: ClientFactory, cut: _Cut | None = None) -> None:
@@ -59,20 +59,16 @@ class Severable:
         self._cut.on = False
 
     def at(self, tag: str) -> ClientFactory:
-        """See `ClientFactory`."""
         clients = self._clients.at(tag)
         return self if clients is self._clients else Severable(clients, self._cut)
 
     def commands(self) -> Redis:
-        """See `ClientFactory`."""
         return self._guarded(self._clients.commands())
 
     def pipe(self, block: float = 0.0) -> Requests:
-        """See `ClientFactory`."""
         return _SeverablePipe(self._clients.pipe(block), self._cut)
 
     def thread(self, patience: float) -> SyncRedis:
-        """See `ClientFactory`."""
         client: Any = self._clients.thread(patience)
         execute, pipeline, cut = client.execute_command, client.pipeline, self._cut
 

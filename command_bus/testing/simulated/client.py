@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, Protocol
 
 from command_bus.transport.redis.connection.clients import PipeRedis
-from command_bus.transport.redis.connection.pipe import TaskRequests
+from command_bus.transport.redis.connection.pipe import Requests, TaskRequests
 
 
 class Wire(Protocol):
@@ -31,7 +31,7 @@ def _raised(answer: Any) -> Any:
     return answer
 
 
-class WirePipe(TaskRequests):
+class WirePipe(TaskRequests, Requests):
     """Implements `Requests` for scripts and blocking reads: each request travels alone."""
 
     def __init__(self, wire: Wire) -> None:
@@ -39,17 +39,15 @@ class WirePipe(TaskRequests):
         self._wire = wire
 
     async def request(self, *request: Any) -> Any:
-        """See `Requests`."""
         (answer,) = await self._wire.exchange([_encoded(request)])
         return _raised(answer)
 
     async def close(self) -> None:
-        """See `Requests`."""
         await super().close()
         self._wire.close()
 
 
-class _PipelinePipe(WirePipe):
+class _PipelinePipe(WirePipe, Requests):
     """Implements `Requests` for one pipeline, whose requests begin in the same turn of the loop: they travel together."""
 
     def __init__(self, wire: Wire) -> None:
@@ -58,7 +56,7 @@ class _PipelinePipe(WirePipe):
         self._answers: asyncio.Future[list[Any]]
 
     async def request(self, *request: Any) -> Any:
-        """See `Requests`. The first request waits for the others, and sends all."""
+        """Wait for the other requests, and send all, if this is the first."""
         index = len(self._requests)
         self._requests.append(_encoded(request))
         if index == 0:

@@ -23,6 +23,7 @@ from command_bus.testing.simulated.client import WirePipe, WireRedis
 from command_bus.testing.simulated.patching import TaskLeaseKeeper
 from command_bus.testing.simulated.server import Link, Reply, Server
 from command_bus.testing.simulated.store import Args
+from command_bus.transport.redis.connection.factory import ClientFactory
 
 PROCESS: ContextVar[Process | None] = ContextVar("command_bus_testing_process", default=None)
 """The process of a task; tasks that it starts inherit it."""
@@ -39,12 +40,10 @@ class LiveServer(Server):
         self._lock = threading.RLock()
 
     def execute(self, link: Link, requests: list[Args], reply: Reply) -> None:
-        """See `Server`."""
         with self._lock:
             super().execute(link, requests, reply)
 
     def cut(self, link: Link) -> None:
-        """See `Server`."""
         with self._lock:
             super().cut(link)
 
@@ -56,7 +55,6 @@ class LiveServer(Server):
                 self._feed()
 
     def listens(self, link: Link) -> bool:
-        """See `Server`."""
         return bool(link.owner.listens)
 
     def _wake_up(self, link_id: int) -> None:
@@ -68,8 +66,8 @@ def _call_at(when: float, function: Callable[..., Any], *args: Any) -> None:
     asyncio.get_running_loop().call_at(when, function, *args)
 
 
-class Process:
-    """A simulated process: connections that end together. Implements `ClientFactory`.
+class Process(ClientFactory):
+    """A simulated process: connections that end together. Implements `ClientFactory` and `Wire`.
 
     Args:
         server: Its server.
@@ -95,15 +93,12 @@ class Process:
         return not (self.dead or resting or (self.loop is not None and self.loop.is_closed()))
 
     def at(self, tag: str) -> Process:
-        """See `ClientFactory`."""
         return self
 
     def commands(self) -> Redis:
-        """See `ClientFactory`."""
         return WireRedis(_Wire(self))
 
     def pipe(self, block: float = 0.0) -> WirePipe:
-        """See `ClientFactory`."""
         return WirePipe(_Wire(self))
 
     def thread(self, patience: float) -> SyncRedis:
@@ -118,7 +113,6 @@ class Process:
                 future.set_exception(_gone())
 
     async def exchange(self, requests: list[list[bytes]]) -> list[Any]:
-        """See `Wire`."""
         if self.dead:
             raise _gone()
         link = Link(self)

@@ -50,7 +50,6 @@ class TaskLeaseKeeper(LeaseKeeper):
     _task: asyncio.Task[None]
 
     def start(self) -> None:
-        """See `LeaseKeeper`."""
         self._wake: Any = AsyncWake()
         self._loop, self._task = self.begin()
 
@@ -60,7 +59,6 @@ class TaskLeaseKeeper(LeaseKeeper):
         return loop, loop.create_task(self.renewing(), name="command_bus.leases")
 
     async def stop(self) -> None:
-        """See `LeaseKeeper`."""
         self._stopping = True
         self._wake.set()
         await asyncio.wait([self._task], timeout=10.0)

@@ -177,7 +177,12 @@ class BulkDispatches(Protocol):
         ...
 
     async def open(self, version: Version, opening: Opening) -> OpenState:
-        """Open a version in all shards, or learn that it is committed."""
+        """Open a version in all shards, or learn that it is committed.
+
+        Raises:
+            DispatchConflict: The id is another owner's.
+            TransportUnavailable: The server cannot be reached.
+        """
         ...
 
     async def load(
@@ -204,11 +209,21 @@ class BulkDispatches(Protocol):
             sequenced: Refuse what is not behind its entity's last sequence number, whichever task loaded that.
             suspects: The mailboxes that may be full, or of another type; None: any of them.
             entity_owner: The task that loads, and the entities that are new to it; None: owners are not checked.
+
+        Raises:
+            DispatchConflict: Another partition of the run has begun an entity that is new here.
+            DispatchFenced: The version is not open: never opened, superseded or forgotten.
+            QueueFull: The server is at its memory limit; nothing was accepted.
+            TransportUnavailable: The server cannot be reached.
         """
         ...
 
     async def reject(self, version: Version, rows: Iterable[tuple[str, bytes]], limit: int | None) -> bool:
-        """Note rows that are no commands, each under a key of its own; False if there are more than `limit`."""
+        """Note rows that are no commands, each under a key of its own; False if there are more than `limit`.
+
+        Raises:
+            DispatchFenced: The version is not open.
+        """
         ...
 
     async def note(self, version: Version, text: str) -> None:
@@ -216,7 +231,11 @@ class BulkDispatches(Protocol):
         ...
 
     async def commit(self, version: Version, summary: str, remember_ms: int, fingerprint: str = "") -> None:
-        """Close a version for good, and keep of what rows it was made."""
+        """Close a version for good, and keep of what rows it was made.
+
+        Raises:
+            DispatchFenced: It is not open.
+        """
         ...
 
     async def fingerprints(self, dispatch_id: str) -> dict[int, str]:

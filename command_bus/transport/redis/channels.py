@@ -15,6 +15,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.tasks import end_tasks
+from command_bus.transport.ports.extensions import Channels, Notes, Subscriptions
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
@@ -29,7 +30,7 @@ _PATIENCE = 5.0
 _log = logging.getLogger("command_bus.transport")
 
 
-class RedisChannels:
+class RedisChannels(Channels):
     """Implements `Channels`.
 
     Args:
@@ -44,7 +45,6 @@ class RedisChannels:
         self._open: list[_Subscriptions] = []
 
     async def publish(self, messages: Sequence[tuple[str, bytes]], counters: Mapping[str, int], ttl: float) -> None:
-        """See `Channels`."""
 
         def requests(client: Redis) -> Any:
             pipeline = client.pipeline(transaction=False)
@@ -58,12 +58,10 @@ class RedisChannels:
         await self._server.ask(requests)
 
     async def take(self, counter: str) -> bool | None:
-        """See `Channels`."""
         answer: int = await self._server.run(TAKE_HINT, [self._shard.hints + counter], [])
         return None if answer < 0 else answer > 0
 
     def subscriptions(self, receive: Callable[[str, bytes], None], missed: Callable[[], None]) -> _Subscriptions:
-        """See `Channels`."""
         made = _Subscriptions(self._server, self._prefix, receive, missed)
         self._open.append(made)
         return made
@@ -79,7 +77,7 @@ class RedisChannels:
         return self._connections.at(self._shard.prefix)
 
 
-class _Subscriptions:
+class _Subscriptions(Subscriptions):
     """Implements `Subscriptions`: a task reads while there is a channel, and connects again after a cut."""
 
     def __init__(
@@ -94,7 +92,6 @@ class _Subscriptions:
         self._reader: asyncio.Task[None] | None = None
 
     async def add(self, channel: str) -> None:
-        """See `Subscriptions`."""
         agreed = self._agreed[self._prefix + channel] = asyncio.Event()
         if self._reader is None:
             self._reader = asyncio.get_running_loop().create_task(self._read(), name="command_bus.channels")
@@ -106,7 +103,6 @@ class _Subscriptions:
                 await agreed.wait()
 
     async def remove(self, channel: str) -> None:
-        """See `Subscriptions`."""
         name = self._prefix + channel
         self._agreed.pop(name, None)
         if self._pubsub is not None:
@@ -116,7 +112,6 @@ class _Subscriptions:
             await self.close()
 
     async def close(self) -> None:
-        """See `Subscriptions`."""
         self._agreed.clear()
         reader, self._reader = self._reader, None
         if reader is not None:
@@ -184,28 +179,24 @@ async def _ask_for(pubsub: Any, channels: Sequence[str]) -> None:
         await pubsub.psubscribe(*patterns)
 
 
-class RedisNotes(RetryingRequests):
+class RedisNotes(RetryingRequests, Notes):
     """Implements `Notes`."""
 
     async def read(self, book: str, name: str) -> bytes | None:
-        """See `Notes`."""
         shard = self._keys.shards[0]
         found: bytes | None = await self._ask(shard, lambda client: client.hget(shard.notes + book, name))
         return found
 
     async def all(self, book: str) -> dict[str, bytes]:
-        """See `Notes`."""
         shard = self._keys.shards[0]
         found: dict[bytes, bytes] = await self._ask(shard, lambda client: client.hgetall(shard.notes + book))
         return {name.decode(errors="backslashreplace"): record for name, record in sorted(found.items())}
 
     async def change(self, book: str, name: str, before: bytes | None, after: bytes | None) -> bool:
-        """See `Notes`."""
         shard = self._keys.shards[0]
         return bool(await self._run(shard, CHANGE_NOTE, [shard.notes + book], [name, before or b"", after or b""]))
 
     async def now_ms(self) -> int:
-        """See `Notes`."""
         answer: Any = await self._ask(self._keys.shards[0], lambda client: client.time())
         seconds, micros = answer
         return int(seconds) * 1000 + int(micros) // 1000

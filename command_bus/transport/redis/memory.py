@@ -18,6 +18,7 @@ from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
 from command_bus.errors import MissingExtra
+from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.connection.pipe import ClientRequests
 
 try:
@@ -65,7 +66,7 @@ class _Connection(FakeAsyncRedisConnection):
         await super().disconnect(nowait=nowait, **options)
 
 
-class MemoryClients:
+class MemoryClients(ClientFactory):
     """Clients of one fake server; buses that share a `MemoryClients` share its data."""
 
     label = "in-memory server"
@@ -74,19 +75,16 @@ class MemoryClients:
         self._server = fakeredis.FakeServer(version=(7,))
 
     def at(self, tag: str) -> MemoryClients:
-        """See `ClientFactory`."""
         return self
 
     def commands(self) -> Redis:
-        """See `ClientFactory`."""
         return self._client()
 
     def pipe(self, block: float = 0.0) -> ClientRequests:
-        """See `ClientFactory`: there is no socket."""
+        """Return None: there is no socket."""
         return ClientRequests(self._client())
 
     def thread(self, patience: float) -> SyncRedis:
-        """See `ClientFactory`."""
         client: SyncRedis = fakeredis.FakeRedis(server=self._server, protocol=2)
         return client
 

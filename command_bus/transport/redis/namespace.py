@@ -17,6 +17,7 @@ from command_bus.messages.message import check_entity_type
 from command_bus.messages.policies import EntityPolicy, MailboxPolicy, PerEntity, mailbox_from_text
 from command_bus.serialization.odd_values import stored_text
 from command_bus.settings import BusSettings
+from command_bus.transport.ports.sender import Agreements
 from command_bus.transport.redis.admin.type_records import MAILBOXES
 from command_bus.transport.redis.connection.clients import FollowingClients, clients_of
 from command_bus.transport.redis.connection.connections import Connections
@@ -34,7 +35,7 @@ _warned: set[str] = set()
 _OWN_FIELDS = frozenset({"protocol", "shards"})
 
 
-class Namespace:
+class Namespace(Agreements):
     """Choices that all clients of a namespace share: its format, shard count and mailbox policies. The first client records them in Redis.
 
     Raises:
@@ -112,7 +113,6 @@ class Namespace:
         self._agreed.pop(entity_type, None)
 
     async def shared(self, name: str, value: bytes) -> bytes:
-        """See `Agreements`."""
 
         async def read(client: Redis) -> Any:
             return (await client.hmget(self._key, [name]))[0]

@@ -95,12 +95,10 @@ class RedisTransport:
 
     @property
     def reconnects(self) -> int:
-        """See `Transport`."""
         return self.connections.reconnects
 
     @property
     def operator(self) -> RedisOperatorSide:
-        """See `Transport`."""
         if self._operator is None:
             from command_bus.transport.redis.admin.parts import RedisOperatorSide  # a sender loads nothing of it
 
@@ -108,17 +106,15 @@ class RedisTransport:
         return self._operator
 
     def worker_side(self, options: WorkerSideOptions) -> WorkerSide:
-        """See `Transport`."""
         from command_bus.transport.redis.maintenance.worker_side import RedisWorkerSide  # a sender loads nothing of it
 
         return RedisWorkerSide(self.connections, self.keys, options)
 
     async def ping(self) -> None:
-        """See `Transport`."""
         await self.connections.ask(lambda client: client.ping())
 
     async def close(self) -> None:
-        """See `Transport`. Each part is closed, whatever another raises."""
+        """Close each part, whatever another raises."""
         try:
             await all_of(self._stream.close(), self.replies.close(), self.channels.close(), self._close_operator())
         finally:

@@ -21,6 +21,7 @@ from redis.asyncio import Redis
 from command_bus.errors import TransportUnavailable
 from command_bus.serialization.odd_values import stored_number
 from command_bus.tasks import end_tasks
+from command_bus.transport.ports.operator import EventStreams
 from command_bus.transport.records import BEFORE_ALL, SENT_KINDS, StoredEvent
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
@@ -42,7 +43,7 @@ _Page = list[StoredEvent]
 _Entries = list[tuple[bytes, dict[bytes, bytes]]]
 
 
-class RedisEventStreams(RetryingRequests):
+class RedisEventStreams(RetryingRequests, EventStreams):
     """Switches events on and off, and reads them."""
 
     def __init__(self, connections: Connections, keys: KeySpace, *, patience: float) -> None:
@@ -84,7 +85,6 @@ class RedisEventStreams(RetryingRequests):
         return {name.decode(errors="backslashreplace"): _kept(found[0][name]) for name in sorted(everywhere)}
 
     async def ends(self) -> list[str]:
-        """See `EventStreams`."""
 
         async def last(client: Redis, keys: ShardKeys) -> list[str]:
             found: Any = [await client.xrevrange(stream, count=1) for stream in (keys.events, keys.arrivals)]
@@ -94,7 +94,6 @@ class RedisEventStreams(RetryingRequests):
         return [pair[feed] for feed in (0, 1) for pair in pairs]
 
     async def lost(self, after: Sequence[str]) -> list[bool]:
-        """See `EventStreams`."""
 
         async def ask(feed: int, last: str) -> bool:
             keys = self._keys.shards[feed % self._keys.count]

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from command_bus.serialization.odd_values import stored_number
-from command_bus.transport.ports.operator import JournalName
+from command_bus.transport.ports.operator import HistoryStore, JournalName, Journals
 from command_bus.transport.records import EndBounds, HistoryExtent, StoredEnd
 from command_bus.transport.redis.connection.retrying import PageSize, RetryingRequests
 
@@ -20,11 +20,10 @@ _ENTRY = re.compile(rb"[0-9]{1,19}-[0-9]{1,19}")
 _Answer = tuple[int, list[tuple[bytes, dict[bytes, bytes]]]]
 
 
-class RedisHistory(RetryingRequests):
+class RedisHistory(RetryingRequests, HistoryStore):
     """Implements `HistoryStore`."""
 
     async def find(self, command_id: str) -> list[StoredEnd]:
-        """See `HistoryStore`."""
         entries = await self._everywhere(lambda client, keys: client.hget(keys.history_ids, command_id))
         found: list[StoredEnd] = []
         for shard, entry in enumerate(entries):
@@ -34,7 +33,6 @@ class RedisHistory(RetryingRequests):
         return found
 
     async def newest_first(self, shard: int, newest: str, oldest: str) -> AsyncIterator[list[StoredEnd]]:
-        """See `HistoryStore`."""
         size = PageSize(_PAGE)
         while True:
             asked = size.count
@@ -47,7 +45,6 @@ class RedisHistory(RetryingRequests):
             size.observe(sum(len(value) for _, fields in page for value in fields.values()), len(page))
 
     async def extents(self, count: int) -> list[HistoryExtent]:
-        """See `HistoryStore`."""
         found = await self._everywhere(lambda client, keys: _extent(client, keys.history, count))
         return [HistoryExtent(shard, *extent) for shard, extent in enumerate(found)]
 
@@ -96,17 +93,16 @@ def _end(shard: int, entry: bytes, fields: dict[bytes, bytes], now_ms: int) -> S
 _DATA = "v"
 
 
-class RedisJournals(RetryingRequests):
+class RedisJournals(RetryingRequests, Journals):
     """Implements `Journals`."""
 
     async def append(self, name: JournalName, data: bytes, *, kept: int, once_ms: int | None = None) -> str | None:
-        """See `Journals`. It is sent once: a lost answer leaves open whether the entry is there."""
+        """Append it once: a lost answer leaves open whether the entry is there."""
         keys, entry_id = self._keys.shards[0], "*" if once_ms is None else f"{once_ms}-0"
         entry: bytes | None = await self._ask_once(keys, _append, getattr(keys, name), data, entry_id, kept)
         return None if entry is None else entry.decode()
 
     async def newest(self, name: JournalName, before: str, count: int) -> list[tuple[str, bytes]]:
-        """See `Journals`."""
         keys = self._keys.shards[0]
         stream: str = getattr(keys, name)
         page: Any = await self._ask(

@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 
 from command_bus.serialization.odd_values import stored_ms, stored_number
 from command_bus.transport.mailboxes import EVERYTHING, scope_of
+from command_bus.transport.ports.sender import CommandLocator
 from command_bus.transport.records import CommandLocation, Hold
 from command_bus.transport.redis.admin.entities import surveyed
 from command_bus.transport.redis.admin.holds import parse_hold
@@ -27,7 +28,7 @@ _MOST = 1000
 """Entries of a line that are gone through to find a command's place in it."""
 
 
-class RedisLocator:
+class RedisLocator(CommandLocator):
     """Implements `CommandLocator`: looks once, without repeating what fails.
 
     Args:
@@ -77,17 +78,11 @@ class RedisLocator:
         )
 
     async def shard_depth(self, shard: int) -> int:
-        """See `CommandLocator`."""
         keys = self._keys.shards[shard]
         found: Any = await self._connections.at(keys.prefix).ask(lambda client: client.hget(keys.stats, "depth"))
         return stored_number("stats", found)
 
     async def line(self, mailbox: str, most: int | None = None) -> Sequence[tuple[str, bytes]]:
-        """See `CommandLocator`.
-
-        Raises:
-            CommandBusError: The server cannot be asked, or this user may not read mailboxes.
-        """
         keys = self._shard(mailbox)
         found: list[tuple[str, bytes]] = []
         size, start = PageSize(_PAGE), OLDEST

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from command_bus.serialization.odd_values import stored_number, stored_text
 from command_bus.transport.mailboxes import EVERYTHING, envelope_in, is_mailbox, scope_of
+from command_bus.transport.ports.operator import Mailboxes
 from command_bus.transport.records import Contents, StoredEntity, Waiting
 from command_bus.transport.redis.admin.entities import RedisEntities
 from command_bus.transport.redis.connection.connections import Connections
@@ -99,7 +100,7 @@ _Reading = tuple[StoredEntity, str]
 """A mailbox, and where to go on in it."""
 
 
-class RedisMailboxes(RetryingRequests):
+class RedisMailboxes(RetryingRequests, Mailboxes):
     """Implements `Mailboxes`.
 
     Args:
@@ -231,7 +232,6 @@ class RedisMailboxes(RetryingRequests):
         return bool(await self._ask_once(keys, lambda client: client.hdel(keys.unique, stored_key(mailbox, key))))
 
     async def unique_keys(self, mailbox: str, entity: str, scan: int) -> tuple[list[StoredKey], bool]:
-        """See `Mailboxes`."""
         keys, cursor, found = self._keys_of(mailbox), 0, list[StoredKey]()
         prefix = stored_key(mailbox, f"{entity}:")
         for _ in range(-(-scan // SCANNED)):
@@ -242,7 +242,6 @@ class RedisMailboxes(RetryingRequests):
         return [each._replace(key=each.key.removeprefix(prefix)) for each in dict.fromkeys(found)], not cursor
 
     async def held_keys(self, shard: int, scope: str, after: str, limit: int, scan: int) -> tuple[list[StoredKey], bool]:
-        """See `Mailboxes`."""
         keys, cursor, seen = self._keys.shards[shard], 0, 0
         best: dict[str, StoredKey] = {}
         while seen < scan:

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from command_bus.transport.flows import Flow, flow_of_record, parse_flow
 from command_bus.transport.mailboxes import encoded
+from command_bus.transport.ports.operator import Shares
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.mailbox_record import parse_record
@@ -22,17 +23,15 @@ _PAGE = 500
 _MINUTE = 60
 
 
-class RedisShares(RetryingRequests):
+class RedisShares(RetryingRequests, Shares):
     """Implements `Shares`."""
 
     async def put(self, tenant: str, weight: float | None) -> None:
-        """See `Shares`."""
         args = [encoded(tenant), "" if weight is None else f"{weight:.6g}"]
         for keys in self._keys.shards:
             await self._run(keys, WEIGHT, [keys.flows, keys.turns], args)
 
     async def weights(self) -> dict[str, float]:
-        """See `Shares`."""
         pages: list[Any] = [
             await self._ask(keys, lambda client, key: client.hgetall(key), keys.flows) for keys in self._keys.shards
         ]
@@ -44,7 +43,6 @@ class RedisShares(RetryingRequests):
         return found
 
     async def waiting(self) -> Counter[Flow]:
-        """See `Shares`."""
         found: Counter[Flow] = Counter()
         parts = [part for keys in self._keys.shards for part in (self._in_line(keys), self._ready(keys, held=False))]
         for each in await asyncio.gather(*parts):
@@ -52,14 +50,12 @@ class RedisShares(RetryingRequests):
         return found
 
     async def running(self) -> Counter[Flow]:
-        """See `Shares`."""
         found: Counter[Flow] = Counter()
         for each in await asyncio.gather(*(self._ready(keys, held=True) for keys in self._keys.shards)):
             found.update(each)
         return found
 
     async def served(self) -> Counter[Flow]:
-        """See `Shares`."""
         found: Counter[Flow] = Counter()
         for keys in self._keys.shards:
             (seconds, micros), page = await self._ask(keys, _served, keys.flows)

@@ -10,6 +10,7 @@ from redis.exceptions import ResponseError
 
 from command_bus.errors import NewerState, TransportUnavailable
 from command_bus.serialization.odd_values import stored_ms
+from command_bus.transport.ports.operator import Recounts, StatisticsReader
 from command_bus.transport.records import Recount, ShardCounters, ShardSnapshot
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
@@ -19,11 +20,11 @@ _PAGE = 200
 _FLOWS = 100
 
 
-class RedisStatistics(RetryingRequests):
-    """Implements `Statistics`."""
+class RedisStatistics(RetryingRequests, StatisticsReader):
+    """Reads figures from the counters of shards."""
 
     async def snapshot(self, shard: int) -> ShardSnapshot:
-        """See `Statistics`. One round trip; two if entities wait for a worker."""
+        """Read them in one round trip; in two if entities wait for a worker."""
         keys = self._keys.shards[shard]
         found: dict[str, Any] = await self._ask_once(keys, _read, keys)
         seconds, micros = found["time"]
@@ -53,7 +54,6 @@ class RedisStatistics(RetryingRequests):
         )
 
     async def stopped(self, shard: int, limit: int) -> list[str] | None:
-        """See `Statistics`."""
         keys = self._keys.shards[shard]
         names: list[str] = []
         cursor = 0
@@ -148,11 +148,10 @@ _TRIES = 20
 """How often a shard is counted again because another mailbox has got its second command in between."""
 
 
-class RedisRecounts(RetryingRequests):
+class RedisRecounts(RetryingRequests, Recounts):
     """Implements `Recounts`."""
 
     async def recount(self, *, correct: bool) -> Recount:
-        """See `Recounts`."""
         found = [await self.recount_shard(keys, correct=correct) for keys in self._keys.shards]
         return Recount(
             sum(each.stored for each in found),

@@ -9,7 +9,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.serialization.odd_values import stored_ms, stored_number
-from command_bus.transport.ports.durable import StoredSuspension
+from command_bus.transport.ports.durable import StoredSuspension, Suspensions
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import ShardKeys
 
@@ -21,11 +21,10 @@ _FOR_EVER = -1
 """The time to live of what has none."""
 
 
-class RedisSuspensions(RetryingRequests):
+class RedisSuspensions(RetryingRequests, Suspensions):
     """Implements `Suspensions`."""
 
     async def read(self, mailboxes: Sequence[str]) -> dict[str, StoredSuspension]:
-        """See `Suspensions`."""
         found: list[StoredSuspension | None] = []
         for at in range(0, len(mailboxes), _AT_ONCE):
             found += await asyncio.gather(*(self._readable(mailbox) for mailbox in mailboxes[at : at + _AT_ONCE]))
@@ -49,14 +48,12 @@ class RedisSuspensions(RetryingRequests):
         )
 
     async def fields(self, mailbox: str, command_id: str, names: Sequence[str]) -> list[bytes | None]:
-        """See `Suspensions`."""
         keys = self._keys_of(mailbox)
         asked = self._ask(keys, lambda client: client.hmget(keys.side(command_id), list(names)))
         found: list[bytes | None] = await self._unless_odd("x", command_id, asked, [None] * len(names))
         return found
 
     async def orphans(self, most: int) -> list[str]:
-        """See `Suspensions`."""
         found: list[str] = []
         for keys in self._keys.shards:
             cursor = 0

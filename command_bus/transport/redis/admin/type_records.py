@@ -10,6 +10,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.messages.message import is_entity_type
+from command_bus.transport.ports.operator import Obliteration, TypeRecords
 from command_bus.transport.records import TypeRecord
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.incarnations import CLOSED, INCARNATION
@@ -24,7 +25,7 @@ def type_of_field(field: bytes) -> str | None:
     return None if prefix is None else field.removeprefix(prefix).decode(errors="backslashreplace")
 
 
-class RedisTypeRecords(RetryingRequests):
+class RedisTypeRecords(RetryingRequests, TypeRecords):
     """Implements `TypeRecords`."""
 
     async def all(self) -> dict[str, TypeRecord]:
@@ -39,7 +40,7 @@ class RedisTypeRecords(RetryingRequests):
         return dict(sorted(found.items()))
 
     async def used(self) -> list[str]:
-        """See `TypeRecords`. A type that was only paused, drained or resumed is not used."""
+        """Return used types. One that was only paused, drained or resumed is not used."""
         return [name for name, record in (await self.all()).items() if record.mailboxes is not None and is_entity_type(name)]
 
     async def remove(self, record: TypeRecord) -> None:
@@ -101,11 +102,10 @@ class RedisAnnouncements(RetryingRequests):
 _PAGE = 1000
 
 
-class RedisObliteration(RetryingRequests):
+class RedisObliteration(RetryingRequests, Obliteration):
     """Implements `Obliteration`."""
 
     async def begin(self, shard: int) -> int:
-        """See `Obliteration`."""
         keys = self._keys.shards[shard]
         await self._ask(keys, lambda client: client.hset(keys.stats, INCARNATION, CLOSED))
         shared = [
@@ -124,7 +124,6 @@ class RedisObliteration(RetryingRequests):
         return int(await self._ask(keys, lambda client: client.unlink(*shared)))
 
     async def go_on(self, shard: int) -> int:
-        """See `Obliteration`."""
         keys = self._keys.shards[shard]
         last = {keys.meta.encode(), keys.paused.encode(), keys.stats.encode()}
         deleted = cursor = 0
@@ -136,7 +135,6 @@ class RedisObliteration(RetryingRequests):
                 return deleted
 
     async def end(self, shard: int) -> int:
-        """See `Obliteration`."""
         keys = self._keys.shards[shard]
         return int(await self._ask(keys, lambda client: client.unlink(*_rest(keys))))
 

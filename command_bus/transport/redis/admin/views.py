@@ -195,17 +195,17 @@ class RedisViews(RetryingRequests):
         self._entities = entities
 
     async def groups(self, shard: int, count: int) -> Mapping[GroupName, NamedGroup]:
-        """See `Views`. Two round trips."""
+        """Read them in two round trips."""
         return await read_groups(partial(self._ask, self._keys.shards[shard]), self._keys.shards[shard], count, self._keys.count)
 
     async def look(self, mailboxes: Sequence[str]) -> dict[str, StoredEntity]:
-        """See `Views`. A round trip, or two if something is paused."""
+        """Read them in a round trip, or two if something is paused."""
         parts = self._by_shard(mailboxes)
         pages = await asyncio.gather(*(self._entities.look_at(keys, names) for keys, names in parts))
         return {entity.mailbox: entity for page in pages for entity in page}
 
     async def first_commands(self, mailboxes: Sequence[str]) -> dict[str, tuple[str, bytes]]:
-        """See `Views`. One round trip for each 500 mailboxes of a shard."""
+        """Read them in one round trip for each 500 mailboxes of a shard."""
         found: dict[str, tuple[str, bytes]] = {}
 
         async def read(keys: ShardKeys, names: list[str]) -> None:
@@ -219,14 +219,12 @@ class RedisViews(RetryingRequests):
         return found
 
     async def find(self, shard: int, cursor: int, pattern: str, count: int) -> FoundNames:
-        """See `Views`."""
         keys = self._keys.shards[shard]
         answer: Any = await self._ask(keys, lambda client: client.hscan(keys.active, cursor, match=pattern, count=count))
         following, page = answer
         return FoundNames(mailboxes_of(page), int(following), count)
 
     async def events(self, shard: int, before: Sequence[str], count: int) -> list[StoredEvent]:
-        """See `Views`."""
         keys = self._keys.shards[shard]
         pages: list[Any] = await asyncio.gather(
             *(self._ask(keys, _newest, *each, count) for each in zip((keys.events, keys.arrivals), before, strict=True))
@@ -234,13 +232,11 @@ class RedisViews(RetryingRequests):
         return newest_events(shard, self._keys.count, *pages)[:count]
 
     async def letters(self, shard: int, before: str, count: int) -> list[tuple[str, StoredDeadLetter]]:
-        """See `Views`."""
         keys = self._keys.shards[shard]
         page = await self._ask(keys, _newest, keys.dead, before, count)
         return [(entry.decode(), stored_letter(shard, entry, fields or {})) for entry, fields in page]
 
     async def letters_by_id(self, letter_ids: Sequence[str]) -> list[StoredDeadLetter]:
-        """See `Views`."""
         parts: dict[int, list[str]] = {}
         for found_at in (shard_and_entry(each, self._keys.count) for each in letter_ids):
             if found_at is not None:
@@ -254,7 +250,7 @@ class RedisViews(RetryingRequests):
         return [each for page in await asyncio.gather(*(read(*part) for part in parts.items())) for each in page]
 
     async def parking(self) -> AsyncIterator[list[StoredDeadLetter]]:
-        """See `Views`. Two round trips for each page."""
+        """Yield them, with two round trips for each page."""
         for shard, keys in enumerate(self._keys.shards):
             cursor = 0
             while True:

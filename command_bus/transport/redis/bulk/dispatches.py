@@ -18,7 +18,15 @@ from redis.asyncio import Redis
 from command_bus.clock import mono
 from command_bus.errors import DispatchConflict, DispatchFenced, Unconfirmed
 from command_bus.serialization.odd_values import stored_number, stored_text
-from command_bus.transport.ports.bulk import DispatchFacts, EntityOwner, Loaded, LoadItem, Opening, OpenState, Version
+from command_bus.transport.ports.bulk import (
+    DispatchFacts,
+    EntityOwner,
+    Loaded,
+    LoadItem,
+    Opening,
+    OpenState,
+    Version,
+)
 from command_bus.transport.redis.bulk.outcomes import RedisBulkOutcomes
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
@@ -68,12 +76,6 @@ class RedisBulkDispatches(RetryingRequests):
         self.outcomes = RedisBulkOutcomes(connections, keys, patience=patience)
 
     async def open(self, version: Version, opening: Opening) -> OpenState:
-        """See `BulkDispatches`.
-
-        Raises:
-            DispatchConflict: The id is another owner's.
-            TransportUnavailable: The server cannot be reached.
-        """
         self._remember_ms[version.dispatch_id] = opening.remember_ms
         args = (opening.owner, opening.keep_ms, opening.keep_max, opening.what)
         answers = {await self._step(shard, "open", version, args) for shard in self._keys.shards}
@@ -94,14 +96,6 @@ class RedisBulkDispatches(RetryingRequests):
         suspects: Collection[str] | None = None,
         entity_owner: EntityOwner | None = None,
     ) -> Loaded:
-        """See `BulkDispatches`. At most 1,000 items.
-
-        Raises:
-            DispatchConflict: Another partition of the run has begun an entity that is new here.
-            DispatchFenced: The version is not open: never opened, superseded or forgotten.
-            QueueFull: The server is at its memory limit; nothing was accepted.
-            TransportUnavailable: The server cannot be reached.
-        """
         keys = self._keys.shards[shard]
         if any(item[7] is not None for item in items):
             return await self._load_unique(keys, version, items, backlog, sequenced=sequenced, entity_owner=entity_owner)
@@ -176,11 +170,6 @@ class RedisBulkDispatches(RetryingRequests):
         ]
 
     async def reject(self, version: Version, rows: Iterable[tuple[str, bytes]], limit: int | None) -> bool:
-        """See `BulkDispatches`.
-
-        Raises:
-            DispatchFenced: The version is not open.
-        """
         rows = list(rows)
         for start in range(0, len(rows), _PAGE):
             pairs = [part for row in rows[start : start + _PAGE] for part in row]
@@ -192,28 +181,20 @@ class RedisBulkDispatches(RetryingRequests):
         return True
 
     async def note(self, version: Version, text: str) -> None:
-        """See `BulkDispatches`."""
         await self._step(self._keys.shards[0], "note", version, (text,))
 
     async def fingerprints(self, dispatch_id: str) -> dict[int, str]:
-        """See `BulkDispatches`."""
         first = self._keys.shards[0]
         found: Any = await self._ask(first, lambda client, key: client.hgetall(key), first.fingerprints(dispatch_id))
         return {int(number): stored_text(text) for number, text in found.items() if number.isdigit()}
 
     async def commit(self, version: Version, summary: str, remember_ms: int, fingerprint: str = "") -> None:
-        """See `BulkDispatches`.
-
-        Raises:
-            DispatchFenced: It is not open.
-        """
         self._remember_ms[version.dispatch_id] = remember_ms
         for number, shard in enumerate(self._keys.shards):
             if await self._step(shard, "commit", version, (summary, "" if number else fingerprint)) == _GONE:
                 raise _fenced(version)
 
     async def facts(self, dispatch_id: str) -> DispatchFacts | None:
-        """See `BulkDispatches`."""
 
         async def read(client: Redis, key: str) -> Any:
             pipeline = client.pipeline(transaction=False)
@@ -227,7 +208,6 @@ class RedisBulkDispatches(RetryingRequests):
         return _facts(dispatch_id, records, min(left, default=0)) if records else None
 
     async def rejects(self, dispatch_id: str) -> AsyncIterator[tuple[str, bytes]]:
-        """See `BulkDispatches`."""
         cursor = 0
         first = self._keys.shards[0]
         key = first.rejects(dispatch_id)
@@ -244,7 +224,6 @@ class RedisBulkDispatches(RetryingRequests):
                 return
 
     async def names(self) -> list[str]:
-        """See `BulkDispatches`."""
         found = await asyncio.gather(
             *(self._ask(shard, lambda client, key: client.zrange(key, 0, -1), shard.dispatches) for shard in self._keys.shards)
         )

@@ -12,7 +12,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from command_bus.transport.ports.bulk import OutcomePage, OutcomeStream
+from command_bus.transport.ports.bulk import BulkOutcomes, OutcomePage, OutcomeStream
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.scripts import OUTCOME_OFFSET
 
@@ -21,11 +21,10 @@ _STRIDE = 10_000  # entries that one call steps over: the server does nothing el
 _AS_SENT = b"XRANGE"  # redis-py knows how to read the answer to "XRANGE"
 
 
-class RedisBulkOutcomes(RetryingRequests):
+class RedisBulkOutcomes(RetryingRequests, BulkOutcomes):
     """Implements `BulkOutcomes`."""
 
     async def streams(self, wanted: Sequence[tuple[str, int]]) -> list[OutcomeStream | None]:
-        """See `BulkOutcomes`."""
         by_shard: dict[int, list[str]] = {}
         for name, shard in wanted:
             by_shard.setdefault(shard, []).append(name)
@@ -49,7 +48,6 @@ class RedisBulkOutcomes(RetryingRequests):
         return [_stream(*pair) for pair in zip(answers[::2], answers[1::2], strict=True)]
 
     async def ends(self, dispatch_id: str, shard: int, low: str, high: str) -> tuple[str, str] | None:
-        """See `BulkOutcomes`."""
         key = self._key(dispatch_id, shard)
 
         async def read(client: Redis) -> Any:
@@ -62,14 +60,12 @@ class RedisBulkOutcomes(RetryingRequests):
         return (first[0][0].decode(), last[0][0].decode()) if first and last else None
 
     async def page(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> OutcomePage:
-        """See `BulkOutcomes`."""
         key = self._key(dispatch_id, shard)
         words = (_AS_SENT, key, _behind(after), until, "COUNT", count)
         page = await self._ask(self._keys.shards[shard], lambda client: client.execute_command(*words))
         return [entry[0] for entry in page], [entry[1][1] for entry in page]
 
     async def skip(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> tuple[str, int]:
-        """See `BulkOutcomes`."""
         key = self._key(dispatch_id, shard)
         at, total = after, 0
         while total < count:

@@ -64,7 +64,7 @@ def _tried(clients: ClientFactory) -> ClientFactory:
     return clients
 
 
-class FollowingClients:
+class FollowingClients(ClientFactory):
     """Clients whose connections find their server themselves.
 
     Args:
@@ -81,17 +81,15 @@ class FollowingClients:
         self.cluster = cluster is not None
 
     def at(self, tag: str) -> ClientFactory:
-        """See `ClientFactory`: behind Sentinels, all keys are in one place."""
+        """Return its own client: behind Sentinels, all keys are in one place."""
         if self._cluster is None or (locator := self._cluster.shard(tag)) == self._locator:
             return self
         return FollowingClients(self._url, locator, self._cluster)
 
     def commands(self) -> Redis:
-        """See `ClientFactory`."""
         return self._client(SOCKET_TIMEOUT, 16)
 
     def pipe(self, block: float = 0.0) -> Pipe:
-        """See `ClientFactory`."""
         return Pipe(self._client(SOCKET_TIMEOUT, 1), block + SOCKET_TIMEOUT)
 
     def _client(self, socket_timeout: float, connections: int) -> Redis:
@@ -110,7 +108,6 @@ class FollowingClients:
         return Redis.from_pool(pool)
 
     def thread(self, patience: float) -> SyncRedis:
-        """See `ClientFactory`."""
         return SyncRedis(
             connection_pool=following_pool(
                 self._url,

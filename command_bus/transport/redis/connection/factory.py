@@ -49,7 +49,7 @@ class ClientFactory(Protocol):
         ...
 
 
-class UrlClients:
+class UrlClients(ClientFactory):
     """Clients of the server behind a URL.
 
     Args:
@@ -63,15 +63,12 @@ class UrlClients:
         self.label = redacted(url).split("?", maxsplit=1)[0]
 
     def at(self, tag: str) -> ClientFactory:
-        """See `ClientFactory`."""
         return self
 
     def commands(self) -> Redis:
-        """See `ClientFactory`."""
         return self._client(SOCKET_TIMEOUT, 16)
 
     def pipe(self, block: float = 0.0) -> Pipe:
-        """See `ClientFactory`."""
         return Pipe(self._client(SOCKET_TIMEOUT, 1), block + SOCKET_TIMEOUT)
 
     def _client(self, socket_timeout: float, connections: int) -> Redis:
@@ -91,7 +88,6 @@ class UrlClients:
         return Redis.from_pool(pool)
 
     def thread(self, patience: float) -> SyncRedis:
-        """See `ClientFactory`."""
         client: SyncRedis = SyncRedis.from_url(
             self._url,
             **self._options,

@@ -68,7 +68,6 @@ class _SyncLeaving(_LeavingBase):
     """A synchronous connection that breaks when its server is not the primary any more."""
 
     def read_response(self, *args: Any, **options: Any) -> Any:
-        """See `Leaving`."""
         connection: Any = self
         try:
             return super().read_response(*args, **options)  # type: ignore[misc]

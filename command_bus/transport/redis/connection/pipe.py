@@ -52,25 +52,22 @@ class Requests(Protocol):
         ...
 
 
-class TaskRequests(ABC):
+class TaskRequests(ABC, Requests):
     """Implements `post` with a task for each request, for connections without a socket."""
 
     def __init__(self) -> None:
         self._posted: set[asyncio.Task[Any]] = set()
 
     @abstractmethod
-    async def request(self, *request: Any) -> Any:
-        """See `Requests`."""
+    async def request(self, *request: Any) -> Any: ...
 
     def post(self, answered: Answered, *request: Any) -> bool:
-        """See `Requests`."""
         task = asyncio.get_running_loop().create_task(self.request(*request), name="command_bus.request")
         self._posted.add(task)
         task.add_done_callback(partial(self._ended, answered))
         return True
 
     async def close(self) -> None:
-        """See `Requests`."""
         await end_tasks(self._posted)
 
     def _ended(self, answered: Answered, task: asyncio.Task[Any]) -> None:
@@ -81,7 +78,7 @@ class TaskRequests(ABC):
             answered(task.exception() or task.result())
 
 
-class ClientRequests(TaskRequests):
+class ClientRequests(TaskRequests, Requests):
     """Implements `Requests` over a client."""
 
     def __init__(self, client: Redis) -> None:
@@ -90,11 +87,9 @@ class ClientRequests(TaskRequests):
         client.response_callbacks = {}
 
     async def request(self, *request: Any) -> Any:
-        """See `Requests`."""
         return await self._client.execute_command(*request)  # type: ignore[no-untyped-call]
 
     async def close(self) -> None:
-        """See `Requests`."""
         await super().close()
         await self._client.aclose()
 
@@ -205,7 +200,7 @@ def _broken_by(error: Exception) -> Exception | None:
     return error if isinstance(error, RedisConnectionError) else None
 
 
-class Pipe:
+class Pipe(Requests):
     """Implements `Requests` over one connection.
 
     Args:
@@ -221,14 +216,12 @@ class Pipe:
         self._closed = False
 
     async def request(self, *request: Any) -> Any:
-        """See `Requests`."""
         answers = self._answers
         if answers is None or answers.broken:
             answers = await self._connected()
         return await answers.send(request)
 
     def post(self, answered: Answered, *request: Any) -> bool:
-        """See `Requests`."""
         answers = self._answers
         if answers is None or answers.broken:
             return False
@@ -236,7 +229,6 @@ class Pipe:
         return True
 
     async def close(self) -> None:
-        """See `Requests`."""
         self._closed = True
         if self._answers is not None:
             self._answers.end("the connection was closed")

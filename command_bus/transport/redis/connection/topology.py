@@ -173,7 +173,7 @@ def _look_options() -> dict[str, Any]:
     return {"socket_timeout": _LOOK, "socket_connect_timeout": _LOOK, "retry": Retry(NoBackoff(), 0)}
 
 
-class SentinelPrimary:
+class SentinelPrimary(Locator):
     """The primary of a service. Its Sentinels are asked each time."""
 
     def __init__(self, url: TopologyUrl) -> None:
@@ -181,11 +181,10 @@ class SentinelPrimary:
         self._nodes = _Nodes(url.label, url.addresses)
 
     def locate(self) -> HostPort:
-        """See `Locator`."""
         return self._nodes.ask(self._told_by)
 
     def moved(self) -> None:
-        """See `Locator`: nothing is remembered."""
+        """Do nothing: nothing is remembered."""
 
     def _told_by(self, address: HostPort) -> HostPort:
         options: dict[str, Any] = {**_look_options(), **self._url.sentinel_options}
@@ -268,16 +267,14 @@ def _slots(answer: Any, asked: str) -> tuple[int, int, list[HostPort]]:
 
 
 @dataclass(frozen=True)
-class _SlotPrimary:
+class _SlotPrimary(Locator):
     """The primary of one slot."""
 
     map: ClusterMap
     slot: int
 
     def locate(self) -> HostPort:
-        """See `Locator`."""
         return self.map.primary_of(self.slot)
 
     def moved(self) -> None:
-        """See `Locator`."""
         self.map.forget()

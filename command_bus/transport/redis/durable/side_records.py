@@ -18,7 +18,7 @@ from command_bus.errors import CommandBusError, Unconfirmed
 from command_bus.serialization.odd_values import pass_over, stored_text
 from command_bus.tasks import all_of
 from command_bus.transport.flows import NORMAL_FLOW
-from command_bus.transport.ports.durable import Note, Stored
+from command_bus.transport.ports.durable import Note, SideRecords, Stored
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
@@ -57,7 +57,7 @@ class _Batch:
     script: Script = RECORD_STEPS
 
 
-class RedisSideRecords:
+class RedisSideRecords(SideRecords):
     """Implements `SideRecords`.
 
     Args:
@@ -72,12 +72,12 @@ class RedisSideRecords:
         self._reads = [RecordReads(connections.at(shard.prefix), shard) for shard in keys.shards]
 
     async def read(self, lease: Lease, command_id: str) -> Mapping[str, bytes]:
-        """See `SideRecords`. While the server is away this waits, as a settlement would."""
+        """Read them. While the server is away this waits, as a settlement would."""
         record = await self._reads[lease.shard].read(self._keys.shards[lease.shard].side(command_id))
         return await self._until_read(lease, command_id, read_side_record) if record is None else record
 
     async def fields(self, lease: Lease, command_id: str, names: Sequence[str]) -> Mapping[str, bytes]:
-        """See `SideRecords`. While the server is away this waits, too."""
+        """Read them. While the server is away this waits, too."""
 
         async def read(connections: Connections, key: str) -> dict[str, bytes]:
             values = await read_fields(connections, key, names)
@@ -107,7 +107,6 @@ class RedisSideRecords:
     def store(
         self, lease: Lease, command_id: str, notes: Sequence[Note], *, progressed: bool, keeps: bool = True
     ) -> asyncio.Future[list[Stored] | None]:
-        """See `SideRecords`."""
         return self._shards[lease.shard].submit(lease, command_id, notes, "1" if progressed else "0" if keeps else "d")
 
     async def close(self, patience: float) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from command_bus.clock import mono
 from command_bus.errors import TransportUnavailable, Unconfirmed
-from command_bus.transport.ports.durable import CalledCommand, SignalToBring, Told
+from command_bus.transport.ports.durable import CalledCommand, SignalToBring, Told, Wishes
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.durable.lost_outcomes import LostOutcomes, Telling, told_and_confirmed
@@ -16,7 +16,7 @@ from command_bus.transport.redis.keys import KeySpace
 _MESSAGE, _PLAIN = "m", "d"
 
 
-class RedisWishes(RetryingRequests):
+class RedisWishes(RetryingRequests, Wishes):
     """Implements `Wishes`.
 
     Args:
@@ -30,16 +30,13 @@ class RedisWishes(RetryingRequests):
         self._lost = LostOutcomes(connections, keys)
 
     async def signal(self, mailbox: str, command_id: str, signal: SignalToBring) -> Told:
-        """See `Wishes`."""
         telling = Telling("signal", signal.value, signal.name, signal.signal_id, "1" if signal.is_parked else "")
         return await self._tell(mailbox, command_id, telling)
 
     async def cancel(self, mailbox: str, command_id: str, wish: bytes) -> Told:
-        """See `Wishes`."""
         return await self._tell(mailbox, command_id, Telling("cancel", wish))
 
     async def has_begun(self, mailbox: str, command_id: str) -> bool:
-        """See `Wishes`."""
         keys = self._keys.shards[self._keys.shard_of(mailbox)]
         connections, side = self._connections.at(keys.prefix), keys.side(command_id)
         of, is_plain = await connections.retry_until(
@@ -48,14 +45,12 @@ class RedisWishes(RetryingRequests):
         return of is not None and is_plain is None
 
     async def read(self, mailbox: str, command_id: str) -> Mapping[str, bytes]:
-        """See `Wishes`."""
         keys = self._keys.shards[self._keys.shard_of(mailbox)]
         connections = self._connections.at(keys.prefix)
         record = connections.retry_until(lambda: read_side_record(connections, keys.side(command_id)), mono() + self._patience)
         return await self._unless_odd("x", command_id, record, {})
 
     async def look_up(self, mailbox: str, command_id: str, called: CalledCommand) -> bool:
-        """See `Wishes`."""
         return await self._lost.look_up(mailbox, command_id, called)
 
     async def _tell(self, mailbox: str, command_id: str, telling: Telling) -> Told:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from command_bus.serialization.odd_values import stored_text
-from command_bus.transport.ports.limits import Declared, LimitUse, LimitWait, StoredRule
+from command_bus.transport.ports.limits import BusLimits, Declared, LimitUse, LimitWait, StoredRule
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.incarnations import Incarnations
@@ -25,7 +25,7 @@ def limit_keys(keys: ShardKeys) -> list[str]:
     return [keys.ready, keys.active, keys.due, keys.paused, keys.rules, keys.limits, keys.places, keys.stats, keys.flows]
 
 
-class RedisLimits(RetryingRequests):
+class RedisLimits(RetryingRequests, BusLimits):
     """Implements `BusLimits`.
 
     Args:
@@ -43,7 +43,6 @@ class RedisLimits(RetryingRequests):
         return self._keys.shards[0]
 
     async def declare(self, rules: Mapping[str, str]) -> dict[str, Declared]:
-        """See `BusLimits`."""
         found: dict[str, Declared] = {}
         for rule, text in rules.items():
             for shard in reversed(self._keys.shards):
@@ -51,13 +50,11 @@ class RedisLimits(RetryingRequests):
         return found
 
     async def declare_keyed(self, names: Mapping[str, Sequence[str]]) -> None:
-        """See `BusLimits`."""
         for entity_type, limits in names.items():
             for shard in self._keys.shards:
                 await self._rule(shard, "keyed", entity_type, ",".join(sorted(limits)))
 
     async def put(self, rule: str, text: str) -> bool:
-        """See `BusLimits`."""
         return any([await self._rule(shard, "put", rule, text) == b"written" for shard in self._keys.shards])
 
     async def _rule(self, shard: ShardKeys, verb: str, rule: str, text: str) -> bytes:
@@ -65,12 +62,11 @@ class RedisLimits(RetryingRequests):
         return answer
 
     async def hold(self, scope: str, seconds: float) -> bool:
-        """See `BusLimits`. The time is the server's."""
+        """Hold it back, by the server's time."""
         server_s, micros = await self._ask(self._first, lambda client: client.time())
         return await self._hold(scope, int(server_s) * 1000 + int(micros) // 1000 + int(seconds * 1000))
 
     async def release(self, scope: str) -> None:
-        """See `BusLimits`."""
         await self._hold(scope, 0)
 
     async def _hold(self, scope: str, until: int) -> bool:
@@ -80,13 +76,11 @@ class RedisLimits(RetryingRequests):
         return bool(answer)
 
     async def rules(self) -> list[StoredRule]:
-        """See `BusLimits`."""
         fields = await self._fields()
         names = {name[2:] for name in fields if name[:2] in ("d:", "p:")}
         return [StoredRule(name, fields.get(f"d:{name}", ""), fields.get(f"p:{name}", "")) for name in sorted(names)]
 
     async def keyed(self) -> dict[str, list[str]]:
-        """See `BusLimits`."""
         return {
             name.removeprefix("keyed:"): text.split(",")
             for name, text in (await self._fields()).items()
@@ -98,7 +92,6 @@ class RedisLimits(RetryingRequests):
         return {stored_text(name): stored_text(value) for name, value in found.items()}
 
     async def uses(self, rules: Sequence[str]) -> list[LimitUse]:
-        """See `BusLimits`."""
         found = await self._look("scopes", rules, 6)
         return sorted(
             (
@@ -111,7 +104,6 @@ class RedisLimits(RetryingRequests):
         )
 
     async def waits(self, mailboxes: Sequence[str]) -> dict[str, LimitWait]:
-        """See `BusLimits`."""
         waits: dict[str, LimitWait] = {}
         for at in range(0, len(mailboxes), _PAGE):
             for mailbox, scope, since, before, free in await self._look("stand", mailboxes[at : at + _PAGE], 5):
@@ -119,7 +111,6 @@ class RedisLimits(RetryingRequests):
         return waits
 
     async def waiting(self) -> int:
-        """See `BusLimits`."""
         answer: int = await self._run(self._first, LIMIT_LOOK, self._look_keys, ["all"])
         return answer
 

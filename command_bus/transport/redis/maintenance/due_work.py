@@ -328,7 +328,7 @@ _ROUND = 60.0
 _SHORTEST_PAUSE = 2.0
 
 
-class PauseJob:
+class PauseJob(DueJob):
     """Ends pauses of one shard whose time has come.
 
     Args:
@@ -342,7 +342,6 @@ class PauseJob:
         self._shard = shard
 
     async def perform(self, members: Sequence[Member]) -> Performed:
-        """See `DueJob`."""
         done, left = 0, list[str]()
         for member in members:
             try:
@@ -352,7 +351,7 @@ class PauseJob:
         return Performed(done, left)
 
 
-class ScheduleJob:
+class ScheduleJob(DueJob):
     """Fires the schedules of one shard that are due.
 
     Args:
@@ -363,7 +362,6 @@ class ScheduleJob:
         self._schedules = schedules
 
     async def perform(self, members: Sequence[Member]) -> Performed:
-        """See `DueJob`."""
         done, left = await self._schedules.fire_due([member.name[2:] for member in members])
         return Performed(done, [f"s:{name}" for name in left])
 

@@ -19,7 +19,7 @@ from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.retrying import PageSize
 from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.maintenance.due_work import Member, Performed
+from command_bus.transport.redis.maintenance.due_work import DueJob, Member, Performed
 from command_bus.transport.redis.scripts import RELAY, RELAYED
 
 _PAGE = 100
@@ -63,7 +63,7 @@ def _written(entry: bytes, fields: Mapping[bytes, bytes]) -> _Written | None:
     return None
 
 
-class RelayJob:
+class RelayJob(DueJob):
     """Relays the follow-ups that one shard has for others.
 
     Args:
@@ -83,7 +83,7 @@ class RelayJob:
         self._backoff = LoggedBackoff(self._source.outage, "cannot relay commands to another shard", _log)
 
     async def perform(self, members: Sequence[Member]) -> Performed:
-        """See `DueJob`. What cannot be relayed now, because the other server is away, is left; the others go on."""
+        """Relay what can be relayed now; what waits for another server is left."""
         done, left = 0, list[str]()
         for member in members:
             try:

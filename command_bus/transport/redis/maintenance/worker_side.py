@@ -76,11 +76,9 @@ class RedisWorkerSide:
 
     @property
     def recovered(self) -> int:
-        """See `WorkerSide`."""
         return self._recovery.recovered
 
     def begin(self, run: Run, decide: Decide) -> None:
-        """See `WorkerSide`."""
         options = self._options
         self._recovery = PendingRecovery(
             self._connections,
@@ -111,17 +109,14 @@ class RedisWorkerSide:
         )
 
     def cancel_all(self, why: Cancellation) -> None:
-        """See `WorkerSide`."""
         self.leases.cancel_all(why)
 
     async def start(self) -> None:
-        """See `WorkerSide`."""
         self.leases.start()
         self._recovery.start()
         await self.consumer.start()
 
     async def stop(self, patience: float) -> None:
-        """See `WorkerSide`."""
         await self._recovery.stop()
         self.consumer.cancel()
         await self.side_records.close(patience)
@@ -131,7 +126,6 @@ class RedisWorkerSide:
         await self._sign_off()
 
     async def admit(self, lease: Lease, asked: Asked, keyed: str, *, must_yield: bool) -> Answer:
-        """See `WorkerSide`."""
         lease.is_limited = True
         may_start = await self._asks.ask(lease, asked.message, keyed, must_yield=must_yield)
         if may_start is None:  # the first shard has lost its data: it is read again, and asked for again
@@ -139,7 +133,7 @@ class RedisWorkerSide:
         return await self.steps.advance(lease, Take(asked.message) if may_start else Refused())
 
     def over(self, lease: Lease, *, stuck: bool = False) -> None:
-        """See `WorkerSide`. If this is lost, a comparison finds it."""
+        """Notify it once: if this is lost, a comparison finds it."""
         self._asks.over(lease.mailbox, lease.activation)
         if stuck:
             self._asks.gone(lease.mailbox)

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from command_bus.clock import mono
 from command_bus.serialization.odd_values import stored_ms
 from command_bus.transport.flows import NORMAL_FLOW
-from command_bus.transport.ports.schedules import FireAnswer, Firing, RecordChange
+from command_bus.transport.ports.schedules import FireAnswer, Firing, RecordChange, ScheduleStore
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.incarnations import Incarnations
@@ -31,7 +31,7 @@ _CONFIRMED = "+=k"
 """Answers that replicas must know of: else a record could be moved on behind a failover that has taken the firing."""
 
 
-class RedisSchedules(RetryingRequests):
+class RedisSchedules(RetryingRequests, ScheduleStore):
     """Implements `ScheduleStore`.
 
     Args:
@@ -56,7 +56,6 @@ class RedisSchedules(RetryingRequests):
         self._incarnations = Incarnations(connections, keys, patience=patience)
 
     async def read(self, names: Sequence[str]) -> list[bytes | None]:
-        """See `ScheduleStore`."""
         await self._incarnations.all()  # before the records: what is decided from them is of this time
 
         async def ask(shard: ShardKeys, part: Sequence[str]) -> list[bytes | None]:
@@ -66,7 +65,6 @@ class RedisSchedules(RetryingRequests):
         return await self._by_shard(names, lambda name: name, ask)
 
     async def change(self, changes: Sequence[RecordChange]) -> list[bool]:
-        """See `ScheduleStore`."""
 
         async def run(shard: ShardKeys, part: Sequence[RecordChange]) -> list[bool]:
             args: list[Any] = [GROUP, await self._incarnations.of(shard)]
@@ -81,7 +79,6 @@ class RedisSchedules(RetryingRequests):
         return await self._by_shard(changes, lambda each: each.name, run)
 
     async def fire(self, firings: Sequence[Firing]) -> list[FireAnswer]:
-        """See `ScheduleStore`."""
         return await self._by_shard(firings, lambda each: each.mailbox, self._fire)
 
     async def _fire(self, shard: ShardKeys, part: Sequence[Firing]) -> list[FireAnswer]:
@@ -111,7 +108,6 @@ class RedisSchedules(RetryingRequests):
         return list(letters) if confirmed else ["?" if letter in _CONFIRMED else letter for letter in letters]
 
     async def bar(self, schedule: str, mailbox: str, incarnation: str, seq: int) -> bool | None:
-        """See `ScheduleStore`."""
         shard, server = self._keys_of(mailbox), self._connections.at(self._keys_of(mailbox).prefix)
         names, args = [shard.fired, shard.stats], [await self._incarnations.of(shard), schedule, incarnation, seq]
         answer, confirmed = await server.retry_until(
@@ -121,11 +117,9 @@ class RedisSchedules(RetryingRequests):
         return True if answer else False if confirmed else None
 
     async def forget(self, schedule: str) -> None:
-        """See `ScheduleStore`."""
         await self._everywhere(lambda client, shard: client.hdel(shard.fired, schedule, f"\n{schedule}"))
 
     async def pages(self, shard: int) -> AsyncIterator[list[tuple[str, bytes]]]:
-        """See `ScheduleStore`."""
         keys, cursor = self._keys.shards[shard], 0
         while True:
             cursor, page = await self.page(keys, cursor)
@@ -141,13 +135,11 @@ class RedisSchedules(RetryingRequests):
         return following, [(name.decode(errors="backslashreplace"), value) for name, value in values.items()]
 
     async def mark(self, mailbox: str, command_id: str) -> bytes | None:
-        """See `ScheduleStore`."""
         shard = self._keys_of(mailbox)
         found: bytes | None = await self._ask(shard, lambda client: client.get(shard.mark(command_id)))
         return found
 
     async def due_at(self, names: Sequence[str]) -> list[int | None]:
-        """See `ScheduleStore`."""
 
         async def ask(shard: ShardKeys, part: Sequence[str]) -> list[int | None]:
             async def look(client: Redis) -> Any:

@@ -187,7 +187,7 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         return batch.waiting
 
     def _may_post(self, batch: _Batch) -> bool:
-        """See `StopAndWait`; sets the alarm for the first caller whose patience ends."""
+        """Set the alarm for the first caller whose patience ends, too."""
         if batch.stale:
             return False
         deadline = _first_deadline(batch.waiting)
@@ -221,7 +221,7 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         return type(answer) is bytes and answer != _UNUSUAL and answer[:1] != ASK_AGAIN
 
     def _refused(self, batch: _Batch, answer: Any) -> None:
-        """See `StopAndWait`. A batch that replaces others is sent again as soon as it is told whom."""
+        """Send a batch that replaces others again as soon as the answer says which."""
         if type(answer) is bytes and answer[:1] == ASK_AGAIN:
             self._send(self._told(batch, answer))
         else:
@@ -251,7 +251,7 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
     # Whatever is out of the ordinary.
 
     async def _send_slowly(self, batch: _Batch, error: CommandBusError | None) -> None:
-        """See `StopAndWait`. Commands whose deadline passes before the answer fail."""
+        """Fail commands whose deadline passes before the answer."""
         self._backoff.begin()
         doubt: CommandBusError | None = None  # set once the batch may have been applied: from then on it must stay as it is
         left = batch.waiting
@@ -323,7 +323,7 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         return TransportUnavailable(f"no answer from {self._connections.label} in time", outcome_unknown=True)
 
     def _failed(self, items: Sequence[Waiting], error: BaseException) -> None:
-        """See `StopAndWait`. If the task that sent them was ended, those behind them are not sent either."""
+        """Fail those after it, too, if the task that sent them was ended."""
         if isinstance(error, asyncio.CancelledError):
             items = [*items, *self._line]
             self._line.clear()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from command_bus.errors import CommandBusError, TransportUnavailable, Unconfirmed
 from command_bus.tasks import all_of
+from command_bus.transport.ports.sender import Producer
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.sending.enqueue_line import MAX_BYTES, MAX_COMMANDS, EnqueueLine, unsent
@@ -30,7 +31,7 @@ _REFUSALS = frozenset(
 )
 
 
-class StreamProducer:
+class StreamProducer(Producer):
     """Implements `Producer` with the enqueue step (SET NX, XADD, one XADD to the ready stream per idle entity)."""
 
     def __init__(
@@ -51,18 +52,16 @@ class StreamProducer:
 
     @property
     def window(self) -> int:
-        """See `Producer`: a full request for each shard, if so many may wait."""
+        """Return a full request for each shard, if so many may wait."""
         return min(MAX_COMMANDS * len(self._shards), self._max_pending)
 
     def enqueue(self, submission: Submission, timeout: float) -> asyncio.Future[Admission]:
-        """See `Producer`."""
         lane = self._room(self._keys.shard_of(submission.mailbox), 1)
         return lane.submit((submission,), timeout, alone=True)
 
     async def enqueue_many(
         self, submissions: Sequence[Submission], timeout: float, silent: UnavailableShards | None = None
     ) -> list[Admission | CommandBusError]:
-        """See `Producer`."""
         noted: UnavailableShards = {} if silent is None else silent
         if self._keys.count == 1 and self._is_one_request(submissions):
             answers = await self._answers(0, submissions, timeout, noted)

@@ -22,6 +22,7 @@ from command_bus.randomness import token
 from command_bus.serialization.reply import reply_id
 from command_bus.tasks import end_tasks
 from command_bus.transport.marks import reply_in
+from command_bus.transport.ports.sender import Marks, Reply
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
@@ -34,7 +35,7 @@ _PAGE = 256
 _log = logging.getLogger("command_bus.rpc")
 
 
-class PendingReply:
+class PendingReply(Reply):
     """One call's wait for its reply, with one timer and no task."""
 
     __slots__ = ("_command_id", "_future", "_waiting")
@@ -64,7 +65,6 @@ class PendingReply:
             timer.cancel()
 
     def then(self, arrived: Callable[[bytes], None]) -> None:
-        """See `Reply`."""
 
         def tell(future: asyncio.Future[bytes | None]) -> None:
             if not future.cancelled() and future.exception() is None and (record := future.result()) is not None:
@@ -73,11 +73,10 @@ class PendingReply:
         self._future.add_done_callback(tell)
 
     def end(self) -> None:
-        """See `Reply`."""
         self.arrive(None)
 
     def forget(self) -> None:
-        """See `Reply`. A reply that comes now is dropped."""
+        """Drop a reply that comes now."""
         waiting = self._waiting[self._command_id]
         waiting.remove(self)
         if not waiting:
@@ -211,11 +210,10 @@ class RpcHandler:
                     self._deliver(record)
 
 
-class RedisMarks(RetryingRequests):
+class RedisMarks(RetryingRequests, Marks):
     """Implements `Marks`."""
 
     async def read(self, command_id: str) -> list[bytes]:
-        """See `Marks`."""
         values = await asyncio.gather(*(self._mark(shard, command_id) for shard in self._keys.shards))
         return [value for value in values if value is not None]
 

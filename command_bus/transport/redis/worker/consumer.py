@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 
 from command_bus.clock import mono
 from command_bus.serialization.limits import printable
-from command_bus.transport.ports.worker import Steps
+from command_bus.transport.ports.worker import Consumer, Steps
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.worker.known_limits import KnownLimits, LineUse
@@ -30,7 +30,7 @@ _UNTOUCHED = GiveBack(counts=False)
 _log = logging.getLogger("command_bus.worker")
 
 
-class ConsumerLoop:
+class ConsumerLoop(Consumer):
     """Feeds activations to `run` while slots are free.
 
     Args:
@@ -89,7 +89,6 @@ class ConsumerLoop:
 
     @property
     def running(self) -> dict[asyncio.Task[None], str]:
-        """See `Consumer`."""
         return dict(self._running)
 
     def cancel(self) -> None:
@@ -99,12 +98,10 @@ class ConsumerLoop:
 
     @property
     def silent_for(self) -> float:
-        """See `Consumer`."""
         return max((reader.silent_for for reader in self._readers), default=math.inf)
 
     @property
     def reads(self) -> bool:
-        """See `Consumer`."""
         return all(reader.reads for reader in self._readers)
 
     async def turn(self, shard: int, wanted: int, *, may_block: bool) -> Ask:

@@ -19,6 +19,7 @@ from typing import Any
 from command_bus.errors import CommandBusError
 from command_bus.tasks import all_of
 from command_bus.transport.interrupts import attempt_id
+from command_bus.transport.ports.worker import Steps
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.retrying import PageSize
@@ -66,7 +67,7 @@ _DEAD_LETTERING = (DeadLetterStep, Park)
 _Waiting = tuple[Lease, Step, "asyncio.Future[Answer]"]
 
 
-class StepBatcher:
+class StepBatcher(Steps):
     """Implements `Steps` with the advance step."""
 
     def __init__(
@@ -96,7 +97,6 @@ class StepBatcher:
         ]
 
     def advance(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
-        """See `Steps`."""
         if lease.begun is not None and type(step) is Take:
             answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
             answer.set_result(lease.begun)
