@@ -266,7 +266,7 @@ async def test_large_payloads_are_taken_a_few_at_a_time(
     hear = _Shard._heard
 
     def spied(self: _Shard, batch: Any, answer: Any) -> None:
-        sizes.append(len(batch.steps))
+        sizes.append(len(batch.items))
         hear(self, batch, answer)
 
     monkeypatch.setattr(_Shard, "_heard", spied)

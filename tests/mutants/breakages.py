@@ -367,8 +367,8 @@ MUTANTS = (
     Mutant(
         "a batch in doubt is asked again without those who gave up",
         f"{_REDIS}/sending/enqueue_line.py",
-        "        if doubt is None and len(left) != len(batch.waiting):\n",
-        "        if len(left) != len(batch.waiting):\n",
+        "        if doubt is None and len(left) != len(batch.items):\n",
+        "        if len(left) != len(batch.items):\n",
         "tests/unit/test_producer.py::test_a_batch_in_doubt_stays_as_it_is_when_some_give_up",
     ),
     Mutant(

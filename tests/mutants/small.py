@@ -146,7 +146,7 @@ SMALL = (
     ),
     Mutant(
         "an answer that comes after its batch was given up is handed out",
-        "transport/redis/connection/stop_and_wait.py",
+        "transport/redis/connection/script_line.py",
         "        if batch is not self._posted:\n            return  # it was given up\n",
         "",
         "tests/unit/test_producer.py::test_an_answer_that_comes_late_is_nobody_s",

@@ -7,11 +7,8 @@ after a lost reply a batch is repeated. Where replicas must have what counts, a 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from command_bus.errors import CommandBusError, Unconfirmed
@@ -22,15 +19,14 @@ from command_bus.transport.ports.durable import Note, SideRecords, Stored
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
-from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
+from command_bus.transport.redis.connection.script_line import Batch, WorkerLine
 from command_bus.transport.redis.durable.record_reads import CANNOT_READ, RecordReads
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.scripts import RECORD_STEPS, Script
+from command_bus.transport.redis.scripts import RECORD_STEPS
 from command_bus.transport.redis.step_arguments import follow_up_text
 from command_bus.transport.steps import FollowUp, Lease
 
 _MOST_ITEMS = 128
-_MOST_BYTES = 1024 * 1024
 _PAGE = 256
 _MOST_FIELDS = 1_000
 _log = logging.getLogger("command_bus.transport")
@@ -45,16 +41,6 @@ class _Item(NamedTuple):
     notes: Sequence[Note]
     manner: str
     answer: asyncio.Future[list[Stored] | None]
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Items that are sent together."""
-
-    keys: list[str]
-    args: list[Any]
-    items: list[_Item]
-    script: Script = RECORD_STEPS
 
 
 class RedisSideRecords(SideRecords):
@@ -111,10 +97,7 @@ class RedisSideRecords(SideRecords):
 
     async def close(self, patience: float) -> None:
         """Wait for what is in flight, at most `patience` seconds."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                await all_of(*(shard.rest() for shard in self._shards))
-        await all_of(*(shard.end() for shard in self._shards), *(reads.end() for reads in self._reads))
+        await all_of(*(shard.close(patience) for shard in self._shards), *(reads.end() for reads in self._reads))
 
 
 async def read_side_record(connections: Connections, key: str) -> dict[str, bytes]:
@@ -146,12 +129,16 @@ async def read_fields(connections: Connections, key: str, names: Sequence[str]) 
     return found
 
 
-class _Shard(StopAndWait[_Item, _Batch]):
+class _Shard(WorkerLine[_Item]):
     """The line of fields to be stored in one shard."""
 
+    _lasts = True
+
     def __init__(self, connections: Connections, space: KeySpace, keys: ShardKeys) -> None:
-        super().__init__(connections, f"command_bus.side_records{keys.prefix}")
-        self._backoff = LoggedBackoff(connections.outage, "cannot store what durable commands have done", _log)
+        name = f"command_bus.side_records{keys.prefix}"
+        super().__init__(
+            connections, name, "cannot store what durable commands have done", confirmed=keys.stats, most=_MOST_ITEMS
+        )
         self._space = space
         self._keys = keys
         self._head = [keys.ready, keys.active, keys.lone, keys.paused, keys.due, keys.delayed, keys.delayed_counts]
@@ -162,20 +149,10 @@ class _Shard(StopAndWait[_Item, _Batch]):
         self._put(_Item(lease, lease.attempt_id, command_id, notes, manner, answer))
         return answer
 
-    def _take(self) -> list[_Item]:
-        batch: list[_Item] = []
-        size = 0
-        for item in itertools.islice(self._line, _MOST_ITEMS):
-            for note in item.notes:
-                size += _size(note)
-            if size > _MOST_BYTES and batch:
-                break
-            batch.append(item)
-        for _ in batch:
-            self._line.popleft()
-        return batch
+    def _size(self, item: _Item) -> int:
+        return sum(map(_size, item.notes))
 
-    def _batch(self, items: list[_Item]) -> _Batch:
+    def _batch(self, items: list[_Item]) -> Batch[_Item]:
         args: list[Any] = [GROUP, len(self._keys.mailboxes), 0, len(items)]
         args += [item.lease.mailbox for item in items]
         children: list[FollowUp] = []
@@ -192,7 +169,7 @@ class _Shard(StopAndWait[_Item, _Batch]):
         others = [self._encode(child, boxes, args) for child in children]
         args[2] = len(boxes)
         sides = [self._keys.side(item.command_id) for item in items]
-        return _Batch([*self._head, *boxes, *sides, *others], args, items)
+        return Batch(RECORD_STEPS, [*self._head, *boxes, *sides, *others], args, items)
 
     def _encode(self, child: FollowUp, boxes: dict[str, int], args: list[Any]) -> str:
         """Append the arguments of a command that is sent, note its mailbox and return its other key: see the head of `lua/record_steps.lua`."""
@@ -206,53 +183,17 @@ class _Shard(StopAndWait[_Item, _Batch]):
         args += (box, way, child.command_id, child.envelope, child.mark)
         return self._keys.mark(child.command_id)
 
-    def _items(self, batch: _Batch) -> list[_Item]:
-        return batch.items
-
-    def _is_answer(self, answer: Any) -> bool:
-        return type(answer) is list
-
-    def _hand_out(self, batch: _Batch, answer: list[Any]) -> None:
+    def _hand_out(self, batch: Batch[_Item], answer: list[Any], *, confirmed: bool = True) -> None:
+        """Hand the answers out. What too few replicas have, and has to last, is asked for again, after what waits: the server waits for replicas."""
         for item, found in zip(batch.items, answer, strict=True):
-            if not item.answer.done():
-                item.answer.set_result(found)
-
-    async def _send_slowly(self, batch: _Batch, error: CommandBusError | None) -> None:
-        while True:
-            if error is not None:
-                await asyncio.sleep(self._backoff.failed(error))
-            try:
-                answer, confirmed = await self._connections.run_confirmed(batch.script, batch.keys, batch.args, self._keys.stats)
-            except CommandBusError as failure:
-                self._connections.count_reconnect()
-                error = failure
-            else:
-                if confirmed:
-                    self._backoff.worked()
-                    self._hand_out(batch, answer)
-                else:
-                    self._hand_out_unconfirmed(batch, answer)
-                return
-
-    def _hand_out_unconfirmed(self, batch: _Batch, answer: list[Any]) -> None:
-        """Hand out what need not survive the primary; put the rest behind what waits, to be asked for again: the server waits for replicas."""
-        for item, found in zip(batch.items, answer, strict=True):
-            if found is None or all(note.report for note in item.notes):
-                if not item.answer.done():
-                    item.answer.set_result(found)
-            else:
+            if not confirmed and found is not None and not all(note.report for note in item.notes):
                 self._line.append(item)
-        if self._line:
+            elif not item.answer.done():
+                item.answer.set_result(found)
+        if not confirmed and self._line:
             self._backoff.failed(
                 Unconfirmed(f"{self._connections.label} has it, but too few replicas confirmed it in time (wait_replicas)")
             )
-
-    def _failed(self, items: Sequence[_Item], error: BaseException) -> None:
-        if isinstance(error, asyncio.CancelledError):
-            return  # the worker has ended
-        for item in items:
-            if not item.answer.done():
-                item.answer.set_exception(error)
 
 
 def _kind(note: Note) -> str:

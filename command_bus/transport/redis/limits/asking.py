@@ -12,29 +12,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from command_bus.errors import CommandBusError
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.outage_log import LoggedBackoff
-from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
+from command_bus.transport.redis.connection.script_line import Batch, WorkerLine
 from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.limits.rules import limit_keys
-from command_bus.transport.redis.scripts import LIMITS, Script
+from command_bus.transport.redis.scripts import LIMITS
 from command_bus.transport.steps import Lease
 
-_MOST = 256
 _GONE = b"gone"
 _INCARNATION = 2
 """Its place in the arguments of limits.lua."""
 _log = logging.getLogger("command_bus.transport")
 
 
-@dataclass(slots=True)
-class _Question:
+class _Question(NamedTuple):
     """The request for one mailbox; `over` has no message and no answer. The incarnation is empty if it was not known yet."""
 
     verb: str
@@ -43,15 +37,7 @@ class _Question:
     answer: asyncio.Future[bool | None]
 
 
-@dataclass(slots=True)
-class _Batch:
-    script: Script
-    keys: list[str]
-    args: list[Any]
-    items: list[_Question]
-
-
-class LimitAsks(StopAndWait[_Question, _Batch]):
+class LimitAsks(WorkerLine[_Question]):
     """The questions of one worker.
 
     Args:
@@ -62,8 +48,7 @@ class LimitAsks(StopAndWait[_Question, _Batch]):
 
     def __init__(self, connections: Connections, keys: KeySpace, incarnations: Incarnations) -> None:
         first = keys.shards[0]
-        super().__init__(connections.at(first.prefix), f"command_bus.limits{first.prefix}")
-        self._backoff = LoggedBackoff(self._connections.outage, "cannot ask limits", _log)
+        super().__init__(connections.at(first.prefix), f"command_bus.limits{first.prefix}", "cannot ask limits")
         self._first = first
         self._incarnations = incarnations
         self._names = limit_keys(first)
@@ -93,63 +78,40 @@ class LimitAsks(StopAndWait[_Question, _Batch]):
         self._put(_Question(verb, self._incarnations.known(self._first), args, answer))
         return answer
 
-    async def close(self, patience: float) -> None:
-        """Wait for what is in flight, at most `patience` seconds; then drop it (what is lost is found by comparison)."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                await self.rest()
-        await self.end()
-
     def _take(self) -> list[_Question]:
         """Take the first questions that have one verb and one incarnation."""
         items = [self._line.popleft()]
         kind = (items[0].verb, items[0].incarnation)
-        while self._line and len(items) < _MOST and (self._line[0].verb, self._line[0].incarnation) == kind:
+        while self._line and len(items) < self._most and (self._line[0].verb, self._line[0].incarnation) == kind:
             items.append(self._line.popleft())
         return items
 
-    def _batch(self, items: list[_Question]) -> _Batch:
+    def _batch(self, items: list[_Question]) -> Batch[_Question]:
         args: list[Any] = [GROUP, items[0].verb, items[0].incarnation]
         for item in items:
             args += item.args
-        return _Batch(LIMITS, self._names, args, items)
-
-    def _items(self, batch: _Batch) -> list[_Question]:
-        return batch.items
+        return Batch(LIMITS, self._names, args, items)
 
     def _is_answer(self, answer: Any) -> bool:
         return type(answer) is list or type(answer) is int or answer == _GONE
 
-    def _may_post(self, batch: _Batch) -> bool:
+    def _may_post(self, batch: Batch[_Question]) -> bool:
         return bool(batch.args[_INCARNATION])
 
-    def _heard(self, batch: _Batch, answer: Any) -> None:
+    def _heard(self, batch: Batch[_Question], answer: Any) -> None:
         if answer == _GONE and batch.args[_INCARNATION] == self._incarnations.known(self._first):
             self._incarnations.forget()
 
-    def _hand_out(self, batch: _Batch, answer: Any) -> None:
+    def _hand_out(self, batch: Batch[_Question], answer: Any, *, confirmed: bool = True) -> None:
+        del confirmed
         answers: Sequence[Any] = answer if type(answer) is list else [answer if answer == _GONE else b"+"] * len(batch.items)
         for item, value in zip(batch.items, answers, strict=True):
             if not item.answer.done():
                 item.answer.set_result(None if value == _GONE else value == b"+")
 
-    async def _send_slowly(self, batch: _Batch, error: CommandBusError | None) -> None:
-        answer: Any = None
-        while answer is None:
-            if error is not None:
-                await asyncio.sleep(self._backoff.failed(error))
-            try:
-                batch.args[_INCARNATION] = batch.args[_INCARNATION] or await self._incarnations.of(self._first)
-                answer = await self._connections.run(batch.script, batch.keys, batch.args)
-            except CommandBusError as failure:
-                error = failure
-        self._backoff.worked()
-        self._heard(batch, answer)
-        self._hand_out(batch, answer)
+    async def _run(self, batch: Batch[_Question]) -> tuple[Any, bool]:
+        batch.args[_INCARNATION] = batch.args[_INCARNATION] or await self._incarnations.of(self._first)
+        return await super()._run(batch)
 
     def _failed(self, items: Sequence[_Question], error: BaseException) -> None:
-        if isinstance(error, asyncio.CancelledError):
-            return  # the worker has ended
-        for item in items:
-            if not item.answer.done() and item.verb == "ask":
-                item.answer.set_exception(error)
+        super()._failed([item for item in items if item.verb == "ask"], error)

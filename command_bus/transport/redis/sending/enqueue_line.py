@@ -21,9 +21,9 @@ from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable,
 from command_bus.randomness import token
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
-from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
+from command_bus.transport.redis.connection.script_line import Batch, ScriptLine
 from command_bus.transport.redis.keys import ShardKeys
-from command_bus.transport.redis.scripts import ENQUEUE, ENQUEUE_ONE, ENQUEUE_UNIQUE, Script
+from command_bus.transport.redis.scripts import ENQUEUE, ENQUEUE_ONE, ENQUEUE_UNIQUE
 from command_bus.transport.redis.sending.enqueue_arguments import enqueue_arguments, enqueue_one_arguments, renew
 from command_bus.transport.redis.sending.unique_batches import (
     ASK_AGAIN,
@@ -69,19 +69,15 @@ class Waiting:
 
 
 @dataclass(slots=True)
-class _Batch:
+class _Batch(Batch[Waiting]):
     """Commands that leave together. Until the batch may have been applied, callers that give up leave it; then it stays as it is."""
 
-    script: Script
-    keys: list[str]
-    args: list[Any]
     number: int
-    waiting: list[Waiting]
     stale: bool
     """Whether it waited for long before it left: deadlines in its envelopes are packed again."""
 
 
-class EnqueueLine(StopAndWait[Waiting, _Batch]):
+class EnqueueLine(ScriptLine[Waiting, _Batch]):
     """The line in front of one shard.
 
     Args:
@@ -174,23 +170,20 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         head = [number, 0, int((_ANSWER_KEPT + max(0.0, last - now)) * 1000), self._limit]
         if items[0].submissions[0].unique is not None:
             keys, args = enqueue_unique_arguments(self._keys, self._head_keys, head, _submissions(items), self._retention)
-            return _Batch(ENQUEUE_UNIQUE, keys, args, number, items, stale)
+            return _Batch(ENQUEUE_UNIQUE, keys, args, items, number, stale)
         if len(items) == 1 and items[0].alone and now >= self._in_general_until:
             (submission,) = items[0].submissions
             if not submission.delay_ms and not submission.flow:
                 keys, args = enqueue_one_arguments(self._keys, self._head_keys_of_one, head, submission)
-                return _Batch(ENQUEUE_ONE, keys, args, number, items, stale)
+                return _Batch(ENQUEUE_ONE, keys, args, items, number, stale)
         keys, args = enqueue_arguments(self._keys, self._head_keys, head, _submissions(items))
-        return _Batch(ENQUEUE, keys, args, number, items, stale)
-
-    def _items(self, batch: _Batch) -> list[Waiting]:
-        return batch.waiting
+        return _Batch(ENQUEUE, keys, args, items, number, stale)
 
     def _may_post(self, batch: _Batch) -> bool:
         """Set the alarm for the first caller whose patience ends, too."""
         if batch.stale:
             return False
-        deadline = _first_deadline(batch.waiting)
+        deadline = _first_deadline(batch.items)
         left = deadline - self._left_at
         if left <= 0:
             return False
@@ -211,7 +204,7 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         self._alarm = None
         if self._posted is None:
             return
-        left = _first_deadline(self._posted.waiting) - mono()
+        left = _first_deadline(self._posted.items) - mono()
         if left > 0:
             self._ring_in(left)
         else:
@@ -229,9 +222,9 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
 
     def _told(self, batch: _Batch, answer: bytes) -> _Batch:
         """Return the batch again, with those that hold the keys, as the server told."""
-        note_standers(_submissions(batch.waiting), answer)
+        note_standers(_submissions(batch.items), answer)
         again = batch.args[_AGAIN]
-        batch = self._numbered(batch.waiting, batch.number, mono(), stale=batch.stale)
+        batch = self._numbered(batch.items, batch.number, mono(), stale=batch.stale)
         batch.args[_AGAIN] = again
         return batch
 
@@ -242,7 +235,7 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         return super()._error_in(answer)
 
     def _hand_out(self, batch: _Batch, answer: bytes) -> None:
-        self._resolve(batch.waiting, answer)
+        self._resolve(batch.items, answer)
 
     def _rest(self) -> None:
         self._left_at = math.inf
@@ -254,7 +247,7 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
         """Fail commands whose deadline passes before the answer."""
         self._backoff.begin()
         doubt: CommandBusError | None = None  # set once the batch may have been applied: from then on it must stay as it is
-        left = batch.waiting
+        left = batch.items
         if error is None:
             left = self._expire(left, TransportUnavailable("it could not leave in time: this process was busy or asleep"), 0.0)
         while left:
@@ -266,7 +259,7 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
                     continue
                 if not isinstance(answer, CommandBusError):
                     self._backoff.worked()
-                    return self._fail(left, doubt) if answer == _GONE and doubt else self._resolve(batch.waiting, answer)
+                    return self._fail(left, doubt) if answer == _GONE and doubt else self._resolve(batch.items, answer)
                 error = answer
             if not isinstance(error, TransportUnavailable | Unconfirmed):  # it may not be repeated
                 return self._fail(left, error if doubt is None else _in_doubt(error))
@@ -291,13 +284,13 @@ class EnqueueLine(StopAndWait[Waiting, _Batch]):
 
     def _again(self, batch: _Batch, left: list[Waiting], doubt: CommandBusError | None) -> _Batch:
         """Return the batch for its next try: the same, or a new one without callers that gave up before it can have been applied."""
-        if doubt is None and len(left) != len(batch.waiting):
+        if doubt is None and len(left) != len(batch.items):
             stale, batch = batch.stale, self._batch(left)
             batch.stale = stale
-        if (batch.stale and renew(_submissions(batch.waiting))) or (
+        if (batch.stale and renew(_submissions(batch.items))) or (
             batch.script is ENQUEUE_ONE and mono() < self._in_general_until
         ):
-            batch = self._numbered(batch.waiting, batch.number, mono(), stale=batch.stale)
+            batch = self._numbered(batch.items, batch.number, mono(), stale=batch.stale)
         batch.args[_AGAIN] = int(doubt is not None and mono() < self._answer_kept_until - _ANSWER_KEPT / 2)
         return batch
 

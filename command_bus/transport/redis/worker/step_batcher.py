@@ -8,25 +8,19 @@ without its server has nothing else to do.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
-from command_bus.errors import CommandBusError
 from command_bus.tasks import all_of
 from command_bus.transport.interrupts import attempt_id
 from command_bus.transport.ports.worker import Steps
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.retrying import PageSize
-from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
+from command_bus.transport.redis.connection.script_line import Batch, WorkerLine
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.mailbox_record import PLACE, is_first_start, parse_started, snoozes_of
-from command_bus.transport.redis.scripts import ADVANCE, ADVANCE_AND_SEND, Script
+from command_bus.transport.redis.scripts import ADVANCE, ADVANCE_AND_SEND
 from command_bus.transport.redis.step_arguments import encode_step
 from command_bus.transport.redis.worker.known_limits import KnownLimits, LineUse
 from command_bus.transport.steps import (
@@ -51,7 +45,6 @@ from command_bus.transport.steps import (
 )
 
 MAX_STEPS = 256
-MAX_BYTES = 1024 * 1024
 MAX_AHEAD = 12
 AHEAD_BYTES = 64 * 1024
 """Most commands of a mailbox, and bytes, that are read at a time. They are still started and settled one by one."""
@@ -106,23 +99,10 @@ class StepBatcher(Steps):
 
     async def close(self, patience: float) -> None:
         """Wait for steps in flight, at most `patience` seconds; then drop them (the leases end by themselves)."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                await all_of(*(shard.rest() for shard in self._shards))
-        await all_of(*(shard.end() for shard in self._shards))
+        await all_of(*(shard.close(patience) for shard in self._shards))
 
 
-@dataclass(slots=True)
-class _Batch:
-    """Steps that are sent together."""
-
-    script: Script
-    keys: list[str]
-    args: list[Any]
-    steps: list[_Waiting]
-
-
-class _Shard(StopAndWait[_Waiting, _Batch]):
+class _Shard(WorkerLine[_Waiting]):
     """The steps that wait for one shard."""
 
     def __init__(
@@ -137,14 +117,15 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
         *,
         limits: KnownLimits,
     ) -> None:
-        super().__init__(connections, f"command_bus.steps{keys.prefix}")
-        self._backoff = LoggedBackoff(connections.outage, "cannot start or settle commands", _log)
+        name = f"command_bus.steps{keys.prefix}"
+        super().__init__(connections, name, "cannot start or settle commands", confirmed=keys.stats)
         self._space = space
         self._keys = keys
         self._head_keys = [keys.ready, keys.active, keys.fence, keys.stats, keys.due, keys.paused, keys.parked, keys.dead]
         self._head_keys += [keys.watched, keys.events, keys.lone, keys.rules]
         self._head_args: list[Any] = [GROUP, worker, reply_ttl_ms]
         self._answers = PageSize(MAX_STEPS)
+        self._most = self._answers.count
         self._ahead = PageSize(MAX_AHEAD, wanted=AHEAD_BYTES)
         self._reads_ahead = reads_ahead
         self._line_use, self._known_limits = line, limits
@@ -154,10 +135,13 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
         self._put((lease, step, answer))
         return answer
 
-    def _take(self) -> list[_Waiting]:
-        return _batch_of(self._line, self._answers.count)
+    def _size(self, item: _Waiting) -> int:
+        step = item[1]
+        if isinstance(step, _DEAD_LETTERING):
+            return _SMALL + _size_of(step.left) + len(step.record) + len(step.raw)
+        return _SMALL + _size_of(step.left) if type(step) is Done and step.left is not NO_SETTLEMENT else _SMALL
 
-    def _batch(self, items: list[_Waiting]) -> _Batch:
+    def _batch(self, items: list[_Waiting]) -> Batch[_Waiting]:
         prefix = self._keys.mailboxes
         limits = self._known_limits.keys(self._keys)
         head, sign = (*self._head_keys, *limits), -1 if limits else 1
@@ -173,7 +157,7 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
             else self._line_use.keys(self._keys)
         )
         keys = [*head, *[prefix + lease.mailbox for lease, _, _ in items], *names, *line]
-        return _Batch(ADVANCE_AND_SEND if sent else ADVANCE, keys, args, items)
+        return Batch(ADVANCE_AND_SEND if sent else ADVANCE, keys, args, items)
 
     def _to_read(self, leases: list[Lease]) -> int:
         """Return how many commands the server reads for each of these mailboxes, of which none is read ahead."""
@@ -181,13 +165,7 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
             return 1
         return max(1, min(self._ahead.count, _MOST_READ // len(leases)))
 
-    def _items(self, batch: _Batch) -> list[_Waiting]:
-        return batch.steps
-
-    def _is_answer(self, answer: Any) -> bool:
-        return type(answer) is list
-
-    def _heard(self, batch: _Batch, answer: list[Any]) -> None:
+    def _heard(self, batch: Batch[_Waiting], answer: list[Any]) -> None:
         size = commands = 0
         for body in filter(None, answer[2::2]):  # most commands were read ahead
             if type(body) is bytes:
@@ -195,12 +173,13 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
             elif type(body[-1]) is list:
                 size += len(body[0]) + sum(map(len, body[1]))
                 commands += 1 + len(body[1]) // 2
-        self._answers.observe(size, len(batch.steps))
+        self._answers.observe(size, len(batch.items))
+        self._most = self._answers.count
         self._ahead.observe(size, commands)
 
-    def _hand_out(self, batch: _Batch, answer: list[Any], *, confirmed: bool = True) -> None:
+    def _hand_out(self, batch: Batch[_Waiting], answer: list[Any], *, confirmed: bool = True) -> None:
         now = answer[0].decode()
-        for (lease, _, waiting), state, body in zip(batch.steps, answer[1::2], answer[2::2], strict=True):
+        for (lease, _, waiting), state, body in zip(batch.items, answer[1::2], answer[2::2], strict=True):
             result = _SETTLED.get(state)
             if result is None:
                 try:
@@ -221,49 +200,6 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
     def _give_back(self, lease: Lease) -> None:
         """Give back a command that was started for a task that is cancelled by now: no task runs it."""
         self.submit(lease, GiveBack(counts=False))
-
-    async def _send_slowly(self, batch: _Batch, error: CommandBusError | None) -> None:
-        answer: list[Any] | None = None
-        confirmed = False
-        while answer is None:
-            if error is not None:
-                await asyncio.sleep(self._backoff.failed(error))
-            try:
-                answer, confirmed = await self._connections.run_confirmed(batch.script, batch.keys, batch.args, self._keys.stats)
-            except CommandBusError as failure:
-                self._connections.count_reconnect()
-                error = failure
-        self._backoff.worked()
-        self._heard(batch, answer)
-        self._hand_out(batch, answer, confirmed=confirmed)
-
-    def _failed(self, items: Sequence[_Waiting], error: BaseException) -> None:
-        if isinstance(error, asyncio.CancelledError):
-            return  # the worker has ended
-        for _, _, waiting in items:
-            if not waiting.done():
-                waiting.set_exception(error)
-
-
-def _batch_of(line: deque[_Waiting], most: int) -> list[_Waiting]:
-    """Return the steps that are sent together: limited in count and bytes, but at least one."""
-    batch: list[_Waiting] = []
-    size = 0
-    for waiting in itertools.islice(line, most):
-        size += _size(waiting[1])
-        if size > MAX_BYTES and batch:
-            break
-        batch.append(waiting)
-    for _ in batch:
-        line.popleft()
-    return batch
-
-
-def _size(step: Step) -> int:
-    """Return roughly how many bytes a step carries."""
-    if isinstance(step, _DEAD_LETTERING):
-        return _SMALL + _size_of(step.left) + len(step.record) + len(step.raw)
-    return _SMALL + _size_of(step.left) if type(step) is Done and step.left is not NO_SETTLEMENT else _SMALL
 
 
 def _size_of(left: Settlement) -> int:
