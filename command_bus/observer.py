@@ -1,12 +1,11 @@
 """`Observer`: receives what a bus does, while it does it, for metrics.
 
 None is the default, and costs nothing. Where there is one, the parts that know the facts are replaced when the bus opens and when a
-worker starts, by ones that pass them on (`ObservedProducer`, `worker.lifecycle`), and the exchange of a call is timed (`observed_call`).
+worker starts, by ones that pass them on (`ReportingProducer`, `worker.lifecycle`), and the exchange of a call is timed (`observed_call`).
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -123,38 +122,65 @@ def outward_of(observer: Observer | None) -> OutwardObserver | None:
     return found
 
 
-class ObservedProducer(Producer):
-    """A producer that reports what it sent to an observer.
+Report = Callable[[Sequence[Submission], Sequence[Admission | CommandBusError | None]], None]
+"""Receives what was sent, and how it was answered; None: its sender gave up."""
+
+
+class ReportingProducer(Producer):
+    """A producer that reports what it sent.
 
     Args:
         producer: Sends.
-        observer: Receives the reports.
+        report: Receives the reports.
     """
 
-    def __init__(self, producer: Producer, observer: Observer) -> None:
+    def __init__(self, producer: Producer, report: Report) -> None:
         self._producer = producer
-        self._observer = observer
+        self._report = report
 
     @property
     def window(self) -> int:
         return self._producer.window
 
     async def enqueue(self, submission: Submission, timeout: float) -> Admission:
+        admission: Admission | None = None
         try:
             admission = await self._producer.enqueue(submission, timeout)
-        except (CommandBusError, asyncio.CancelledError):
-            self._observer.dispatched(submission.name, "failed")
-            raise
-        self._observer.dispatched(submission.name, _status(admission))
+        finally:
+            self._report((submission,), (admission,))
         return admission
 
     async def enqueue_many(
         self, submissions: Sequence[Submission], timeout: float, silent: UnavailableShards | None = None
     ) -> list[Admission | CommandBusError]:
         admissions = await self._producer.enqueue_many(submissions, timeout, silent)
-        for submission, admission in zip(submissions, admissions, strict=True):
-            self._observer.dispatched(submission.name, _status(admission))
+        self._report(submissions, admissions)
         return admissions
+
+
+def observed(observer: Observer) -> Report:
+    """Return what reports each command to an observer."""
+
+    def report(submissions: Sequence[Submission], admissions: Sequence[Admission | CommandBusError | None]) -> None:
+        for submission, admission in zip(submissions, admissions, strict=True):
+            observer.dispatched(submission.name, _status(admission))
+
+    return report
+
+
+def announced(announcer: Announcer) -> Report:
+    """Return what announces commands that were accepted and wait for a worker now. A delayed command is not work yet."""
+
+    def report(submissions: Sequence[Submission], admissions: Sequence[Admission | CommandBusError | None]) -> None:
+        work = Counter(
+            type_of(submission.mailbox)
+            for submission, admission in zip(submissions, admissions, strict=True)
+            if admission is Admission.ACCEPTED and submission.delay_ms <= 0
+        )
+        for entity_type, commands in work.items():
+            announcer.work(entity_type, commands)
+
+    return report
 
 
 async def observed_call(observer: Observer, exchange: Callable[[OutgoingMessage], Awaitable[Any]], out: OutgoingMessage) -> Any:
@@ -171,7 +197,7 @@ async def observed_call(observer: Observer, exchange: Callable[[OutgoingMessage]
     return value
 
 
-def _status(admission: Admission | CommandBusError) -> str:
+def _status(admission: Admission | CommandBusError | None) -> str:
     match admission:
         case Admission.ACCEPTED | Admission.REPLACED:
             return "accepted"
@@ -181,39 +207,3 @@ def _status(admission: Admission | CommandBusError) -> str:
             return "rejected"
         case _:
             return "failed"
-
-
-class NotifyingProducer(Producer):
-    """Sends by another producer, and tells what was accepted and waits for a worker now. A delayed command is not work yet.
-
-    Args:
-        producer: Sends.
-        announcer: Tells.
-    """
-
-    def __init__(self, producer: Producer, announcer: Announcer) -> None:
-        self._producer = producer
-        self._announcer = announcer
-
-    @property
-    def window(self) -> int:
-        return self._producer.window
-
-    async def enqueue(self, submission: Submission, timeout: float) -> Admission:
-        admission = await self._producer.enqueue(submission, timeout)
-        if admission is Admission.ACCEPTED and submission.delay_ms <= 0:
-            self._announcer.work(type_of(submission.mailbox))
-        return admission
-
-    async def enqueue_many(
-        self, submissions: Sequence[Submission], timeout: float, silent: UnavailableShards | None = None
-    ) -> list[Admission | CommandBusError]:
-        admissions = await self._producer.enqueue_many(submissions, timeout, silent)
-        accepted = Counter(
-            type_of(submission.mailbox)
-            for submission, admission in zip(submissions, admissions, strict=True)
-            if admission is Admission.ACCEPTED and submission.delay_ms <= 0
-        )
-        for entity_type, commands in accepted.items():
-            self._announcer.work(entity_type, commands)
-        return admissions

@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from command_bus.errors import BusClosed, InvalidSettings, UnsuitableServer, WrongEventLoop
 from command_bus.notifications.notifications import Notifications
-from command_bus.observer import NotifyingProducer, ObservedProducer, Observer, outward_of
+from command_bus.observer import Observer, ReportingProducer, announced, observed, outward_of
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
 from command_bus.transport.ports.transport import Transport
@@ -212,7 +212,7 @@ class Session:
                 transport = await self._connect()
                 await self._agree_on_digests(transport)
                 if self.observer is not None:
-                    transport.producer = ObservedProducer(transport.producer, self.observer)
+                    transport.producer = ReportingProducer(transport.producer, observed(self.observer))
                     transport.availability.listener = self.observer
                     self.observer.connects(lambda: transport.reconnects)
                 if self.notifications is not None and self.active_hook is None:  # a test's bus tells nothing
@@ -232,7 +232,7 @@ class Session:
         if told is None:
             return
         if "work" in told.kinds:
-            transport.producer = NotifyingProducer(transport.producer, told.announcer)
+            transport.producer = ReportingProducer(transport.producer, announced(told.announcer))
         if (outward := outward_of(self.observer)) is not None:
             outward.notifies(lambda: told.figures)
 

@@ -1,4 +1,4 @@
-"""Decisions that are reported to an observer: every attempt of every command is decided in one of these methods.
+"""What happens to commands that a worker runs, reported: decisions to an observer; settlements and lost leases to those who listen.
 
 The observer sees decisions. If the lease was lost in between, which is rare, the server refuses the decision, and the command is
 decided again elsewhere.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from command_bus.errors import Reject
 from command_bus.messages.snooze import Snooze
 from command_bus.notifications.announcer import Announcer
 from command_bus.notifications.notices import Notice
-from command_bus.notifications.notifications import Notifications, OpenNotifications
+from command_bus.notifications.notifications import Notifications
 from command_bus.observer import Observer
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope_reading import names_of, unpack_envelope
@@ -189,167 +189,116 @@ class SettledCommand:
     error: str = ""
 
 
-def told(
-    tell: Callable[[SettledCommand], None] | None, executor: Executes, steps: Steps, lost: Lost
-) -> tuple[Executes, Steps, Lost]:
-    """Return what runs and settles commands, so that each that was settled is told; as it is without a listener."""
-    if tell is None:
-        return executor, steps, lost
-    runs = SettledRuns(tell, executor, steps)
-
-    def lost_and_told(started: Started, *words: Any) -> Step | None:
-        step = lost(started, *words)
-        if step is not None:
-            _tell(tell, started, step)
-        return step
-
-    return runs, runs, lost_and_told
-
-
-class SettledRuns(Executes, Steps):
-    """Runs commands and moves mailboxes forward, and tells of those that the server has settled.
-
-    Args:
-        tell: Is told.
-        executor: Runs them.
-        steps: Settles them.
-    """
-
-    def __init__(self, tell: Callable[[SettledCommand], None], executor: Executes, steps: Steps) -> None:
-        self._tell = tell
-        self._executor = executor
-        self._steps = steps
-        self._ran: dict[str, Started] = {}
-
-    async def execute(self, lease: Lease, started: Started, task: asyncio.Task[Any] | None) -> Step | None:
-        self._ran[lease.activation] = started
-        return await self._executor.execute(lease, started, task)
-
-    async def advance(self, lease: Lease, step: Step) -> Answer:
-        try:
-            answer = await self._steps.advance(lease, step)
-        except BaseException:
-            self._ran.pop(lease.activation, None)
-            raise
-        if type(answer) is not StepFailed:  # else it is repeated
-            started = self._ran.pop(lease.activation, None)
-            if started is not None and type(answer) is not LeaseLost:
-                _tell(self._tell, started, step)
-        return answer
-
-
-def _tell(tell: Callable[[SettledCommand], None], started: Started, step: Step) -> None:
-    status: str
-    match step:
-        case Done():
-            status, record = step.status, None
-        case DeadLetterStep():
-            status, record = "dead_lettered", DeadLetterRecord.unpack(step.record)
-        case Park():
-            status, record = "parked", DeadLetterRecord.unpack(step.record)
-        case _:
-            return
+def _settled_by(started: Started, step: Done | DeadLetterStep | Park) -> SettledCommand:
+    record = None if isinstance(step, Done) else DeadLetterRecord.unpack(step.record)
+    status: str = step.status if isinstance(step, Done) else "parked" if isinstance(step, Park) else "dead_lettered"
     command_id, name, entity_type, entity_id = names_of((started.envelope or b"")[2:])
-    tell(
-        SettledCommand(
-            command_id,
-            name,
-            entity_type or None,
-            entity_id or None,
-            status,
-            started.attempt,
-            int(started.fence),
-            accepted_ms(started.message),
-            started.first_ms,
-            wall_ms(),
-            "" if record is None else record.reason,
-            "" if record is None else f"{record.error_type}: {record.error_message}",
-        )
+    return SettledCommand(
+        command_id,
+        name,
+        entity_type or None,
+        entity_id or None,
+        status,
+        started.attempt,
+        int(started.fence),
+        accepted_ms(started.message),
+        started.first_ms,
+        wall_ms(),
+        "" if record is None else record.reason,
+        "" if record is None else f"{record.error_type}: {record.error_message}",
     )
 
 
 Settled = Callable[[SettledCommand], None]
 
 
-class Telling(Protocol):
-    """The worker, as far as this module needs it."""
-
-    name: str
-    on_settled: Settled | None
-
-
-def told_to_others(
-    notifications: Notifications | None, worker: Telling, executor: Executes, steps: Steps, lost: Lost
-) -> tuple[Executes, Steps, Lost]:
-    """Return what runs and settles commands, so that others are told, and `on_settled`; as it is without either."""
-    on_settled = worker.on_settled
-    open_now = None if notifications is None else notifications.open
-    if open_now is None:
-        return told(on_settled, executor, steps, lost)
-    if "settled" in open_now.kinds:
-        on_settled = _settled_to_others(open_now.announcer, on_settled)
-    runner, steps, lost = told(on_settled, executor, steps, lost)
-    if open_now.kinds & {"work", "lease_lost"}:
-        runner = steps = NotifyingRuns(open_now, worker.name, runner, steps)
-    return runner, steps, lost
-
-
-def _settled_to_others(announcer: Announcer, on_settled: Settled | None) -> Settled:
-    def tell(settled: SettledCommand) -> None:
-        names = settled.entity_type, settled.entity_id, settled.command_id, settled.name
-        announcer.tell(Notice("settled", *names, settled.status))
-        if on_settled is not None:
-            on_settled(settled)
-
-    return tell
-
-
-class NotifyingRuns(Executes, Steps):
-    """Runs commands and moves mailboxes forward, and tells of lost leases and of what was sent with a settlement.
+class Lifecycle(Executes, Steps):
+    """Runs commands and moves mailboxes forward, and reports what was settled and whose lease was lost.
 
     Args:
-        notifications: Tell.
-        worker: Its name.
-        executor: Runs the commands.
+        executor: Runs commands.
         steps: Settles them.
+        on_settled: Is called with each command that the server has settled.
+        announcer: Sends notices; None: none.
+        kinds: Of notices that are sent: `settled`, `work`, `lease_lost`.
+        worker: Its name.
     """
 
-    def __init__(self, notifications: OpenNotifications, worker: str, executor: Executes, steps: Steps) -> None:
-        self._announcer: Announcer = notifications.announcer
-        self._tells_work = "work" in notifications.kinds
-        self._tells_lost = "lease_lost" in notifications.kinds
-        self._worker = worker
+    def __init__(
+        self,
+        executor: Executes,
+        steps: Steps,
+        on_settled: Settled | None,
+        announcer: Announcer | None = None,
+        kinds: Collection[str] = (),
+        worker: str = "",
+    ) -> None:
         self._executor = executor
         self._steps = steps
-        self._running: dict[int, Started] = {}
+        self._on_settled = on_settled
+        self._announcer = announcer
+        self._kinds = kinds
+        self._worker = worker
+        self._started: dict[int, Started] = {}
 
     async def execute(self, lease: Lease, started: Started, task: asyncio.Task[Any] | None) -> Step | None:
         step = await self._executor.execute(lease, started, task)
-        if step is None:
-            if lease.lost:
-                self._tell_lost(lease, started)
-        else:
-            self._running[id(lease)] = started
+        if step is not None:
+            self._started[id(lease)] = started
+        elif lease.lost:
+            self._report_lost(lease, started)
         return step
 
     async def advance(self, lease: Lease, step: Step) -> Answer:
-        started = self._running.pop(id(lease), None)
+        started = self._started.pop(id(lease), None)
         answer = await self._steps.advance(lease, step)
-        if type(answer) is LeaseLost:
-            if started is not None:
-                self._tell_lost(lease, started)
-        elif self._tells_work and type(step) in (Done, DeadLetterStep, Park):
-            self._tell_work(step)
+        if started is None:
+            pass
+        elif type(answer) is LeaseLost:
+            self._report_lost(lease, started)
+        elif type(answer) is StepFailed:
+            self._started[id(lease)] = started  # it is repeated
+        elif type(step) is Done or type(step) is DeadLetterStep or type(step) is Park:
+            self.report_settled(started, step)
         return answer
 
-    def _tell_work(self, step: Any) -> None:
-        sent = Counter(type_of(each.mailbox) for each in step.left.follow_ups if each.delay_ms <= 0)
-        for entity_type, commands in sent.items():
-            self._announcer.work(entity_type, commands)
+    def report_settled(self, started: Started, step: Done | DeadLetterStep | Park) -> None:
+        """Report a command that was settled, and what was sent with its settlement."""
+        is_told = self._announcer is not None and "settled" in self._kinds
+        if is_told or self._on_settled is not None:
+            settled = _settled_by(started, step)
+            if self._announcer is not None and is_told:
+                names = settled.entity_type, settled.entity_id, settled.command_id, settled.name
+                self._announcer.tell(Notice("settled", *names, settled.status))
+            if self._on_settled is not None:
+                self._on_settled(settled)
+        if self._announcer is not None and "work" in self._kinds:
+            sent = Counter(type_of(each.mailbox) for each in step.left.follow_ups if each.delay_ms <= 0)
+            for entity_type, commands in sent.items():
+                self._announcer.work(entity_type, commands)
 
-    def _tell_lost(self, lease: Lease, started: Started) -> None:
-        if not self._tells_lost:
+    def _report_lost(self, lease: Lease, started: Started) -> None:
+        if self._announcer is None or "lease_lost" not in self._kinds:
             return
         command_id, name, _, named_id = names_of((started.envelope or b"")[2:])
         entity_type, entity_id = mailbox_parts(lease.mailbox)
         self._announcer.tell(Notice("lease_lost", entity_type, named_id or entity_id, command_id, name, worker=self._worker))
+
+
+def reported(
+    notifications: Notifications | None, on_settled: Settled | None, worker: str, executor: Executes, steps: Steps, lost: Lost
+) -> tuple[Executes, Steps, Lost]:
+    """Return what runs and settles commands, so that its ends are reported; as it is where nothing listens."""
+    open_now = None if notifications is None else notifications.open
+    if on_settled is None and open_now is None:
+        return executor, steps, lost
+    kinds = frozenset[str]() if open_now is None else open_now.kinds
+    life = Lifecycle(executor, steps, on_settled, None if open_now is None else open_now.announcer, kinds, worker)
+
+    def lost_and_reported(started: Started, *words: Any) -> Step | None:
+        step = lost(started, *words)
+        if type(step) is Done or type(step) is DeadLetterStep or type(step) is Park:
+            life.report_settled(started, step)
+        return step
+
+    return life, life, lost_and_reported

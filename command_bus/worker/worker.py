@@ -38,7 +38,7 @@ from command_bus.worker.decisions import Decisions
 from command_bus.worker.durable_runs import DurableRuns
 from command_bus.worker.entity_run import CommandContexts, EntityRun
 from command_bus.worker.executor import Executor
-from command_bus.worker.lifecycle import SettledCommand, told_to_others
+from command_bus.worker.lifecycle import SettledCommand, reported
 from command_bus.worker.limits import LimitHolds, LimitKeys
 from command_bus.worker.offers import Offers, OtherWorkers
 from command_bus.worker.run_ends import STOPPING
@@ -311,7 +311,9 @@ class _Parts:
             policies=session.transport.agreements if protection is not None and protection.signatures is not None else None,
         )
         keys = LimitKeys(worker.registry.lookup, settings, protection)
-        runner, steps, lost = told_to_others(session.notifications, worker, executor, self.side.steps, decisions.lost)
+        runner, steps, lost = reported(
+            session.notifications, worker.on_settled, worker.name, executor, self.side.steps, decisions.lost
+        )
         runs = EntityRun(
             steps,
             runner,

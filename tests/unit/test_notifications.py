@@ -137,7 +137,7 @@ async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_without_a_notifier_nothing_is_in_the_way() -> None:
     async with in_memory(None) as plain, in_memory(Broken()) as telling:
         assert type(plain.transport.producer).__name__ == "StreamProducer"
-        assert type(telling.transport.producer).__name__ == "NotifyingProducer"
+        assert type(telling.transport.producer).__name__ == "ReportingProducer"
 
 
 async def test_a_bus_opens_again_with_its_notifier() -> None:
