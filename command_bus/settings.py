@@ -265,6 +265,10 @@ class BusSettings(BaseSettings):
         """Return the policy of an entity type, by default the default policy."""
         return self.entities.get(entity_type, _DEFAULT_POLICY) if entity_type is not None else _DEFAULT_POLICY
 
+    def depth_of(self, entity_type: str | None) -> int:
+        """Return how many commands one entity of a type may hold."""
+        return self.entity(entity_type).max_depth or self.max_depth
+
     def handling(self, spec: MessageSpec) -> HandlingPolicy:
         """Return what applies to commands of a class: what it says, else its entity type, else these settings."""
         return handling_policy(spec, self.entity(spec.entity), self)

@@ -18,8 +18,8 @@ from command_bus.errors import BadStep, InvalidCommand, InvalidSettings, Unknown
 from command_bus.messages.message import checked_id
 from command_bus.messages.reports import ProgressInfo
 from command_bus.randomness import token
+from command_bus.serialization.envelope import names_of
 from command_bus.serialization.envelope_options import is_durable
-from command_bus.serialization.envelope_reading import names_of
 from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.session import Session

@@ -17,8 +17,8 @@ from command_bus.durable.undo import Ending, pack_ending, unpack_ending
 from command_bus.errors import CommandBusError, InvalidCommand, InvalidSettings, UnknownDeadLetter
 from command_bus.messages.message import Message
 from command_bus.serialization.dead_letter import DeadLetterRecord
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.envelope_options import ReturnAddress, is_durable, return_address_in
-from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.protection import Protection

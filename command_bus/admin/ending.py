@@ -13,8 +13,8 @@ from command_bus.durable.names import ENDING
 from command_bus.durable.undo import unpack_ending
 from command_bus.errors import CommandTimeout
 from command_bus.sending.waiting import WaitingCommands
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.envelope_options import is_durable
-from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.reply import Cancelled, unpack_reply
 from command_bus.serialization.wire_envelope import WireEnvelope

@@ -12,7 +12,7 @@ from command_bus.admin.fleet import Fleet
 from command_bus.admin.info import DeadLetter, EntityDetails, EntityInfo, WaitingCommand
 from command_bus.errors import UnknownDeadLetter
 from command_bus.serialization.announcements import WorkerStatus
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.serialization.odd_values import stored_number
 from command_bus.session import Session

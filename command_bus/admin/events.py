@@ -13,7 +13,7 @@ from typing import Literal, cast, get_args
 
 from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.messages.message import canonical_entity_id, check_entity_type
-from command_bus.serialization.envelope_reading import names_of
+from command_bus.serialization.envelope import names_of
 from command_bus.serialization.odd_values import stored_number
 from command_bus.session import Session
 from command_bus.transport.mailboxes import (

@@ -19,7 +19,7 @@ from command_bus.clock import time_of
 from command_bus.errors import BadResult, CommandBusError, InvalidCommand, InvalidSettings
 from command_bus.messages.message import canonical_entity_id, check_entity_type, checked_id
 from command_bus.sending.results import reply_value
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.outcome import OutcomeRecord, Status

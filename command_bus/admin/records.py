@@ -14,7 +14,7 @@ from command_bus.durable.undo import Undo
 from command_bus.errors import BadStep
 from command_bus.messages.reports import ProgressInfo
 from command_bus.sending.call_progress import LookPauses, progress_in, unsealer
-from command_bus.serialization.envelope_reading import names_of
+from command_bus.serialization.envelope import names_of
 from command_bus.serialization.outcome import LOG, PROGRESS, unpack_report
 from command_bus.session import Session
 from command_bus.transport.mailboxes import mailbox_label

@@ -17,7 +17,7 @@ from command_bus.admin.info import DeadLetter, EntityInfo, HoldInfo, Stats
 from command_bus.admin.search import FoundEntities, find_entities
 from command_bus.admin.statistics import Statistics
 from command_bus.errors import InvalidSettings
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.session import Session
 from command_bus.transport.ports.durable import StoredSuspension

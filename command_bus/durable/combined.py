@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from command_bus.durable.performed import Performed
-from command_bus.durable.run import DurableRun
+from command_bus.durable.run import DurableRun, Performed
 from command_bus.durable.step import Step
 from command_bus.durable.waits import Waited
 from command_bus.errors import BadStep, StepMismatch

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from command_bus.durable.in_flight import StepKey, current_step
-from command_bus.durable.performed import Performed
-from command_bus.durable.run import DurableRun, cancelled
+from command_bus.durable.run import DurableRun, Performed, cancelled
 from command_bus.durable.run_tools import LINGER, LONG_LINGER
 from command_bus.durable.time_limits import current_limits
 from command_bus.durable.values import compare, decoded_result, digest_of, encoded_result, facts_of, own_arguments

@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from command_bus.errors import CommandBusError, InvalidCommand
 from command_bus.scheduling.record import ScheduleRecord
-from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import pack_envelope, unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope

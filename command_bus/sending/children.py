@@ -16,8 +16,8 @@ from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.sending.follow_ups import prepared
 from command_bus.sending.results import ResultReader
 from command_bus.sending.waiting import WaitingCommands
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.envelope_options import RETURN
-from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.session import Session

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, CommandTimeout, TransportUnavailable, UnsuitableServer
 from command_bus.serialization.announcements import WorkerStatus, worker_statuses
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.session import Session, SessionPart
 from command_bus.spelling import nearest

@@ -32,9 +32,8 @@ from command_bus.sending.call_progress import call_with_progress
 from command_bus.sending.children import Children
 from command_bus.sending.command_location import OverdueCalls
 from command_bus.sending.envelope_builder import EnvelopeBuilder
-from command_bus.sending.follow_ups import FollowUps
+from command_bus.sending.follow_ups import FollowUps, ShardDepths
 from command_bus.sending.results import ResultReader
-from command_bus.sending.shard_depths import ShardDepths
 from command_bus.session import Session
 from command_bus.transport.submissions import Admission, Submission
 
@@ -209,7 +208,7 @@ class Sender:
         exchange: Sending = partial(self._results.exchange, send, self._builder.mailbox_for, reply_type, deadline)
         if self._session.observer is not None:
             exchange = partial(observed_call, self._session.observer, exchange)
-        return around_call(self.middleware, exchange)(out)
+        return (around_call(self.middleware, exchange) if self.middleware else exchange)(out)
 
     async def _transmit(self, out: OutgoingMessage) -> Admission:
         """Build and enqueue: the innermost of the middleware around a dispatch."""

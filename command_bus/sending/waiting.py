@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from command_bus.errors import NewerState
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.envelope_options import is_durable
-from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.reply import Cancelled, cancelled_midway
 from command_bus.serialization.wire_envelope import WireEnvelope

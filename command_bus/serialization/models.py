@@ -25,8 +25,8 @@ from command_bus.messages.message import Message, MessageSpec
 from command_bus.messages.unreadable import unreadable
 from command_bus.messages.upcasting import upcast
 from command_bus.serialization.certainty import Certainty, certainty_of, certainty_of_fields, strict_fields, strict_validator
-from command_bus.serialization.differences import difference
 from command_bus.serialization.envelope_options import version_in
+from command_bus.serialization.equality import difference
 from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable
 from command_bus.serialization.msgpack import pack, pack_flat, unpack
 from command_bus.serialization.schemas import Packing, packing_of, packing_of_fields, wire_validator
@@ -244,7 +244,8 @@ class ReplyCodec(Generic[R]):
         """
         adapter = self._adapter or self._built()
         try:
-            if self._strict is not None and self._certainty is not None and not self._certainty.has_derived():
+            certainty = self._certainty
+            if self._strict is not None and certainty is not None and not (certainty.classes and certainty.has_derived()):
                 return self._packed(adapter, self._strict.validate_python(value, strict=True), limits)
             checked = adapter.validator.validate_python(value, strict=True)
             data = self._packed(adapter, checked, limits)

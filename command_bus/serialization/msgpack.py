@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any
 
 from command_bus.errors import PayloadTooLarge
-from command_bus.serialization.differences import difference
+from command_bus.serialization.equality import difference
 from command_bus.serialization.extensions import DECODERS, ENCODERS, SET
 from command_bus.serialization.fault_location import find_fault
 from command_bus.serialization.hash_collisions import CROWD, is_crowded

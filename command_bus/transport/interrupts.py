@@ -6,22 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
 from command_bus.serialization.odd_values import stored_number
-
-
-def attempt_id(fence: str, message: str) -> str:
-    """Return the id of an attempt."""
-    return fence + "|" + message
-
-
-def fence_of(attempt: str) -> int:
-    """Return the fence in an attempt's id."""
-    return int(attempt.partition("|")[0])
-
-
-def began_ms(fence: int | str) -> int:
-    """Return the server's time in milliseconds when an attempt began, about: its clock may have jumped since."""
-    return int(fence) // 1000
-
+from command_bus.transport.steps import attempt_id, began_ms, fence_of
 
 Kind = Literal["abort", "abandon", "cancel"]
 """`abort` cancels the handler and settles its command as interrupted when it has ended; `abandon` does that without waiting for the end;

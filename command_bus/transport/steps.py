@@ -7,9 +7,23 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NamedTuple
 
-from command_bus.transport.interrupts import began_ms
 from command_bus.transport.mailboxes import pack_entry
 from command_bus.transport.records import Waiting
+
+
+def attempt_id(fence: str, message: str) -> str:
+    """Return the id of an attempt."""
+    return fence + "|" + message
+
+
+def fence_of(attempt: str) -> int:
+    """Return the fence in an attempt's id."""
+    return int(attempt.partition("|")[0])
+
+
+def began_ms(fence: int | str) -> int:
+    """Return the server's time in milliseconds when an attempt began, about: its clock may have jumped since."""
+    return int(fence) // 1000
 
 
 class Cause(Enum):

@@ -25,8 +25,8 @@ from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.snooze import GiveUp, Snooze
 from command_bus.randomness import JITTER
 from command_bus.serialization.dead_letter import DeadLetterRecord
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.envelope_options import HISTORY, is_durable
-from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Undecodable, UnsupportedVersion, compressed, printable, reading_limits
 from command_bus.serialization.models import newer_version, reply_codec_for
 from command_bus.serialization.protection import Protection, Signatures

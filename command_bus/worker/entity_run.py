@@ -7,6 +7,7 @@ import contextvars
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from dataclasses import dataclass
 from types import coroutine
 from typing import Any, TypeVar
 
@@ -78,6 +79,27 @@ _log = logging.getLogger("command_bus.worker")
 _TAKE = Take()
 _UNTOUCHED = GiveBack(counts=False)
 _BROKEN_PAUSE = 1.0
+
+
+@dataclass(slots=True)
+class WorkerState:
+    """The state of one worker.
+
+    Attributes:
+        paused: Whether it takes no work until it is resumed.
+        stopping: Whether it is about to leave.
+    """
+
+    paused: bool = False
+    stopping: bool = False
+
+    def is_stopping(self) -> bool:
+        """Return whether it is about to leave."""
+        return self.stopping
+
+    def is_leaving(self) -> bool:
+        """Return whether it gives its entities up: it is about to leave, or paused."""
+        return self.stopping or self.paused
 
 
 class EntityRun:

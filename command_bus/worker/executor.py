@@ -47,8 +47,7 @@ from command_bus.worker.limits import LimitHolds
 from command_bus.worker.offers import Offer, Offers
 from command_bus.worker.run_ends import Interruption, Raised, explained, text_of
 from command_bus.worker.runnable import Runnable, without_reports
-from command_bus.worker.thread_runs import StepThreads, ThreadRuns, timed_out
-from command_bus.worker.threads import HandlerThreads, NeverStartedError
+from command_bus.worker.threads import HandlerThreads, NeverStartedError, StepThreads, ThreadRuns, timed_out
 
 CANCELLED = Cancellation(Cause.APPLICATION, "its task was cancelled by the application")
 """The end of a handler that something other than the worker cancelled."""

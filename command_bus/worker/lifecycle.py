@@ -1,4 +1,4 @@
-"""What happens to commands that a worker runs, reported: decisions to an observer; settlements and lost leases to those who listen.
+"""Reports of what happens to the commands of a worker: decisions to an observer; settlements and lost leases to those who listen.
 
 The observer sees decisions. If the lease was lost in between, which is rare, the server refuses the decision, and the command is
 decided again elsewhere.
@@ -20,7 +20,7 @@ from command_bus.notifications.notices import Notice
 from command_bus.notifications.notifications import Notifications
 from command_bus.observer import Observer
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope_reading import names_of, unpack_envelope
+from command_bus.serialization.envelope import names_of, unpack_envelope
 from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.reply import Cancelled
 from command_bus.transport.mailboxes import mailbox_parts, type_of

@@ -11,8 +11,8 @@ from command_bus.handlers.handler import Handler
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.limits import Limit, cost_of, rule_text
 from command_bus.messages.snooze import Snooze
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.envelope_options import callers_in
-from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Undecodable, printable, reading_limits
 from command_bus.serialization.models import decoded, newer_version
 from command_bus.serialization.protection import Protection

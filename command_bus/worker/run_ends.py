@@ -12,8 +12,7 @@ from command_bus.durable.in_flight import StepRuns
 from command_bus.messages.snooze import leading, leaves
 from command_bus.serialization.models import problems_of
 from command_bus.transport.steps import Cancellation, Cause
-from command_bus.worker.thread_runs import ThreadRunsError
-from command_bus.worker.threads import NeverStartedError, NoThreadError
+from command_bus.worker.threads import NeverStartedError, NoThreadError, ThreadRunsError
 
 STOPPING = Cancellation(Cause.STOPPING, "the worker is stopping")
 """Ends handlers that outlive the grace time."""

@@ -36,14 +36,14 @@ from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.ports.worker import WorkerSide, WorkerSideOptions
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.durable_runs import DurableRuns
-from command_bus.worker.entity_run import CommandContexts, EntityRun
+from command_bus.worker.entity_run import CommandContexts, EntityRun, WorkerState
 from command_bus.worker.executor import Executor
 from command_bus.worker.lifecycle import SettledCommand, reported
 from command_bus.worker.limits import LimitHolds, LimitKeys
 from command_bus.worker.offers import Offers, OtherWorkers
 from command_bus.worker.run_ends import STOPPING
 from command_bus.worker.threads import HandlerThreads
-from command_bus.worker.worker_bus import Declarations, WorkerBus, WorkerState, on_signals
+from command_bus.worker.worker_bus import Declarations, WorkerBus, on_signals
 
 _log = logging.getLogger("command_bus.worker")
 _FEW = 0.9
@@ -339,11 +339,11 @@ class _Parts:
             reply_ttl=settings.reply_ttl,
             slots=worker.concurrency,
             max_lent=settings.max_waiting,
-            is_stuck=lambda: self.threads.turns_away,
+            is_stuck=self.threads.turns_away,
             heartbeat=lambda now_ms: worker_record(worker.info(now_ms)),
             dead_letter_ttl=settings.dead_letter_ttl,
             max_dead_letters=settings.max_dead_letters,
-            max_depth=lambda entity_type: settings.entity(entity_type).max_depth or settings.max_depth,
+            max_depth=settings.depth_of,
             schedules=worker.bus.schedules.firing,
             forgotten=worker.declarations.write_again,
         )

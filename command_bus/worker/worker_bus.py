@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import FrameType
 from typing import Any, Protocol
 
@@ -266,24 +266,3 @@ class _ProcessSignals:
 
 
 _process = _ProcessSignals()
-
-
-@dataclass(slots=True)
-class WorkerState:
-    """The state of one worker.
-
-    Attributes:
-        paused: Whether it takes no work until it is resumed.
-        stopping: Whether it is about to leave.
-    """
-
-    paused: bool = False
-    stopping: bool = False
-
-    def is_stopping(self) -> bool:
-        """Return whether it is about to leave."""
-        return self.stopping
-
-    def is_leaving(self) -> bool:
-        """Return whether it gives its entities up: it is about to leave, or paused."""
-        return self.stopping or self.paused

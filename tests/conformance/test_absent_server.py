@@ -19,7 +19,7 @@ from command_bus import (
 )
 from command_bus.clock import wall_ms
 from command_bus.embedded import EmbeddedServer
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.mailbox_record import parse_record
 from tests.conformance.bad_servers import Long, accepted, differs

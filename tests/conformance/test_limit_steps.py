@@ -12,7 +12,7 @@ import pytest
 from command_bus.messages.limits import Rate
 from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
 from command_bus.transport.redis.keys import KeySpace
-from command_bus.transport.redis.worker.known_limits import KnownLimits
+from command_bus.transport.redis.worker.step_batcher import KnownLimits
 from command_bus.transport.steps import Asked, GiveBack, LeaseLost, Refused, Released, Removal, Retry, Started, Step, Take
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park
 from tests.conformance.limit_bench import LimitBench

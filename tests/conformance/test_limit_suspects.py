@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from command_bus.transport.redis.keys import KeySpace
-from command_bus.transport.redis.worker.known_limits import KnownLimits
+from command_bus.transport.redis.worker.step_batcher import KnownLimits
 from command_bus.transport.steps import Asked, GiveBack, Lease, PutOff, Released, Retry, Started, Take
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done
 from tests.conformance.limit_bench import LimitBench

@@ -11,7 +11,7 @@ from command_bus.transport.flows import flow_of
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.ready_stream import repair_page
 from command_bus.transport.redis.scripts import FILL_LINE
-from command_bus.transport.redis.worker.known_limits import LineUse
+from command_bus.transport.redis.worker.step_batcher import LineUse
 from command_bus.transport.steps import GiveBack, LeaseLost, Released, Retry, Started
 from command_bus.transport.submissions import NO_DIGEST, Submission
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, left, park, removal

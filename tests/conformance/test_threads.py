@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from command_bus import Command, CommandContext, EntityId, HandlerRegistry, Worker
-from command_bus.worker import thread_runs
+from command_bus.worker import threads as thread_runs
 from command_bus.worker.threads import ThreadJob
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import side_of

@@ -22,7 +22,7 @@ from command_bus import (
     every,
     upcasts,
 )
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import unpack_envelope
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 from tests.conformance.schedule_parts import MINUTE, Clock, fire

@@ -98,7 +98,7 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
     from command_bus.messages.message import Message
     from command_bus.serialization.announcements import read_description, read_worker
     from command_bus.serialization.dead_letter import DeadLetterRecord
-    from command_bus.serialization.envelope_reading import unpack_envelope
+    from command_bus.serialization.envelope import unpack_envelope
     from command_bus.serialization.limits import Undecodable
     from command_bus.serialization.models import codec_for, reply_codec_for
     from command_bus.serialization.msgpack import unpack

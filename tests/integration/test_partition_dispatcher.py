@@ -29,7 +29,7 @@ from command_bus import (
     lanes,
 )
 from command_bus.embedded import EmbeddedServer
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.spark import PartitionDispatcher, Target
 from command_bus.spark import target as target_module
 from command_bus.spark.target import TargetConnection, connection_to

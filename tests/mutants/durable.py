@@ -109,7 +109,7 @@ DURABLE = (
     ),
     Mutant(
         "a signal that came before the first start is not seen",
-        "durable/signals.py",
+        "durable/run_tools.py",
         "            found = {} if self._read is None else await self._read()\n",
         "            found = {}\n",
         f"{_FIRST}::test_signals_that_came_before_the_first_start_are_read_once",
@@ -200,7 +200,7 @@ DURABLE = (
     ),
     Mutant(
         "new code takes a signal that was left out",
-        "durable/signals.py",
+        "durable/run_tools.py",
         " in self._fields:\n",
         " in {}:\n",
         "tests/conformance/test_durable_signals.py::test_what_was_left_out_is_so_for_new_code",
@@ -466,14 +466,14 @@ DURABLE = (
     ),
     Mutant(
         "a step without a free thread fails",
-        "worker/thread_runs.py",
+        "worker/threads.py",
         "        except NoThreadError:\n            self._hand_back()\n",
         '        except NoThreadError:\n            raise RuntimeError("no thread") from None\n',
         f"{_THREADS}::test_a_step_for_which_no_thread_comes_free_goes_to_another_worker",
     ),
     Mutant(
         "a command is handed to another worker while a thread runs one of its steps",
-        "worker/thread_runs.py",
+        "worker/threads.py",
         "        return THREAD_PATIENCE if is_alone else _PATIENCE_BESIDE\n",
         "        return THREAD_PATIENCE\n",
         f"{_THREADS}::test_steps_beside_one_another_wait_for_the_threads_that_their_run_takes",

@@ -95,7 +95,7 @@ DURABLE_ENDS = (
         f"{_ORDER}::test_what_undoes_is_stored_before_the_handler_waits",
         more=(
             ("durable/run.py", " and not self.storing.tasks", ""),
-            ("durable/performed.py", "                await run.storing.end()\n", "                pass\n"),
+            ("durable/run.py", "                await run.storing.end()\n", "                pass\n"),
             (
                 "durable/run.py",
                 "            await self.storing.end()\n            if self.failures",
@@ -224,7 +224,7 @@ DURABLE_ENDS = (
     ),
     Mutant(
         "what undoes a call is stored before what was named earlier",
-        "durable/performed.py",
+        "durable/run.py",
         "                await run.storing.end()\n",
         "                pass\n",
         "tests/conformance/test_durable_undo_names.py::test_what_undoes_a_call_is_stored_behind_what_was_named_before",

@@ -140,7 +140,7 @@ RESERVED = (
     ),
     Mutant(
         "a critical flag is ignored",
-        "serialization/envelope_reading.py",
+        "serialization/envelope.py",
         "    if unknown:\n",
         "    if False:\n",
         "tests/conformance/test_bad_entries.py::test_16_a_later_version_waits_for_its_worker_then_is_kept",

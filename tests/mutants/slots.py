@@ -40,7 +40,7 @@ SLOTS = (
     ),
     Mutant(
         "what waits for a thread that hangs waits for ever",
-        "worker/thread_runs.py",
+        "worker/threads.py",
         "THREAD_PATIENCE = 1.0\n",
         "THREAD_PATIENCE = 1e9\n",
     ),

@@ -52,7 +52,7 @@ TASKS = (
     ),
     Mutant(
         "a wait that was cancelled keeps its signal",
-        "durable/performed.py",
+        "durable/run.py",
         "                self.leave()\n",
         "",
         f"{_TASKS}::test_a_wait_that_was_cancelled_takes_no_signal",

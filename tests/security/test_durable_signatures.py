@@ -10,8 +10,7 @@ import msgpack
 import pytest
 
 from command_bus import Command, CommandBus, CommandRejected, DurableContext, EntityId, Reject, RetryPolicy
-from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import pack_envelope, unpack_envelope
 from command_bus.transport.redis.memory import MemoryClients
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until

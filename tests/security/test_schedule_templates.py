@@ -12,8 +12,7 @@ import pytest
 
 from command_bus import Command, CommandBus, CommandContext, EntityId, InvalidSettings, every
 from command_bus.scheduling.record import ScheduleRecord
-from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import pack_envelope, unpack_envelope
 from command_bus.transport.ports.schedules import RecordChange
 from command_bus.transport.redis.memory import MemoryClients
 from tests.conformance.conftest import Sandbox

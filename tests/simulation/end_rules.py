@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from command_bus import History as Kept
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.outcome import OutcomeRecord
 from tests.simulation.history import End, Execution, History, Sent, of_commands

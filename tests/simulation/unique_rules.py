@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.testing.simulated.store import Store
 from command_bus.testing.simulated.streams import Stream, id_of
 from command_bus.transport.mailboxes import envelope_in

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 from redis import Redis
 
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.msgpack import unpack
 
 if TYPE_CHECKING:

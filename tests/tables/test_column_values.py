@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from command_bus import BusSettings
 from command_bus.errors import CommandBusError
 from command_bus.serialization.announcements import read_description
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.json_forms import json_form
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.msgpack import unpack

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from command_bus.transport.redis.connection.retrying import PageSize
+from command_bus.transport.redis.connection.connections import PageSize
 
 MEGABYTE = 1024 * 1024
 

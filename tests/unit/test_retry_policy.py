@@ -16,9 +16,8 @@ from command_bus.errors import InvalidSettings
 from command_bus.messages.handling_policy import HandlingPolicy, handling_policy
 from command_bus.messages.policies import EntityPolicy
 from command_bus.messages.retry_policy import RetryPolicy
-from command_bus.serialization.envelope import pack_envelope
+from command_bus.serialization.envelope import pack_envelope, unpack_envelope
 from command_bus.serialization.envelope_options import attempt_timeout_in, is_retry, override, retry_in
-from command_bus.serialization.envelope_reading import unpack_envelope
 from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.wire_envelope import KNOWN_OPTIONS, WireEnvelope
 from command_bus.settings import BusSettings

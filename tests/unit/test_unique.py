@@ -9,7 +9,7 @@ import pytest
 from command_bus import BusSettings, Command, Envelope, InvalidCommand, RegistrationError, Unique
 from command_bus.messages.message import EntityId
 from command_bus.sending.envelope_builder import EnvelopeBuilder
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.reply import Cancelled, pack_reply, raise_or_value, unpack_reply
 
 BUILDER = EnvelopeBuilder(BusSettings())

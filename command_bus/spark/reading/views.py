@@ -23,7 +23,7 @@ from pydantic_core import to_json
 from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.json_forms import json_form, read_json
 from command_bus.serialization.limits import Limits, Undecodable
 from command_bus.serialization.msgpack import unpack

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.serialization.wire_envelope import KEEP_OUTCOME
 from command_bus.spark.target import Target, TargetConnection, connection_to

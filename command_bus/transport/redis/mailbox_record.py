@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 from command_bus.errors import NewerState
 from command_bus.serialization.odd_values import stored_text
-from command_bus.transport.interrupts import attempt_id
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.scripts import READ_MAILBOXES, Script
-from command_bus.transport.steps import NO_SNOOZES, Snoozes
+from command_bus.transport.steps import NO_SNOOZES, Snoozes, attempt_id
 
 _FIELDS = 7
 _STATES = frozenset({"", "r", "h", "H", "w", "s", "o", "O", "l", "q", "u", "U"})

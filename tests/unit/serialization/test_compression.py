@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from command_bus import BadResult, BusSettings, Command, EntityId, InvalidCommand, InvalidSettings, RegistrationError
 from command_bus.sending.envelope_builder import EnvelopeBuilder
-from command_bus.serialization.envelope import EnvelopeTemplate, pack_envelope, packed_text
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import EnvelopeTemplate, pack_envelope, packed_text, unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, compressed, expanded
 from command_bus.serialization.msgpack import pack
 from command_bus.serialization.protection import Protection

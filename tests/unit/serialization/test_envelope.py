@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_bus.errors import InvalidCommand
-from command_bus.serialization.envelope import EnvelopeTemplate, Sign, pack_envelope, packed_text
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import EnvelopeTemplate, Sign, pack_envelope, packed_text, unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, UnsupportedVersion
 from command_bus.serialization.native import ExtType, Packer, unpackb
 from command_bus.serialization.wire_envelope import (

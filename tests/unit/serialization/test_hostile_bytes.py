@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import pack_envelope, unpack_envelope
 from command_bus.serialization.extensions import DATE, DECIMAL, SET, TIME, UUID_CODE
 from command_bus.serialization.limits import Limits, Undecodable
 from command_bus.serialization.msgpack import pack, unpack
@@ -222,7 +221,7 @@ def test_running_out_of_memory_is_not_blamed_on_the_bytes(monkeypatch: pytest.Mo
     def exhausted(*_: Any, **__: Any) -> Any:
         raise MemoryError
 
-    for module in ("msgpack", "envelope_reading", "reply"):
+    for module in ("msgpack", "envelope", "reply"):
         monkeypatch.setattr(f"command_bus.serialization.{module}.unpackb", exhausted)
     for read in (unpack, unpack_envelope, unpack_reply):
         with pytest.raises(MemoryError):

@@ -17,8 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import pack_envelope, unpack_envelope
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.protection import Signatures
 from command_bus.serialization.reply import (

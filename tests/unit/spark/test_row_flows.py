@@ -9,7 +9,7 @@ from pydantic import field_validator
 
 from command_bus import BusSettings, Command, EntityId, EntityPolicy, InvalidCommand, InvalidSettings, RetryPolicy, Unique
 from command_bus.sending.envelope_builder import EnvelopeBuilder
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import unpack_envelope
 
 pa = pytest.importorskip("pyarrow")
 

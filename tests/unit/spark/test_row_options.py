@@ -9,7 +9,7 @@ import pytest
 from pydantic import field_validator
 
 from command_bus import Command, EntityId
-from command_bus.serialization.envelope_reading import unpack_envelope
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.models import codec_for
 
 pa = pytest.importorskip("pyarrow")

@@ -12,7 +12,8 @@ from redis.exceptions import ResponseError
 from command_bus.serialization.odd_values import stored_number
 from command_bus.transport.ports.operator import HistoryStore, JournalName, Journals
 from command_bus.transport.records import EndBounds, HistoryExtent, StoredEnd
-from command_bus.transport.redis.connection.retrying import PageSize, RetryingRequests
+from command_bus.transport.redis.connection.connections import PageSize
+from command_bus.transport.redis.connection.retrying import RetryingRequests
 
 _PAGE = 200
 _ENTRY = re.compile(rb"[0-9]{1,19}-[0-9]{1,19}")

@@ -17,8 +17,7 @@ from command_bus.transport.ports.sender import CommandLocator
 from command_bus.transport.records import CommandLocation, Hold
 from command_bus.transport.redis.admin.entities import surveyed
 from command_bus.transport.redis.admin.holds import parse_hold
-from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.retrying import PageSize
+from command_bus.transport.redis.connection.connections import Connections, PageSize
 from command_bus.transport.redis.keys import KeySpace, ShardKeys, delayed_member, delayed_number
 from command_bus.transport.redis.mailbox_record import OLDEST, MailboxRecord, parse_record, read_mailboxes
 

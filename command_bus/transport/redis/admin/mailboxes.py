@@ -15,8 +15,8 @@ from command_bus.transport.mailboxes import EVERYTHING, envelope_in, is_mailbox,
 from command_bus.transport.ports.operator import Mailboxes
 from command_bus.transport.records import Contents, StoredEntity, Waiting
 from command_bus.transport.redis.admin.entities import RedisEntities
-from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.retrying import PageSize, RetryingRequests
+from command_bus.transport.redis.connection.connections import Connections, PageSize
+from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.mailbox_record import OLDEST, MailboxRecord, parse_record, read_mailboxes, refuse_newer
 from command_bus.transport.redis.scripts import MAILBOX_HEADS, REMOVE, RESCHEDULE

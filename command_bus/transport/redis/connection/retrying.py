@@ -11,43 +11,10 @@ from redis.asyncio import Redis
 from command_bus.clock import mono
 from command_bus.errors import UnsuitableServer
 from command_bus.serialization.odd_values import pass_over
-from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.connections import Connections, PageSize
 from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import Script
-
-_WANTED = 1024 * 1024
-"""Bytes that an answer should have at most: a server copies that in about a millisecond."""
-_FIRST_GUESS = 16 * 1024
-
-
-class PageSize:
-    """Guesses how many entries make an answer of a good size.
-
-    Args:
-        most: Entries that are never exceeded, however small they are.
-        wanted: Bytes that an answer should have at most.
-    """
-
-    __slots__ = ("_guess", "_most", "_wanted", "count")
-
-    def __init__(self, most: int, wanted: int = _WANTED) -> None:
-        self._most = most
-        self._wanted = wanted
-        self._guess = _FIRST_GUESS
-        self.count = self._entries()
-
-    def observe(self, size: int, entries: int) -> None:
-        """Record an answer: so many bytes for so many entries. Large entries shrink the page at once, small ones widen it gradually."""
-        if entries:
-            guess = max(size // entries, self._guess // 2)
-            if guess != self._guess:
-                self._guess = guess
-                self.count = self._entries()
-
-    def _entries(self) -> int:
-        return max(1, min(self._most, self._wanted // max(self._guess, 1)))
-
 
 T = TypeVar("T")
 _PAGE = 200

@@ -40,7 +40,7 @@ from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys, delayed
 from command_bus.transport.redis.maintenance.periodic import run_periodically
 from command_bus.transport.redis.scheduling.store import RedisSchedules
 from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, PROMOTE
-from command_bus.transport.redis.worker.known_limits import LineUse
+from command_bus.transport.redis.worker.step_batcher import LineUse
 
 _PAGE = 200
 _MOST = 1024 * 1024

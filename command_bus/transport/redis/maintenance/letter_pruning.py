@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from command_bus.errors import CommandBusError
-from command_bus.serialization.envelope_reading import names_of
+from command_bus.serialization.envelope import names_of
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_not_permitted
 from command_bus.transport.redis.keys import GROUP, ShardKeys

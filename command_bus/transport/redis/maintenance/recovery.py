@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 
 from command_bus.clock import mono
 from command_bus.randomness import JITTER
-from command_bus.serialization.envelope_reading import names_of
+from command_bus.serialization.envelope import names_of
 from command_bus.serialization.limits import printable
 from command_bus.tasks import end_tasks
 from command_bus.transport.mailboxes import mailbox_label
@@ -40,8 +40,8 @@ from command_bus.transport.redis.maintenance.upkeep import CounterCheck, Upkeep
 from command_bus.transport.redis.maintenance.waking import LimitWork
 from command_bus.transport.redis.ready_stream import delete_entries, mailbox_of
 from command_bus.transport.redis.scripts import CLAIM
-from command_bus.transport.redis.worker.known_limits import LineUse
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.worker.step_batcher import LineUse
 from command_bus.transport.steps import WORKER_LOST, Cancellation, Cause, DeadLetterStep, GiveBack, Lease, Started, Step
 
 _log = logging.getLogger("command_bus.worker")

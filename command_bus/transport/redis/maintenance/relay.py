@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 from command_bus.errors import CommandBusError
 from command_bus.serialization.odd_values import pass_over
 from command_bus.transport.flows import OUTCOME_FLOW
-from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.connections import Connections, PageSize
 from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
-from command_bus.transport.redis.connection.retrying import PageSize
 from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.maintenance.due_work import DueJob, Member, Performed

@@ -7,7 +7,6 @@ import logging
 from functools import partial
 
 from command_bus.errors import CommandBusError
-from command_bus.transport.mailboxes import type_of
 from command_bus.transport.ports.worker import Decide, Run, WorkerSideOptions
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.durable.side_records import RedisSideRecords
@@ -19,17 +18,14 @@ from command_bus.transport.redis.maintenance.recovery import PendingRecovery
 from command_bus.transport.redis.maintenance.waking import LimitWork
 from command_bus.transport.redis.scripts import REMOVE_WORKER
 from command_bus.transport.redis.worker.consumer import ConsumerLoop
-from command_bus.transport.redis.worker.known_limits import KnownLimits, LineUse
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
-from command_bus.transport.redis.worker.step_batcher import StepBatcher
+from command_bus.transport.redis.worker.step_batcher import KnownLimits, LineUse, StepBatcher
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import Answer, Asked, Cancellation, GiveBack, Lease, Refused, Take
 
 _log = logging.getLogger("command_bus.worker")
 _SIGN_OFF = 1.0  # seconds
 _PATIENCE = 2.0  # seconds, for what is read once
-_DEEP = 2_000
-"""Commands that a mailbox may hold, at least, if its commands are read ahead: up to eleven settled ones that stand in it count, too."""
 
 
 class RedisWorkerSide:
@@ -57,7 +53,7 @@ class RedisWorkerSide:
             reply_ttl=options.reply_ttl,
             line=self._line,
             limits=self._known_limits,
-            reads_ahead=lambda mailbox: options.max_depth(type_of(mailbox)) >= _DEEP,
+            max_depth=options.max_depth,
         )
         self.side_records = RedisSideRecords(connections, keys)
         incarnations = Incarnations(connections, keys, patience=_PATIENCE)

@@ -19,9 +19,9 @@ from command_bus.serialization.limits import printable
 from command_bus.transport.ports.worker import Consumer, Steps
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import KeySpace
-from command_bus.transport.redis.worker.known_limits import KnownLimits, LineUse
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.reader import Delivery, Reader
+from command_bus.transport.redis.worker.step_batcher import KnownLimits, LineUse
 from command_bus.transport.slots import Ask, Slots
 from command_bus.transport.steps import Answer, GiveBack, Lease, StepFailed
 

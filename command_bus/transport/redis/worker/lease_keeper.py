@@ -27,14 +27,14 @@ from redis import Redis as SyncRedis
 from command_bus.clock import mono, wall_ms
 from command_bus.serialization.limits import printable
 from command_bus.serialization.odd_values import stored_text
-from command_bus.transport.interrupts import Interrupt, fence_of
+from command_bus.transport.interrupts import Interrupt
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS
 from command_bus.transport.redis.connection.factory import SOCKET_TIMEOUT, ClientFactory
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff, OutageLog
 from command_bus.transport.redis.interrupts import fill_request
 from command_bus.transport.redis.keys import GROUP, KeySpace
-from command_bus.transport.steps import Cancellation, Cause, Lease
+from command_bus.transport.steps import Cancellation, Cause, Lease, fence_of
 
 _log = logging.getLogger("command_bus.worker")
 

@@ -26,8 +26,8 @@ from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.mailbox_record import PLACE, is_first_start, parse_record, parse_started
 from command_bus.transport.redis.ready_stream import delete_entries, ensure_ready, mailbox_of, why_gone
 from command_bus.transport.redis.scripts import FETCH
-from command_bus.transport.redis.worker.known_limits import KnownLimits, LineUse
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.worker.step_batcher import KnownLimits, LineUse
 from command_bus.transport.slots import Ask
 from command_bus.transport.steps import Started
 

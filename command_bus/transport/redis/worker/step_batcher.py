@@ -12,17 +12,16 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from command_bus.serialization.odd_values import pass_over
 from command_bus.tasks import all_of
-from command_bus.transport.interrupts import attempt_id
+from command_bus.transport.mailboxes import type_of
 from command_bus.transport.ports.worker import Steps
-from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.retrying import PageSize
+from command_bus.transport.redis.connection.connections import Connections, PageSize
 from command_bus.transport.redis.connection.script_line import Batch, WorkerLine
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.mailbox_record import PLACE, is_first_start, parse_started, snoozes_of
-from command_bus.transport.redis.scripts import ADVANCE, ADVANCE_AND_SEND
+from command_bus.transport.redis.scripts import ADVANCE, ADVANCE_AND_SEND, FILL_LINE
 from command_bus.transport.redis.step_arguments import encode_step
-from command_bus.transport.redis.worker.known_limits import KnownLimits, LineUse
 from command_bus.transport.steps import (
     NO_SETTLEMENT,
     NO_SNOOZES,
@@ -42,12 +41,68 @@ from command_bus.transport.steps import (
     Step,
     StepFailed,
     Take,
+    attempt_id,
 )
+
+_NONE: tuple[str, ...] = ()
+
+
+class KnownLimits:
+    """The knowledge of a worker about limits.
+
+    Args:
+        first: Keys of the first shard, which decides about all limits.
+
+    Attributes:
+        known: Whether limits are in use, as far as is known.
+    """
+
+    def __init__(self, first: ShardKeys) -> None:
+        self._first = first
+        self.known = False
+
+    def keys(self, keys: ShardKeys) -> tuple[str, ...]:
+        """Return the keys of limits that a request to a shard names: none if it does not decide, or limits are not known to be in use."""
+        return (keys.limits, keys.places) if self.known and keys is self._first else _NONE
+
+
+_MOST = 500
+"""Activations that one script brings back: a few milliseconds."""
+
+
+class LineUse:
+    """The knowledge of a worker about the lines of all shards."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+
+    def keys(self, keys: ShardKeys) -> tuple[str, ...]:
+        """Return the keys of a shard's line that a request names: none if the line is not in use."""
+        return keys.fair if keys.prefix in self._used else _NONE
+
+    async def seen(self, connections: Connections, keys: ShardKeys, *, in_use: bool) -> None:
+        """Note whether the line is in use; if so fill the ready stream up, and bring back what it has too much.
+
+        Raises:
+            CommandBusError: The server cannot be asked.
+        """
+        if not in_use:
+            self._used.discard(keys.prefix)
+            return
+        self._used.add(keys.prefix)
+        back = _MOST
+        while back == _MOST:
+            back, odd = await connections.run(FILL_LINE, [keys.ready, keys.active, *keys.fair], [GROUP, _MOST])
+            if odd:
+                pass_over("line", f"{odd} members", "places have the score 0; they are removed")
+
 
 MAX_STEPS = 256
 MAX_AHEAD = 12
 AHEAD_BYTES = 64 * 1024
 """Most commands of a mailbox, and bytes, that are read at a time. They are still started and settled one by one."""
+_DEEP = 2_000
+"""Commands that a mailbox may hold, at least, if its commands are read ahead: up to eleven settled ones that stand in it count, too."""
 _MOST_READ = 1_200
 """Most commands that a request has the server read."""
 _SMALL = 100  # bytes of a step that carries nothing
@@ -72,7 +127,7 @@ class StepBatcher(Steps):
         reply_ttl: float,
         line: LineUse | None = None,
         limits: KnownLimits | None = None,
-        reads_ahead: Callable[[str], object] = bool,
+        max_depth: Callable[[str | None], int] = lambda _: _DEEP,
     ) -> None:
         limits = limits or KnownLimits(keys.shards[0])
         self._shards = [
@@ -82,7 +137,7 @@ class StepBatcher(Steps):
                 shard,
                 worker,
                 int(reply_ttl * 1000),
-                reads_ahead,
+                max_depth,
                 line or LineUse(),
                 limits=limits,
             )
@@ -112,7 +167,7 @@ class _Shard(WorkerLine[_Waiting]):
         keys: ShardKeys,
         worker: str,
         reply_ttl_ms: int,
-        reads_ahead: Callable[[str], object],
+        max_depth: Callable[[str | None], int],
         line: LineUse,
         *,
         limits: KnownLimits,
@@ -127,7 +182,8 @@ class _Shard(WorkerLine[_Waiting]):
         self._answers = PageSize(MAX_STEPS)
         self._most = self._answers.count
         self._ahead = PageSize(MAX_AHEAD, wanted=AHEAD_BYTES)
-        self._reads_ahead = reads_ahead
+        self._max_depth = max_depth
+        self._reads_ahead: Callable[[str], bool] = self._is_deep
         self._line_use, self._known_limits = line, limits
 
     def submit(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
@@ -164,6 +220,9 @@ class _Shard(WorkerLine[_Waiting]):
         if not any(self._reads_ahead(lease.mailbox) for lease in leases):
             return 1
         return max(1, min(self._ahead.count, _MOST_READ // len(leases)))
+
+    def _is_deep(self, mailbox: str) -> bool:
+        return self._max_depth(type_of(mailbox)) >= _DEEP
 
     def _heard(self, batch: Batch[_Waiting], answer: list[Any]) -> None:
         size = commands = 0
