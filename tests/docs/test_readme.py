@@ -40,7 +40,7 @@ def test_the_program_passes_the_test_that_is_shown(tmp_path: Path) -> None:
 
 
 def test_the_figures_of_the_evidence_stand_on_the_pages_that_it_names() -> None:
-    evidence = README[README.index("## Evidence") : README.index("## When an entity is stuck")]
+    evidence = README[README.index("## Evidence") : README.index("## Documentation")]
     told = {number(figure) for figure in _FIGURE.findall(re.sub(r"`[^`]*`|\(.*?\)", "", evidence)) if "." not in figure}
     pages = page("guarantees.md") + page("performance.md") + page("spark.md")
     measured = {number(figure) for figure in _FIGURE.findall(pages) if "." not in figure.rstrip(",.")}
