@@ -3,7 +3,7 @@
     docs/ and the root's own pages → build/pages (links as the site needs them) → Zensical, warnings as errors → build/site
 
 Zensical lives in an environment of its own, `.venv-docs`, with exactly the versions and hashes of constraints-docs.txt: nothing of it is needed
-to run the project, nor the project to build the pages (docstrings are read, not imported).
+to run the project. Docstrings are read, not imported; the help of the command line is printed by the project's own environment.
 
 On the site there is no repository around the pages. So a link to a page of the root leads to its copy, and a link to a file (a test, say)
 becomes its path. The sources stay as they are: their links work where people read them.
@@ -25,6 +25,7 @@ __all__ = ["LOCK", "REQUIREMENTS", "ROOT_PAGES", "assemble", "for_the_site", "ma
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "build" / "pages"
 VENV = ROOT / ".venv-docs"
+PYTHON = ROOT / ".venv" / "bin" / "python"  # has the command line, whose help is printed
 LOCK = ROOT / "constraints-docs.txt"
 REQUIREMENTS = (
     "zensical<0.1",
@@ -52,8 +53,9 @@ def assemble(pages: Path = PAGES) -> None:
     for name, page in ROOT_PAGES.items():
         if name != "README.md":
             (pages / page).write_text(for_the_site((ROOT / name).read_text(encoding="utf-8"), name), encoding="utf-8")
-    if not (pages / "cli.md").exists():  # until the command line has its page
-        (pages / "cli.md").write_text("# Command line\n\n`command-bus --help` lists the commands.\n", encoding="utf-8")
+    options = subprocess.run([str(PYTHON), "-m", "scripts.cli_help"], cwd=ROOT, check=True, capture_output=True, text=True)
+    with (pages / "cli.md").open("a", encoding="utf-8") as page:
+        page.write(f"\n{options.stdout}")
 
 
 def for_the_site(text: str, source: str) -> str:

@@ -358,6 +358,7 @@ def mutants(arguments: list[str]) -> None:
 
 def docs(_arguments: list[str]) -> None:
     """Build the site: warnings are errors."""
+    set_up(BASE)
     if site.main():
         sys.exit("setup: the documentation does not build, see above")
     say("the site is in build/site: open build/site/index.html")
