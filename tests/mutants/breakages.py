@@ -112,20 +112,20 @@ MUTANTS = (
     Mutant(
         "a retry lets others overtake",
         f"{_LUA}/advance/3b_verbs.lua",
-        "  if verb == 'w' then return wait(",
-        "  if verb == 'w' then\n"
+        "  if verb == VERB.WAIT then return wait(",
+        "  if verb == VERB.WAIT then\n"
         "    local box = KEYS[before + step]\n"
         "    local running = call('XRANGE', box, messages[step], messages[step])[1]\n"
         "    call('XDEL', box, messages[step])\n"
-        "    call('XADD', box, '*', 'e', running[2][2])\n"
+        "    call('XADD', box, '*', FIELD.ENVELOPE, running[2][2])\n"
         "    return requeue(step, attempt, first, parts)\n"
         "  end\n"
-        "  if verb == 'w' then return wait(",
+        "  if verb == VERB.WAIT then return wait(",
     ),
     Mutant(
         "a dead letter is dropped",
         f"{_LUA}/advance/3b_verbs.lua",
-        "  if verb == 'b' then write_letter(name, left, '0', message) end\n",
+        "  if verb == VERB.BURY then write_letter(name, left, '0', message) end\n",
         "",
     ),
     Mutant(
@@ -213,7 +213,7 @@ MUTANTS = (
     Mutant(
         "a broken-off resume is not repaired",
         f"{_LUA}/reactivate.lua",
-        "  elseif state ~= 's' or ",
+        "  elseif state ~= STATE.STOPPED or ",
         "  elseif true or ",
         "tests/conformance/test_hold_steps.py::test_repair_wakes_entities_of_an_interrupted_resume",
     ),
@@ -232,8 +232,8 @@ MUTANTS = (
     Mutant(
         "no deduplication",
         f"{_LUA}/enqueue.lua",
-        "call('SET', mark, 'q' .. digest .. names[box], 'NX')",
-        "call('SET', mark, 'q' .. digest .. names[box])",
+        "call('SET', mark, MARK.ACCEPTED .. digest .. names[box], 'NX')",
+        "call('SET', mark, MARK.ACCEPTED .. digest .. names[box])",
     ),
     Mutant(
         "a settled id is forgotten",
@@ -405,7 +405,7 @@ MUTANTS = (
     Mutant(
         "a command that was read ahead runs although it was cancelled",
         f"{_LUA}/shared/record.lua",
-        "  return 'H' .. string.sub(record, 2)\n",
+        "  return STATE.HELD_AND_CHANGED .. string.sub(record, 2)\n",
         "  return record\n",
     ),
     Mutant(

@@ -229,8 +229,8 @@ DURABLE = (
     Mutant(
         "an outcome wakes a later command of the same id",
         f"{_LUA}/shared/arrive.lua",
-        "  if not waits and ((state ~= 'u' and not is_alone) or suspended ~= message) then return false end\n",
-        "  if not waits and state ~= 'u' and not is_alone then return false end\n",
+        "  if not waits and ((state ~= STATE.SUSPENDED and not is_alone) or suspended ~= message) then return false end\n",
+        "  if not waits and state ~= STATE.SUSPENDED and not is_alone then return false end\n",
         f"{_STEPS}::test_what_a_former_command_of_its_id_waited_for_does_not_wake_it",
     ),
     Mutant(

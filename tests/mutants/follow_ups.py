@@ -49,7 +49,7 @@ FOLLOW_UPS = (
     Mutant(
         "a relay's generation is ignored",
         f"{_LUA}/relay.lua",
-        "if redis.call('HGET', relayed, 'g') ~= ARGV[2] then return false end",
+        "if redis.call('HGET', relayed, RELAYED.GENERATION) ~= ARGV[2] then return false end",
         "if false then return false end",
         f"{_STEPS}::test_a_slow_relay_is_not_believed",
     ),

@@ -81,8 +81,8 @@ LIMITS = (
     Mutant(
         "a late end frees the place of another",
         _SCRIPT,
-        "if pass and pass.kind == 's' and pass.activation == activation then limits.drop(mailbox) end",
-        "if pass and pass.kind == 's' then limits.drop(mailbox) end",
+        "if pass and pass.kind == PASS.START and pass.activation == activation then limits.drop(mailbox) end",
+        "if pass and pass.kind == PASS.START then limits.drop(mailbox) end",
         f"{_STEPS}::test_a_late_end_of_a_lease_frees_no_place_of_another",
     ),
     Mutant(
@@ -270,8 +270,8 @@ LIMITS = (
     Mutant(
         "a caller is believed whose lease is over",
         _LIMITS,
-        "      if pass and pass.kind == 's' and pass.activation == activation then\n        for scope",
-        "      if pass and pass.kind == 's' then\n        for scope",
+        "      if pass and pass.kind == PASS.START and pass.activation == activation then\n        for scope",
+        "      if pass and pass.kind == PASS.START then\n        for scope",
         f"{_CALLS}::test_a_caller_whose_lease_is_over_lends_nothing",
     ),
     Mutant(
@@ -298,14 +298,14 @@ LIMITS = (
     Mutant(
         "a grant that was used stays listed",
         _PASSES,
-        "      if pass.kind == 'g' then call('ZREM', places_key, 'g\\n' .. mailbox) end\n",
+        "      if pass.kind == PASS.GRANT then call('ZREM', places_key, 'g\\n' .. mailbox) end\n",
         "",
         f"{_SWEEPS}::test_a_grant_is_known_until_it_is_used_or_taken_back",
     ),
     Mutant(
         "a grant that was taken back stays listed",
         _PASSES,
-        "    if not pass then return end\n    if pass.kind == 'g' then call('ZREM', places_key, 'g\\n' .. mailbox) end\n",
+        "    if not pass then return end\n    if pass.kind == PASS.GRANT then call('ZREM', places_key, 'g\\n' .. mailbox) end\n",
         "    if not pass then return end\n",
         f"{_SWEEPS}::test_a_grant_is_known_until_it_is_used_or_taken_back",
     ),

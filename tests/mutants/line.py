@@ -113,7 +113,7 @@ LINE = (
     Mutant(
         "further starts of an entity are not charged",
         f"{_LUA}/advance/3a_states.lua",
-        "  if queue_up and verbs[step] ~= 't' then queue_up.charge(parts, head[1]) end\n",
+        "  if queue_up and verbs[step] ~= VERB.TAKE then queue_up.charge(parts, head[1]) end\n",
         "",
         f"{_TEST}::test_what_an_entity_runs_is_charged_to_its_tenant",
     ),
@@ -155,7 +155,7 @@ LINE = (
     Mutant(
         "a command that leaves leaves its snoozes",
         f"{_LUA}/remove.lua",
-        "was_free and pack_record('w', '', '0', '0', parts) or redis.call('HGET', active, name)",
+        "was_free and pack_record(STATE.RETRYING, '', '0', '0', parts) or redis.call('HGET', active, name)",
         "redis.call('HGET', active, name)",
         "tests/tables/test_levels.py::test_an_entity_has_the_level_of_what_is_left[valkey-is_put_off]",
     ),
@@ -211,7 +211,7 @@ LINE = (
     Mutant(
         "what a worker holds is brought back",
         f"{_LUA}/fill_line.lua",
-        "(state ~= 'r' and state ~= 'o') then return false end",
+        "(state ~= STATE.READY and state ~= STATE.LONE) then return false end",
         "false then return false end",
         f"{_TEST}::test_bringing_back_leaves_what_is_not_ready",
         more=((f"{_LUA}/fill_line.lua", "if activation ~= id or ", "if "),),

@@ -20,7 +20,7 @@ LONE = (
     Mutant(
         "a command that is lined up has a new id",
         f"{_LUA}/shared/lone.lua",
-        "redis.pcall('XADD', box, message ~= '' and message or activation, 'l', '1')",
+        "redis.pcall('XADD', box, message ~= '' and message or activation, FIELD.IN_LONE, '1')",
         "redis.pcall('XADD', box, '*', 'l', '1')",
     ),
     Mutant(

@@ -71,7 +71,7 @@ POLICIES = (
     Mutant(
         "what another release wakes has its old deadline",
         f"{_LUA}/advance/3b_verbs.lua",
-        "  if why == 's' then first = '-' .. format('%.0f', at) end",
+        "  if why == PAUSE.SNOOZE then first = '-' .. format('%.0f', at) end",
         "  if false then first = '0' end",
         f"{_STEPS}::test_the_wake_ends_the_deadline_and_begins_the_grace",
     ),
@@ -120,7 +120,7 @@ POLICIES = (
     Mutant(
         "a snooze looks like a retry",
         "transport/redis/admin/entities.py",
-        'shown = "snoozed" if fields.state == "w" and snoozes.waits else',
+        'shown = "snoozed" if fields.state == RETRYING and snoozes.waits else',
         'shown = "snoozed" if False else',
         f"{_SNOOZE}::test_everybody_sees_why_and_until_when_it_waits",
     ),

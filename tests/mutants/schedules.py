@@ -137,14 +137,14 @@ SCHEDULES = (
     Mutant(
         "a drained entity gets firings",
         f"{_LUA}/schedule_fire.lua",
-        "if drained then return 'd' end",
+        "if drained then return ADMISSION.DRAINED end",
         "",
         f"{_CHANGES}::test_a_full_or_drained_entity_delays_and_loses_nothing",
     ),
     Mutant(
         "a full entity gets firings",
         f"{_LUA}/schedule_fire.lua",
-        "if depth >= room then return 'e' end",
+        "if depth >= room then return ADMISSION.MAILBOX_FULL end",
         "",
         f"{_CHANGES}::test_a_full_or_drained_entity_delays_and_loses_nothing",
     ),

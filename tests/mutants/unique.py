@@ -27,7 +27,7 @@ UNIQUE = (
     Mutant(
         "the latest leaves an expired command in line",
         _LINE,
-        "if state == 'late' then state = mode == 'l' and 'waits' or nil end",
+        "if state == 'late' then state = mode == MODE.LATEST and 'waits' or nil end",
         "if state == 'late' then state = nil end",
         f"{_LATE}::test_the_latest_takes_an_expired_command_out_of_line",
     ),
@@ -139,7 +139,7 @@ UNIQUE = (
     Mutant(
         "the mark of one that is replaced waits for ever",
         _LINE,
-        "      call('SET', told.mark, 'd' .. string.sub(value, 2, 9) .. told.reply, 'PX', told.keep)\n",
+        "      call('SET', told.mark, MARK.SETTLED .. string.sub(value, 2, 9) .. told.reply, 'PX', told.keep)\n",
         "",
         f"{_STEPS}::test_marks_and_inboxes_of_the_one_that_is_replaced",
     ),
@@ -223,7 +223,7 @@ UNIQUE = (
     Mutant(
         "the sweep believes the record",
         f"{_LUA}/sweep_unique.lua",
-        "  return place == 'd' or redis.pcall('XRANGE', box, place, place)[1] ~= nil",
+        "  return place == PLACE.DELAYED or redis.pcall('XRANGE', box, place, place)[1] ~= nil",
         "  return true",
         f"{_STEPS}::test_the_sweep_releases_what_nobody_holds",
     ),
@@ -349,7 +349,7 @@ UNIQUE = (
     Mutant(
         "a settled command is taken for one that waits",
         f"{_LUA}/advance/3b_verbs.lua",
-        "call('HSET', left.unique, left.key, 's' .. sub(stander, #place + 1))",
+        "call('HSET', left.unique, left.key, PLACE.SETTLED .. sub(stander, #place + 1))",
         "",
         "tests/conformance/test_unique_windows.py",
     ),

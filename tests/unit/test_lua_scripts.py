@@ -8,10 +8,13 @@ from importlib.resources import files
 
 import pytest
 
-from command_bus.transport.redis.scripts import SCRIPTS, Script
+from command_bus.transport.redis.scripts import SCRIPTS, Script, with_letters
+from tests.unit.syntax import PACKAGE, ROOT
 
 _LUA = files("command_bus.transport.redis").joinpath("lua")
-_SHARED = {path.name.removesuffix(".lua"): path.read_text(encoding="utf-8") for path in _LUA.joinpath("shared").iterdir()}
+_SHARED = {
+    path.name.removesuffix(".lua"): with_letters(path.read_text(encoding="utf-8")) for path in _LUA.joinpath("shared").iterdir()
+}
 
 _USED = re.compile(r"\b(KEYS|ARGV)\[(\d+)\]")
 _DECLARED = re.compile(r"^-- (KEYS|ARGV)\[(\d*)(…?)\] +(\w+)", re.MULTILINE)
@@ -28,9 +31,9 @@ every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: scr
 def _files(script: Script) -> list[str]:
     folder = _LUA.joinpath(script.name)
     if not folder.is_dir():
-        return [_LUA.joinpath(f"{script.name}.lua").read_text(encoding="utf-8")]
+        return [with_letters(_LUA.joinpath(f"{script.name}.lua").read_text(encoding="utf-8"))]
     kept = [file for file in folder.iterdir() if file.name != script.without]
-    return [file.read_text(encoding="utf-8") for file in sorted(kept, key=lambda file: file.name)]
+    return [with_letters(file.read_text(encoding="utf-8")) for file in sorted(kept, key=lambda file: file.name)]
 
 
 def _body(script: Script) -> str:
@@ -109,8 +112,10 @@ def test_shared_parts_define_each_name_once_and_no_script_defines_it_again() -> 
 
 
 def test_every_file_is_loaded() -> None:
-    assert {path.name.removesuffix(".lua") for path in _LUA.iterdir() if path.name != "shared"} == {
-        script.name for script in SCRIPTS
+    assert {path.name.removesuffix(".lua") for path in _LUA.iterdir()} == {
+        *(script.name for script in SCRIPTS),
+        "shared",
+        "letters",
     }
     assert set(_SHARED) == {part for script in SCRIPTS for part in script.shared}
 
@@ -118,3 +123,16 @@ def test_every_file_is_loaded() -> None:
 @every_script
 def test_no_file_is_longer_than_200_lines(script: Script) -> None:
     assert max(text.count("\n") for text in [*_files(script), *_SHARED.values()]) <= 200
+
+
+def test_letters_that_are_compared_have_names() -> None:
+    bare = [
+        path.name for path in (ROOT / PACKAGE).rglob("*.lua") if re.search(r"[=~]= '[A-Za-z]'", path.read_text(encoding="utf-8"))
+    ]
+    assert bare == ["record_steps.lua"], "but for the name of a field"
+
+
+def test_a_letter_without_a_name_is_an_error() -> None:
+    assert with_letters("state == STATE.HELD") == "state == 'h'"
+    with pytest.raises(KeyError, match=r"STATE\.UNHEARD_OF"):
+        with_letters("state == STATE.UNHEARD_OF")

@@ -18,7 +18,11 @@ from command_bus.transport.redis.scripts import READ_MAILBOXES, Script
 from command_bus.transport.steps import NO_SNOOZES, Snoozes, attempt_id
 
 _FIELDS = 7
-_STATES = frozenset({"", "r", "h", "H", "w", "s", "o", "O", "l", "q", "u", "U"})
+READY, HELD, HELD_AND_CHANGED, RETRYING, LIMITED, IN_LINE, STOPPED, SUSPENDED = "r", "h", "H", "w", "l", "q", "s", "u"
+LONE, LONE_HELD, LONE_SUSPENDED = "o", "O", "U"
+"""States of a record, named as in `lua/letters.lua`."""
+_READY, _HELD, _LONE = {READY, LONE, IN_LINE}, {HELD, HELD_AND_CHANGED, LONE_HELD}, {LONE, LONE_HELD, LONE_SUSPENDED}
+_STATES = {"", *_READY, *_HELD, *_LONE, RETRYING, LIMITED, STOPPED, SUSPENDED}
 _NEWER = b"newer"
 _SNOOZES = "z"
 PLACE = "place=1"
@@ -61,12 +65,12 @@ class MailboxRecord(NamedTuple):
     @property
     def is_ready(self) -> bool:
         """Whether it waits for a worker."""
-        return self.state in ("r", "o", "q")
+        return self.state in _READY
 
     @property
     def is_held(self) -> bool:
         """Whether one of its commands runs."""
-        return self.state in ("h", "H", "O")
+        return self.state in _HELD
 
     @property
     def is_newer(self) -> bool:
@@ -76,7 +80,7 @@ class MailboxRecord(NamedTuple):
     @property
     def is_lone(self) -> bool:
         """Whether its only command has no entry in the mailbox's stream."""
-        return self.state in ("o", "O", "U") or (self.state == "q" and self.message != "")
+        return self.state in _LONE or (self.state == IN_LINE and self.message != "")
 
     def snoozes_of(self, message: str) -> Snoozes:
         """Return how often its oldest command was put off by its handler, and its first start: nothing if the part is of another command.

@@ -12,6 +12,8 @@ _FOLDER = files("command_bus.transport.redis").joinpath("lua")
 _USES = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
 _PART = re.compile(r"\w+(?:\([^)]*\))?")
 _NAME = re.compile(r"\w+")
+_LETTERS = dict(re.findall(r"^(\w+\.\w+) = ('\w')$", _FOLDER.joinpath("letters.lua").read_text(encoding="utf-8"), re.MULTILINE))
+_LETTER = re.compile(rf"\b(?:{'|'.join({name.partition('.')[0] for name in _LETTERS})})\.\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,17 @@ class Script:
     without: str = ""
 
 
+def with_letters(text: str) -> str:
+    """Return a script with letters in place of their names, which `lua/letters.lua` gives.
+
+    Raises:
+        KeyError: A name that it does not give.
+    """
+    return _LETTER.sub(lambda found: _LETTERS[found[0]], text)
+
+
 def _read(*path: str) -> str:
-    return _FOLDER.joinpath(*path).read_text(encoding="utf-8")
+    return with_letters(_FOLDER.joinpath(*path).read_text(encoding="utf-8"))
 
 
 def _files(name: str, without: str) -> list[str]:

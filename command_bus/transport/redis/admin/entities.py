@@ -21,7 +21,21 @@ from command_bus.transport.records import EntityState, Hold, MailboxHead, Stored
 from command_bus.transport.redis.admin.holds import PAUSE_END, parse_hold
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys, delayed_id, delayed_member, delayed_number
-from command_bus.transport.redis.mailbox_record import OLDEST, MailboxRecord, parse_record, read_mailboxes
+from command_bus.transport.redis.mailbox_record import (
+    HELD,
+    HELD_AND_CHANGED,
+    IN_LINE,
+    LIMITED,
+    LONE_HELD,
+    LONE_SUSPENDED,
+    OLDEST,
+    READY,
+    RETRYING,
+    SUSPENDED,
+    MailboxRecord,
+    parse_record,
+    read_mailboxes,
+)
 from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, MAILBOX_HEADS
 
 _PAGE = 500
@@ -29,14 +43,14 @@ _DUE_PAGE = 1000
 _FARTHEST = 100_000  # members of `due` that are looked through for the first of a mailbox
 _BYTES = 4 << 20  # of delayed commands that one script looks at: a few milliseconds
 _STATES: dict[str, EntityState] = {
-    "r": "waiting",
-    "h": "running",
-    "H": "running",
-    "O": "running",
-    "w": "retrying",
-    "l": "limited",
-    "u": "suspended",
-    "U": "suspended",
+    READY: "waiting",
+    HELD: "running",
+    HELD_AND_CHANGED: "running",
+    LONE_HELD: "running",
+    RETRYING: "retrying",
+    LIMITED: "limited",
+    SUSPENDED: "suspended",
+    LONE_SUSPENDED: "suspended",
 }
 
 
@@ -207,7 +221,7 @@ def surveyed(
     """
     fields = parse_record(record)
     snoozes = fields.snoozes_of(head.decode(errors="replace"))
-    shown = "snoozed" if fields.state == "w" and snoozes.waits else _STATES.get(fields.state, "waiting")
+    shown = "snoozed" if fields.state == RETRYING and snoozes.waits else _STATES.get(fields.state, "waiting")
     found = [holds[scope] for scope in (mailbox, scope_of(mailbox), EVERYTHING) if scope in holds]
     paused = next((hold for hold in found if hold.mode == "paused"), None)
     if shown != "running" and parked is not None:
@@ -235,7 +249,7 @@ def surveyed(
 
 def flow_of_entity(record: MailboxRecord, head: str) -> Flow:
     """Return what an entity waits in: in the line by its place there, else by its next command."""
-    if record.state == "q":
+    if record.state == IN_LINE:
         return parse_flow(record.holder.partition("/")[0])
     return flow_of_record(record.parts.get("f"), head)
 

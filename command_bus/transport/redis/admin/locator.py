@@ -19,7 +19,7 @@ from command_bus.transport.redis.admin.entities import surveyed
 from command_bus.transport.redis.admin.holds import parse_hold
 from command_bus.transport.redis.connection.connections import Connections, PageSize
 from command_bus.transport.redis.keys import KeySpace, ShardKeys, delayed_member, delayed_number
-from command_bus.transport.redis.mailbox_record import OLDEST, MailboxRecord, parse_record, read_mailboxes
+from command_bus.transport.redis.mailbox_record import OLDEST, STOPPED, MailboxRecord, parse_record, read_mailboxes
 
 _PARKED = b"?"
 _PAGE = 100
@@ -126,7 +126,7 @@ async def _settled(client: Redis, keys: ShardKeys, mailbox: str, record: Mailbox
 
 def _is_parked(record: bytes | None, holds: Mapping[str, Hold]) -> bool:
     """Return whether a dead letter stops a mailbox: it is stopped, and nothing is paused. Senders may not read which letter."""
-    return parse_record(record).state == "s" and not any(hold.mode == "paused" for hold in holds.values())
+    return parse_record(record).state == STOPPED and not any(hold.mode == "paused" for hold in holds.values())
 
 
 def _permitted(answer: Any) -> Any:

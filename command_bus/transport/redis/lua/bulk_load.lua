@@ -120,15 +120,15 @@ for run = 1, #runs / 4 do
       admission = before == check and '=' or '!'
       repeated = repeated + 1
     elseif not room[box] then
-      admission = 'w'
+      admission = ADMISSION.TAKES_NOTHING
     elseif drained[box] then
-      admission = 'd'
+      admission = ADMISSION.DRAINED
     elseif refused[box] then
-      admission = 'p'
+      admission = ADMISSION.EARLIER_REFUSED
     elseif sequenced and number <= numbers[entity] then
-      admission = 's'
+      admission = ADMISSION.STALE
     elseif room[box] < 1 or free < 1 or (newcomers and newcomers < 1 and not records[box]) then
-      admission = room[box] < 1 and 'e' or free < 1 and 't' or 'n'
+      admission = room[box] < 1 and ADMISSION.MAILBOX_FULL or free < 1 and ADMISSION.SHARD_FULL or ADMISSION.TOO_MANY_MAILBOXES
       refused[box] = true
     else
       local envelope, idle = ARGV[head + i], not records[box]
@@ -153,7 +153,7 @@ for run = 1, #runs / 4 do
         end
         if publish then publish('accepted', names[box], envelope, '', '', '', '') end
       elseif spoiled(box, fault) or accepted > 0 then
-        room[box], admission = false, 'w'
+        room[box], admission = false, ADMISSION.TAKES_NOTHING
       else
         return fault  -- at the memory limit: this would have been the first write
       end

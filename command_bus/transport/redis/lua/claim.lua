@@ -20,7 +20,7 @@ local function is_of_newer(activation)
   local entry = redis.call('XRANGE', ready, activation, activation)[1]
   if not entry then return false end
   for i = 1, #entry[2], 2 do
-    if entry[2][i] == 'e' then return is_newer(redis.call('HGET', active, entry[2][i + 1])) end
+    if entry[2][i] == FIELD.ENVELOPE then return is_newer(redis.call('HGET', active, entry[2][i + 1])) end
   end
   return false
 end

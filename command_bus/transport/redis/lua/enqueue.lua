@@ -102,24 +102,24 @@ end
 
 for i = 1, count do
   local high, low = byte(targets, 2 * i - 1, 2 * i)
-  local box, kind, delay, mark, digest, admission = 256 * high + low, 'p', 0, nil, nil, nil
+  local box, kind, delay, mark, digest, admission = 256 * high + low, KIND.PLAIN, 0, nil, nil, nil
   if kinds ~= '' then
     kind = sub(kinds, i, i)
-    if kind == 'm' or kind == 'b' then
+    if kind == KIND.MARKED or kind == KIND.MARKED_AND_DELAYED then
       marks, digests = marks + 1, digests + 1
       mark, digest = KEYS[marks], ARGV[digests]
     end
-    if kind == 'd' or kind == 'b' then delays, delay = delays + 2, tonumber(ARGV[delays + 1]) end
+    if kind == KIND.DELAYED or kind == KIND.MARKED_AND_DELAYED then delays, delay = delays + 2, tonumber(ARGV[delays + 1]) end
   end
   if not room[box] then
-    admission = 'w'
+    admission = ADMISSION.TAKES_NOTHING
   elseif refused[box] or drained[box] or room[box] < 1 or free < 1 or (newcomers and newcomers < 1 and not records[box]) then
     admission = mark and known(mark, digest)
     if not admission then
-      admission = drained[box] and 'd' or refused[box] and 'p' or room[box] < 1 and 'e' or free < 1 and 't' or 'n'
+      admission = drained[box] and ADMISSION.DRAINED or refused[box] and ADMISSION.EARLIER_REFUSED or room[box] < 1 and ADMISSION.MAILBOX_FULL or free < 1 and ADMISSION.SHARD_FULL or ADMISSION.TOO_MANY_MAILBOXES
       refused[box] = true
     end
-  elseif mark and not call('SET', mark, 'q' .. digest .. names[box], 'NX') then
+  elseif mark and not call('SET', mark, MARK.ACCEPTED .. digest .. names[box], 'NX') then
     admission = known(mark, digest)
   else
     local fault, idle = nil, not records[box]
@@ -141,7 +141,7 @@ for i = 1, count do
     else
       if mark then redis.pcall('SET', mark, '', 'PX', 1) end  -- not deleted: a producer may not delete marks
       if not spoiled(box, fault) and accepted == 0 then return fault end  -- at the memory limit: this would have been the first write
-      room[box], admission = false, 'w'
+      room[box], admission = false, ADMISSION.TAKES_NOTHING
     end
   end
   admissions[i] = admission

@@ -63,21 +63,21 @@ if mark and pcall('GET', mark) then  -- producers may get marks and not ask whet
 end
 local queued, alone = nil, false
 if not record and #envelope <= LONE_BYTES and call('EXISTS', mailbox) == 0 and type(pcall('HSET', lone, name, envelope)) == 'number' then
-  local activation = pcall('XADD', KEYS[1], '*', 'e', name)
+  local activation = pcall('XADD', KEYS[1], '*', FIELD.ENVELOPE, name)
   if type(activation) == 'string' then
     alone = tells_time(activation)
-    queued = pack_record(alone and 'o' or 'r', activation, '0', '0')
+    queued = pack_record(alone and STATE.LONE or STATE.READY, activation, '0', '0')
   end
 end
 if not alone then
   local _, fault = line_up(active, mailbox, name, record)
-  local added = fault or pcall('XADD', mailbox, '*', 'e', envelope)
+  local added = fault or pcall('XADD', mailbox, '*', FIELD.ENVELOPE, envelope)
   if type(added) == 'table' then  -- a key of another type, or a mailbox whose ids are used up
     pcall('SET', last, answered or (number - 1) .. ':', 'PX', ttl)
     return '?'
   end
 end
-if mark then call('SET', mark, 'q' .. digest .. name) end
+if mark then call('SET', mark, MARK.ACCEPTED .. digest .. name) end
 if not record then call('HSET', active, name, queued or queue(KEYS[1], name, '0', '0')) end
 pcall('HINCRBY', stats, 'depth', 1)  -- a counter that cannot grow must not cost the answer
 pcall('HINCRBY', stats, 'accepted', 1)

@@ -41,7 +41,7 @@ local answers, names, places = {now}, {}, {}
 for i, entry in ipairs(found[1][2]) do
   local fields, at, name = entry[2], 4 * i - 2, false
   for field = 1, #fields, 2 do
-    if fields[field] == 'e' then name = fields[field + 1] end
+    if fields[field] == FIELD.ENVELOPE then name = fields[field + 1] end
   end
   answers[at], answers[at + 1], answers[at + 2], answers[at + 3] = entry[1], name, false, false
   if name then names[#names + 1], places[#places + 1] = name, at end

@@ -25,11 +25,11 @@ if not queue_up then return {0, 0} end
 
 -- Take an activation that no worker has back into the line; return whether it is one.
 local function bring_back(id, fields)
-  local name = fields[1] == 'e' and fields[2]
+  local name = fields[1] == FIELD.ENVELOPE and fields[2]
   local record = name and redis.call('HGET', active, name)
   local state, activation, _, message, attempt, first, _, parts = parse_record(record or '')
-  if activation ~= id or (state ~= 'r' and state ~= 'o') then return false end
-  if state == 'o' and message == '' then message = id end
+  if activation ~= id or (state ~= STATE.READY and state ~= STATE.LONE) then return false end
+  if state == STATE.LONE and message == '' then message = id end
   redis.call('XDEL', ready, id)
   redis.call('HSET', active, name, queue_up.join(name, attempt, first, parts, nil, message, id))
   return true

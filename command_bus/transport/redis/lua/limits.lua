@@ -37,13 +37,13 @@ local limits = open_limits(KEYS[5], KEYS[6], KEYS[7], now, true, KEYS[9])
 
 local function ask(mailbox, shard, activation, message, keyed, must_yield)
   local pass = limits.pass_of(mailbox)
-  if pass and pass.kind == 's' then
+  if pass and pass.kind == PASS.START then
     if is_behind(pass.activation, activation) then return '+' end  -- a lease that is over: its take is refused
     -- Asked again, as after a lost answer: this message has leave already, or the next one has.
     if pass.activation == activation and pass.message ~= '' and not is_behind(message, pass.message) then return '+' end
   end
   local refusing, scopes = limits.refusing(mailbox, activation, message, keyed)
-  if not refusing and must_yield == '1' and pass and pass.kind == 's' then
+  if not refusing and must_yield == '1' and pass and pass.kind == PASS.START then
     for scope in pairs(pass.scopes) do
       if limits.is_queued(scope) then refusing = scope end
     end
@@ -61,9 +61,9 @@ local function wake_here(mailbox)
   local record = redis.call('HGET', active, mailbox)
   local state, _, _, _, attempt, first, _, parts = parse_record(record or '')
   if state and string.find(state, '^[rhHoOq]$') then return nil end
-  if state ~= 'l' then return false end
+  if state ~= STATE.LIMITED then return false end
   if holds_of(paused, mailbox) then
-    redis.call('HSET', active, mailbox, pack_record('s', '', attempt, first, parts))
+    redis.call('HSET', active, mailbox, pack_record(STATE.STOPPED, '', attempt, first, parts))
     return false
   end
   redis.call('HSET', active, mailbox, queue(ready, mailbox, attempt, first, parts))
@@ -141,7 +141,7 @@ end
 -- Take a grant back from a mailbox that does not wait yet, or any more.
 local function take_back(mailbox, waits)
   local pass = limits.pass_of(mailbox)
-  if not pass or pass.kind ~= 'g' then return end
+  if not pass or pass.kind ~= PASS.GRANT then return end
   local keyed, any = {}, nil
   for scope, cost in pairs(pass.scopes) do
     any = any or scope
@@ -158,7 +158,7 @@ end
 
 local function over(mailbox, activation)
   local pass = limits.pass_of(mailbox)
-  if pass and pass.kind == 's' and pass.activation == activation then limits.drop(mailbox) end
+  if pass and pass.kind == PASS.START and pass.activation == activation then limits.drop(mailbox) end
 end
 
 local answers = {}

@@ -38,7 +38,7 @@ if any_paused then
 end
 local function wake(name, attempt, first, parts, box)
   local held = any_paused and holds_of(paused, name)
-  redis.call('HSET', active, name, held and pack_record('s', '', attempt, first, parts) or queue(ready, name, attempt, first, parts, lined and box and lined.head_of(box)))
+  redis.call('HSET', active, name, held and pack_record(STATE.STOPPED, '', attempt, first, parts) or queue(ready, name, attempt, first, parts, lined and box and lined.head_of(box)))
 end
 
 local function retry(name, member, box)
@@ -46,13 +46,13 @@ local function retry(name, member, box)
   if is_newer(record) then return false end
   redis.call('ZREM', due, member)
   local state, _, _, message, attempt, first, _, parts = parse_record(record or '')
-  if state == 'w' then
+  if state == STATE.RETRYING then
     wake(name, attempt, woken(first, parts), parts, box)
-  elseif state == 'u' or state == 'U' then
+  elseif state == STATE.SUSPENDED or state == STATE.LONE_SUSPENDED then
     redis.call('HDEL', KEYS[11], name)
     first, parts = '-' .. string.format('%.0f', now), parts .. '|paid=' .. message
-    if state == 'U' and (lined or (any_paused and holds_of(paused, name))) and line_up(active, box, name, record) then state = 'u' end
-    if state == 'u' then
+    if state == STATE.LONE_SUSPENDED and (lined or (any_paused and holds_of(paused, name))) and line_up(active, box, name, record) then state = STATE.SUSPENDED end
+    if state == STATE.SUSPENDED then
       wake(name, attempt, first, parts, box)
     else
       redis.call('HSET', active, name, queue_alone(ready, name, message, first, parts))
@@ -65,7 +65,7 @@ end
 local function entry_of(text)
   local fields, flow = fields_in(text), '1'
   for i = #fields - 1, 1, -2 do
-    if fields[i] == 'f' then
+    if fields[i] == FIELD.FLOW then
       flow = stored_flow(fields[i + 1])
       table.remove(fields, i)
       table.remove(fields, i)

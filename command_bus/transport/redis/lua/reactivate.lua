@@ -26,25 +26,25 @@ local queue_up = redis.call('EXISTS', KEYS[5]) == 1 and open_line(ready, active,
 local function reactivate(name, box)
   local record = redis.call('HGET', active, name) or ''
   local state, activation, fence, message, attempt, first, place, parts = parse_record(record)
-  if state == 'q' then
+  if state == STATE.IN_LINE then
     if queue_up and queue_up.has(name, place) then return false end
     if not line_up(active, box, name, record) then return false end
   elseif state and string.find(state, '^[rhHoO]$') then
     if redis.pcall('XRANGE', ready, activation, activation)[1] then return false end  -- what is no id names none
     if not line_up(active, box, name, record) then return false end  -- the mailbox takes nothing
-  elseif state ~= 's' or redis.call('HEXISTS', parked, name) == 1 or holds_of(paused, name) then
+  elseif state ~= STATE.STOPPED or redis.call('HEXISTS', parked, name) == 1 or holds_of(paused, name) then
     return false
   end
-  if queue_up and state ~= 'h' and state ~= 'H' and state ~= 'O' then
+  if queue_up and state ~= STATE.HELD and state ~= STATE.HELD_AND_CHANGED and state ~= STATE.LONE_HELD then
     redis.call('HSET', active, name, queue(ready, name, attempt, first, parts, lined.head_of(box)))
     return true
   end
-  local id = redis.call('XADD', ready, '*', 'e', name)
-  if state == 'h' or state == 'H' or state == 'O' then
+  local id = redis.call('XADD', ready, '*', FIELD.ENVELOPE, name)
+  if state == STATE.HELD or state == STATE.HELD_AND_CHANGED or state == STATE.LONE_HELD then
     local running = fence .. '|' .. message .. '|' .. attempt .. '|' .. first
-    redis.call('HSET', active, name, (state == 'O' and 'h' or state) .. '|' .. id .. '|' .. running .. '|' .. parts)
+    redis.call('HSET', active, name, (state == STATE.LONE_HELD and STATE.HELD or state) .. '|' .. id .. '|' .. running .. '|' .. parts)
   else
-    redis.call('HSET', active, name, pack_record('r', id, attempt, woken(first, parts), parts))
+    redis.call('HSET', active, name, pack_record(STATE.READY, id, attempt, woken(first, parts), parts))
   end
   return true
 end

@@ -18,7 +18,7 @@ local function read(box, start)
   local record = redis.call('HGET', active, name)
   if is_lone(record) then
     local id = lone_id(record)
-    return (start == '-' or start == id) and {{id, fields_of(lone, name, {'l'})}} or {}
+    return (start == '-' or start == id) and {{id, fields_of(lone, name, {FIELD.IN_LONE})}} or {}
   end
   if start == '-' and record then start = running_in(record) or start end
   local entries = redis.pcall('XRANGE', box, start, '+', 'COUNT', count)

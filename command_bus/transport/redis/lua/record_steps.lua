@@ -35,7 +35,7 @@
 
 local ready, active, lone, due = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 local call, byte, sub, find, match, format = redis.call, string.byte, string.sub, string.find, string.match, string.format
-local HELD, HELD_AND_CHANGED, LONE_HELD = byte('h'), byte('H'), byte('O')
+local HELD, HELD_AND_CHANGED, LONE_HELD = byte(STATE.HELD), byte(STATE.HELD_AND_CHANGED), byte(STATE.LONE_HELD)
 local A_DAY, LOGGED, FIRST_BOX = 86400000, 100, 13
 pass_memory_limit(ready, ARGV[1])
 local time = call('TIME')
@@ -91,27 +91,27 @@ local function store(side, message, manner, kinds, before, values)
   local found = {false}  -- and `written` with room for a field: growing a table costs
   for i = 1, #kinds do
     local kind, name, value = sub(kinds, i, i), ARGV[before + i], ARGV[values + i]
-    local known = kind ~= 'p' and kind ~= 'l' and there[i + 3]
-    if kind == 't' then value = format('%.0f', now + value) end
-    found[i] = known or (kind == 't' and value) or false
-    if kind == 'l' then
+    local known = kind ~= STORED.PROGRESS and kind ~= STORED.LOG and there[i + 3]
+    if kind == STORED.TIME then value = format('%.0f', now + value) end
+    found[i] = known or (kind == STORED.TIME and value) or false
+    if kind == STORED.LOG then
       append(side, name, value)
     elseif not known then
       written[last + 1], written[last + 2] = name, value
       last = last + 2
     end
-    if kind == 'c' then
+    if kind == STORED.CALL then
       command = command + 1
       if not known then sent[#sent + 1] = command end
     end
   end
-  if manner == 'd' then
+  if manner == MANNER.NOT_DURABLE then
     written[last + 1], written[last + 2] = 'd', '1'
     last = last + 2
   end
   if last > 1 then call('HSET', unpack(written, 1, last)) end
-  if manner == 'd' then call('PEXPIRE', side, A_DAY) end
-  return found, written[2] == 'm' and manner ~= 'd'
+  if manner == MANNER.NOT_DURABLE then call('PEXPIRE', side, A_DAY) end
+  return found, written[2] == 'm' and manner ~= MANNER.NOT_DURABLE
 end
 
 -- Store the fields of the items whose commands run under the leases that they name. A side record of another type fails the request, but what

@@ -35,7 +35,7 @@ local function unsettled(name, record)
   local length = redis.pcall('XLEN', box)
   if type(length) ~= 'number' then return 0 end  -- of another type: it holds no command
   local state, _, _, message = parse_record(record)
-  if state ~= 'h' and state ~= 'H' then return length end
+  if state ~= STATE.HELD and state ~= STATE.HELD_AND_CHANGED then return length end
   return length - #redis.pcall('XRANGE', box, '-', '(' .. message, 'COUNT', 100)  -- fewer than are read ahead
 end
 

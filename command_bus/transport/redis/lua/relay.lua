@@ -37,12 +37,12 @@ local stats, relayed, floor = KEYS[8], KEYS[9], ARGV[3]
 if is_of_another_time(stats, ARGV[4]) then return 'gone' end
 pass_memory_limit(ready, ARGV[1])
 if ARGV[2] == '' then
-  local next_generation = redis.pcall('HINCRBY', relayed, 'g', 1)
+  local next_generation = redis.pcall('HINCRBY', relayed, RELAYED.GENERATION, 1)
   if type(next_generation) == 'number' then return next_generation end
-  redis.call('HDEL', relayed, 'g')  -- no number of ours: no worker with a generation is believed
-  return redis.call('HINCRBY', relayed, 'g', redis.call('TIME')[1])
+  redis.call('HDEL', relayed, RELAYED.GENERATION)  -- no number of ours: no worker with a generation is believed
+  return redis.call('HINCRBY', relayed, RELAYED.GENERATION, redis.call('TIME')[1])
 end
-if redis.call('HGET', relayed, 'g') ~= ARGV[2] then return false end
+if redis.call('HGET', relayed, RELAYED.GENERATION) ~= ARGV[2] then return false end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -54,11 +54,11 @@ keys.suspended, keys.now = KEYS[15], now
 local taken, over = {}, {}
 local fields = redis.call('HGETALL', relayed)
 for i = 1, #fields, 2 do
-  if fields[i] ~= 'g' then
+  if fields[i] ~= RELAYED.GENERATION then
     if is_behind(floor, fields[i + 1]) then over[#over + 1] = fields[i] else taken[fields[i]] = true end
   end
 end
-local generation = redis.call('HINCRBY', relayed, 'g', 1)  -- the first write
+local generation = redis.call('HINCRBY', relayed, RELAYED.GENERATION, 1)  -- the first write
 if #over > 0 then redis.call('HDEL', relayed, unpack(over)) end
 
 local accepted = 0

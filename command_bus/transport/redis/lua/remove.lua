@@ -47,7 +47,7 @@ record, fault = line_up(active, box, name, record)
 if fault then return fault end
 local state, activation, _, running, attempt, first, turn, parts = parse_record(record or '')
 local letter = redis.call('HGET', parked, name)
-local holds = state == 'h' or state == 'H'
+local holds = state == STATE.HELD or state == STATE.HELD_AND_CHANGED
 local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
 local head_id = head and head[1] or ''
 
@@ -59,7 +59,7 @@ local function envelope_of(id)
   end
   local entry = redis.call('XRANGE', box, id, id)[1]
   local fields = entry and fields_of(lone, name, entry[2])
-  return fields and fields[1] == 'e' and fields[2] or ''
+  return fields and fields[1] == FIELD.ENVELOPE and fields[2] or ''
 end
 
 -- Return whether a command is durable and has stored something: it ends by itself, for what it did may have to be undone.
@@ -79,7 +79,7 @@ local function take_out(id, side, mark)
   end
   if holds and not is_behind(id, running) then return false end  -- it runs, or is settled
   if is_fresh and id == head_id and (first or '0') ~= '0' then return false end
-  if (state == 'u' and id == running) or has_begun(id, side, mark) then return false end
+  if (state == STATE.SUSPENDED and id == running) or has_begun(id, side, mark) then return false end
   if redis.call('XDEL', box, id) == 0 then return false end
   if holds then
     redis.call('HSET', active, name, changed_behind(record))
@@ -89,11 +89,11 @@ local function take_out(id, side, mark)
       redis.call('HDEL', parked, name)
       redis.call('XDEL', dead, letter)
     end
-    if state == 'w' or state == 'l' or (state == 's' and letter) then state = 'free' end
+    if state == STATE.RETRYING or state == STATE.LIMITED or (state == STATE.STOPPED and letter) then state = 'free' end
     parts = without_snooze(parts)
-    if state == 'r' or state == 's' then
+    if state == STATE.READY or state == STATE.STOPPED then
       redis.call('HSET', active, name, pack_record(state, activation, '0', '0', parts))
-    elseif state == 'q' then
+    elseif state == STATE.IN_LINE then
       redis.call('HSET', active, name, pack_record(state, '', '0', '0', turn .. parts))
     end
   end
@@ -129,7 +129,7 @@ expire_outcomes()
 
 if queue_up and record and #left > 0 then  -- what is left says what the entity waits in
   local was_free = state == 'free'  -- then it is written below, with the parts of the next command
-  local known = was_free and pack_record('w', '', '0', '0', parts) or redis.call('HGET', active, name)
+  local known = was_free and pack_record(STATE.RETRYING, '', '0', '0', parts) or redis.call('HGET', active, name)
   record = queue_up.left(known, name, left, box)
   redis.call('HSET', active, name, record)
   state, activation, _, running, attempt, first, turn, parts = parse_record(record)

@@ -50,13 +50,13 @@ end
 
 local function refusal(name, box, room, record)
   local length = pcall('XLEN', box)
-  if type(length) ~= 'number' then return 'w' end
+  if type(length) ~= 'number' then return ADMISSION.TAKES_NOTHING end
   local _, drained = holds_of(paused, name)
-  if drained then return 'd' end
+  if drained then return ADMISSION.DRAINED end
   local depth = length + (is_lone(record) and 1 or 0) + (tonumber(call('HGET', later, name)) or 0)
-  if depth >= room then return 'e' end
-  if (tonumber(call('HGET', stats, 'depth')) or 0) >= most then return 't' end
-  return most_boxes and not record and call('HLEN', active) >= most_boxes and 'n' or nil
+  if depth >= room then return ADMISSION.MAILBOX_FULL end
+  if (tonumber(call('HGET', stats, 'depth')) or 0) >= most then return ADMISSION.SHARD_FULL end
+  return most_boxes and not record and call('HLEN', active) >= most_boxes and ADMISSION.TOO_MANY_MAILBOXES or nil
 end
 
 -- Tell that a firing is refused, unless that was told before; return the answer.
@@ -95,9 +95,9 @@ local function fire(arg, box, mark)
   end
   if fault then
     if before then call('HSET', fired, schedule, before) else call('HDEL', fired, schedule) end
-    return refuse('w', schedule, stamp, envelope)
+    return refuse(ADMISSION.TAKES_NOTHING, schedule, stamp, envelope)
   end
-  call('SET', mark, 'q' .. digest .. name)
+  call('SET', mark, MARK.ACCEPTED .. digest .. name)
   for _, counter in ipairs({'depth', 'accepted', 'fired', ARGV[arg + 8] == '1' and 'late' or nil}) do
     pcall('HINCRBY', stats, counter, 1)
   end

@@ -66,7 +66,7 @@ local parts = without_snooze(kept)
 local queue_up = redis.call('EXISTS', KEYS[15]) == 1 and open_line(ready, active, KEYS[15], KEYS[16], KEYS[17])
 local function wake(first)
   local held = holds_of(paused, name)
-  redis.call('HSET', active, name, held and pack_record('s', '', '0', first, parts) or queue(ready, name, '0', first, parts, lined and lined.head_of(box)))
+  redis.call('HSET', active, name, held and pack_record(STATE.STOPPED, '', '0', first, parts) or queue(ready, name, '0', first, parts, lined and lined.head_of(box)))
 end
 local function finish()
   if queue_up then queue_up.finish() end

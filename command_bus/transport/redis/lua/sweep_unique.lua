@@ -21,7 +21,7 @@ local function is_held(value, box)
   local place, window = parse_stander(value)
   if not place or (tonumber(window) or 0) > now then return place ~= nil end
   if not standing(value, redis.call('HGET', active, string.sub(box, prefix + 1)), delayed, now) then return false end
-  return place == 'd' or redis.pcall('XRANGE', box, place, place)[1] ~= nil  -- what is no id names none
+  return place == PLACE.DELAYED or redis.pcall('XRANGE', box, place, place)[1] ~= nil  -- what is no id names none
 end
 
 for i = 2, #ARGV do

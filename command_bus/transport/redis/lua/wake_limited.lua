@@ -23,9 +23,9 @@ local function wake(name)
   local record = redis.call('HGET', active, name)
   local state, _, _, _, attempt, first, _, parts = parse_record(record or '')
   if state and string.find(state, '^[rhHoOq]$') then return 'again' end
-  if state ~= 'l' then return 'gone' end
+  if state ~= STATE.LIMITED then return 'gone' end
   if holds_of(paused, name) then
-    redis.call('HSET', active, name, pack_record('s', '', attempt, first, parts))
+    redis.call('HSET', active, name, pack_record(STATE.STOPPED, '', attempt, first, parts))
     return 'gone'
   end
   redis.call('HSET', active, name, queue(ready, name, attempt, first, parts))

@@ -21,7 +21,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.limits.rules import limit_keys
-from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
+from command_bus.transport.redis.mailbox_record import LIMITED, LONE, READY, MailboxRecord, parse_record
 from command_bus.transport.redis.maintenance.due_work import DueJob, Member, Performed
 from command_bus.transport.redis.maintenance.periodic import run_periodically
 from command_bus.transport.redis.scripts import LIMITS, WAKE_LIMITED
@@ -284,6 +284,6 @@ def _verdict(each: _Pass, record: MailboxRecord, lost_before_us: float) -> str:
     """Return what a pass has become: `over` if its lease has ended, `again` or `gone` if its grant was lost; empty if it is good."""
     if each.kind == "s":
         return "" if record.activation == each.activation else "over"
-    if record.state == "l":
+    if record.state == LIMITED:
         return "again" if each.at_us < lost_before_us else ""
-    return "" if record.state in ("r", "o") else "gone"
+    return "" if record.state in (READY, LONE) else "gone"

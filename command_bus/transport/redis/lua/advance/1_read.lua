@@ -69,7 +69,7 @@ local ready, active, fence_key, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local due, paused, parked, dead, lone = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[11]
 local group, owner, reply_ttl, prefix, steps, ahead = ARGV[1], ARGV[2], ARGV[3], math.abs(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local call, try, byte, sub, find, format = redis.call, redis.pcall, string.byte, string.sub, string.find, string.format
-local HELD, HELD_AND_CHANGED, LONE, LONE_HELD, GRANTED, BELOW_ZERO = byte('h'), byte('H'), byte('o'), byte('O'), byte('+'), byte('-')
+local HELD, HELD_AND_CHANGED, LONE, LONE_HELD, GRANTED, BELOW_ZERO = byte(STATE.HELD), byte(STATE.HELD_AND_CHANGED), byte(STATE.LONE), byte(STATE.LONE_HELD), byte('+'), byte('-')
 local AHEAD_BYTES = 65536  -- of the commands of one mailbox in an answer
 
 pass_memory_limit(ready, group)
@@ -85,20 +85,20 @@ local function read_left(operation, verb)
   local left = {}
   for at = 3, #operation do
     local what = sub(operation, at, at)
-    local has_arguments = what == 't' and 0 or 1
+    local has_arguments = what == LEFT.UNUSED_TOKENS and 0 or 1
     key, arg = key + has_arguments, arg + has_arguments
-    if what == 't' then
+    if what == LEFT.UNUSED_TOKENS then
       left.unused = true
-    elseif what == 'm' then
+    elseif what == LEFT.MARK then
       left.mark, left.ttl, left.value = KEYS[key], ARGV[arg], ARGV[arg + 1]
       arg = arg + 1
-    elseif what == 'e' then
+    elseif what == LEFT.WAITING_MARK then
       left.waiting, left.ttl = KEYS[key], ARGV[arg]
-    elseif what == 'i' then
+    elseif what == LEFT.REPLY then
       left.inbox, left.reply = KEYS[key], ARGV[arg]
-    elseif what == 'u' then
+    elseif what == LEFT.UNIQUE_KEY then
       left.unique, left.key = KEYS[key], ARGV[arg]
-    elseif what == 'f' then
+    elseif what == LEFT.FOLLOW_UPS then
       key = key + 1
       left.follow_ups = {}
       local delayed, later = KEYS[key - 1], KEYS[key]
@@ -108,9 +108,9 @@ local function read_left(operation, verb)
         left.follow_ups[i].envelope, left.follow_ups[i].extra = ARGV[arg - 1], ARGV[arg]
         left.follow_ups[i].delayed, left.follow_ups[i].later = delayed, later
       end
-    elseif what == 'x' then
-      left.side, left.keeps = KEYS[key], ARGV[arg] == 'k'
-    elseif what == 'r' then
+    elseif what == LEFT.SIDE_RECORD then
+      left.side, left.keeps = KEYS[key], ARGV[arg] == SIDE.KEPT
+    elseif what == LEFT.CALLER then
       key, arg = key + 2, arg + 2
       left.caller = {KEYS[key - 2], KEYS[key - 1], KEYS[key], ARGV[arg - 2], ARGV[arg - 1], ARGV[arg]}
     else
@@ -118,13 +118,13 @@ local function read_left(operation, verb)
       key = key + 1
     end
   end
-  if verb == 'b' or verb == 'p' or verb == 'w' then
+  if verb == VERB.BURY or verb == VERB.PARK or verb == VERB.WAIT then
     left[1], left[2] = ARGV[arg + 1], ARGV[arg + 2]
     arg = arg + 2
-  elseif verb == 'g' then
+  elseif verb == VERB.GIVE_BACK then
     left[1] = ARGV[arg + 1]
     arg = arg + 1
-  elseif verb == 'u' then
+  elseif verb == VERB.SUSPEND then
     key = key + 1
     left.suspended = KEYS[key]
     for i = 1, 5 + ARGV[arg + 4] do left[i] = ARGV[arg + i] end
@@ -140,7 +140,7 @@ for step = 1, steps do
   arg = arg + 4
   local verb = sub(operation, 1, 1)
   verbs[step] = verb
-  if #operation > 2 or (verb ~= 'd' and verb ~= 't') then lefts[step] = read_left(operation, verb) end
+  if #operation > 2 or (verb ~= VERB.COMPLETE and verb ~= VERB.TAKE) then lefts[step] = read_left(operation, verb) end
   local bar = find(running, '|', 1, true)
   if bar == 2 and byte(running) == GRANTED then
     grants[step], running = sub(running, 3), ''

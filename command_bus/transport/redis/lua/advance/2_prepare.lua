@@ -19,7 +19,9 @@ end
 local queue_up = KEYS[key + 1] and call('EXISTS', KEYS[key + 1]) == 1 and open_line(ready, active, KEYS[key + 1], KEYS[key + 2], KEYS[key + 3])
 local next_fence, keep_fence = fences_of(fence_key, time)
 
-local settling = {d = true, n = true, x = true, b = true, c = true}
+local settling = {
+  [VERB.COMPLETE] = true, [VERB.REJECT] = true, [VERB.EXPIRE] = true, [VERB.BURY] = true, [VERB.CANCEL] = true,
+}
 local records, heads, further, repeated = {}, nil, {}, {}
 local alone = {}  -- mailbox name -> envelope of its lone command; true where it runs already
 
@@ -30,15 +32,15 @@ for step, record in ipairs(call('HMGET', active, unpack(names))) do
   local state = record and byte(record)
   if (state == LONE or state == LONE_HELD) and is_lone(record) then
     seen[box], repeated[box], alone[names[step]] = true, true, true
-    if state == LONE and verb == 't' then asked[#asked + 1] = names[step] end
+    if state == LONE and verb == VERB.TAKE then asked[#asked + 1] = names[step] end
   elseif seen[box] then
     repeated[box] = true
   elseif nexts[step] and not publish then  -- an event has the envelope
     seen[box] = true
-  elseif verb == 't' or settling[verb] then
+  elseif verb == VERB.TAKE or settling[verb] then
     seen[box] = true
     reading[#reading + 1] = box
-    behind[#behind + 1] = verb ~= 't' and messages[step] or '0-0'
+    behind[#behind + 1] = verb ~= VERB.TAKE and messages[step] or '0-0'
   end
 end
 if #asked > 0 then

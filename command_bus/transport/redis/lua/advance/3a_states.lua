@@ -17,7 +17,7 @@ end
 
 local function envelope_in(fields)
   for i = 1, #fields, 2 do
-    if fields[i] == 'e' then return fields[i + 1] end
+    if fields[i] == FIELD.ENVELOPE then return fields[i + 1] end
   end
   return ''
 end
@@ -25,14 +25,14 @@ end
 -- Return what the answer has of a command: its envelope, or all its fields; behind the envelope those that were read with it.
 local function body_of(box, fields)
   if not fields then return false end
-  local envelope = #fields == 2 and fields[1] == 'e' and fields[2]
+  local envelope = #fields == 2 and fields[1] == FIELD.ENVELOPE and fields[2]
   local entries = not repeated[box] and further[box]
   if not envelope or not entries then return envelope or fields end
   local more, size = {}, #envelope
   for i = 2, #entries do
     local entry = entries[i][2]
     size = size + #(entry[2] or '')
-    if #entry ~= 2 or entry[1] ~= 'e' or size > AHEAD_BYTES then break end
+    if #entry ~= 2 or entry[1] ~= FIELD.ENVELOPE or size > AHEAD_BYTES then break end
     more[2 * i - 3], more[2 * i - 2] = entries[i][1], entry[2]
   end
   return {envelope, more}
@@ -57,7 +57,7 @@ end
 -- Return whether a mailbox is given up although it has a next command.
 local function ends_lease(step, name, activation, follow)
   if any_paused and holds_of(paused, name) then return true end
-  if follow ~= 's' and (follow == 'l' or another_waits(name)) then return true end
+  if follow ~= FOLLOW.STAY and (follow == FOLLOW.LEAVE or another_waits(name)) then return true end
   return limits and judge(step, name, activation)
 end
 
@@ -103,7 +103,7 @@ if limits then
       return 'ask'
     end
     if publish then note_event('limited', name, envelope_in(head[2]), attempt, '', owner, refused) end
-    rest(step, 'l', attempt, first, parts)
+    rest(step, STATE.LIMITED, attempt, first, parts)
     return 'wait'
   end
 end
@@ -117,21 +117,21 @@ local function start(step, name, activation, holder, head, attempt, first, follo
     return 'idle'
   end
   if any_paused and holds_of(paused, name) then
-    rest(step, 's', attempt, first, parts)
+    rest(step, STATE.STOPPED, attempt, first, parts)
     return 'stop'
   end
-  if follow ~= 's' and (follow == 'l' or another_waits(name)) then return requeue(step, attempt, first, parts, head[1]) end
+  if follow ~= FOLLOW.STAY and (follow == FOLLOW.LEAVE or another_waits(name)) then return requeue(step, attempt, first, parts, head[1]) end
   local refused = limits and guard(step, name, activation, head, parts)
   if refused then return be_refused(step, name, activation, head, attempt, first, parts, refused) end
   started = started + 1
-  if queue_up and verbs[step] ~= 't' then queue_up.charge(parts, head[1]) end
+  if queue_up and verbs[step] ~= VERB.TAKE then queue_up.charge(parts, head[1]) end
   if first == '0' then first = now_text end
   if parts ~= '' then
     parts = string.gsub(parts, '|paid=[^|]*', '')
     if limits then parts = answered(parts) end
   end
   local running = next_fence() .. '|' .. head[1] .. '|' .. attempt + 1 .. '|' .. first
-  become(name, (head[3] or 'h') .. '|' .. activation .. '|' .. running .. '|' .. holder .. parts)  -- a record, packed in place: this runs for each command
+  become(name, (head[3] or STATE.HELD) .. '|' .. activation .. '|' .. running .. '|' .. holder .. parts)  -- a record, packed in place: this runs for each command
   bodies[step] = body_of(box, head[2])
   if publish then note_event('started', name, envelope_in(head[2]), attempt + 1, string.match(running, '^%d+'), owner, '') end
   return running .. parts .. (limits and place_of(name) or '')

@@ -5,7 +5,7 @@
 local function write_mark(left, parks, name, message)
   if left.waiting then
     local mark = try('GET', left.waiting)
-    if type(mark) == 'string' and sub(mark, 1, 1) == 'q' and sub(mark, 10) == name then call('SET', left.waiting, mark, 'PX', left.ttl) end
+    if type(mark) == 'string' and sub(mark, 1, 1) == MARK.ACCEPTED and sub(mark, 10) == name then call('SET', left.waiting, mark, 'PX', left.ttl) end
   end
   if left.unique then
     local stander = try('HGET', left.unique, left.key)
@@ -13,7 +13,7 @@ local function write_mark(left, parks, name, message)
     if place == message and (tonumber(window) or 0) <= now then
       call('HDEL', left.unique, left.key)
     elseif place == message then
-      call('HSET', left.unique, left.key, 's' .. sub(stander, #place + 1))
+      call('HSET', left.unique, left.key, PLACE.SETTLED .. sub(stander, #place + 1))
     end
   end
   if not left.mark then return end
@@ -46,7 +46,7 @@ local function settle(step, verb, name, activation, holder, follow, left, parts)
   local message = messages[step]
   local head = not alone[name] and next_of(step, message)  -- before anything is written: this may raise, and so may the next line
   if head and (head[2] or ends_lease(step, name, activation, follow)) then trim(step, head[1]) end
-  if verb == 'b' then write_letter(name, left, '0', message) end
+  if verb == VERB.BURY then write_letter(name, left, '0', message) end
   local counter = counted[verb]
   if counter then counts[counter] = counts[counter] + 1 end
   settled = settled + 1
@@ -64,7 +64,7 @@ local function settle(step, verb, name, activation, holder, follow, left, parts)
   return start(step, name, activation, holder, head, 0, '0', follow, parts)
 end
 
-local waits = {['1'] = 'retried', ['0'] = 'handed_back', s = 'snoozed'}
+local waits = {['1'] = 'retried', ['0'] = 'handed_back', [PAUSE.SNOOZE] = 'snoozed'}
 local park, wait, give_back, suspend
 
 -- Make the verbs that settle nothing. They are seldom needed, and each function costs time.
@@ -72,7 +72,7 @@ local function make_other_verbs()
   function park(step, name, left, attempt, first, parts)
     trim(step, messages[step])
     call('HSET', parked, name, write_letter(name, left, '1', messages[step]))
-    rest(step, 's', attempt, first, parts)
+    rest(step, STATE.STOPPED, attempt, first, parts)
     write_mark(left, true)
     push_reply(left)
     if left.outcomes then keep_outcome(left.record, left.outcomes, left.outcome) end
@@ -104,10 +104,10 @@ local function make_other_verbs()
     if limits and holders[step] ~= '' then parts = string.gsub(parts, '|ask=%d+', '') end  -- its worker has read it, and lives
     local tried = why == '1' and attempt or format('%d', math.max(attempt - 1, 0))
     local at = now + tonumber(delay)
-    parts = with_snooze(parts, messages[step], first, why == 's')
-    if why == 's' then first = '-' .. format('%.0f', at) end  -- as who wakes it writes; one of another release may not
+    parts = with_snooze(parts, messages[step], first, why == PAUSE.SNOOZE)
+    if why == PAUSE.SNOOZE then first = '-' .. format('%.0f', at) end  -- as who wakes it writes; one of another release may not
     wake_at(name, at)
-    rest(step, 'w', tried, first, parts)
+    rest(step, STATE.RETRYING, tried, first, parts)
     counts[waits[why]] = counts[waits[why]] + 1
     return 'wait'
   end
@@ -141,10 +141,10 @@ local function make_other_verbs()
     local first = '-' .. now_text
     parts = with_snooze(limits and string.gsub(parts, '|ask=%d+', '') or parts, message, started_ms, false, true)
     if (#awaited > 0 and wanted <= 0) or (at and at <= now) or (left[2] ~= '1' and is_wished) then
-      local head = alone[name] and {message, {'l'}, 'O'} or call('XRANGE', KEYS[before + step], message, message)[1]
+      local head = alone[name] and {message, {FIELD.IN_LONE}, STATE.LONE_HELD} or call('XRANGE', KEYS[before + step], message, message)[1]
       head[2] = fields_of(lone, name, head[2])
       repeated[KEYS[before + step]] = true
-      return start(step, name, activation, holders[step], head, '0', first, 's', parts .. '|paid=' .. message)
+      return start(step, name, activation, holders[step], head, '0', first, FOLLOW.STAY, parts .. '|paid=' .. message)
     end
     if not alone[name] then trim(step, message) end
     local fence = string.match(runs[step], '^%d+')
@@ -158,23 +158,24 @@ local function make_other_verbs()
     return 'wait'
   end
 end
-
 local note_end = nil
-
 if publish then
-  local event_of = {d = 'completed', n = 'rejected', x = 'expired', b = 'dead_lettered', p = 'parked', c = 'cancelled'}
+  local event_of = {
+    [VERB.COMPLETE] = 'completed', [VERB.REJECT] = 'rejected', [VERB.EXPIRE] = 'expired',
+    [VERB.BURY] = 'dead_lettered', [VERB.PARK] = 'parked', [VERB.CANCEL] = 'cancelled',
+  }
 
   -- Note the event of a verb: without the ids of a command that is not signed as it should be, whose mark waits. Recovery settles without a lease of its own (an empty holder), so the command was interrupted first.
   function note_end(step, verb, name, left, record, at)
     local entry = call('XRANGE', KEYS[before + step], messages[step], messages[step])[1]
     local envelope, fence_then = entry and envelope_in(fields_of(lone, name, entry[2])) or '', string.match(runs[step], '^%d+')
     local attempt, worker = string.match(record, '^(%d+)|[^|]*|([^#|]*)', at)
-    if holders[step] == '' and verb ~= 'g' then note_event('interrupted', name, envelope, attempt, fence_then, worker, '') end
-    if verb == 'w' then
+    if holders[step] == '' and verb ~= VERB.GIVE_BACK then note_event('interrupted', name, envelope, attempt, fence_then, worker, '') end
+    if verb == VERB.WAIT then
       note_event(waits[left[2]], name, envelope, attempt, fence_then, worker, left[1])
-    elseif verb == 'g' then
+    elseif verb == VERB.GIVE_BACK then
       note_event(left[1] == '1' and 'interrupted' or 'handed_back', name, envelope, attempt, fence_then, worker, '')
-    elseif verb == 'u' then
+    elseif verb == VERB.SUSPEND then
       note_event('suspended', name, envelope, attempt, fence_then, worker, left[1])
     else
       note_event(event_of[verb], name, left and left.waiting and '' or envelope, attempt, fence_then, worker, '')
@@ -192,8 +193,8 @@ local function carry_out(step, verb, name, activation, follow, left, record, at)
   if not park then make_other_verbs() end
   parts = parts .. '|started=' .. messages[step]
   local attempt, first = string.match(record, '^(%d+)|([^|]*)|', at)
-  if verb == 'p' then return park(step, name, left, attempt, first, parts) end
-  if verb == 'w' then return wait(step, name, left[1], left[2], attempt, first, parts) end
-  if verb == 'u' then return suspend(step, name, activation, left, parts, first) end
+  if verb == VERB.PARK then return park(step, name, left, attempt, first, parts) end
+  if verb == VERB.WAIT then return wait(step, name, left[1], left[2], attempt, first, parts) end
+  if verb == VERB.SUSPEND then return suspend(step, name, activation, left, parts, first) end
   return give_back(step, left[1], attempt, first, parts)
 end

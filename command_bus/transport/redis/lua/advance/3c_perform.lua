@@ -2,18 +2,18 @@
 local function perform_by_record(step, verb, name, activation, follow, record)
   local state, held_by, held_fence, held_message, attempt, first, held_for, parts = parse_record(record)
   if held_by ~= activation then return 'gone' end
-  if state == 'r' then
-    if verb == 't' then
+  if state == STATE.READY then
+    if verb == VERB.TAKE then
       local head = next_of(step)
       taken[#taken + 1] = activation
       return start(step, name, activation, holders[step], head, attempt, first, follow, parts)
-    elseif verb == 'g' and runs[step] == '' then
+    elseif verb == VERB.GIVE_BACK and runs[step] == '' then
       return requeue(step, attempt, first, limits and holders[step] ~= '' and answered(parts) or parts)
-    elseif verb == 'l' then
+    elseif verb == VERB.WAIT_FOR_LIMIT then
       repeated[KEYS[before + step]] = true
       local head = publish and next_of(step)
       if head then note_event('limited', name, envelope_in(head[2]), attempt, '', owner, '') end
-      rest(step, 'l', attempt, first, limits and answered(parts) or parts)
+      rest(step, STATE.LIMITED, attempt, first, limits and answered(parts) or parts)
       return 'wait'
     elseif settling[verb] and limits and is_limited(name) then  -- asked again: what follows it stands here until its limits are asked
       repeated[KEYS[before + step]] = true
@@ -22,7 +22,7 @@ local function perform_by_record(step, verb, name, activation, follow, record)
     return 'gone'
   end
   if not find(state, '^[hHO]$') or held_for ~= holders[step] then return 'gone' end
-  local head = state == 'O' and {held_message, {'l'}} or call('XRANGE', KEYS[before + step], held_message, held_message)[1]
+  local head = state == STATE.LONE_HELD and {held_message, {FIELD.IN_LONE}} or call('XRANGE', KEYS[before + step], held_message, held_message)[1]
   if not head then return 'gone' end
   bodies[step] = body_of('', fields_of(lone, name, head[2]))
   return format('%s|%s|%s|%s%s', held_fence, held_message, attempt, first, parts .. (limits and place_of(name) or ''))
@@ -30,18 +30,18 @@ end
 
 -- Perform a step of the holder of a lone command, if that can stay one: it starts, is suspended, or is settled. Return nil if it has to be lined up.
 local function perform_alone(step, verb, name, activation, follow, record, at)
-  if any_paused or publish or (limits and verb == 't' and would_wait(step, name, activation)) then return nil end
-  if settling[verb] or (verb == 'u' and not limits) then return carry_out(step, verb, name, activation, follow, lefts[step], record, at) end
-  if verb ~= 't' or follow ~= 's' then return nil end
+  if any_paused or publish or (limits and verb == VERB.TAKE and would_wait(step, name, activation)) then return nil end
+  if settling[verb] or (verb == VERB.SUSPEND and not limits) then return carry_out(step, verb, name, activation, follow, lefts[step], record, at) end
+  if verb ~= VERB.TAKE or follow ~= FOLLOW.STAY then return nil end
   local id, since, parts = activation, '0', ''
   if record ~= 'o|' .. activation .. '|||0|0|' then
     local state, held_by, _, message, attempt, first, _, others = parse_record(record)
-    if state ~= 'o' or held_by ~= activation or attempt ~= '0' then return nil end
+    if state ~= STATE.LONE or held_by ~= activation or attempt ~= '0' then return nil end
     if first == '0' and not queue_up or first ~= '0' and limits then return nil end
     id, since, parts = message ~= '' and message or id, first, others
   end
   taken[#taken + 1] = activation
-  return start(step, name, activation, holders[step], {id, {'e', alone[name]}, 'O'}, 0, since, follow, parts)
+  return start(step, name, activation, holders[step], {id, {FIELD.ENVELOPE, alone[name]}, STATE.LONE_HELD}, 0, since, follow, parts)
 end
 
 -- Perform a step. The two usual cases compare the record without parsing it, which costs more; where it has parts, a take parses it.
@@ -60,13 +60,13 @@ local function perform(step, verb)
       alone[name], records[name], record = nil, lined_up, lined_up
     end
   end
-  if messages[step] and verb ~= 't' then
+  if messages[step] and verb ~= VERB.TAKE then
     local ours, state = '|' .. activation .. '|' .. runs[step] .. '|', byte(record)
     if (state == HELD or state == HELD_AND_CHANGED) and find(record, ours, 2, true) == 2 then
       if state == HELD_AND_CHANGED then nexts[step], repeated[KEYS[before + step]] = nil, true end
       return carry_out(step, verb, name, activation, follow, lefts[step], record, #ours + 2)
     end
-  elseif verb == 't' and record == 'r|' .. activation .. '|||0|0|' then
+  elseif verb == VERB.TAKE and record == 'r|' .. activation .. '|||0|0|' then
     local head = next_of(step)
     taken[#taken + 1] = activation
     return start(step, name, activation, holders[step], head, 0, '0', follow, '')

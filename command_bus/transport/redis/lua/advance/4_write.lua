@@ -27,7 +27,7 @@ local function end_limits()
   for _, activation in ipairs(released) do over[activation] = true end
   for step = 1, steps do
     local pass = over[activations[step]] and limits.pass_of(names[step])
-    if pass and (pass.kind == 'g' or pass.activation == activations[step]) then limits.drop(names[step]) end
+    if pass and (pass.kind == PASS.GRANT or pass.activation == activations[step]) then limits.drop(names[step]) end
   end
   limits.keep(ready, due)
 end

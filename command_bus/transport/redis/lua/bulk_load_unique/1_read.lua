@@ -112,7 +112,7 @@ for i = 1, count do
   local key, mode = ARGV[at + 6], sub(ARGV[at + 7], 1, 1)
   if key ~= '' and not standers[key] then standers[key] = call('HGET', unique, key) or '' end
   local stander = standers[key]
-  if mode == 'l' and not known[i] and not asks[key] and is_stranger(key, stander) then
+  if mode == MODE.LATEST and not known[i] and not asks[key] and is_stranger(key, stander) then
     if look_at_stander(stander, records[tonumber(ARGV[at + 1])], delayed, now, mode) == 'waits' then
       asks[key] = true
       asks[#asks + 1] = #key .. ':' .. key .. #stander .. ':' .. stander

@@ -42,7 +42,7 @@ local function fold(each, check, at)
     local entity = entity_of_names(names_in(each.envelope), each.id, each.name)
     keep_outcome(record, outcomes, folded_outcome(each.id, each.name, entity, other))
   end
-  return 'u'
+  return ADMISSION.FOLDED
 end
 
 -- Put a command in line, for the one that it replaces if there is one; return its admission, or the error of the whole chunk.
@@ -56,7 +56,7 @@ local function accept(box, each, check, at, replaced)
   if fault then
     if not spoiled(box, fault) and accepted + folded == 0 then return nil, fault end
     room[box] = false
-    return 'w'
+    return ADMISSION.TAKES_NOTHING
   end
   accepted = accepted + 1
   note(each, check, at)
@@ -71,7 +71,7 @@ local function accept(box, each, check, at, replaced)
       tell(box, each, replaced, is_own and {record = record, outcomes = outcomes} or told or {})
       name_other((select(7, parse_stander(replaced))))
       superseded = superseded + 1
-      return 'r'
+      return ADMISSION.REPLACED
     end
   end
   room[box], free = room[box] - 1, free - 1
@@ -84,11 +84,11 @@ local function decide(box, at, i, check)
   local state, in_window
   if mode then state, in_window = look_at_stander(standers[each.key], records[box], delayed, now, mode) end
   if mode and is_folded(mode, state, in_window) then return fold(each, check, at) end
-  local replaces = mode == 'l' and state == 'waits'
+  local replaces = mode == MODE.LATEST and state == 'waits'
   local need = replaces and 0 or 1  -- the place of the one that it replaces
-  if room[box] < need then return 'e' end
-  if free < need then return 't' end
-  if newcomers and newcomers < 1 and not records[box] then return 'n' end
-  if mode == 'l' and may_not_replace(KEYS[first_box + box]) then return 'x' end
+  if room[box] < need then return ADMISSION.MAILBOX_FULL end
+  if free < need then return ADMISSION.SHARD_FULL end
+  if newcomers and newcomers < 1 and not records[box] then return ADMISSION.TOO_MANY_MAILBOXES end
+  if mode == MODE.LATEST and may_not_replace(KEYS[first_box + box]) then return ADMISSION.MAY_NOT_REPLACE end
   return accept(box, each, check, at, replaces and standers[each.key] or nil)
 end

@@ -10,13 +10,13 @@ for i = 1, count do
     admission = before == check and '=' or '!'
     repeated = repeated + 1
   elseif not room[box] then
-    admission = 'w'
+    admission = ADMISSION.TAKES_NOTHING
   elseif drained[box] then
-    admission = 'd'
+    admission = ADMISSION.DRAINED
   elseif refused[box] then
-    admission = 'p'
+    admission = ADMISSION.EARLIER_REFUSED
   elseif sequenced and tonumber(ARGV[at + 4]) <= numbers[ARGV[at + 5]] then
-    admission = 's'
+    admission = ADMISSION.STALE
   else
     admission, fault = decide(box, at, i, check)
     if fault then return fault end  -- at the memory limit: this would have been the first write

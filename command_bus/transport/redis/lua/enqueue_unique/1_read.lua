@@ -81,6 +81,6 @@ for i = 1, (#ARGV - head) / stride do
   local value = call('HGET', unique, ARGV[at + 5]) or ''
   standers[i], told[i + 1] = value, #value .. ':' .. value
   states[i], windows[i] = look_at_stander(value, records[tonumber(ARGV[at + 1])], delayed, now, ARGV[at + 6])
-  if ARGV[at + 6] == 'l' and states[i] == 'waits' and value ~= ARGV[at + 11] then asks = true end
+  if ARGV[at + 6] == MODE.LATEST and states[i] == 'waits' and value ~= ARGV[at + 11] then asks = true end
 end
 if asks and not may_not_replace(KEYS[first_box + 1]) then return table.concat(told) end

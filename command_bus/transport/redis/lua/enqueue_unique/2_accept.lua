@@ -24,17 +24,17 @@ local function accept(box, i, at, key, accepted)
     delay = tonumber(ARGV[at + 7]), window = tonumber(ARGV[at + 8]), longest = tonumber(ARGV[at + 9]),
   }
   each.name = string.match(each.own, '^[^|]*|[^|]*|([^|]*)')
-  local replaces = ARGV[at + 6] == 'l' and states[i] == 'waits'
+  local replaces = ARGV[at + 6] == MODE.LATEST and states[i] == 'waits'
   local fault = join(box, each, replaces and standers[i])
   if fault then
     if not spoiled(box, fault) and accepted == 0 then return nil, fault end
     room[box] = false
-    return 'w'
+    return ADMISSION.TAKES_NOTHING
   end
-  if ARGV[at + 3] ~= '' then call('SET', KEYS[key], 'q' .. ARGV[at + 3] .. names[box]) end
+  if ARGV[at + 3] ~= '' then call('SET', KEYS[key], MARK.ACCEPTED .. ARGV[at + 3] .. names[box]) end
   if replaces and take_out(box, standers[i]) then
     tell(box, each, standers[i], concerned(at, key, standers[i]))
-    return 'r'
+    return ADMISSION.REPLACED
   end
   room[box], free = room[box] - 1, free - 1
   return '+'

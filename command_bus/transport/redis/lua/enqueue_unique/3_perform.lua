@@ -5,30 +5,30 @@ local folded, superseded = 0, 0
 for i = 1, #standers do
   local at, key = head + (i - 1) * stride, first_box + #names + 5 * i - 4
   local box, mode, mark = tonumber(ARGV[at + 1]), ARGV[at + 6], KEYS[key]
-  local admission = not room[box] and 'w' or (ARGV[at + 3] ~= '' and known(mark, ARGV[at + 3])) or nil
+  local admission = not room[box] and ADMISSION.TAKES_NOTHING or (ARGV[at + 3] ~= '' and known(mark, ARGV[at + 3])) or nil
   if not admission then
-    local need = mode == 'l' and states[i] == 'waits' and 0 or 1  -- the place of the one that it replaces
+    local need = mode == MODE.LATEST and states[i] == 'waits' and 0 or 1  -- the place of the one that it replaces
     if drained[box] or refused[box] then
-      admission = drained[box] and 'd' or 'p'
+      admission = drained[box] and ADMISSION.DRAINED or ADMISSION.EARLIER_REFUSED
     elseif is_folded(mode, states[i], windows[i]) then
-      admission, folded = 'u', folded + 1
+      admission, folded = ADMISSION.FOLDED, folded + 1
     elseif room[box] < need or free < need or (newcomers and newcomers < 1 and not records[box]) then
-      admission = room[box] < need and 'e' or free < need and 't' or 'n'
-    elseif mode == 'l' and may_not_replace(KEYS[first_box + box]) then
-      admission = 'x'
+      admission = room[box] < need and ADMISSION.MAILBOX_FULL or free < need and ADMISSION.SHARD_FULL or ADMISSION.TOO_MANY_MAILBOXES
+    elseif mode == MODE.LATEST and may_not_replace(KEYS[first_box + box]) then
+      admission = ADMISSION.MAY_NOT_REPLACE
     else
       local fault
       local was_idle = not records[box]
       admission, fault = accept(box, i, at, key, accepted)
       if fault then return fault end  -- at the memory limit: this would have been the first write
-      if admission ~= 'w' then accepted = accepted + 1 end
+      if admission ~= ADMISSION.TAKES_NOTHING then accepted = accepted + 1 end
       if newcomers and was_idle and records[box] then newcomers = newcomers - 1 end
-      if admission == 'r' then superseded = superseded + 1 end
+      if admission == ADMISSION.REPLACED then superseded = superseded + 1 end
     end
     if string.find('dpetnx', admission, 1, true) then refused[box] = true end
   end
   admissions[i] = admission
-  if admission == 'u' or admission == 'r' then
+  if admission == ADMISSION.FOLDED or admission == ADMISSION.REPLACED then
     local id = select(7, parse_stander(standers[i]))
     others[#others + 1] = #id .. ':' .. id
   end

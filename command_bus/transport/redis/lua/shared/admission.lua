@@ -42,8 +42,8 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
   end
   local function activate(box, activation, parts)
     if records[box] then return end
-    local queued = activation and pack_record('r', activation, '0', '0')
-    enter(box, queued or (held[box] and pack_record('s', '', '0', '0', parts) or queue(ready, names[box], '0', '0', parts)))
+    local queued = activation and pack_record(STATE.READY, activation, '0', '0')
+    enter(box, queued or (held[box] and pack_record(STATE.STOPPED, '', '0', '0', parts) or queue(ready, names[box], '0', '0', parts)))
   end
 
   -- A key that stands where the stream would (of another type, or with commands whose record was lost) is not passed over.
@@ -68,13 +68,13 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
     local activation = nil
     if queue_up and alone[box] and #envelope <= LONE_BYTES and line_alone(box, envelope, flow) then return end
     if not queue_up and alone[box] and #envelope <= LONE_BYTES then
-      local added = redis.pcall('XADD', ready, '*', 'e', names[box])
+      local added = redis.pcall('XADD', ready, '*', FIELD.ENVELOPE, names[box])
       activation = type(added) == 'string' and added
       local ms = activation and string.match(activation, '^%d+')
       if activation and (ms == told or tells_time(activation)) then
         told = ms
         envelopes[#envelopes + 1], envelopes[#envelopes + 2] = names[box], envelope
-        enter(box, pack_record('o', activation, '0', '0'))
+        enter(box, pack_record(STATE.LONE, activation, '0', '0'))
         return
       end
     end
@@ -83,7 +83,7 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
       if fault then return fault end
       records[box] = record
     end
-    local added = redis.pcall('XADD', KEYS[first_box + box], '*', 'e', envelope)
+    local added = redis.pcall('XADD', KEYS[first_box + box], '*', FIELD.ENVELOPE, envelope)
     if type(added) == 'table' then return added end
     if queue_up and records[box] then
       records[box], noted[box] = queue_up.noted(records[box], names[box], flow, added, KEYS[first_box + box]), true

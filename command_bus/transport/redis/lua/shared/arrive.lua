@@ -33,9 +33,9 @@
 local function resume(keys, name, box, message, also_tried)
   local before = redis.call('HGET', keys.active, name) or ''
   local state, _, _, suspended, attempt, first, _, parts = parse_record(before)
-  local waits = also_tried and state == 'w' and message and string.find(parts .. '|', '|started=' .. message .. '|', 1, true)
-  local is_alone = state == 'U'
-  if not waits and ((state ~= 'u' and not is_alone) or suspended ~= message) then return false end
+  local waits = also_tried and state == STATE.RETRYING and message and string.find(parts .. '|', '|started=' .. message .. '|', 1, true)
+  local is_alone = state == STATE.LONE_SUSPENDED
+  if not waits and ((state ~= STATE.SUSPENDED and not is_alone) or suspended ~= message) then return false end
   local now = keys.now
   if not now then
     local time = redis.call('TIME')
@@ -47,7 +47,7 @@ local function resume(keys, name, box, message, also_tried)
   if not waits then parts = parts .. '|paid=' .. suspended end
   local is_held = holds_of(keys.paused, name)
   if is_alone and (is_held or lined) then is_alone = not line_up(keys.active, box, name, before) end
-  local record = is_alone and queue_alone(keys.ready, name, suspended, first, parts) or is_held and pack_record('s', '', attempt, first, parts)
+  local record = is_alone and queue_alone(keys.ready, name, suspended, first, parts) or is_held and pack_record(STATE.STOPPED, '', attempt, first, parts)
   redis.call('HSET', keys.active, name, record or queue(keys.ready, name, attempt, first, parts, lined and lined.head_of(box)))
   return true
 end

@@ -5,22 +5,22 @@
 
 -- Return the fields and values of a text, in their order.
 local function fields_in(text)
-  if string.byte(text) ~= 0xc1 then return {'e', text} end
+  if string.byte(text) ~= 0xc1 then return {FIELD.ENVELOPE, text} end
   local fields, at = {}, 2
   while at <= #text do
     local name, length, from = string.match(text, '^([^:]+):(%d+):()', at)
-    if not name or #fields == 64 or from + length - 1 > #text then return {'e', text} end  -- none of ours
+    if not name or #fields == 64 or from + length - 1 > #text then return {FIELD.ENVELOPE, text} end  -- none of ours
     fields[#fields + 1], fields[#fields + 2] = name, string.sub(text, from, from + length - 1)
     at = from + length
   end
-  return #fields > 0 and fields or {'e', text}
+  return #fields > 0 and fields or {FIELD.ENVELOPE, text}
 end
 
 -- Return the envelope in a text; empty if there is none.
 local function envelope_of_text(text)
   local fields = fields_in(text)
   for i = 1, #fields, 2 do
-    if fields[i] == 'e' then return fields[i + 1] end
+    if fields[i] == FIELD.ENVELOPE then return fields[i + 1] end
   end
   return ''
 end

@@ -111,7 +111,7 @@ local function add_passes(limits, state_key, places_key, now)
       end
     end
     for scope, cost in pairs(before) do
-      if pass.kind == 'g' then limits.reserve(scope, -cost) end
+      if pass.kind == PASS.GRANT then limits.reserve(scope, -cost) end
       if not held[scope] then
         limits.move_place('ZREM', scope, mailbox)
         woken[scope], changes = true, true
@@ -130,8 +130,8 @@ local function add_passes(limits, state_key, places_key, now)
     end
     local pass, held, changes = limits.pass_of(mailbox), nil, true
     if pass then
-      held, changes = move_places(mailbox, pass, list, pass.kind == 's' and pass.activation == activation)
-      if pass.kind == 'g' then call('ZREM', places_key, 'g\n' .. mailbox) end
+      held, changes = move_places(mailbox, pass, list, pass.kind == PASS.START and pass.activation == activation)
+      if pass.kind == PASS.GRANT then call('ZREM', places_key, 'g\n' .. mailbox) end
     else
       held = places_in(list)
       for scope in pairs(held) do limits.move_place('ZADD', scope, mailbox, true) end
@@ -140,7 +140,7 @@ local function add_passes(limits, state_key, places_key, now)
       if pass then changed[mailbox] = true end
       passes[mailbox] = false
     elseif changes then
-      limits.keep_pass(mailbox, 's', activation, message, '0', shard, held)
+      limits.keep_pass(mailbox, PASS.START, activation, message, '0', shard, held)
     end
   end
 
@@ -158,9 +158,9 @@ local function add_passes(limits, state_key, places_key, now)
   function limits.drop(mailbox)
     local pass = limits.pass_of(mailbox)
     if not pass then return end
-    if pass.kind == 'g' then call('ZREM', places_key, 'g\n' .. mailbox) end
+    if pass.kind == PASS.GRANT then call('ZREM', places_key, 'g\n' .. mailbox) end
     for scope, cost in pairs(pass.scopes) do
-      if pass.kind == 'g' then limits.reserve(scope, -cost) end
+      if pass.kind == PASS.GRANT then limits.reserve(scope, -cost) end
       limits.move_place('ZREM', scope, mailbox)
       woken[scope] = true
     end

@@ -35,7 +35,7 @@ local function add_queues(limits, state_key, places_key, now, flows)
       if rule.most and not each[3] then limits.move_place('ZADD', each[1], mailbox, not limits.pass_of(mailbox)) end
     end
     redis.call('ZADD', places_key, 0, 'g\n' .. mailbox)
-    limits.keep_pass(mailbox, 'g', '', message, since, shard, scopes, string.match(keyed, '\t~.*$'))
+    limits.keep_pass(mailbox, PASS.GRANT, '', message, since, shard, scopes, string.match(keyed, '\t~.*$'))
   end
   -- Return whether a grant lets its mailbox start: the rule may be another one since.
   function limits.still_holds(scope, cost, mailbox, is_lent)

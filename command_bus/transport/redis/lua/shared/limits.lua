@@ -58,7 +58,7 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     if (keyed or '') == '' then return lent end
     for activation, mailbox in string.gmatch(keyed, '\t~(%S+) ([^\t]+)') do
       local pass = limits.pass_of(mailbox)
-      if pass and pass.kind == 's' and pass.activation == activation then
+      if pass and pass.kind == PASS.START and pass.activation == activation then
         for scope in pairs(pass.scopes) do lent[scope] = true end
       end
     end
@@ -143,8 +143,8 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
   end
   function limits.refusing_of(list, mailbox, activation, message, first_in)
     local pass = limits.pass_of(mailbox)
-    local granted = pass and pass.kind == 'g' and (pass.message == '' or pass.message == message)
-    local holds = pass and pass.kind == 's' and pass.activation == activation
+    local granted = pass and pass.kind == PASS.GRANT and (pass.message == '' or pass.message == message)
+    local holds = pass and pass.kind == PASS.START and pass.activation == activation
     for _, each in ipairs(list) do
       local has = pass and pass.scopes[each[1]]
       local passes = granted and has and limits.still_holds(each[1], each[2], mailbox, each[3])

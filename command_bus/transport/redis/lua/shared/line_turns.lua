@@ -127,7 +127,7 @@ local function line_turns(ready, active, flows, turns, line, used, virtual, star
     local place = sub(member, 1, #member - #name - 1)
     local _, _, _, message, attempt, first, at, parts = parse_record(record or '')
     if not at or sub(record, 1, 2) ~= 'q|' or at ~= place then return false end
-    local added = try('XADD', ready, '*', 'e', name)
+    local added = try('XADD', ready, '*', FIELD.ENVELOPE, name)
     local state = message == '' and 'r|' or 'o|'
     admitted[#admitted + 1] = name
     admitted[#admitted + 1] = state .. (type(added) == 'string' and added or '0-0') .. '||' .. message .. '|' .. attempt .. '|' .. first .. '|' .. parts

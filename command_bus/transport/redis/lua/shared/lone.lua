@@ -26,10 +26,10 @@ end
 local function line_up(active, box, name, record)
   if not is_lone(record) then return record end
   local state, activation, fence, message, rest = string.match(record, '^(.)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
-  local added = redis.pcall('XADD', box, message ~= '' and message or activation, 'l', '1')
+  local added = redis.pcall('XADD', box, message ~= '' and message or activation, FIELD.IN_LONE, '1')
   if type(added) == 'table' then return nil, added end
-  local longer = state == 'O' and 'h' or state == 'U' and 'u'
-  record = longer and longer .. string.sub(record, 2) or (state == 'o' and 'r' or 'q') .. '|' .. activation .. '|||' .. rest
+  local longer = state == STATE.LONE_HELD and STATE.HELD or state == STATE.LONE_SUSPENDED and STATE.SUSPENDED
+  record = longer and longer .. string.sub(record, 2) or (state == STATE.LONE and STATE.READY or STATE.IN_LINE) .. '|' .. activation .. '|||' .. rest
   redis.call('HSET', active, name, record)
   return record
 end
@@ -37,14 +37,14 @@ end
 -- Put the lone command of a mailbox, which was suspended, into the ready stream; return its record. Where the line is in use, or something is
 -- paused, it is lined up instead. Called behind the first write, so it does not fail.
 local function queue_alone(ready, name, message, first, parts)
-  local added = redis.pcall('XADD', ready, '*', 'e', name)
+  local added = redis.pcall('XADD', ready, '*', FIELD.ENVELOPE, name)
   return 'o|' .. (type(added) == 'string' and added or '0-0') .. '||' .. message .. '|0|' .. first .. '|' .. parts
 end
 
 -- Return the fields of a mailbox's entry; those of a lone command that was lined up are read from `lone`.
 local function fields_of(lone, name, fields)
-  if fields[1] ~= 'l' then return fields end
-  return {'e', redis.call('HGET', lone, name) or ''}
+  if fields[1] ~= FIELD.IN_LONE then return fields end
+  return {FIELD.ENVELOPE, redis.call('HGET', lone, name) or ''}
 end
 
 -- Delete what an idle mailbox leaves.

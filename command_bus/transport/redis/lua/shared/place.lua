@@ -7,17 +7,17 @@ local function place(keys, name, box, envelope, flow, queue_up)
   local record, held, queued = redis.call('HGET', active, name), (holds_of(keys.paused, name)), nil
   if not record and not held and not queue_up and #envelope <= LONE_BYTES and redis.call('EXISTS', box) == 0
     and type(redis.pcall('HSET', lone, name, envelope)) == 'number' then
-    local activation = redis.pcall('XADD', ready, '*', 'e', name)
+    local activation = redis.pcall('XADD', ready, '*', FIELD.ENVELOPE, name)
     if type(activation) == 'string' then
       local alone = tells_time(activation, keys.now)
-      queued = pack_record(alone and 'o' or 'r', activation, '0', '0')
+      queued = pack_record(alone and STATE.LONE or STATE.READY, activation, '0', '0')
       if alone then return redis.call('HSET', active, name, queued) and nil end
     end
   end
   local lined_up, fault = line_up(active, box, name, record)
-  local added = fault or redis.pcall('XADD', box, '*', 'e', envelope)
+  local added = fault or redis.pcall('XADD', box, '*', FIELD.ENVELOPE, envelope)
   if type(added) == 'table' then return added end
   if record then return queue_up and redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added, box)) and nil end
   local parts = queue_up and queue_up.parts_of(flow)
-  redis.call('HSET', active, name, queued or (held and pack_record('s', '', '0', '0', parts) or queue(ready, name, '0', '0', parts)))
+  redis.call('HSET', active, name, queued or (held and pack_record(STATE.STOPPED, '', '0', '0', parts) or queue(ready, name, '0', '0', parts)))
 end

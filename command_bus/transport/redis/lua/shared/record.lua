@@ -38,14 +38,14 @@ local lined = nil  -- the line, once a script has opened it
 -- lost. `reactivate.lua` repairs that.
 local function queue(ready, name, attempt, first, parts, head)
   if lined then return lined.join(name, attempt, first, parts, head) end
-  local added = redis.pcall('XADD', ready, '*', 'e', name)
+  local added = redis.pcall('XADD', ready, '*', FIELD.ENVELOPE, name)
   return 'r|' .. (type(added) == 'string' and added or '0-0') .. '|||' .. attempt .. '|' .. first .. '|' .. (parts or '')
 end
 
 -- Return the record of a held mailbox in which something behind the running command was removed. Any script that does that writes it: the
 -- worker may have read ahead what is not there any more.
 local function changed_behind(record)
-  return 'H' .. string.sub(record, 2)
+  return STATE.HELD_AND_CHANGED .. string.sub(record, 2)
 end
 
 -- Return whether a message was accepted after another one. Ids are numbers in two parts, without zeros before them.

@@ -8,7 +8,7 @@ local MOST_REWRITTEN = 8 * 1024 * 1024  -- bytes
 -- Return the fields of an entry with another envelope.
 local function with_envelope(fields, envelope)
   local changed = {}
-  for i = 1, #fields do changed[i] = i % 2 == 0 and fields[i - 1] == 'e' and envelope or fields[i] end
+  for i = 1, #fields do changed[i] = i % 2 == 0 and fields[i - 1] == FIELD.ENVELOPE and envelope or fields[i] end
   return changed
 end
 
@@ -31,7 +31,7 @@ local function rewrite_head(box, lone, name, envelope)
       for i = 2, #entry[2], 2 do bytes = bytes + #entry[2][i] + 100 end
       after = '(' .. entry[1]
     end
-    if #entries > 0 and entries[1][2][1] == 'l' then
+    if #entries > 0 and entries[1][2][1] == FIELD.IN_LONE then
       redis.call('HSET', lone, name, envelope)
       return true
     end

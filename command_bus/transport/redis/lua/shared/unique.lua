@@ -32,7 +32,7 @@ end
 local function stands_at(value, place)
   local at, _, _, _, _, _, id = parse_stander(type(value) == 'string' and value or '')
   if string.sub(place, 1, 2) ~= 'd:' then return at == place end
-  return at == 'd' and id == string.sub(place, 3)
+  return at == PLACE.DELAYED and id == string.sub(place, 3)
 end
 
 -- Return whether the deadline of a stander in a mailbox has passed that was not started before it.
@@ -49,8 +49,8 @@ end
 -- one that was started. What is behind it is believed. A state that only a later release knows is left to that.
 local function standing(value, record, delayed, now)
   local place, _, _, _, _, _, id = parse_stander(value)
-  if place == 'd' then return redis.call('HEXISTS', delayed, id) == 1 and 'waits' or nil end
-  if not place or place == 's' or not record or is_lone(record) then return nil end
+  if place == PLACE.DELAYED then return redis.call('HEXISTS', delayed, id) == 1 and 'waits' or nil end
+  if not place or place == PLACE.SETTLED or not record or is_lone(record) then return nil end
   if is_newer(record) then return 'started' end
   local _, _, _, running, attempt, first, _, parts = parse_record(record)
   local late = is_late(value, now) and 'late'
@@ -85,7 +85,7 @@ end
 -- Return the fields of a delayed command's entry without its key, and the key: it has one as field `u`.
 local function without_key(fields)
   for i = 1, #fields, 2 do
-    if fields[i] == 'u' then
+    if fields[i] == FIELD.UNIQUE_KEY then
       local key = table.remove(fields, i + 1)
       table.remove(fields, i)
       return fields, key

@@ -5,15 +5,15 @@
 -- as it may be keeps its place: it counts as started. One that is late holds nothing, but the latest takes it out of line.
 local function look_at_stander(value, record, delayed, now, mode)
   local state = standing(value, record, delayed, now)
-  if state == 'late' then state = mode == 'l' and 'waits' or nil end
+  if state == 'late' then state = mode == MODE.LATEST and 'waits' or nil end
   local place, window, most = parse_stander(value)
-  if state == 'waits' and place ~= 'd' and tonumber(most) and tonumber(most) <= now then state = 'started' end
+  if state == 'waits' and place ~= PLACE.DELAYED and tonumber(most) and tonumber(most) <= now then state = 'started' end
   return state or 'gone', tonumber(window) and tonumber(window) > now
 end
 
 -- Return whether a command is folded into the one that holds its key.
 local function is_folded(mode, state, in_window)
-  return mode ~= 'l' and (in_window or state == 'waits' or (mode == 'f' and state == 'started'))
+  return mode ~= MODE.LATEST and (in_window or state == 'waits' or (mode == MODE.FIRST_UNTIL_SETTLED and state == 'started'))
 end
 
 -- Return whether this user may not take commands out of a mailbox. No entry has the id 0-0.
@@ -36,7 +36,7 @@ local function unique_line(ready, active, unique, due, delayed, delayed_counts, 
     local entry = each.envelope
     if each.key ~= '' then entry = '\193e:' .. #entry .. ':' .. entry .. 'u:' .. #each.key .. ':' .. each.key end
     local mailbox = KEYS[first_box + box]
-    return postpone(ready, due, delayed, delayed_counts, mailbox, names[box], each.id, at, with_flow(entry, each.flow)), 'd', at
+    return postpone(ready, due, delayed, delayed_counts, mailbox, names[box], each.id, at, with_flow(entry, each.flow)), PLACE.DELAYED, at
   end
 
   -- Put a command in line, for `replaced`, the stander whose place it takes, or nil. Return the error if its mailbox takes nothing; else nil and
@@ -57,7 +57,7 @@ local function unique_line(ready, active, unique, due, delayed, delayed_counts, 
   -- Take the one that a command replaces out of line; return whether it was there.
   local function take_out(box, stander)
     local place, _, _, _, _, _, id = parse_stander(stander)
-    if place == 'd' then
+    if place == PLACE.DELAYED then
       return take_delayed(due, delayed, delayed_counts, names[box], id)
     end
     if call('XDEL', KEYS[first_box + box], place) == 0 then return false end
@@ -78,8 +78,8 @@ local function unique_line(ready, active, unique, due, delayed, delayed_counts, 
   local function tell(box, each, stander, told)
     local place, _, _, flags, waits, name, id = parse_stander(stander)
     local value = told.mark and try('GET', told.mark)
-    if type(value) == 'string' and string.sub(value, 1, 1) == 'q' and string.sub(value, 10) == names[box] then
-      call('SET', told.mark, 'd' .. string.sub(value, 2, 9) .. told.reply, 'PX', told.keep)
+    if type(value) == 'string' and string.sub(value, 1, 1) == MARK.ACCEPTED and string.sub(value, 10) == names[box] then
+      call('SET', told.mark, MARK.SETTLED .. string.sub(value, 2, 9) .. told.reply, 'PX', told.keep)
     end
     if waits ~= '' and told.inbox and type(try('LPUSH', told.inbox, told.reply)) == 'number' then try('PEXPIRE', told.inbox, reply_ttl) end
     if not publish and not told.outcomes then return end

@@ -45,6 +45,6 @@ local function superseded_outcome(id, name, entity, place, other)
   local message = packed_text(other .. ' took its place, of the same unique key')
   local reply = '\149\1' .. packed_text(id) .. '\8' .. message .. packed_text('superseded')
   local before = '\157\1' .. packed_text('superseded') .. packed_text(name) .. entity .. '\0\160' .. packed_number(accepted) .. '\0\0'
-  return before .. packed_text(place == 'd' and '' or place) .. packed_bytes(reply) .. packed_text(other)
+  return before .. packed_text(place == PLACE.DELAYED and '' or place) .. packed_bytes(reply) .. packed_text(other)
 end
 
