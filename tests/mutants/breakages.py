@@ -100,8 +100,8 @@ MUTANTS = (
     Mutant(
         "the next activation is forgotten",
         f"{_LUA}/advance/3a_states.lua",
-        "become(name, queue(ready, name, attempt, first, parts, head))",
-        "become(name, pack_record('r', activations[step], attempt, first, parts))",
+        "set_record(name, queue(ready, name, attempt, first, parts, head))",
+        "set_record(name, pack_record('r', activations[step], attempt, first, parts))",
     ),
     Mutant(
         "a retry waits for ever",
@@ -137,8 +137,8 @@ MUTANTS = (
     Mutant(
         "a paused entity is started",
         f"{_LUA}/advance/3a_states.lua",
-        "  if any_paused and holds_of(paused, name) then\n    rest",
-        "  if false then\n    rest",
+        "  if any_paused and holds_of(paused, name) then\n    release",
+        "  if false then\n    release",
     ),
     Mutant(
         "a paused type starts what is ready",

@@ -115,7 +115,7 @@ LIMITS = (
     ),
     Mutant(
         "leave for one message is good for another",
-        f"{_LUA}/advance/3_guard.lua",
+        f"{_LUA}/advance/3_limits.lua",
         "    if grants[step] == head[1] then return nil end\n",
         "    if grants[step] then return nil end\n",
         f"{_STEPS}::test_a_worker_that_does_not_know_of_limits_asks",
@@ -130,7 +130,7 @@ LIMITS = (
     Mutant(
         "what was settled stands before who waits for a limit",
         f"{_LUA}/advance/3a_states.lua",
-        "  return limits and judge(step, name, activation)\nend",
+        "  return limits and limit_verdict(step, name, activation)\nend",
         "  return false\nend",
         f"{_STEPS}::test_a_limited_entity_runs_nothing_twice",
     ),

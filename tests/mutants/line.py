@@ -315,7 +315,7 @@ LINE = (
     ),
     Mutant(
         "a firing lifts nothing that waits",
-        f"{_LUA}/shared/place.lua",
+        f"{_LUA}/shared/put_one.lua",
         "call('HSET', active, name, queue_up.noted(lined_up, name, flow, added, box))",
         "true",
         f"{_OTHERS}::test_a_firing_waits_in_the_line_and_lifts_what_waits_there",

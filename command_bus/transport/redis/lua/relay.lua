@@ -1,6 +1,6 @@
 -- relay: take follow-ups that were written for this shard in another one, each of them once.
 --
--- uses: incarnation, memory_limit, record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), place, delayed, postpone, arrive, deliver, events
+-- uses: incarnation, memory_limit, record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), put_one, delayed, postpone, arrive, deliver, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

@@ -1,7 +1,7 @@
 -- remove: remove waiting commands from one mailbox (cancel, purge). A command that runs is left alone, and a durable one that
 -- has begun: what it did is undone when it ends.
 --
--- uses: memory_limit, record, newer, lone, holds, snooze, entry_text, keep_digest, outcomes, delayed, open_line(line_flow, line_runs, line_turns, line_served, line), unique, events, place, postpone, arrive, deliver, agenda, send_out, tell_caller
+-- uses: memory_limit, record, newer, lone, holds, snooze, entry_text, keep_digest, outcomes, delayed, open_line(line_flow, line_runs, line_turns, line_served, line), unique, events, put_one, postpone, arrive, deliver, agenda, send_out, tell_caller
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

@@ -1,6 +1,6 @@
 -- schedule_fire: accept the firings of schedules into their mailboxes, each number once.
 --
--- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), place, delayed, postpone, envelope_id, events, incarnation
+-- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), put_one, delayed, postpone, envelope_id, events, incarnation
 --
 -- KEYS[1]   ready    stream of activations
 -- KEYS[2]   active   hash: mailbox name -> record (see shared/record.lua)
@@ -91,7 +91,7 @@ local function fire(arg, box, mark)
   if at then
     fault = keep_delayed(ready, KEYS[13], KEYS[14], later, name, id, at, with_flow(envelope, ARGV[arg + 9]))
   else
-    fault = place(keys, name, box, envelope, ARGV[arg + 9], queue_up)
+    fault = put_one(keys, name, box, envelope, ARGV[arg + 9], queue_up)
   end
   if fault then
     if before then call('HSET', fired, schedule, before) else call('HDEL', fired, schedule) end

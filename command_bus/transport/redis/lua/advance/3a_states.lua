@@ -58,30 +58,30 @@ end
 local function ends_lease(step, name, activation, follow)
   if any_paused and holds_of(paused, name) then return true end
   if follow ~= FOLLOW.STAY and (follow == FOLLOW.LEAVE or another_waits(name)) then return true end
-  return limits and judge(step, name, activation)
+  return limits and limit_verdict(step, name, activation)
 end
 
 -- The states that a mailbox can enter. Each sets its record and returns the answer to the step.
 
-local function become(name, record)
+local function set_record(name, record)
   records[name] = record
   changed[name] = true
 end
 
-local function rest(step, state, attempt, first, parts)
+local function release(step, state, attempt, first, parts)
   local name = names[step]
   released[#released + 1] = activations[step]
-  become(name, pack_record(state, '', attempt, first, parts))
+  set_record(name, pack_record(state, '', attempt, first, parts))
 end
 
 local function requeue(step, attempt, first, parts, head)
   local name = names[step]
   released[#released + 1] = activations[step]
-  become(name, queue(ready, name, attempt, first, parts, head))
+  set_record(name, queue(ready, name, attempt, first, parts, head))
   return 'yield'
 end
 
-local be_refused, answered = nil, nil
+local refuse, answered = nil, nil
 local SUSPECT = 3  -- asks without an answer: workers seem to die of what they read for it
 
 if limits then
@@ -92,18 +92,18 @@ if limits then
   end
 
   -- Let a command wait for a limit: in its entity's place, or with its lease until its worker has asked.
-  function be_refused(step, name, activation, head, attempt, first, parts, refused)
+  function refuse(step, name, activation, head, attempt, first, parts, refused)
     if refused == 'ask' then
       local id = head[3] and head[1] ~= activation and head[1] or ''  -- of a lone one that was in the line
       local asks = head[3] and 0 or (tonumber(string.match(parts, '|ask=(%d+)')) or 0) + 1  -- who takes over a lone one lines it up
       if not head[3] then parts = string.gsub(parts, '|ask=%d+', '') .. '|ask=' .. asks end
-      become(name, (head[3] and 'o|' or 'r|') .. activation .. '||' .. id .. '|' .. attempt .. '|' .. first .. '|' .. parts)
+      set_record(name, (head[3] and 'o|' or 'r|') .. activation .. '||' .. id .. '|' .. attempt .. '|' .. first .. '|' .. parts)
       local is_due = tonumber(attempt) == 0 and sub(first, 1, 1) ~= '-'
       bodies[step] = {head[1], body_of('', head[2]), is_paid(parts, head) and '1' or '', named_flow(parts, head) or '', is_due and '1' or '', asks > SUSPECT and '1' or ''}
       return 'ask'
     end
     if publish then note_event('limited', name, envelope_in(head[2]), attempt, '', owner, refused) end
-    rest(step, STATE.LIMITED, attempt, first, parts)
+    release(step, STATE.LIMITED, attempt, first, parts)
     return 'wait'
   end
 end
@@ -113,16 +113,16 @@ local function start(step, name, activation, holder, head, attempt, first, follo
   if not head then
     released[#released + 1] = activation
     if not alone[name] then emptied[#emptied + 1] = box end
-    become(name, false)
+    set_record(name, false)
     return 'idle'
   end
   if any_paused and holds_of(paused, name) then
-    rest(step, STATE.STOPPED, attempt, first, parts)
+    release(step, STATE.STOPPED, attempt, first, parts)
     return 'stop'
   end
   if follow ~= FOLLOW.STAY and (follow == FOLLOW.LEAVE or another_waits(name)) then return requeue(step, attempt, first, parts, head[1]) end
-  local refused = limits and guard(step, name, activation, head, parts)
-  if refused then return be_refused(step, name, activation, head, attempt, first, parts, refused) end
+  local refused = limits and check_limits(step, name, activation, head, parts)
+  if refused then return refuse(step, name, activation, head, attempt, first, parts, refused) end
   started = started + 1
   if queue_up and verbs[step] ~= VERB.TAKE then queue_up.charge(parts, head[1]) end
   if first == '0' then first = now_text end
@@ -131,7 +131,7 @@ local function start(step, name, activation, holder, head, attempt, first, follo
     if limits then parts = answered(parts) end
   end
   local running = next_fence() .. '|' .. head[1] .. '|' .. attempt + 1 .. '|' .. first
-  become(name, (head[3] or STATE.HELD) .. '|' .. activation .. '|' .. running .. '|' .. holder .. parts)  -- a record, packed in place: this runs for each command
+  set_record(name, (head[3] or STATE.HELD) .. '|' .. activation .. '|' .. running .. '|' .. holder .. parts)  -- a record, packed in place: this runs for each command
   bodies[step] = body_of(box, head[2])
   if publish then note_event('started', name, envelope_in(head[2]), attempt + 1, string.match(running, '^%d+'), owner, '') end
   return running .. parts .. (limits and place_of(name) or '')

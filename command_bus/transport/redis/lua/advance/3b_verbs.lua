@@ -72,7 +72,7 @@ local function make_other_verbs()
   function park(step, name, left, attempt, first, parts)
     trim(step, messages[step])
     call('HSET', parked, name, write_letter(name, left, '1', messages[step]))
-    rest(step, STATE.STOPPED, attempt, first, parts)
+    release(step, STATE.STOPPED, attempt, first, parts)
     write_mark(left, true)
     push_reply(left)
     if left.outcomes then keep_outcome(left.record, left.outcomes, left.outcome) end
@@ -107,7 +107,7 @@ local function make_other_verbs()
     parts = with_snooze(parts, messages[step], first, why == PAUSE.SNOOZE)
     if why == PAUSE.SNOOZE then first = '-' .. format('%.0f', at) end  -- as who wakes it writes; one of another release may not
     wake_at(name, at)
-    rest(step, STATE.RETRYING, tried, first, parts)
+    release(step, STATE.RETRYING, tried, first, parts)
     counts[waits[why]] = counts[waits[why]] + 1
     return 'wait'
   end
@@ -152,7 +152,7 @@ local function make_other_verbs()
     for at = SLICE + 1, #missing, SLICE do call('HSET', side, unpack(awaiting(missing, fence, at))) end
     if at then wake_at(name, at) else call('ZREM', due, 'r:' .. name) end
     released[#released + 1] = activation
-    become(name, (alone[name] and 'U|||' or 'u|||') .. message .. '|0|' .. first .. '|' .. parts)
+    set_record(name, (alone[name] and 'U|||' or 'u|||') .. message .. '|0|' .. first .. '|' .. parts)
     call('HSET', left.suspended, name, now_text .. '|' .. left[5])
     counts.suspended = (counts.suspended or 0) + 1
     return 'wait'
@@ -184,7 +184,7 @@ if publish then
 end
 
 -- Carry out the verb. The record's attempt begins at `at`.
-local function carry_out(step, verb, name, activation, follow, left, record, at)
+local function apply_verb(step, verb, name, activation, follow, left, record, at)
   if publish and is_watched(name) then note_end(step, verb, name, left, record, at) end
   local parts = find(record, '=', at, true) and string.match(record, '^[^|]*|[^|]*|[^|]*(|.*)', at) or ''
   if parts ~= '' then parts = string.gsub(parts, '|started=[^|]*', '') end

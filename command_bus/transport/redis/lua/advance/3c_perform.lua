@@ -13,7 +13,7 @@ local function perform_by_record(step, verb, name, activation, follow, record)
       repeated[KEYS[before + step]] = true
       local head = publish and next_of(step)
       if head then note_event('limited', name, envelope_in(head[2]), attempt, '', owner, '') end
-      rest(step, STATE.LIMITED, attempt, first, limits and answered(parts) or parts)
+      release(step, STATE.LIMITED, attempt, first, limits and answered(parts) or parts)
       return 'wait'
     elseif settling[verb] and limits and is_limited(name) then  -- asked again: what follows it stands here until its limits are asked
       repeated[KEYS[before + step]] = true
@@ -31,7 +31,7 @@ end
 -- Perform a step of the holder of a lone command, if that can stay one: it starts, is suspended, or is settled. Return nil if it has to be lined up.
 local function perform_alone(step, verb, name, activation, follow, record, at)
   if any_paused or publish or (limits and verb == VERB.TAKE and would_wait(step, name, activation)) then return nil end
-  if settling[verb] or (verb == VERB.SUSPEND and not limits) then return carry_out(step, verb, name, activation, follow, lefts[step], record, at) end
+  if settling[verb] or (verb == VERB.SUSPEND and not limits) then return apply_verb(step, verb, name, activation, follow, lefts[step], record, at) end
   if verb ~= VERB.TAKE or follow ~= FOLLOW.STAY then return nil end
   local id, since, parts = activation, '0', ''
   if record ~= 'o|' .. activation .. '|||0|0|' then
@@ -64,7 +64,7 @@ local function perform(step, verb)
     local ours, state = '|' .. activation .. '|' .. runs[step] .. '|', byte(record)
     if (state == HELD or state == HELD_AND_CHANGED) and find(record, ours, 2, true) == 2 then
       if state == HELD_AND_CHANGED then nexts[step], repeated[KEYS[before + step]] = nil, true end
-      return carry_out(step, verb, name, activation, follow, lefts[step], record, #ours + 2)
+      return apply_verb(step, verb, name, activation, follow, lefts[step], record, #ours + 2)
     end
   elseif verb == VERB.TAKE and record == 'r|' .. activation .. '|||0|0|' then
     local head = next_of(step)

@@ -1,6 +1,6 @@
 -- deliver: give a follow-up its place: a command that a handler sent, or the outcome of one for the durable command that waits for it. A full or
 -- drained mailbox does not refuse it. One that takes nothing, because its key is of another type, has it as a delayed command, which is tried
--- again each second. Uses place, delayed, postpone, arrive.
+-- again each second. Uses put_one, delayed, postpone, arrive.
 
 local OUTCOME = '!'  -- the flow of an outcome
 
@@ -24,6 +24,6 @@ local function deliver(keys, box, other, text, at, envelope, extra, queue_up)
   if flow == OUTCOME then return deliver_outcome(keys, box, other, name, envelope, extra) end
   flow = stored_flow(flow)
   if extra ~= '' then redis.pcall('SET', other, extra) end
-  if not at and place(keys, name, box, envelope, flow, queue_up) then at = keys.now + 1000 end
+  if not at and put_one(keys, name, box, envelope, flow, queue_up) then at = keys.now + 1000 end
   if at then keep_delayed(keys.ready, keys.due, keys.delayed, keys.later, name, id, at, with_flow(envelope, flow)) end
 end

@@ -9,7 +9,7 @@ local group, owner = ARGV[1], ARGV[2]
 local call, try, sub, find, format = redis.call, redis.pcall, string.sub, string.find, string.format
 
 -- What limits say before a command starts: functions that are there only if limits are.
-local judge, guard, is_limited, is_paid, would_wait, place_of, is_place_wanted, named_flow
+local limit_verdict, check_limits, is_limited, is_paid, would_wait, place_of, is_place_wanted, named_flow
 
 if limits then
   -- What limits say of each step's next start: false if it may start, 'ask', or the limit that refuses it; and its scopes.
@@ -17,7 +17,7 @@ if limits then
 
   -- Return nil if a command may start; 'ask' if its worker has to ask the first shard, and has not; else the limit that refuses it. Nothing is
   -- changed, and nothing changes it before the start of this step.
-  function judge(step, name, activation, reads)
+  function limit_verdict(step, name, activation, reads)
     if verdicts[step] == nil then
       local scopes, asks = limits.scopes_of(name, reads)
       scopes_of_step[step] = scopes
@@ -56,14 +56,14 @@ if limits then
     return flow ~= '1' and flow or nil
   end
 
-  -- Return what `judge` says, and carry it out: tokens are deducted, or the entity stands in the queue of the limit that refuses it. What callers
+  -- Return what `limit_verdict` says, and carry it out: tokens are deducted, or the entity stands in the queue of the limit that refuses it. What callers
   -- may have places for is asked.
-  function guard(step, name, activation, head, parts)
+  function check_limits(step, name, activation, head, parts)
     if grants[step] == head[1] then return nil end
     local reads = is_paid(parts, head) and limits.PAID or ''
     local flow = named_flow(parts, head)
     if flow then reads = reads .. '\t~flow=' .. flow end
-    local refusing = judge(step, name, activation, reads)
+    local refusing = limit_verdict(step, name, activation, reads)
     if refusing == 'ask' or (refusing and may_have_callers(step, name, head)) then return 'ask' end
     if refusing then
       limits.wait(name, refusing, '', reads, '0')
@@ -74,7 +74,7 @@ if limits then
 
   -- Return whether a lone command would be refused. It is not changed.
   function would_wait(step, name, activation)
-    local refusing = not grants[step] and judge(step, name, activation)
+    local refusing = not grants[step] and limit_verdict(step, name, activation)
     return refusing and refusing ~= 'ask'
   end
 
