@@ -81,7 +81,7 @@ class CommandBus:
             balance = await bus.call(GetBalance(account_id="a-1"))
 
     Args:
-        url: Of the server; without one `COMMAND_BUS_URL` or `REDIS_URL`, else the embedded development server.
+        url: The url of the server; without one `COMMAND_BUS_URL` or `REDIS_URL`, else the embedded development server.
         namespace: Prefix of all keys: one fleet.
         registry: Handlers of this process's workers; by default those registered with `@handles`.
         settings: All settings at once; further keyword arguments override single ones.
@@ -90,7 +90,7 @@ class CommandBus:
         cipher: Encrypts payloads, and replies to encrypted commands.
         observer: Receives what happens, for metrics: `command_bus.telemetry.metrics.PrometheusMetrics()`, for example.
         notifier: Tells others what happens: `command_bus.notifications.RedisNotifier()`, for example.
-        clients: Where to connect to instead of a URL: `command_bus.transport.redis.memory.MemoryClients()`, for example.
+        clients: The place where to connect to instead of a URL: `command_bus.transport.redis.memory.MemoryClients()`, for example.
         open_transport: Opens another transport than Redis's, as `command_bus.transport.ports.transport` describes it.
 
     Attributes:
@@ -99,7 +99,7 @@ class CommandBus:
         fairness: The shares of tenants: weights, and who waits.
         fleet: Who works here, and the commands that the workers announce.
         server: Whether the server is there, as the bus's own requests found out.
-        limits: How often, and how many at a time, commands may start: put, take back, list.
+        limits: The rates and numbers at which commands may start: put, take back, list.
         events: What happens to commands of watched entity types: `async for event in bus.events()`.
         commands: Single commands that wait: list and reschedule delayed ones.
         schedules: Commands that come at times: put, list, pause, trigger, remove their schedules.
@@ -406,7 +406,7 @@ class CommandBus:
         """Return the stored outcome of a call, or of a command with a given id, as `call` would return it. It is kept for `reply_ttl` seconds.
 
         Args:
-            command_id: Which.
+            command_id: The id of the command.
             command_type: Its class, for a typed result; without it plain data is returned.
             timeout: Seconds to wait for an outcome.
 

@@ -227,7 +227,7 @@ class QueueFull(CommandBusError):
 
     Attributes:
         retry_after: Seconds after which a new try is sensible.
-        limit: Which limit: `"entity"`, `"total"`, `"entities"` (`max_entities`), `"memory"`, `"drain"` (see `Draining`), or `"predecessor"`
+        limit: The limit: `"entity"`, `"total"`, `"entities"` (`max_entities`), `"memory"`, `"drain"` (see `Draining`), or `"predecessor"`
             when an earlier command of the same entity in the same batch was refused and this one must not overtake it.
     """
 
@@ -403,7 +403,7 @@ class CommandOutcomeError(CommandBusError):
     """An answer to a caller whose command did not complete.
 
     Attributes:
-        command_id: Which command; empty if it is not known.
+        command_id: The id of the command; empty if it is not known.
     """
 
     def __init__(self, message: str = "", *, command_id: str = "") -> None:
@@ -500,7 +500,7 @@ class CommandTimeout(CommandOutcomeError, TimeoutError):
             `running`, `settled` (just now), `unknown` (the server does not know it any more); empty if not known.
         position: Its place in its entity's line, 1 is the head; None if not known.
         running_for: Seconds for which the head of that line has run; None if it does not run.
-        attempt: How often the head was started.
+        attempt: The number of times the head was started.
         worker: Who runs the head, or None.
         retry_in: Seconds until the head is tried again; None if it waits for no retry.
         workers: Live workers of the namespace; None if not known.

@@ -76,17 +76,17 @@ class Session:
     """Opens, closes and opens again.
 
     Args:
-        settings: Of the bus.
+        settings: The settings of the bus.
         protection: Signs and encrypts, or None.
-        clients: Where to connect to; None: to `settings.url`, or the development server.
+        clients: The place where to connect to; None: to `settings.url`, or the development server.
         open_transport: Opens another transport than Redis's.
         owner: The bus, for hooks.
 
     Attributes:
-        settings: As given.
-        protection: As given.
-        clients: As given; may be set while the session is not open.
-        owner: As given.
+        settings: The settings that it was made with.
+        protection: The protection that it was made with.
+        clients: The clients that it was made with; may be set while the session is not open.
+        owner: The owner that it was made with.
         observer: Receives what happens; may be set until the session opens.
         notifications: What it tells others; None: nothing.
         hook: Watches this session; None: `every_hook` does, if there is one.
@@ -339,7 +339,7 @@ class ServerState:
     """The state of the server: there or away. Nothing is asked for it: a request that failed started a probe, and probes go on until one succeeds.
 
     Args:
-        session: Of the bus.
+        session: The session of the bus.
     """
 
     def __init__(self, session: Session) -> None:

@@ -28,14 +28,14 @@ class AuditEntry:
     """Something that an operator did, or tried to do.
 
     Attributes:
-        id: Of the entry; it begins with the time.
+        id: The id of the entry; it begins with the time.
         at_ms: When, by the server's clock.
         who: The person.
         act: What, as `pause`, `replay`.
         target: To what, for people: `account:a-17`.
         why: The reason that they gave.
         outcome: What came of it; empty for an entry that announces an act.
-        ref: Of an outcome the id of the entry that announced the act, else empty.
+        ref: The reference of an outcome the id of the entry that announced the act, else empty.
         details: More of it: counts, filters, numbers that were put.
     """
 
@@ -64,7 +64,7 @@ class AuditPage:
 
     Attributes:
         entries: Newest first.
-        cursor: Where older ones begin; None if there are none.
+        cursor: The place where older ones begin; None if there are none.
     """
 
     entries: tuple[AuditEntry, ...]
@@ -74,7 +74,7 @@ class AuditPage:
         """Return each act once: what announced one is left out if its outcome is here, or on a page before.
 
         Args:
-            ended: Of the pages before, what `unannounced` returned of the last of them.
+            ended: The ended of the pages before, what `unannounced` returned of the last of them.
         """
         known = {each.ref for each in self.entries if each.ref}.union(ended)
         return tuple(each for each in self.entries if each.id not in known)
@@ -89,7 +89,7 @@ class Audit:
     """The log of a namespace.
 
     Args:
-        session: Of the bus.
+        session: The session of the bus.
     """
 
     def __init__(self, session: Session) -> None:
@@ -122,7 +122,7 @@ class Audit:
 
         Args:
             limit: At most so many.
-            cursor: Of the page before.
+            cursor: The cursor of the page before.
 
         Raises:
             InvalidSettings: The limit is below 1, or it is no cursor.
@@ -200,7 +200,7 @@ class Trends:
     """The figures of a namespace over time.
 
     Args:
-        session: Of the bus.
+        session: The session of the bus.
     """
 
     def __init__(self, session: Session) -> None:

@@ -57,7 +57,7 @@ class CommandStatus:
         name: Its wire name; empty if it is not known (any more).
         entity: Its entity, for people; empty if it is not known any more.
         position: Its place in line: 1 is next or runs. None if it is in no line, or has more than a thousand commands before it.
-        attempt: How often it was started; a durable command since it last got on. A start that took no attempt does not count, but once it was
+        attempt: The number of its starts; of a durable command since it last got on. A start that took no attempt does not count, but once it was
             started it is 1 at least.
         worker: Who runs it, or None.
         since_ms: Since when it runs or is suspended; None otherwise.
@@ -65,11 +65,11 @@ class CommandStatus:
         limit: What it waits for, if it is limited.
         hold: Why it is paused, or None.
         suspension: What it waits for, if it is suspended.
-        cancelling: Of a durable command that has begun, and was asked to end: why. It waits for what it called and has started. Else empty.
-        letter_id: Of the dead letter that parks it, or None.
+        cancelling: The reason for which a durable command that has begun was asked to end. It waits for what it called and has started. Else empty.
+        letter_id: The letter id of the dead letter that parks it, or None.
         outcome: Once it is settled: `completed`, `rejected`, or the `code` of the error that its caller got, such as `failed`, `interrupted`,
             `cancelled`, `expired`; empty if that is not kept, and before.
-        trace_id: Of the trace that it belongs to, while its envelope can be read and has one; else empty.
+        trace_id: The trace id of the trace that it belongs to, while its envelope can be read and has one; else empty.
     """
 
     command_id: str
@@ -112,7 +112,7 @@ class StatusReader:
 
     Args:
         session: Open.
-        command_id: Of the command.
+        command_id: The command id of the command.
     """
 
     def __init__(self, session: Session, command_id: str) -> None:

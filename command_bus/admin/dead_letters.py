@@ -41,7 +41,7 @@ class CalledLetter(NamedTuple):
 
     Attributes:
         letter_id: Its id.
-        command_id: Of its command.
+        command_id: The command id of its command.
         caller: Who called that.
     """
 
@@ -135,7 +135,7 @@ class DeadLetters:
     """Lists, replays, discards and purges dead letters; reached as `bus.dead_letters`.
 
     Args:
-        session: Of the bus.
+        session: The session of the bus.
     """
 
     def __init__(self, session: Session) -> None:
@@ -148,7 +148,7 @@ class DeadLetters:
 
         Args:
             limit: At most so many; the letters behind them are not read.
-            filters: Which; all of them without any.
+            filters: The filters that a dead letter has to fit; without any, all fit.
 
         Raises:
             InvalidSettings: The limit is below 1.
@@ -172,8 +172,8 @@ class DeadLetters:
 
         Args:
             limit: At most so many.
-            cursor: Of the page before, with the same filters.
-            filters: Which; all of them without any.
+            cursor: The cursor of the page before, with the same filters.
+            filters: The filters that a dead letter has to fit; without any, all fit.
 
         Raises:
             InvalidSettings: The limit is below 1, or it is no cursor.
@@ -235,7 +235,7 @@ class DeadLetters:
         had called: the letters of that are looked for, and discarded.
 
         Args:
-            letter_id: Which.
+            letter_id: The id of the dead letter.
             payload: Other fields to run it with, all of them: an instance of its class, or a mapping, which is checked by the schema that
                 workers announce. The id, the entity and the rest stay. The header `edited_letter` has the letter's id.
                 To the sender of the original it is another command now: its repeat raises `IdempotencyConflict`.

@@ -33,7 +33,7 @@ class Aborting:
     Args:
         session: Open.
         mailbox: Its name.
-        entity_type: Whose attempt is meant: with lanes another entity's may run there.
+        entity_type: The type of the entity whose attempt is meant: with lanes another entity's may run there.
         entity_id: The same.
     """
 
@@ -129,7 +129,7 @@ class Cancelling:
 
     Args:
         session: Open.
-        command_id: Of the command.
+        command_id: The command id of the command.
         reason: For its caller.
     """
 

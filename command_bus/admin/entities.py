@@ -46,7 +46,7 @@ class Entities:
     """The entities of a bus, or of one type of it.
 
     Args:
-        session: Of the bus.
+        session: The session of the bus.
         scope: `*`, or all of a type.
     """
 
@@ -192,7 +192,7 @@ class Entities:
             states: Only those in one of these states; none means all.
             order: What comes first.
             limit: At most so many.
-            cursor: Of the page before.
+            cursor: The cursor of the page before.
             scan: Look at no more entities than this.
 
         Raises:
@@ -229,7 +229,7 @@ class Entities:
 
         Args:
             limit: At most so many.
-            cursor: Of the page before.
+            cursor: The cursor of the page before.
             scan: Look at about so many keys at most.
 
         Raises:

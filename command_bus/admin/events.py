@@ -91,14 +91,14 @@ class Event:
         command_id: Empty where it is about no single command, or its bytes cannot be read; of a dead letter where it is not signed as it
             should be (`bad_signature`). Of a schedule that of the firing.
         name: The wire name; empty where there is no command id, and of a schedule except for `refused`.
-        attempt: Of the event; 0 where none had started.
-        fence: Of that attempt; 0 without one.
+        attempt: The attempt of the event; 0 where none had started.
+        fence: The fence of that attempt; 0 without one.
         worker: That ran it, or lost it (`interrupted`); empty without one.
         delay: Seconds until it takes its place (`accepted`) or starts again (`retried`, `snoozed`, `handed_back`); None if that is at once.
             Of `late` the seconds by which a firing was behind its time.
         letter_id: The dead letter (`dead_lettered`, `parked`, `replayed`, `discarded`), for `bus.dead_letters.get`; else empty.
         reason: What the operator said (`paused`, `draining`), or why a firing was refused (`refused`); else empty.
-        cursor: Where to go on behind this event: `bus.events(after=event.cursor)`.
+        cursor: The place where to go on behind this event: `bus.events(after=event.cursor)`.
         schedule: The name of the schedule that it is about; else empty.
         count: How many ticks were left out (`missed`); else 0.
     """
@@ -127,7 +127,7 @@ class EventPage:
 
     Attributes:
         events: Newest first. Their own cursors are not those of a listing.
-        before: Where older ones begin; None if there are none.
+        before: The place where older ones begin; None if there are none.
         looked: How many events were looked at.
     """
 
@@ -140,7 +140,7 @@ class Events:
     """The events of a bus; reached as `bus.events`.
 
     Args:
-        session: Of the bus.
+        session: The session of the bus.
     """
 
     def __init__(self, session: Session) -> None:
@@ -187,7 +187,7 @@ class Events:
         If none is named, those of all types and of schedules.
 
         Args:
-            *entity_types: Which.
+            *entity_types: The entity types.
             kept: About how many events each shard keeps, the newest of all types together, with about 150 bytes each. If types are watched with
                 different numbers, the largest counts.
 

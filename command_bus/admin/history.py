@@ -39,8 +39,8 @@ class HistoryEntry:
     Attributes:
         command_id: Its id.
         name: Its wire name.
-        entity_type: Of its entity; None without one.
-        entity_id: Of its entity.
+        entity_type: The entity type of its entity; None without one.
+        entity_id: The entity id of its entity.
         status: How it ended. `dead_lettered` and `parked` are replaced by another end if an operator replays or discards the command.
         attempts: How many times it was started.
         worker: Who settled it; empty if no worker had started it.
@@ -79,7 +79,7 @@ class HistoryPage:
     Attributes:
         entries: Newest first.
         cut: Whether it ended because it had looked at as many entries as it may: what it seeks may still be among the older ones.
-        cursor: Where to go on; None if there is nothing older.
+        cursor: The place where to go on; None if there is nothing older.
     """
 
     entries: tuple[HistoryEntry, ...]
@@ -110,7 +110,7 @@ class CommandHistory:
     """The ends of commands that have a history.
 
     Args:
-        session: Of the bus.
+        session: The session of the bus.
     """
 
     def __init__(self, session: Session) -> None:
@@ -160,7 +160,7 @@ class CommandHistory:
             until: Ended before then.
             limit: At most so many.
             scan: Entries that are looked at, at most.
-            cursor: Where an earlier search with the same filters ended.
+            cursor: The place where an earlier search with the same filters ended.
 
         Raises:
             InvalidSettings: A filter, the limit or the cursor is not what it may be.

@@ -27,8 +27,8 @@ class AwaitedInfo:
     Attributes:
         kind: What it is.
         name: The wire name of the command that was called, or the name of the signal.
-        command_id: Of the command that was called; empty for a signal.
-        entity: Of that, for people; empty for a signal.
+        command_id: The command id of the command that was called; empty for a signal.
+        entity: The entity of that, for people; empty for a signal.
     """
 
     kind: Literal["call", "signal"]
@@ -45,7 +45,7 @@ class SuspensionInfo:
     """A durable command that waits without a worker.
 
     Attributes:
-        command_id: Of the command.
+        command_id: The command id of the command.
         since_ms: Since when, by the server's clock.
         until_ms: When it is started in any case, by the server's clock; None: never.
         waits_for: The calls and signals that it waits for; empty if it only sleeps.
@@ -153,17 +153,17 @@ class EntityInfo:
             new).
         depth: Commands that it holds, running and delayed ones included.
         age: Seconds since the command at its head was accepted; 0.0 if all are delayed.
-        attempt: How often that was started; a start that took no attempt does not count, but once it was started it is 1 at least.
+        attempt: The number of times that was started; a start that took no attempt does not count, but once it was started it is 1 at least.
         running_for: Seconds since this attempt started; None if none runs.
         worker: Who runs it, or None.
         retry_at_ms: When a retry is due, or a snooze over, by the server's clock, or None.
         hold: Why it is paused or draining, or None.
-        letter_id: Of the dead letter that parks it, or None.
+        letter_id: The letter id of the dead letter that parks it, or None.
         due_ms: When the first of its commands takes its place, by the server's clock, if all that it has is delayed; else None. A listing
             leaves it out for what comes far behind others: 100,000 in its shard.
         priority: The highest of the commands that wait in it.
-        tenant: Whose share it takes; None if its commands name none.
-        snoozes: How often the command at its head was put off by its handler.
+        tenant: The tenant whose share it takes; None if its commands name none.
+        snoozes: The number of times the command at its head was put off by its handler.
         limit: For what it waits, if it is limited; None otherwise.
         suspension: For what its durable command waits, if it is suspended; None otherwise.
     """
@@ -198,8 +198,8 @@ class ShareInfo:
         waiting: Its entities that wait for a worker.
         running: Its entities that workers hold.
         served: Starts of its commands in the last minute, about.
-        served_high: Of these, of high priority.
-        served_low: Of these, of low priority.
+        served_high: Starts of high priority.
+        served_low: Starts of low priority.
     """
 
     tenant: str
@@ -246,7 +246,7 @@ class EntityPage:
 
     Attributes:
         entities: In the order asked for.
-        cursor: Where the next page begins, or None if this is the last.
+        cursor: The place where the next page begins, or None if this is the last.
         matching: How many were found that match, on all pages.
         complete: False if there were more than were looked at (`scan`): then the order is that of those looked at.
     """
@@ -282,14 +282,14 @@ class UniqueKeyInfo:
 
     Attributes:
         key: What `Unique(key)` said, else the wire name of the command.
-        state: Where the command is that holds it: `delayed`, `waiting`, `started` (it runs, or waits for a retry) or `settled`. That of
+        state: The place where the command is that holds it: `delayed`, `waiting`, `started` (it runs, or waits for a retry) or `settled`. That of
             a settled one is held by its window alone.
-        command_id: Of that command.
+        command_id: The command id of that command.
         name: Its wire name.
         window_ms: Until when the key is held in any case; None without a window.
         latest_ms: Until when others can put that command off; None if nothing bounds it.
-        entity_type: Of its entity.
-        entity_id: Of its entity; None where only a digest of a long id is stored.
+        entity_type: The entity type of its entity.
+        entity_id: The entity id of its entity; None where only a digest of a long id is stored.
     """
 
     key: str
@@ -309,7 +309,7 @@ class UniqueKeyPage:
     Attributes:
         keys: Those that were found, by entity and key.
         complete: Whether all keys were looked at: else there may be more. Of an entity: whether these are all.
-        cursor: Of the next page; None behind the last one, and of an entity.
+        cursor: The cursor of the next page; None behind the last one, and of an entity.
     """
 
     keys: list[UniqueKeyInfo]
@@ -354,17 +354,17 @@ class AbortReport:
     Attributes:
         result: `ended` if the attempt was ended, else why not: see `AbortResult`.
         entity: For people.
-        command_id: Which command ran; empty if none did, as what follows.
+        command_id: The id of the command that ran; empty if none did, as what follows.
         name: Its wire name.
-        attempt: Which start of it.
+        attempt: The number of its start.
         running_for: Seconds for which it had run when it was asked for.
         worker: Who runs it, or None.
-        host: Where that worker is; None if it is not known.
+        host: The place where that worker is; None if it is not known.
         pid: Its process, or None.
         again: Whether another attempt follows, by the contract of the command; else it is a dead letter `interrupted`. None unless the
             attempt was ended, or if no worker announced the contract.
         in_thread: Whether its handler goes on in a thread, which nothing can stop.
-        where: Where the event loop is blocked; empty if it is not.
+        where: The place where the event loop is blocked; empty if it is not.
     """
 
     result: AbortResult
@@ -386,7 +386,7 @@ class DeadLetter:
     """A command that was dead-lettered, with its cause.
 
     Attributes:
-        id: Of the letter, for `replay` and `discard`.
+        id: The id of the letter, for `replay` and `discard`.
         reason: `failed`, `interrupted`, `no_handler`, `undecodable`, `invalid`, `unsupported_version`, `bad_signature`, `expired` or
             `compensation_failed`.
         command_id: Empty if the envelope could not be read.
@@ -400,7 +400,7 @@ class DeadLetter:
         accepted_ms: When the server accepted it, in ms since the epoch.
         first_started_ms: When it was first started.
         failed_ms: When it was dead-lettered.
-        worker: Which worker gave it up.
+        worker: The worker that gave it up.
         headers: As they were sent.
         parked: Whether its entity waits for a decision about it.
         payload: The decoded fields, or None if they cannot be read. Decoded when it is first asked for.
@@ -438,7 +438,7 @@ class LetterPage:
 
     Attributes:
         letters: Newest first.
-        cursor: Where the next page begins; None if there are no older ones.
+        cursor: The place where the next page begins; None if there are no older ones.
         looked: How many letters were looked at for it.
         oldest_ms: When the oldest of those was dead-lettered; None if none was looked at.
     """
@@ -466,9 +466,9 @@ class Stats:
         dead_letters: Letters in the dead-letter queue.
         accepted: Commands accepted since the namespace was made.
         settled: Commands settled since then, with any outcome.
-        completed: Of those, their handler returned.
-        rejected: Of those, refused by their handler.
-        expired: Of those, not started in time for their caller.
+        completed: The completed of those, their handler returned.
+        rejected: Refused by their handler.
+        expired: The expired of those, not started in time for their caller.
         dead_lettered: Commands dead-lettered since then (a replayed one may count again).
         retried: Attempts since then that failed and were followed by another.
         handed_back: Starts since then that were no attempt: the worker did not know the command, or was leaving.
@@ -487,8 +487,8 @@ class Stats:
         ticks_missed: Ticks since the namespace was made that were left out because no worker fired them in time.
         ticks_skipped: Ticks since then that were left out because of `overlap`.
         suspended: Durable commands that wait without a worker.
-        suspensions: How often since the namespace was made one was suspended.
-        cancelled: Of the settled commands those that were cancelled after they had started.
+        suspensions: The number of times since the namespace was made one was suspended.
+        cancelled: The cancelled of the settled commands those that were cancelled after they had started.
         history: Ends of commands in the history; see `bus.history`.
     """
 

@@ -39,7 +39,7 @@ class LetterPart:
 
     Attributes:
         found: The letters that are wanted.
-        cursor: Where the next page begins, or None.
+        cursor: The place where the next page begins, or None.
         looked: Letters that were looked at.
         oldest_ms: The time of the oldest of those.
     """

@@ -76,7 +76,7 @@ class Limits:
 
         Args:
             name: `bus`, `type:<entity type>`, `entity:<entity type>`, or the name of a named limit.
-            rate: Of starts; None: any.
+            rate: The rate of starts; None: any.
             concurrency: Entities that run at a time; None: any number.
 
         Raises:
@@ -120,7 +120,7 @@ class Limits:
 
         Args:
             name: As for `put`.
-            key: Of a named limit by a key, whose bucket is held.
+            key: The key of a named limit by a key, whose bucket is held.
 
         Raises:
             InvalidSettings, TransportUnavailable: As for `put`.

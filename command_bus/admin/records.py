@@ -46,8 +46,8 @@ class StepInfo:
         name: Its name; of a call the wire name. A number tells those of the same name apart.
         done: Whether it has a result: the outcome of a call, or of what undoes, is there. Of a signal: False if the handler
             did not take its value. Of a step: False if the handler has caught its error.
-        command_id: Of the command that was called, else empty: what undoes is called once the command ends.
-        entity: Of that, for people.
+        command_id: The command id of the command that was called, else empty: what undoes is called once the command ends.
+        entity: The entity of that, for people.
     """
 
     kind: Literal["step", "call", "signal", "undo"]
@@ -77,7 +77,7 @@ class RecordReader:
 
     Args:
         session: Open.
-        command_id: Of the command.
+        command_id: The command id of the command.
     """
 
     def __init__(self, session: Session, command_id: str) -> None:

@@ -26,7 +26,7 @@ class FoundEntities:
 
     Attributes:
         entities: In no order.
-        cursor: Where the next page begins; None if everything was looked at.
+        cursor: The place where the next page begins; None if everything was looked at.
         looked: About how many entities this page has looked at.
     """
 

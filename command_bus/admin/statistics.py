@@ -23,7 +23,7 @@ class Statistics:
     """Reads the figures of all shards.
 
     Args:
-        session: Of the bus.
+        session: The session of the bus.
     """
 
     def __init__(self, session: Session) -> None:

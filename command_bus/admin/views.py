@@ -52,7 +52,7 @@ class StandingEntity:
         since_ms: Since when, by the server's clock, as far as that is known: of what is parked, paused, limited or suspended since then, of what
             runs since its start, of the rest since its oldest command was accepted.
         entity: As in a listing.
-        command_id: Of the command at its head; empty if there is none, or it cannot be read.
+        command_id: The command id of the command at its head; empty if there is none, or it cannot be read.
         command: Its wire name.
         handlers: Live workers that handle it; None if its name is not known.
         letter: The dead letter that parks it, if it is parked.
@@ -108,7 +108,7 @@ class Views:
     """Views of a namespace whose cost does not grow with it.
 
     Args:
-        session: Of the bus.
+        session: The session of the bus.
     """
 
     def __init__(self, session: Session) -> None:
@@ -182,7 +182,7 @@ class Views:
             text: Part of an id, or `type:part`.
             entity_type: Only those of this type.
             limit: About so many.
-            cursor: Of the page before, with the same text.
+            cursor: The cursor of the page before, with the same text.
 
         Raises:
             InvalidCommand: It is no entity type.

@@ -174,7 +174,7 @@ def print_listing(
     """Print the first of what was found, and how many there are.
 
     Args:
-        key: Of the list in JSON.
+        key: The key of the list in JSON.
         found: All of it, in order.
         limit: How many are printed.
         columns: Heads of the table, as `format_table` takes them.

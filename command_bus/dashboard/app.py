@@ -73,7 +73,7 @@ class Dashboard:
         opens: Whether it opens the bus when it is served, and closes it.
 
     Attributes:
-        state: As given.
+        state: The state that was given.
     """
 
     def __init__(self, state: State, *, opens: bool) -> None:
@@ -185,7 +185,7 @@ def dashboard(
         users: Who may look, and do what: `passwords`, `behind_proxy`, `host_check`, or (`loopback`) the person who sits at this machine.
         secret: Signs sessions and forms, at least 32 bytes; the same in all processes. None: a random one, so that a restart ends sessions.
         mask: Names of payload fields that are shown as dots, at any depth; `Charge.card` only of that command.
-        title: Of the pages, beside the namespace.
+        title: The title of the pages, beside the namespace.
         hosts: Names under which the dashboard is reached; a request for another is refused. Empty: any.
         secure: Whether cookies are for https only; None: if the request came by https.
         trace_link: Returns the address of a trace, given its id.

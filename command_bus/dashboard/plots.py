@@ -20,7 +20,7 @@ class Line:
     """A line of a plot.
 
     Attributes:
-        name: Of what.
+        name: The name of what.
         values: One for each time; None is a gap.
         tone: Its colour.
     """

@@ -31,7 +31,7 @@ class Beat:
     """The figures of a moment.
 
     Attributes:
-        number: Of the beat.
+        number: The number of the beat.
         stats: None if the server did not answer.
     """
 

@@ -75,7 +75,7 @@ class TrustedHeader:
 
     Args:
         header: Its name.
-        roles: Of users, by the value of the header.
+        roles: The roles of users, by the value of the header.
         everyone: The role of those who are not named; None: they may not look.
         proxies: Addresses or networks of the proxies.
     """
@@ -130,7 +130,7 @@ def behind_proxy(
 
     Args:
         header: The header.
-        roles: Of users, by its value.
+        roles: The roles of users, by its value.
         everyone: The role of users that are not named; None: they may not look.
         proxies: Addresses or networks from which the proxy's requests come; others are not believed.
 

@@ -26,9 +26,9 @@ def why(each: StandingEntity, stats: Stats, now_ms: int, error: str) -> str:
 
     Args:
         each: The entity.
-        stats: Of the same moment.
+        stats: The stats of the same moment.
         now_ms: The server's time.
-        error: Of its dead letter, masked.
+        error: The error of its dead letter, masked.
     """
     entity = each.entity
     match each.state:

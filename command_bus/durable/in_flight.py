@@ -53,7 +53,7 @@ class Leavable:
 
     Args:
         work: The handler.
-        in_flight: Of its run.
+        in_flight: The in flight of its run.
     """
 
     def __init__(self, work: Awaitable[Any], in_flight: InFlight) -> None:
@@ -81,7 +81,7 @@ class InFlight:
     """The operations of one run that are awaited now.
 
     Args:
-        command_id: Of the command.
+        command_id: The command id of the command.
         ended: Called when one has ended.
     """
 

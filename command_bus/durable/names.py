@@ -164,7 +164,7 @@ class RecordSize:
 
     Args:
         fields: The record.
-        limits: Of values.
+        limits: The limits of values.
     """
 
     def __init__(self, fields: Mapping[str, bytes], limits: Limits) -> None:

@@ -32,11 +32,11 @@ class RunTools:
     Attributes:
         records: Stores.
         children: Makes calls.
-        limits: Of values.
+        limits: The limits of values.
         seal: Encrypts what is stored under a name.
         unseal: Decrypts it.
-        secret: Of digests of what is encrypted; empty if nothing is, None if there is none.
-        threads: Where functions of steps run that are no coroutines.
+        secret: The secret of digests of what is encrypted; empty if nothing is, None if there is none.
+        threads: The place where functions of steps run that are no coroutines.
         may_linger: Whether the worker may wait itself for longer, so that the handler need not be started again.
     """
 

@@ -28,7 +28,7 @@ class StepFailures:
 
     Args:
         fields: The side record.
-        limits: Of what is stored.
+        limits: The limits of what is stored.
     """
 
     def __init__(self, fields: Mapping[str, bytes], limits: Limits) -> None:

@@ -64,7 +64,7 @@ class Gateway:
         opens: Whether it opens the bus when it is served, and closes it.
 
     Attributes:
-        state: As given.
+        state: The state that was given.
     """
 
     def __init__(self, state: State, *, opens: bool) -> None:
@@ -175,7 +175,7 @@ def gateway(
         max_batch: Commands of one batch.
         max_wait: Seconds that a request may wait for an outcome; one that prefers to wait longer waits so long.
         max_streams: Streams of events and progress that are open at a time.
-        max_streams_each: Of them, those of one token. None: a quarter.
+        max_streams_each: The max streams each of them, those of one token. None: a quarter.
         max_requests_each: Requests of one token that are answered at a time, those that wait among them.
         hosts: Names under which the gateway is reached; a request for another is refused. Empty: any.
         opens: Whether it opens and closes the bus by itself when it is served.

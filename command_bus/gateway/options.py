@@ -24,7 +24,7 @@ class Options:
         max_batch: Commands of one batch.
         max_wait: Seconds that a request may wait for an outcome.
         max_streams: Streams of events and of progress that are open at a time.
-        max_streams_each: Of them, those of one token.
+        max_streams_each: The max streams each of them, those of one token.
         max_requests_each: Requests of one token that are answered at a time.
         hosts: Names under which the gateway is reached; empty: any.
     """
@@ -53,7 +53,7 @@ class State:
         streams: How many streams are open.
         streams_of: How many of them each token has, by its name.
         requests_of: How many requests of each token are being answered, by its name.
-        reading: Whose large body is being read, by the name of its token: one at a time.
+        reading: Large bodies that are being read, by the name of the token: one at a time.
     """
 
     bus: CommandBus

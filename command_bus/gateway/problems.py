@@ -98,10 +98,10 @@ class Problem(Exception):
     """An answer that says what went wrong.
 
     Args:
-        status: Of the answer.
+        status: The status of the answer.
         code: Stable, in snake case.
         detail: What happened, and what to do about it.
-        headers: Of the answer.
+        headers: The headers of the answer.
         members: Further facts.
     """
 

@@ -74,7 +74,7 @@ class Rights:
     """Acts that somebody may do.
 
     Args:
-        name: Whose, for messages.
+        name: The name of the token, for messages.
         given: `send`, `call`, `look`, `cancel`, `events`, `inspect`, or `*` for all; `send:Deposit` and `call:Deposit` are for one command.
 
     Raises:
@@ -185,7 +185,7 @@ class Holder:
     Attributes:
         name: For the log and the audit log.
         rights: What they may do.
-        rate: How often; None: as often as they like.
+        rate: The rate of its requests; None: no limit.
     """
 
     name: str

@@ -186,7 +186,7 @@ class CommandContext:
         context made by hand, in a unit test, it is checked only.
 
         Args:
-            share: Of the work that is done, from 0 to 1.
+            share: The share of the work that is done, from 0 to 1.
             note: What it does, at most 1,000 bytes.
 
         Raises:
@@ -246,7 +246,7 @@ class BlockingSender:
     """Sends from a handler that runs in a thread, and waits.
 
     Args:
-        context: Of the handler.
+        context: The context of the handler.
     """
 
     def __init__(self, context: CommandContext) -> None:
@@ -278,7 +278,7 @@ class Running:
         command_id: Its id, the causation id of what it dispatches.
         correlation_id: Passed on to what it dispatches.
         name: Its wire name, for messages.
-        attempt: Which start of it this is; for logs, as the next.
+        attempt: The number of this start; for logs, as the next.
         worker: Who runs it.
         callers: Mailboxes and activations of the handlers that wait for what it calls and have places of limits: itself, and its callers.
         chain: Mailboxes of the handlers that wait for it, the outermost first.

@@ -224,7 +224,7 @@ class DurableContext(CommandContext):
         store, the function runs again: at least once, with one result. `step_key` is an idempotency key for what it calls.
 
         Args:
-            name: Of the step; 1 to 200 printable characters without a space.
+            name: The name of the step; 1 to 200 printable characters without a space.
             function: A coroutine function, or a plain one, which runs in a thread.
             *args: Its arguments. Their digest is stored with the result.
             returns: The type of the result, where the function does not say it. The result is stored as a reply of this type would be.
@@ -281,7 +281,7 @@ class DurableContext(CommandContext):
         goes on. To decide about any value, leave `returns` out.
 
         Args:
-            name: Of the signal; 1 to 200 printable characters without a space.
+            name: The name of the signal; 1 to 200 printable characters without a space.
             timeout: Seconds; None: for ever.
             returns: The type of its value.
 

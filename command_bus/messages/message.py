@@ -170,7 +170,7 @@ class MessageSpec:
         fair_by: The field that holds the tenant, or None: workers are shared fairly between tenants.
         compress_above: Payloads and replies of more bytes travel compressed; None leaves it to the bus.
         history: What is kept of their ends; `False`: nothing.
-        version: Of its fields: see `upcasts`.
+        version: The version of its fields: see `upcasts`.
         durable: Whether its handler survives its worker: see `DurableContext`.
     """
 

@@ -91,7 +91,7 @@ class EntityPolicy:
         attempt_timeout: Seconds that one attempt may take of commands whose class does not say; None takes the bus's `attempt_timeout`.
         call_timeout: Seconds that a call waits if it names no timeout; None takes the bus's `call_timeout`.
         history: What is kept of the ends of commands whose class does not say; None takes the bus's `history`, `False` is nothing.
-        limits: Of each entity (`scope="entity"`), and of all of them together (`scope="type"`); at most one of each.
+        limits: The limits of each entity (`scope="entity"`), and of all of them together (`scope="type"`); at most one of each.
     """
 
     mailbox: MailboxPolicy = field(default_factory=PerEntity)

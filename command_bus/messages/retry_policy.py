@@ -110,7 +110,7 @@ class RetryPolicy:
         """Return the seconds to wait after the given failed attempt (1 for the first).
 
         Args:
-            attempt: Which.
+            attempt: The number of the attempt.
             uniform: Gives the jitter.
             error: What failed it, for a `backoff` that is a function. Of a group it is asked for each error, and the longest time counts.
 

@@ -32,7 +32,7 @@ class Snooze(Exception):
 
     Args:
         seconds: How long to wait, at most a year.
-        most: How often this command may do so. Once more is a failure, which its retry policy decides about.
+        most: The number of times this command may do so. Once more is a failure, which its retry policy decides about.
         reason: For logs, and for the dead letter if it was too often.
         hold: Besides its own entity, a limit that nothing passes for that time: `"limit:shopify"` holds the bucket of this name that the
             command falls into, `"limit:type:shop"` its type's, `"limit:bus"` the bus's. What waited for it then starts at its rate. The

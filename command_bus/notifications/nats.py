@@ -130,8 +130,8 @@ class _Link(NotifierLink):
 
     Args:
         ground: The bus.
-        server: Where to publish.
-        prefix: Of subjects and keys.
+        server: The place where to publish.
+        prefix: The prefix of subjects and keys.
     """
 
     def __init__(self, ground: Ground, server: _Server, prefix: str) -> None:
@@ -162,7 +162,7 @@ class _Link(NotifierLink):
         """Change a hint by compare-and-set. Return whether that was done; None if it is not known: no hint, no bucket, or too many racers.
 
         Args:
-            entity_type: Whose hint.
+            entity_type: The entity type of the hint.
             change: Returns the new count, or None for no change; gets None if there is no hint.
         """
         from nats.errors import Error

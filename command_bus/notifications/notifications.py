@@ -49,8 +49,8 @@ class OpenNotifications:
 
     Args:
         notifier: How they travel.
-        namespace: Of the bus.
-        transport: Of the bus.
+        namespace: The namespace of the bus.
+        transport: The transport of the bus.
     """
 
     def __init__(self, notifier: Notifier, namespace: str, transport: Transport) -> None:
@@ -91,7 +91,7 @@ class Notifications:
 
     Args:
         notifier: How notices travel; None: nothing is told, and there is nothing to listen to.
-        namespace: Of the bus.
+        namespace: The namespace of the bus.
         check: Raises where the bus may not be used.
     """
 

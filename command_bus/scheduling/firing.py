@@ -34,8 +34,8 @@ class _Due(NamedTuple):
     """The work that a page of schedules needs.
 
     Attributes:
-        changes: Of records in which nothing fires.
-        pins: Of records whose tick is being pinned, with what they become.
+        changes: The changes of records in which nothing fires.
+        pins: The pins of records whose tick is being pinned, with what they become.
         pinned: Records whose tick is pinned.
         left: To be tried again.
     """
@@ -50,7 +50,7 @@ class ScheduleFiring(DueSchedules):
     """Implements `DueSchedules`.
 
     Args:
-        session: Of the bus.
+        session: The session of the bus.
     """
 
     def __init__(self, session: Session) -> None:

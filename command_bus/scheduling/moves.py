@@ -24,7 +24,7 @@ class ScheduleMoves:
     """Exports and imports the schedules of a namespace, as `Schedules` does.
 
     Args:
-        session: Of the bus.
+        session: The session of the bus.
         firing: Changes records.
     """
 

@@ -17,7 +17,7 @@ class Overlaps:
     """Looks at predecessors, and makes room.
 
     Args:
-        session: Of the bus.
+        session: The session of the bus.
         templates: Name the mailboxes.
     """
 

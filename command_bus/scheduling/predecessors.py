@@ -27,7 +27,7 @@ class ExportedSchedule(NamedTuple):
     """A line that was read.
 
     Attributes:
-        namespace: Where it was exported.
+        namespace: The place where it was exported.
         record: The schedule.
     """
 

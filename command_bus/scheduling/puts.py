@@ -39,8 +39,8 @@ class SchedulePuts:
     """Puts schedules.
 
     Args:
-        session: Of the bus.
-        sender: Of the bus: makes the templates of commands.
+        session: The session of the bus.
+        sender: The sender of the bus: makes the templates of commands.
         firing: Changes records.
     """
 

@@ -31,11 +31,11 @@ class ScheduleRecord:
         template: The envelope of its command, signed as a template, with the schedule's name as its id.
         spec: Its times.
         policy: Its rules.
-        revision: Of the code that declared it; 0 if none did.
+        revision: The revision of the code that declared it; 0 if none did.
         by_hand: Whether it was put by hand behind that.
         incarnation: Differs between two schedules of one name, one after the other.
         seq: Counts the firings, whether they have happened or not.
-        origin: Where the periods of `every` begin, in ms.
+        origin: The place where the periods of `every` begin, in ms.
         next: The next tick; None: there is none.
         last: The last tick that fired; 0: none did.
         last_id: The command id of the last firing; empty: there was none.

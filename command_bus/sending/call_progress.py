@@ -70,7 +70,7 @@ async def call_with_progress(
     Args:
         session: Open.
         exchange: Sends the command, and waits for its reply.
-        command_id: Of the command.
+        command_id: The command id of the command.
         mailbox: Names its mailbox, once it is sent.
         tell: Whom. An error of it ends the wait, not the command.
 

@@ -37,7 +37,7 @@ class Child:
 
     Attributes:
         follow_up: What is sent.
-        digest: Of the command, 8 bytes: another command has another.
+        digest: The digest of the command, 8 bytes: another command has another.
     """
 
     follow_up: FollowUp
@@ -48,11 +48,11 @@ class Children:
     """Makes the calls of one run of a durable handler.
 
     Args:
-        session: Of the worker's bus.
+        session: The session of the worker's bus.
         builder: Encodes commands.
         prepare: Passes a command through middleware, agrees on its entity type, and makes its submission.
         results: Reads outcomes.
-        command_id: Of the command whose handler calls.
+        command_id: The command id of the command whose handler calls.
         mailbox: Its mailbox.
     """
 
@@ -174,8 +174,8 @@ class Children:
         """Take a command that was called out of its line, or, if it is durable and has begun, let it end, and what it has called as well.
 
         Args:
-            mailbox: Of the command.
-            command_id: Of the command.
+            mailbox: The mailbox of the command.
+            command_id: The command id of the command.
             reason: For what it ends with.
             is_durable: Whether it is known to be durable; else it is looked up.
 

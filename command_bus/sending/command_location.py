@@ -84,7 +84,7 @@ def whereabouts(
         command_id: Its id.
         name: Its wire name; empty if the caller does not know it.
         where: Names the namespace and its server, for people.
-        limits: Of envelopes.
+        limits: The limits of envelopes.
     """
     entity, mark = location.entity, location.mark
     if is_settled(mark):
@@ -226,7 +226,7 @@ class OverdueCalls(SessionPart):
     """The calls of one bus that wait for a reply. Attach it to the session.
 
     Args:
-        session: Of the bus.
+        session: The session of the bus.
     """
 
     def __init__(self, session: Session) -> None:

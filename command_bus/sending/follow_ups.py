@@ -37,7 +37,7 @@ class ShardDepths(SessionPart):
     """The depths of the shards that handlers of one bus send to. Attach it to the session.
 
     Args:
-        session: Of the bus.
+        session: The session of the bus.
     """
 
     def __init__(self, session: Session) -> None:
@@ -107,9 +107,9 @@ class FollowUps(Outbox):
     """Implements `Outbox`.
 
     Args:
-        builder: Of the worker's bus.
+        builder: The builder of the worker's bus.
         prepare: Passes a command through middleware, agrees on its entity type, and makes its submission.
-        command_id: Of the command whose handler runs.
+        command_id: The command id of the command whose handler runs.
         depths: Refuses what a shard is much too full for.
     """
 

@@ -70,7 +70,7 @@ class WorkerInfo:
 
     Attributes:
         name: Its consumer name, random per start.
-        host: Where it runs.
+        host: The place where it runs.
         pid: Its process.
         started_ms: When it started, by its wall clock.
         seen_ms: Time of its last sign of life, by the server's clock.
@@ -123,7 +123,7 @@ class CommandInfo:
         schema: JSON Schema of its fields.
         reply: JSON Schema of its reply; None if JSON Schema cannot describe it.
         workers: The live workers that handle it.
-        version: Of its fields (see `upcasts`).
+        version: The version of its fields (see `upcasts`).
     """
 
     name: str
@@ -162,7 +162,7 @@ class WorkerStatus:
 
     Attributes:
         name: Random per start.
-        host: Where it runs.
+        host: The place where it runs.
         pid: Its process.
         started_ms: When it started, by its clock.
         silent_for: Seconds since its last sign of life.

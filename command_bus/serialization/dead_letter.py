@@ -36,7 +36,7 @@ class DeadLetterRecord:
         first_started_ms: When it was first started.
         failed_ms: When it was dead-lettered.
         worker: The worker that gave it up.
-        headers: Of its envelope.
+        headers: The headers of its envelope.
     """
 
     reason: str

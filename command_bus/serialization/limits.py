@@ -41,7 +41,7 @@ class Undecodable(ValueError):
         reason: Why, for logs and dead letters.
         command_id: Command id of the envelope or reply, so that its caller can be answered; None if it cannot be read.
         name: The command's wire name; None if it cannot be read.
-        inbox: Where the caller waits; None if it cannot be read.
+        inbox: The place where the caller waits; None if it cannot be read.
     """
 
     def __init__(self, reason: str, *, command_id: str | None = None, name: str | None = None, inbox: str | None = None) -> None:

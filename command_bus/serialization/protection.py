@@ -98,17 +98,17 @@ class Protection:
     """Signing and encryption of one bus. `of` returns None if the bus does neither.
 
     Args:
-        namespace: Of the bus.
+        namespace: The namespace of the bus.
         signatures: Its keys, or None.
         cipher: Its cipher, or None.
         most: Bytes of a payload or reply that is expanded.
         templates: The same for templates of schedules; None: this is of templates.
 
     Attributes:
-        signatures: As given.
-        cipher: As given.
-        templates: As given.
-        digest_key: Of the digests of encrypted values; empty until it is agreed on: then there are none.
+        signatures: The signatures that it was made with.
+        cipher: The cipher that it was made with.
+        templates: The templates that it was made with.
+        digest_key: The digest key of the digests of encrypted values; empty until it is agreed on: then there are none.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Protection:
         """Return a reply in clear text, expanded.
 
         Args:
-            command_id: Of its command.
+            command_id: The command id of its command.
             outcome: With the reply.
             of: Name of that command, or name and entity, as far as they are known.
 

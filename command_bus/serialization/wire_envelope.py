@@ -83,7 +83,7 @@ class WireEnvelope:
         payload: The packed map of its fields.
         flags: `GIVEN_ID`, `AT_MOST_ONCE`, `IN_DISPATCH`, `KEEP_OUTCOME`, `ENCRYPTED`, or several; unknown ones below `CRITICAL` are kept.
         ttl_ms: It expires so many milliseconds after it was accepted; None: never.
-        inbox: Where the caller waits for the reply, or None.
+        inbox: The place where the caller waits for the reply, or None.
         correlation_id: Shared by all commands of one business transaction.
         causation_id: The command whose handler sent this one.
         headers: Text by text, for tracing and the like.

@@ -28,7 +28,7 @@ class WorkerSetup:
         crashes: Planned crashes.
         crashed: Number of workers that crashed.
         workers: Number of workers per namespace.
-        hook: Of their sessions: lets time leap over what their handlers wait for.
+        hook: The hook of their sessions: lets time leap over what their handlers wait for.
     """
 
     server: LiveServer

@@ -24,12 +24,12 @@ class Interrupt:
 
     Attributes:
         kind: How.
-        attempt_id: Of the attempt.
+        attempt_id: The attempt id of the attempt.
         asked_ms: When, by the server's clock.
         by: Who asked.
         reason: Why.
         answer: What the holder says.
-        where: Where its event loop is blocked.
+        where: The place where its event loop is blocked.
     """
 
     kind: Kind
@@ -73,9 +73,9 @@ class Attempt:
 
     Attributes:
         id: Its id.
-        attempt: Which start of its command it is.
+        attempt: The number of this start of its command.
         holder: The lease that it runs under: a worker's name, `#` and what tells its leases apart.
-        envelope: Of the command; empty if it is gone.
+        envelope: The envelope of the command; empty if it is gone.
         now_ms: The server's time.
     """
 

@@ -57,15 +57,15 @@ class StoredEntity:
         state: What it waits for; `waiting` also if all that it has is delayed; `draining` if it waits and accepts nothing.
         depth: Commands in its mailbox, the running one and delayed ones included.
         oldest_ms: When the first of them was accepted; 0 if they are all delayed.
-        attempt: Of the command at its head: how often it was started; 1 at least if it was.
+        attempt: The attempt of the command at its head: how often it was started; 1 at least if it was.
         holder: The lease under which that runs: a worker's name, `#` and what tells its leases apart; empty if it does not run.
         first_ms: When that was first started; 0 if it never was.
         started_ms: When this attempt of it started, about; 0 if it does not run.
-        letter: Of the dead letter by which it is parked, in its shard; empty if it is not.
+        letter: The letter of the dead letter by which it is parked, in its shard; empty if it is not.
         hold: By whom it is paused or drained: itself, its type or the bus, the narrowest; None by none.
         oldest_id: Id of the first of its commands; empty if they are all delayed.
         flow: What it waits in: its priority and tenant.
-        snoozes: How often the command at its head was put off by its handler.
+        snoozes: The number of times the command at its head was put off by its handler.
     """
 
     mailbox: str
@@ -196,7 +196,7 @@ class ShardCounters:
         late: Those more than a second behind their time.
         missed: Ticks of schedules that were left out because no worker fired them in time.
         skipped: Ticks that were left out because of `overlap`.
-        suspended: How often a durable command was suspended.
+        suspended: The number of times a durable command was suspended.
         cancelled: Settled commands that were cancelled after they had started.
     """
 
@@ -295,7 +295,7 @@ class HistoryExtent(NamedTuple):
     """The history of one shard.
 
     Attributes:
-        shard: Which.
+        shard: The number of the shard.
         now_ms: The server's time.
         ends: How many it keeps.
         oldest: The bounds of some of them, the oldest first.
@@ -313,7 +313,7 @@ class StoredEnd(NamedTuple):
     Attributes:
         settled_ms: The server's time of the end.
         sequence: Tells apart what ended in the same ms of a shard.
-        shard: Where.
+        shard: The number of the shard.
         record: See `serialization/outcome.py`.
         is_over: Whether its age is over, so that it may be deleted at any time.
     """

@@ -56,7 +56,7 @@ class Retention:
         """Return what settling leaves: the mark, with the reply where a caller may ask for it, the reply itself, and the outcome that is kept.
 
         Args:
-            envelope: Of the command.
+            envelope: The envelope of the command.
             outcome: The answer for its caller.
             status: The status for its dispatch or the history.
             started: Its start; None if it never started,

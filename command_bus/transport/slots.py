@@ -127,7 +127,7 @@ class Slots:
         """Record that a read came back; return how many of the `needed` slots it has. Those are taken now, the other reserved ones free.
 
         Args:
-            reader: Whose.
+            reader: The number of the reader.
             ask: What it was allowed.
             fetched: Entries of any kind. As many as it asked for: there may be more.
             needed: Those among them that need a slot.

@@ -72,7 +72,7 @@ class Lease:
     Attributes:
         holder: Names this lease, not only its worker: what was started for another lease of the same worker is not its own.
         deadline: Local monotonic time after which nothing may be started: taken before the server was asked, plus the lease.
-        attempt_id: Of the attempt that runs now (see `attempts.py`); empty before the first start.
+        attempt_id: The attempt id of the attempt that runs now (see `attempts.py`); empty before the first start.
         renew_until: Local time after which it is no longer renewed (an async handler far past its timeout), or None.
         cancel: While a handler runs: interrupts it.
         lost: Whether its handler was interrupted for that.
@@ -111,7 +111,7 @@ class Snoozes(NamedTuple):
     """The count of times that the handler of a command has put it off, and its first start, also if it was suspended or replayed.
 
     Attributes:
-        times: How often.
+        times: The number of snoozes.
         first_ms: When the command was first started; 0 if its record says so itself.
         waits: Whether its entity waits for the end of one, if it waits.
     """
@@ -138,9 +138,9 @@ class Started:
         envelope: None if the entry has no envelope at all.
         raw: The entry's fields as they are, where there are others than an envelope.
         confirmed: Whether the replicas that must know of the start do.
-        snoozes: How often its handler has put it off, and when it was truly first started.
+        snoozes: The number of times its handler has put it off, and when it was truly first started.
         is_first: Whether it certainly was never started before, so that no run of it has stored anything.
-        begun: Of a command whose worker was lost: whether it is durable, and has stored something.
+        begun: The begun of a command whose worker was lost: whether it is durable, and has stored something.
     """
 
     fence: str
@@ -256,7 +256,7 @@ class FollowUp:
 
     Attributes:
         mailbox: The mailbox's name.
-        command_id: Of the command: the same whenever the handler runs.
+        command_id: The command id of the command: the same whenever the handler runs.
         envelope: Opaque bytes.
         flow: What it waits in (see `flows.py`); empty for the normal class without a tenant.
         delay_ms: Milliseconds until it takes its place in the mailbox; below zero the moment itself.
@@ -276,8 +276,8 @@ class ChildOutcome:
     """The outcome of a command, for the durable command that called it and waits for it.
 
     Attributes:
-        mailbox: Of the command that waits.
-        command_id: Of the command that waits.
+        mailbox: The mailbox of the command that waits.
+        command_id: The command id of the command that waits.
         child: Id of the command that has ended.
         call: Name of the call in the side record of the command that waits.
         reply: The outcome, as a caller gets it.
@@ -302,13 +302,13 @@ class Settlement:
         reply: What is pushed to it.
         dispatch: The dispatch that keeps the outcome; empty if the history does.
         outcome: What is kept there; empty if nothing is.
-        waits_ms: Of a command with a wrong signature: how long its mark is kept if it says that the command waits in this mailbox.
+        waits_ms: The waits ms of a command with a wrong signature: how long its mark is kept if it says that the command waits in this mailbox.
             Any other mark is left as it is, and `mark` is empty.
         unique: Its unique key, which is released (see `unique_keys.py`); empty if it has none.
-        stander: Of a command that is replayed: what is stored of it if it holds that key again.
+        stander: The stander of a command that is replayed: what is stored of it if it holds that key again.
         follow_ups: What its handler sends with it, in this order.
         waiting: Its outcome for the durable command that called it; None if none did.
-        side: Of a durable command: whether its side record ends, or is kept with the dead letter; empty for others.
+        side: The side record of a durable command: whether its side record ends, or is kept with the dead letter; empty for others.
     """
 
     command_id: str
@@ -334,7 +334,7 @@ class Removal(NamedTuple):
     """A waiting command that is taken out of its mailbox.
 
     Attributes:
-        command: Which.
+        command: The command id.
         left: What it leaves behind.
         begun: What it leaves if it was started before, and waits to be started again: the same with another text and code.
     """
@@ -399,7 +399,7 @@ class Suspend:
     """Let a durable command wait without a worker until what it waits for is in its side record. It is started again then, or at once.
 
     Attributes:
-        command_id: Of the command.
+        command_id: The command id of the command.
         awaited: Names of fields in the side record.
         wanted: How many of them must be there.
         until_ms: The server's time when it is started in any case; None: there is none.

@@ -48,7 +48,7 @@ class Stander(NamedTuple):
         window_ms: Until when the key is held in any case; 0 if there is no window.
         most_ms: After which it is not put off any more; 0 if there is no such limit.
         given_id: Whether its command id is remembered.
-        inbox: Of the caller who waits for its reply, or empty.
+        inbox: The inbox of the caller who waits for its reply, or empty.
         name: Its wire name.
         command_id: Its id.
         dispatch: The dispatch that keeps its outcome, or empty.
@@ -108,7 +108,7 @@ class StoredKey(NamedTuple):
     Attributes:
         key: As the application gave it.
         stander: Who holds it.
-        state: Where that command is.
+        state: The place where that command is.
     """
 
     key: str

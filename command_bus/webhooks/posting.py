@@ -37,7 +37,7 @@ class Answer:
     """An answer of a receiver.
 
     Attributes:
-        status: Of HTTP.
+        status: The status of HTTP.
         retry_after: Seconds that it asks to wait, with 429 or 503; None if it asks for nothing.
     """
 
@@ -49,7 +49,7 @@ class Poster:
     """Sends requests.
 
     Args:
-        tls: Which authorities are trusted; None: those of the system's certificates.
+        tls: The authorities that are trusted; None: those of the system's certificates.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:

@@ -48,9 +48,9 @@ class Pump:
     """The pump of one webhook in one process.
 
     Args:
-        bus: Whose events and commands.
-        store: Of webhooks.
-        name: Of the webhook.
+        bus: The bus of the events and commands.
+        store: The store of webhooks.
+        name: The name of the webhook.
         holder: Names this process.
         lease: Seconds of its lease.
     """

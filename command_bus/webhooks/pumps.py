@@ -23,7 +23,7 @@ class Pumps:
 
     Args:
         bus: It must be open while they run.
-        store: Of webhooks.
+        store: The store of webhooks.
         lease: Seconds of a lease.
     """
 

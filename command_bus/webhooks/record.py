@@ -98,7 +98,7 @@ class PumpState:
         holder: The pump that has the lease; empty: none.
         until_ms: When that ends, by the server's time.
         events: How many events became deliveries.
-        gaps: How often events were deleted before they were looked at.
+        gaps: The number of times events were deleted before they were looked at.
         gap_ms: When that was noticed last; 0: never.
     """
 
@@ -134,14 +134,14 @@ class WebhookInfo:
 
     Attributes:
         name: Its name.
-        url: Where it is sent to.
+        url: The place where it is sent to.
         kinds: The kinds of events that it is told of.
-        entity_types: Of these types; empty: of all.
+        entity_types: The entity types of these types; empty: of all.
         timeout: Seconds for a request.
         secrets: How many sign.
         paused: Why nothing is sent; empty: it is.
         events: How many events became deliveries.
-        gaps: How often events were deleted before its pump had looked at them: watch them with a larger `kept`.
+        gaps: The number of times events were deleted before its pump had looked at them: watch them with a larger `kept`.
         gap_ms: When that was noticed last; 0: never.
         pump: The process that has the lease; empty: none has.
     """

@@ -45,10 +45,10 @@ def signed_headers(
 
     Args:
         secrets: Each as `checked_secret` takes it.
-        message_id: Of the delivery, the same at each attempt: receivers drop what they have had.
+        message_id: The message id of the delivery, the same at each attempt: receivers drop what they have had.
         timestamp: Seconds since the epoch: receivers refuse old ones, which somebody may have recorded.
         body: As it is sent.
-        environment: Where variables are looked up.
+        environment: The place where variables are looked up.
 
     Raises:
         InvalidSettings: A variable is not set, or holds no secret.

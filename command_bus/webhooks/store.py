@@ -23,7 +23,7 @@ class WebhookStore:
     """Reads and changes webhooks.
 
     Args:
-        bus: Whose they are.
+        bus: The bus that has them.
     """
 
     def __init__(self, bus: CommandBus) -> None:

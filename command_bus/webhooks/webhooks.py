@@ -45,7 +45,7 @@ class Delivery:
         message_id: Its `webhook-id`.
         about: The entity that it is about, `order:17`.
         body: What was sent.
-        attempts: How often.
+        attempts: The number of attempts.
         error: Why the last attempt failed.
         failed_ms: When it was given up.
         letter_id: Its dead letter, for `bus.dead_letters.replay`.
@@ -65,8 +65,8 @@ class Webhooks:
     """The webhooks of a bus.
 
     Args:
-        bus: Whose they are.
-        tls: Which authorities workers trust; None: the system's.
+        bus: The bus that has them.
+        tls: The authorities that workers trust; None: the system's.
         lease: Seconds after which another worker takes over the pump of one that was lost.
     """
 
@@ -105,11 +105,11 @@ class Webhooks:
 
         Args:
             name: Unique in the namespace.
-            url: Where to; https.
+            url: The place where to; https.
             kinds: The kinds of events that it is told of.
             secret: Signs; `new_secret()` makes one, `env:NAME` names a variable of the workers. Several, the newest first, while one is replaced.
                 None leaves it to what the webhook has.
-            entity_types: Of these types, `@schedules` are schedules; by default of all but those.
+            entity_types: The entity types of these types, `@schedules` are schedules; by default of all but those.
             timeout: Seconds for a request in all, at most 60.
             retries: Seconds before the second attempt, the third, and so on; by default nine of them, three days in all.
             allow_http: Whether http will do.

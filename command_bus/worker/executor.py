@@ -69,7 +69,7 @@ class Executor:
 
     Args:
         decisions: The rules.
-        threads: Where synchronous handlers run.
+        threads: The place where synchronous handlers run.
         slots: Those of the worker, lent by handlers that wait for the bus.
         worker: This worker's name.
         grace: Seconds past its timeout after which an asynchronous handler's lease is no longer renewed.
@@ -77,7 +77,7 @@ class Executor:
         offers: Leaves commands to other workers.
         around: Wraps the call of a handler in the bus's middleware, or None.
         bus: What handlers send with.
-        policies: Where the mailboxes of entity types are looked up for commands that are signed for one; None if nothing is verified.
+        policies: The place where the mailboxes of entity types are looked up for commands that are signed for one; None if nothing is verified.
         holds: Holds the limits that handlers name; None: there are none.
         outbox: Makes what keeps the follow-ups of one run, given the command's id; None: handlers send none.
         durable: Begins and ends the runs of durable handlers; None: there are none.

@@ -163,11 +163,11 @@ class SettledCommand:
     Attributes:
         command_id: Its id; empty, as the name is, if its bytes cannot be read.
         name: Its wire name.
-        entity_type: Of its entity; None without one.
-        entity_id: Of its entity.
+        entity_type: The entity type of its entity; None without one.
+        entity_id: The entity id of its entity.
         status: `completed`, `rejected`, `expired`, `cancelled`, `dead_lettered` or `parked`.
         attempt: The start that settled it, 1 for the first.
-        fence: Of that start.
+        fence: The fence of that start.
         accepted_ms: When it was accepted, by the server's clock.
         started_ms: When it was first started, by the server's clock.
         settled_ms: When it was settled, by this machine's clock.
@@ -220,7 +220,7 @@ class Lifecycle(Executes, Steps):
         steps: Settles them.
         on_settled: Is called with each command that the server has settled.
         announcer: Sends notices; None: none.
-        kinds: Of notices that are sent: `settled`, `work`, `lease_lost`.
+        kinds: The kinds of notices that are sent: `settled`, `work`, `lease_lost`.
         worker: Its name.
     """
 

@@ -144,7 +144,7 @@ class LimitHolds:
     """Holds limits for handlers.
 
     Args:
-        transport: Where limits are kept.
+        transport: The place where limits are kept.
     """
 
     def __init__(self, transport: Transport) -> None:

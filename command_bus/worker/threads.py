@@ -225,7 +225,7 @@ class ThreadRuns:
     """The synchronous handlers of one worker.
 
     Args:
-        threads: Where they run.
+        threads: The place where they run.
         worker: This worker's name.
         works: Whether the worker goes on: false once it stops, or its event loop shuts down.
     """

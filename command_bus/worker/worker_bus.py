@@ -144,8 +144,8 @@ class Declarations:
     """The declarations of one worker, written when it starts, and again if the server has forgotten it.
 
     Args:
-        bus: Of the worker.
-        settings: Of the worker.
+        bus: The bus of the worker.
+        settings: The settings of the worker.
         registry: Its handlers.
     """
 

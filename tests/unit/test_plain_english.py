@@ -24,5 +24,14 @@ def test_no_odd_words() -> None:
     assert not [f"{path.relative_to(ROOT)}, line {number}: {odd[0]}" for path, number, odd in found if odd]
 
 
+WITHOUT_NOUN = re.compile(r"^\s+\*{0,2}\w+: (Of|Which|Where|Whose|How often|As given)\b", re.MULTILINE)
+
+
+def test_descriptions_of_arguments_have_a_noun() -> None:
+    found = {path.name: WITHOUT_NOUN.findall(path.read_text(encoding="utf-8")) for path in (ROOT / PACKAGE).rglob("*.py")}
+    assert not {name: words for name, words in found.items() if words}
+    assert WITHOUT_NOUN.search("    session: Of the bus.")
+
+
 def test_an_odd_word_is_found() -> None:
     assert ODD.search("Nobody reads this.")

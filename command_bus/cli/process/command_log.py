@@ -33,7 +33,7 @@ class CommandLog:
     """Writes the command log of this process.
 
     Args:
-        folder: Where the files are; made if it is missing. Today's is `commands-<pid>.jsonl`, earlier ones have their day behind that.
+        folder: The place where the files are; made if it is missing. Today's is `commands-<pid>.jsonl`, earlier ones have their day behind that.
         worker: Name of the worker.
 
     Raises:

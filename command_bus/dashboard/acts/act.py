@@ -17,7 +17,7 @@ class Input:
     """A field that an act asks for besides the reason.
 
     Attributes:
-        name: Of the field.
+        name: The name of the field.
         label: For people.
         kind: Its form: `text`, `number`, `choice` or `json`.
         value: What stands in it at first.

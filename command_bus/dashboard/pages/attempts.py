@@ -17,7 +17,7 @@ class Attempt:
     """One start of a handler.
 
     Attributes:
-        number: Which.
+        number: The number of the attempt.
         worker: Who ran it.
         started_ms: When; None if that is not kept.
         ended_ms: When it ended; None if that is not known.

@@ -32,7 +32,7 @@ class Tally:
         conflicts: Rows that were rejected because another row has their command id.
         traced: Commands with an outcome, or in a mailbox.
         outcomes: Outcomes that were read.
-        unreadable: Of these, those that another version wrote, or that are damaged.
+        unreadable: Those that another version wrote, or that are damaged.
     """
 
     statuses: Mapping[str, int]

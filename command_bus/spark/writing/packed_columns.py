@@ -163,7 +163,7 @@ class RowFlows:
     """The flows of one command's rows.
 
     Args:
-        priority: Of all these rows.
+        priority: The priority of all these rows.
         tenant: The field that names the tenant, or None.
     """
 

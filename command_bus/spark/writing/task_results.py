@@ -48,7 +48,7 @@ class PartitionResult:
         seconds: Total time.
         done: Whether its version was committed already, so that nothing was added.
         shared: Entities of which another task of the same run has rows too: their order is left to chance.
-        digest: Of the rows' command ids, see `fingerprint`.
+        digest: The digest of the rows' command ids, see `fingerprint`.
         conflicts: Rejected rows whose command id was accepted with another payload.
         folded: Rows that this attempt brought and that were dropped, because a command stood for their unique key.
         replaced: Commands of `added` that took the place of another one of their unique key.

@@ -44,7 +44,7 @@ class SendAhead:
     """Queues rows in a dispatcher, in a thread of its own; as a context manager, it waits for all of them at the end.
 
     Args:
-        dispatcher: Of the partition. No other thread may send with it before this ends.
+        dispatcher: The dispatcher of the partition. No other thread may send with it before this ends.
     """
 
     def __init__(self, dispatcher: PartitionDispatcher) -> None:

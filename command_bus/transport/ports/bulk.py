@@ -203,7 +203,7 @@ class BulkDispatches(Protocol):
 
         Args:
             version: Must be open.
-            shard: Where they go.
+            shard: The place where they go.
             items: At most 1,000.
             backlog: Commands that the namespace may hold.
             sequenced: Refuse what is not behind its entity's last sequence number, whichever task loaded that.

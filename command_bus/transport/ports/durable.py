@@ -35,7 +35,7 @@ class Note(NamedTuple):
     """A field that a command stores, if it is not there yet.
 
     Attributes:
-        name: Of the field.
+        name: The name of the field.
         value: Its bytes; of a time the milliseconds from now.
         is_time: Whether it is a time.
         child: The command that is sent in the same step, if the field is stored now; or None.
@@ -68,7 +68,7 @@ class SideRecords(Protocol):
 
         Args:
             lease: Under which the command runs.
-            command_id: Of the command.
+            command_id: The command id of the command.
             notes: The fields.
             progressed: Whether this is progress: the count of the command's attempts begins again.
             keeps: Whether the record stays until the command is settled; else it lives for a day.
@@ -101,8 +101,8 @@ class CalledCommand(NamedTuple):
 
     Attributes:
         call: Name of the call in the side record of the caller.
-        command_id: Of the command that was called.
-        mailbox: Of that.
+        command_id: The command id of the command that was called.
+        mailbox: The mailbox of that.
     """
 
     call: str
@@ -120,8 +120,8 @@ class StoredSuspension:
     """A durable command that is suspended.
 
     Attributes:
-        mailbox: Where.
-        command_id: Which.
+        mailbox: The mailbox of the command.
+        command_id: The id of the command.
         since_ms: Since when, by the server's clock.
         until_ms: When it is started in any case; None: never.
         awaited: The fields that it waits for; each with what was called, or None if it is no call.

@@ -115,8 +115,8 @@ class FoundNames:
     """Mailboxes of one shard that were found by a pattern.
 
     Attributes:
-        names: Which.
-        cursor: Where the search goes on; 0 if the shard was looked through.
+        names: The names of the mailboxes.
+        cursor: The place where the search goes on; 0 if the shard was looked through.
         looked: About how many were looked at.
     """
 

@@ -28,7 +28,7 @@ class RecordChange:
     """A change of a schedule's record.
 
     Attributes:
-        name: Of the schedule.
+        name: The name of the schedule.
         before: The record that is expected; empty: there is none.
         after: The new one; empty: none.
         due: When a worker is to look at it, in ms; None: never. -1 leaves that as it is.
@@ -48,10 +48,10 @@ class Firing:
 
     Attributes:
         schedule: Name of the schedule.
-        incarnation: Of the schedule.
+        incarnation: The incarnation of the schedule.
         seq: Number of the firing; each is accepted once.
-        mailbox: Of the command.
-        command_id: Of the command.
+        mailbox: The mailbox of the command.
+        command_id: The command id of the command.
         envelope: Opaque bytes.
         digest: As for a `Submission`.
         max_depth: As for a `Submission`.

@@ -33,7 +33,7 @@ class Transport(Protocol):
     Attributes:
         label: Names the server for people, without a password.
         shards: How many shards the namespace has.
-        availability: Which of its servers are away.
+        availability: The servers that are away.
     """
 
     label: str

@@ -218,7 +218,7 @@ class WorkerSide(Protocol):
         """Ask limits for what `Asked` names, then start it, or let its entity wait. A transport that never answers `Asked` has no use for it.
 
         Args:
-            lease: Of its mailbox.
+            lease: The lease of its mailbox.
             asked: What would start.
             keyed: Costs and scopes of its class's own limits, and its callers: see `LimitKeys`.
             must_yield: Whether it must give up a place that another entity waits for.

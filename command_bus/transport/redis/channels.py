@@ -34,7 +34,7 @@ class RedisChannels(Channels):
     """Implements `Channels`.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         keys: The shards.
     """
 

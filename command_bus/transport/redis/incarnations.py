@@ -29,7 +29,7 @@ class Incarnations(RetryingRequests):
     """The incarnations of the shards, read once.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         keys: The shards.
         patience: As for `RetryingRequests`.
     """

@@ -38,9 +38,9 @@ class MailboxRecord(NamedTuple):
             `u` or `U` suspended;
             empty if the mailbox has no record; others are of a later release.
         activation: Id of its entry in the ready stream; empty in the states `w`, `l`, `q`, `s`, `u` and `U`.
-        fence: Of the command that runs; empty if none does.
+        fence: The fence of the command that runs; empty if none does.
         message: Id of the command that runs or is suspended, or of a lone one that was or is in the line; else empty.
-        attempt: How often the oldest command was started.
+        attempt: The number of times the oldest command was started.
         first_ms: When it was first started; 0 if it never was, below zero: of a durable command that has stored something, or when it was
             replayed while parked, or woken after a snooze or a suspension.
         holder: The lease under which the command runs: a worker's name, `#` and what tells its leases apart; in the state `q` its place; else
@@ -131,10 +131,10 @@ def is_first_start(attempt: str, first: str, now: str, parts: Sequence[str]) -> 
     """Return whether a command that was started just now certainly was never started before.
 
     Args:
-        attempt: Which start it is.
+        attempt: The number of the start.
         first: The server's time of the first start.
         now: That of this one.
-        parts: Of the record of this start. A command that was started before, within the same millisecond, left one that says so.
+        parts: The parts of the record of this start. A command that was started before, within the same millisecond, left one that says so.
     """
     return first == now and attempt == "1" and not (parts and any(part.startswith("started=") for part in parts))
 
@@ -175,7 +175,7 @@ async def read_mailboxes(run: RunScript, keys: ShardKeys, wanted: Sequence[tuple
 
     Args:
         run: Runs the script.
-        keys: Of the shard.
+        keys: The keys of the shard.
         wanted: Mailboxes of this shard, each with the id of the first command that is returned, with `(` and the id before it, or `OLDEST`.
         count: How many commands of each mailbox.
 

@@ -73,7 +73,7 @@ def _load(name: str, *, without: str = "") -> Script:
     """Read a script, and the parts in `lua/shared/` that its lines `-- uses: …` list, in that order (see `_shared`).
 
     Args:
-        name: Of its file or folder.
+        name: The name of its file or folder.
         without: A file of its folder that most requests do not need. Each function that a script defines costs time in every request.
     """
     texts = _files(name, without)

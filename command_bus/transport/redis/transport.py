@@ -35,7 +35,7 @@ class RedisTransport:
     """Implements `Transport`.
 
     Attributes:
-        connections: Of this process.
+        connections: The connections of this process.
         keys: The shards' key names.
         facts: Facts of the server; of several, those of the oldest version.
     """

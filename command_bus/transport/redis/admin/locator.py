@@ -31,7 +31,7 @@ class RedisLocator(CommandLocator):
     """Implements `CommandLocator`: looks once, without repeating what fails.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         keys: The shards.
     """
 

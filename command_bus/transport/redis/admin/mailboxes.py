@@ -104,7 +104,7 @@ class RedisMailboxes(RetryingRequests, Mailboxes):
     """Implements `Mailboxes`.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         keys: The shards.
         patience: As for `RetryingRequests`.
         reply_ttl: Seconds that an inbox lives after a reply was pushed.

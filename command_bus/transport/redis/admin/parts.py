@@ -22,7 +22,7 @@ class RedisOperatorSide:
     """Implements `OperatorSide`.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         keys: The shards.
         patience: Seconds for which a request may be repeated.
         reply_ttl: Seconds that a reply waits for its caller.

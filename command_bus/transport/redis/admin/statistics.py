@@ -164,7 +164,7 @@ class RedisRecounts(RetryingRequests, Recounts):
         """Compare the counters of one shard.
 
         Args:
-            keys: Of the shard.
+            keys: The keys of the shard.
             correct: Whether to set them right, too.
             most: Mailboxes with work, and delayed commands, above which it is not counted; None: as many as one step takes.
 

@@ -47,7 +47,7 @@ class RedisBulkDispatches(RetryingRequests):
     """Implements `BulkDispatches`.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         keys: The shards.
         max_depth: Commands that one mailbox may hold.
         max_total_depth: Commands that the namespace may hold.

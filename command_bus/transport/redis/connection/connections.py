@@ -75,14 +75,14 @@ class Connections:
 
     Args:
         factory: Makes them.
-        replicas: Which replicas must confirm what `run_confirmed` writes; None if none must.
+        replicas: The replicas that must confirm what `run_confirmed` writes; None if none must.
         first: The bus's first connections, which count for all servers; None if these are the first.
         fail_fast: Whether senders are refused while their server is away.
 
     Attributes:
         script_cache: Loads scripts.
         confirms: Whether replicas must have what is written before it counts.
-        availability: Which of the bus's servers are away.
+        availability: The servers of the bus that are away.
         watch: Finds out whether this one is.
         reconnects: Requests that were repeated because a server did not answer; of the first connections, those of all servers.
     """

@@ -105,7 +105,7 @@ class LoggedBackoff:
     """The retries of one loop: how long it waits after each failure, and what of it is logged.
 
     Args:
-        outage: Of its server.
+        outage: The outage of its server.
         what: What fails, for the log: "cannot read work".
         log: The logger.
         lasts: Whether the loop retries until it succeeds. A loop that may give up does not delay the end of an outage.

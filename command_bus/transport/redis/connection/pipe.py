@@ -204,7 +204,7 @@ class Pipe(Requests):
     """Implements `Requests` over one connection.
 
     Args:
-        client: Whose pool makes the connection.
+        client: The client whose pool makes the connection.
         patience: Seconds that an answer may take.
     """
 

@@ -28,7 +28,7 @@ class ServerWatch:
     Args:
         label: The server, for people.
         ping: Asks the server whether it is there.
-        availability: Of all servers of the bus; learns what is found out.
+        availability: The availability of all servers of the bus; learns what is found out.
         fails_fast: Whether requests of senders are refused while the server is away.
 
     Attributes:

@@ -41,11 +41,11 @@ class TopologyUrl:
 
     Attributes:
         kind: `sentinel` or `cluster`.
-        addresses: Of the Sentinels, or of some nodes of the cluster.
+        addresses: The addresses of the Sentinels, or of some nodes of the cluster.
         service: The Sentinels' name for the primary.
         tls: Whether connections use TLS; `options` then has the files.
-        options: Of connections to the servers, as redis-py names them.
-        sentinel_options: Of connections to Sentinels.
+        options: The options of connections to the servers, as redis-py names them.
+        sentinel_options: The sentinel options of connections to Sentinels.
     """
 
     kind: str
@@ -138,7 +138,7 @@ class _Nodes:
 
     Args:
         label: What is looked for, for error texts.
-        addresses: Of the nodes.
+        addresses: The addresses of the nodes.
     """
 
     def __init__(self, label: str, addresses: Iterable[HostPort]) -> None:

@@ -63,7 +63,7 @@ class LostOutcomes:
     """Looks up calls that are waited for.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         space: All shards.
     """
 
@@ -75,8 +75,8 @@ class LostOutcomes:
         """Deliver the outcome of a call that has ended; tell the command if the call is nowhere. Return whether it was told anything.
 
         Args:
-            mailbox: Of the command that waits.
-            command_id: Of that.
+            mailbox: The mailbox of the command that waits.
+            command_id: The command id of that.
             called: What it waits for.
 
         Raises:

@@ -35,7 +35,7 @@ class RecordReads(WorkerLine[_Read]):
 
     Args:
         connections: To the shard's server.
-        keys: Of the shard.
+        keys: The keys of the shard.
     """
 
     def __init__(self, connections: Connections, keys: ShardKeys) -> None:

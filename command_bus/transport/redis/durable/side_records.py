@@ -47,7 +47,7 @@ class RedisSideRecords(SideRecords):
     """Implements `SideRecords`.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         keys: All shards.
     """
 

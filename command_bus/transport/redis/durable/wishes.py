@@ -20,7 +20,7 @@ class RedisWishes(RetryingRequests, Wishes):
     """Implements `Wishes`.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         keys: All shards.
         patience: Seconds for which a request is repeated.
     """

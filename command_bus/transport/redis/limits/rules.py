@@ -29,7 +29,7 @@ class RedisLimits(RetryingRequests, BusLimits):
     """Implements `BusLimits`.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         keys: The shards.
         patience: As for `RetryingRequests`.
     """

@@ -180,7 +180,7 @@ class DueWork:
 
     Args:
         connections: To its server.
-        keys: Of the shard.
+        keys: The keys of the shard.
         every: Most seconds between two looks: the tick of a new time may have gone to a worker that was lost.
         jobs: What deals with members of other kinds, by their first letter.
         line: Told whether the shard's line is in use.
@@ -332,7 +332,7 @@ class PauseJob(DueJob):
     """Ends pauses of one shard whose time has come.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         keys: All shards.
         shard: This one.
     """
@@ -370,7 +370,7 @@ class ScheduleSweep:
     """Looks over all schedules of a shard, a page at a time.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         keys: All shards.
         shard: This one.
         schedules: Knows what to do about them.

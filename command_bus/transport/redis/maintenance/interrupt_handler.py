@@ -32,7 +32,7 @@ class InterruptHandler:
 
     Args:
         connections: To the shard's server.
-        keys: Of the shard.
+        keys: The keys of the shard.
         held: Gives the leases of the shard that this worker holds.
         abandon: Settles the attempt of a lease as interrupted while its handler runs.
     """

@@ -40,8 +40,8 @@ class LetterPruning:
 
     Args:
         connections: To its server.
-        keys: Of the shard.
-        limits: Of its dead letters.
+        keys: The keys of the shard.
+        limits: The limits of its dead letters.
     """
 
     def __init__(self, connections: Connections, keys: ShardKeys, limits: LetterLimits) -> None:

@@ -19,7 +19,7 @@ async def run_periodically(turn: Callable[[], Awaitable[float]], woken: asyncio.
         turn: Does its part and returns the seconds until the next turn.
         woken: Set to run the next turn now.
         what: Name of the job, for the log.
-        outage: Of the server that it asks.
+        outage: The outage of the server that it asks.
     """
     backoff = LoggedBackoff(outage, f"{what}: cannot look", _log)
     while True:

@@ -64,7 +64,7 @@ class PendingRecovery:
     """Watches every shard for expired leases and due work.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         keys: The shards.
         worker: This worker's name, which is that of its consumer.
         lease: Seconds that a lease lives.

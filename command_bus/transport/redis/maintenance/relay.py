@@ -66,7 +66,7 @@ class RelayJob(DueJob):
     """Relays the follow-ups that one shard has for others.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         keys: All shards.
         shard: This one.
     """

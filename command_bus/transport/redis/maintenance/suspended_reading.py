@@ -34,7 +34,7 @@ class SuspendedReading:
     """Reads the suspended commands of all shards.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         space: All shards.
     """
 

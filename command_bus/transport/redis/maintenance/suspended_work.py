@@ -63,9 +63,9 @@ class SuspendedWork:
     """Looks after the suspended commands of one shard.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         space: All shards.
-        keys: Of this one.
+        keys: The keys of this one.
     """
 
     def __init__(self, connections: Connections, space: KeySpace, keys: ShardKeys) -> None:

@@ -42,7 +42,7 @@ class CounterCheck:
     """The counters of one shard.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         keys: All shards.
         shard: This one.
     """
@@ -140,7 +140,7 @@ class Upkeep:
 
     Args:
         connections: To its server.
-        keys: Of the shard.
+        keys: The keys of the shard.
         worker: This worker's name, which is that of its consumer.
         lease: Seconds that a lease lives.
         letters: How long and how many dead letters are kept.

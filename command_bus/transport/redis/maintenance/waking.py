@@ -53,9 +53,9 @@ class LimitWork(DueJob):
     """Implements `DueJob` for the members `l:` of the first shard.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         keys: The shards.
-        incarnations: Of the shards.
+        incarnations: The incarnations of the shards.
         lease: Seconds that a lease lives: a grant that is older, and whose mailbox still waits, was lost.
     """
 

@@ -32,10 +32,10 @@ class RedisWorkerSide:
     """Implements `WorkerSide`.
 
     Args:
-        connections: Of this process. Clients with an attribute `lease_keeper` bring the class that keeps their leases: their time is
+        connections: The connections of this process. Clients with an attribute `lease_keeper` bring the class that keeps their leases: their time is
             not this process's.
         keys: The shards.
-        options: Of the worker.
+        options: The options of the worker.
     """
 
     consumer: ConsumerLoop

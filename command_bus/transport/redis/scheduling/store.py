@@ -35,7 +35,7 @@ class RedisSchedules(RetryingRequests, ScheduleStore):
     """Implements `ScheduleStore`.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         keys: The shards.
         patience: As for `RetryingRequests`.
         max_total_depth: Commands that the namespace may hold.

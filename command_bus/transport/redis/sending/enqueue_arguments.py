@@ -20,7 +20,7 @@ def enqueue_arguments(
     """Return the keys and arguments of a batch, in the order that the header of the script gives.
 
     Args:
-        keys: Of the shard.
+        keys: The keys of the shard.
         head_keys: Those before the mailboxes.
         head: The arguments that are not of these commands.
         submissions: In the order in which they are to be accepted.
@@ -84,7 +84,7 @@ def enqueue_one_arguments(
     """Return the keys and arguments of enqueue_one.lua for a command without delay.
 
     Args:
-        keys: Of the shard.
+        keys: The keys of the shard.
         head_keys: Those before the mailbox.
         head: The arguments that are not of this command.
         submission: The command.

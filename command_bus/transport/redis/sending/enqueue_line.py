@@ -82,8 +82,8 @@ class EnqueueLine(ScriptLine[Waiting, _Batch]):
 
     Args:
         connections: To the shard's server.
-        keys: Of the shard.
-        limit: Of commands and mailboxes in it, as `KeySpace.limits` gives it.
+        keys: The keys of the shard.
+        limit: The limit of commands and mailboxes in it, as `KeySpace.limits` gives it.
         retention: For callers whose commands are replaced.
 
     Attributes:

@@ -87,7 +87,7 @@ class RpcHandler:
     """The calls in flight of this process.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         keys: The shards.
         has_blmpop: Whether the server has BLMPOP.
     """

@@ -44,7 +44,7 @@ def enqueue_unique_arguments(
     """Return the keys and arguments of enqueue_unique.lua, for commands with unique keys.
 
     Args:
-        keys: Of the shard.
+        keys: The keys of the shard.
         head_keys: Those of enqueue.lua before the mailboxes.
         head: The arguments that are not of these commands.
         submissions: In the order in which they are to be accepted, no two of the same key.
@@ -119,7 +119,7 @@ class UniqueLoad:
     """The request that loads a chunk with unique keys.
 
     Args:
-        keys: Of the shard.
+        keys: The keys of the shard.
         version: The version that is loaded.
         items: The commands, in order.
         head: Version, limit, room, prefix, ttl and `sequenced`, as the script takes them.

@@ -34,13 +34,13 @@ class ConsumerLoop(Consumer):
     """Feeds activations to `run` while slots are free.
 
     Args:
-        connections: Of this process.
+        connections: The connections of this process.
         keys: The shards.
         worker: This worker's name, which is that of its consumer.
         slots: How many mailboxes may be held.
         leases: Holds what was read.
         steps: Gives back what exceeds the slots.
-        line: Which shards' lines are in use.
+        line: The lines of shards that are in use.
         limits: Whether limits are.
         run: Runs one mailbox under its lease until it releases it.
         wake: Called when something is due earlier than was known (a tick arrived).
@@ -112,7 +112,7 @@ class ConsumerLoop(Consumer):
         """Run what was read; return the ids of ticks, which name no mailbox.
 
         Args:
-            shard: Whose reader it is.
+            shard: The shard of the reader.
             ask: What it was allowed.
             deliveries: What it got.
             read_at: When the server was asked; None if it waited for work.

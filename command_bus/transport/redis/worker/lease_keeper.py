@@ -91,7 +91,7 @@ class LeaseKeeper:
         worker: This worker's name, which is that of its consumer.
         lease: Seconds that a lease lives without renewal.
         heartbeat: Returns what this worker publishes of itself, written with each renewal; its argument is roughly the server's time in ms.
-        outages: Of the shards' servers.
+        outages: The outages of the shards' servers.
         forgotten: Called, in the thread of this, if what this worker had published is gone.
     """
 

@@ -40,7 +40,7 @@ class Delivery:
         activation: Its id.
         mailbox: The mailbox that it names; None for a tick, which names none.
         holder: The lease under which its command was started together with the delivery; empty if none was.
-        attempt_id: Of that start; empty if its answer was lost.
+        attempt_id: The attempt id of that start; empty if its answer was lost.
         started: That command; None if a take has to start it, or the answer was lost.
         has_place: Whether limits gave it a place.
     """
@@ -94,7 +94,7 @@ def note_unheard(deliveries: Sequence[Delivery], records: Iterable[bytes | None]
 
     Args:
         deliveries: The activations.
-        records: Of their mailboxes.
+        records: The records of their mailboxes.
         worker: Name of the worker that fetched.
         unheard: Numbers of the leases of those fetches.
     """
