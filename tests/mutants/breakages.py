@@ -111,7 +111,7 @@ MUTANTS = (
     ),
     Mutant(
         "a retry lets others overtake",
-        f"{_LUA}/advance/3b_verbs.lua",
+        f"{_LUA}/advance/3c_perform.lua",
         "  if verb == VERB.WAIT then return wait(",
         "  if verb == VERB.WAIT then\n"
         "    local box = KEYS[before + step]\n"

@@ -402,7 +402,7 @@ LIMITS = (
     ),
     Mutant(
         "what called no handler keeps its tokens",
-        f"{_LUA}/advance/3b_verbs.lua",
+        f"{_LUA}/advance/3c_perform.lua",
         "limits.give_back(limits.scopes_of(name))",
         "",
         _UNUSED,

@@ -76,7 +76,7 @@ RESERVED = (
     ),
     Mutant(
         "a step drops the parts of a record",
-        f"{_LUA}/advance/3b_verbs.lua",
+        f"{_LUA}/advance/3c_perform.lua",
         "  local parts = find(record, '=', at, true) and string.match(record, '^[^|]*|[^|]*|[^|]*(|.*)', at) or ''\n",
         "  local parts = ''\n",
         f"{_KEPT}::test_parts_stay_from_command_to_command",

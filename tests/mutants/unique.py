@@ -10,6 +10,7 @@ _LUA = "transport/redis/lua"
 _ACCEPT, _READ = f"{_LUA}/enqueue_unique/2_accept.lua", f"{_LUA}/enqueue_unique/1_read.lua"
 _LINE, _LOADS = f"{_LUA}/shared/unique_line.lua", f"{_LUA}/bulk_load_unique"
 _SHARED, _VERBS = f"{_LUA}/shared/unique.lua", f"{_LUA}/advance/3b_verbs.lua"
+_PERFORM = f"{_LUA}/advance/3c_perform.lua"
 _BUS, _STEPS = "tests/conformance/test_unique.py", "tests/conformance/test_unique_steps.py"
 
 _LATE = "tests/conformance/test_unique_deadlines.py"
@@ -82,14 +83,14 @@ UNIQUE = (
     ),
     Mutant(
         "the record does not name the head that was started",
-        _VERBS,
+        _PERFORM,
         "  parts = parts .. '|started=' .. messages[step]\n",
         "",
         f"{_BUS}::test_a_head_that_waits_for_a_retry_counts_as_running",
     ),
     Mutant(
         "the name of a head that was started stays",
-        _VERBS,
+        _PERFORM,
         "  if parts ~= '' then parts = string.gsub(parts, '|started=[^|]*', '') end\n",
         "",
         f"{_STEPS}::test_a_settled_command_leaves_no_part",

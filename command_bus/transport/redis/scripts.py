@@ -77,7 +77,7 @@ def _load(name: str, *, without: str = "") -> Script:
         without: A file of its folder that most requests do not need. Each function that a script defines costs time in every request.
     """
     texts = _files(name, without)
-    uses = [_PART.findall(found[1]) for found in map(_USES.search, texts) if found]
+    uses = [_PART.findall(found) for text in texts for found in _USES.findall(text)]
     parts = tuple(dict.fromkeys(chain.from_iterable(uses)))
     shared = tuple(chain.from_iterable(_NAME.findall(part.partition("(")[2] or part) for part in parts))
     text = "".join([*map(_shared, parts), "\n".join(texts)])

@@ -1,11 +1,14 @@
--- bulk_commit: open or commit a version of a dispatch, note its rejected rows, or note what holds it up. bulk_load.lua loads its commands.
+-- bulk_commit: open or commit a version of a dispatch, note its rejected rows, or note what holds it up.
+-- bulk_load.lua loads its commands.
 --
--- KEYS[1]   record    hash: the dispatch; `open` is the version being loaded, `done` the highest that is committed
+-- KEYS[1]   record    hash: the dispatch; `open` is the version being loaded, `done` the highest that is
+--                     committed
 -- KEYS[2]   ids       hash: command id -> check, of the version that is open
 -- KEYS[3]   bad       hash: key of a row -> record of why it was rejected
 -- KEYS[4]   index     sorted set: dispatch id -> ms when it expires
 -- KEYS[5]   homes     hash: entity -> the task that writes its commands, of the version that is open
--- KEYS[6]   prints    hash: version -> fingerprint of its rows, of the last thousand versions or so (first shard only)
+-- KEYS[6]   prints    hash: version -> fingerprint of its rows, of the last thousand versions or so (first
+--                     shard only)
 -- ARGV[1]   verb      open, commit, reject, note
 -- ARGV[2]   version
 -- ARGV[3]   name      the dispatch id
@@ -15,10 +18,12 @@
 --           note      what holds a task up, for the driver
 --           reject    limit of rejects (-1: none); then for each row its key and its record
 --
--- returns open     'open', 'done' if the version is committed, 'foreign' if the dispatch belongs to another owner
+-- returns open     'open', 'done' if the version is committed, 'foreign' if the dispatch belongs to another
+--                  owner
 --         commit   'done', or 'gone' if the version is neither open nor committed
 --         note     'open', or 'gone' if the version is not open
---         reject   'open' or 'full' (there would be more than the limit: none of these was noted); 'done' and 'gone' as for a load
+--         reject   'open' or 'full' (there would be more than the limit: none of these was noted); 'done' and
+--                  'gone' as for a load
 
 local record, ids, bad, index, homes, prints = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local verb, version, name, ttl = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])

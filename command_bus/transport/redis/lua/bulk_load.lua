@@ -1,6 +1,8 @@
--- bulk_load: accept a chunk of a dispatch into its mailboxes, in order, as far as its version and the limits allow.
+-- bulk_load: accept a chunk of a dispatch into its mailboxes, in order, as far as its version and the limits
+-- allow.
 --
--- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), admission, delayed, postpone, envelope_id, events, loading
+-- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), admission
+-- uses: delayed, postpone, envelope_id, events, loading
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -14,7 +16,8 @@
 -- KEYS[10]  arrivals  stream of what senders did to commands of watched types
 -- KEYS[11]  homes     hash: entity -> the task that writes its commands
 -- KEYS[12]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
--- KEYS[13]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[13]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two
+--                     may not exist
 -- KEYS[14]  turns     sorted set of flows, by their virtual time
 -- KEYS[15]  line      sorted set of the places of entities that wait
 -- KEYS[16]  due       sorted set of what becomes due, by ms
@@ -26,23 +29,29 @@
 -- ARGV[4]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
 -- ARGV[5]   ttl       ms for which ids are kept: as long as the record, which each task renews that opens it
 -- ARGV[6]   sequenced '1' if the commands have sequence numbers
--- ARGV[7]   suspects  how many of the mailboxes, from the first, may be full: into the others the writer has put little since it last asked
--- ARGV[8]   runs      commands of one entity that stand together: two bytes for the number of its mailbox, two for how many they are
+-- ARGV[7]   suspects  how many of the mailboxes, from the first, may be full: into the others the writer has
+--                     put little since it last asked
+-- ARGV[8]   runs      commands of one entity that stand together: two bytes for the number of its mailbox,
+--                     two for how many they are
 -- ARGV[9]   checks    four bytes for each command, of its payload
 -- ARGV[10]  home      the task that writes, as run|partition; empty: any task may write any entity
 -- ARGV[11]  strict    '1' if an entity that another partition of the same run has begun is refused
--- ARGV[12]  flows     of the commands that have a class or a tenant, as enqueue.lua has them behind its letters; empty if none has
--- ARGV[13…] envelopes; then, with sequence numbers, those, and the entity of each run; then the entities that are new to the task.
---           Few and long arguments: each costs 0.2 us
+-- ARGV[12]  flows     of the commands that have a class or a tenant, as enqueue.lua has them behind its
+--                     letters; empty if none has
+-- ARGV[13…] envelopes; then, with sequence numbers, those, and the entity of each run; then the entities that
+--           are new to the task. Few and long arguments: each costs 0.2 us
 --
--- returns 'done' if the version is committed, 'gone' if it is not open, 'split|', the partition, '|' and the entity that it has begun, if
---         that is refused; else one character per command as enqueue.lua does (and behind them how many of the new entities others have begun):
---         + accepted, = duplicate, ! same id with another payload, e mailbox full, t shard full, n too many mailboxes have work, p an earlier one was refused, d being drained,
---         w the mailbox takes nothing,
+-- returns 'done' if the version is committed, 'gone' if it is not open, 'split|', the partition, '|' and the
+-- entity that it has begun, if
+--         that is refused; else one character per command as enqueue.lua does (and behind them how many of
+--         the new entities others have begun): + accepted, = duplicate, ! same id with another payload, e
+--         mailbox full, t shard full, n too many mailboxes have work, p an earlier one was refused, d being
+--         drained, w the mailbox takes nothing,
 --         s not behind the entity's last sequence number
 --
--- The first write is an XADD, so that a server at its memory limit refuses the whole chunk with nothing done. A fault of one mailbox is
--- answered to its commands alone, and only commands that are in their mailbox are noted. After the first write nothing fails.
+-- The first write is an XADD, so that a server at its memory limit refuses the whole chunk with nothing done.
+-- A fault of one mailbox is answered to its commands alone, and only commands that are in their mailbox are
+-- noted. After the first write nothing fails.
 
 local ready, active, stats, paused, delayed_counts, record, ids, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local version, space, prefix = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4])

@@ -9,7 +9,8 @@
 -- ARGV[3]   idle      ms for which they must be idle by the server's clock; 0 where that clock has gone back
 -- ARGV[4…]  for each lease: the activation, its renewal sequence as it was read
 --
--- returns {activation, its fields} of each that was taken; those of mailboxes in a state that only a later release knows are left to that
+-- returns {activation, its fields} of each that was taken; those of mailboxes in a state that only a later
+-- release knows are left to that
 
 local ready, active = KEYS[1], KEYS[2]
 local group, owner, idle = ARGV[1], ARGV[2], ARGV[3]

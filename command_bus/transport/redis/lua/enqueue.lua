@@ -1,6 +1,7 @@
 -- enqueue: accept commands into their mailboxes, in order, and activate the entities that were idle.
 --
--- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), admission, known, delayed, postpone, envelope_id, events
+-- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), admission
+-- uses: known, delayed, postpone, envelope_id, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -13,28 +14,36 @@
 -- KEYS[9]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[10]  arrivals  stream of what senders did to commands of watched types
 -- KEYS[11]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
--- KEYS[12]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[12]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two
+--                     may not exist
 -- KEYS[13]  turns     sorted set of flows, by their virtual time
 -- KEYS[14]  line      sorted set of the places of entities that wait
 -- KEYS[15…] the mailboxes, then the mark of each command that has one, in their order
 -- ARGV[1]   number    of this batch, growing per producer: asked again it is answered as the first time
--- ARGV[2]   again     '1' if it may have been applied before, and an earlier answer of this producer cannot have expired yet
+-- ARGV[2]   again     '1' if it may have been applied before, and an earlier answer of this producer cannot
+--                     have expired yet
 -- ARGV[3]   ttl       ms for which the answer is kept
 -- ARGV[4]   limit     of commands in this shard; perhaps a colon and the limit of mailboxes with work
 -- ARGV[5]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
 -- ARGV[6]   rooms     'commands that a mailbox may hold:number of mailboxes ' for each stretch of equal ones
 -- ARGV[7]   targets   two bytes for each command: the number of its mailbox
--- ARGV[8]   kinds     a letter for each command: p plain, m with a mark, d delayed, b both; empty if all are plain. If any has a class or a tenant,
---           behind the letters the flows, each with a space, and a colon; then two bytes for each command: the number of its flow, 0 for none
--- ARGV[9…]  for each command its envelope; then for each with a mark its digest, in their order; then for each that is delayed its ms from
---           now, below zero the moment itself, and its id. Few arguments: each costs 0.2 us
+-- ARGV[8]   kinds     a letter for each command: p plain, m with a mark, d delayed, b both; empty if all are
+--                     plain. If any has a class or a tenant,
+--           behind the letters the flows, each with a space, and a colon; then two bytes for each command:
+--           the number of its flow, 0 for none
+-- ARGV[9…]  for each command its envelope; then for each with a mark its digest, in their order; then for
+--           each that is delayed its ms from now, below zero the moment itself, and its id. Few arguments:
+--           each costs 0.2 us
 --
--- returns 'gone' if it was asked before and its answer is not there any more; else one character per command: + accepted, = duplicate,
---         ! same id with another payload, e mailbox full, t shard full, n too many mailboxes have work, p an earlier command of this mailbox was refused, d it is being
---         drained, w the mailbox takes nothing: a key is of another type, or somebody has used up the ids of its stream
+-- returns 'gone' if it was asked before and its answer is not there any more; else one character per command:
+-- + accepted, = duplicate,
+--         ! same id with another payload, e mailbox full, t shard full, n too many mailboxes have work, p an
+--         earlier command of this mailbox was refused, d it is being drained, w the mailbox takes nothing: a
+--         key is of another type, or somebody has used up the ids of its stream
 --
--- Nothing is written before the first SET or XADD, so that a server at its memory limit refuses the whole batch with nothing done. A fault of
--- one mailbox is answered to its commands alone. After the first write nothing fails, whatever a counter holds.
+-- Nothing is written before the first SET or XADD, so that a server at its memory limit refuses the whole
+-- batch with nothing done. A fault of one mailbox is answered to its commands alone. After the first write
+-- nothing fails, whatever a counter holds.
 
 local ready, active, stats, due, delayed, delayed_counts, paused, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local lone, flows, first_box = KEYS[11], KEYS[12], 14

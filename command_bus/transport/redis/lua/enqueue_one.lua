@@ -1,12 +1,13 @@
--- enqueue_one: accept one command, without delay, where nothing is paused, watched or delayed, and no line in use. It does what enqueue.lua does, without
--- its tables; whatever is out of the ordinary is left to that.
+-- enqueue_one: accept one command, without delay, where nothing is paused, watched or delayed, and no line in
+-- use. It does what enqueue.lua does, without its tables; whatever is out of the ordinary is left to that.
 --
 -- uses: record, lone
 --
 -- KEYS[1]  ready     stream of activations
 -- KEYS[2]  active    hash: mailbox name -> record (see shared/record.lua)
 -- KEYS[3]  stats     hash of counters
--- KEYS[4]  later     hash: mailbox name -> number of delayed commands (see shared/delayed.lua); this and the next two may not exist
+-- KEYS[4]  later     hash: mailbox name -> number of delayed commands (see shared/delayed.lua); this and the
+--                    next two may not exist
 -- KEYS[5]  paused    hash: scope -> mode|since in ms|why
 -- KEYS[6]  watched   hash: entity type -> number of events to keep
 -- KEYS[7]  last      number of the producer's last batch, a colon, and how it was answered
@@ -15,14 +16,16 @@
 -- KEYS[10] mailbox
 -- KEYS[11] mark      of the command; missing if it has none
 -- ARGV[1]  number    of this batch, growing per producer: asked again it is answered as the first time
--- ARGV[2]  again     '1' if it may have been applied before, and an earlier answer of this producer cannot have expired yet
+-- ARGV[2]  again     '1' if it may have been applied before, and an earlier answer of this producer cannot
+--                    have expired yet
 -- ARGV[3]  ttl       ms for which the answer is kept
 -- ARGV[4]  limit     of commands in this shard; perhaps a colon and the limit of mailboxes with work
 -- ARGV[5]  room      commands that the mailbox may hold
 -- ARGV[6]  envelope
 -- ARGV[7]  digest    of a command with a mark
 --
--- returns '?' if enqueue.lua has to be asked, and the command was not touched; else as enqueue.lua: 'gone', +, =, !
+-- returns '?' if enqueue.lua has to be asked, and the command was not touched; else as enqueue.lua: 'gone',
+-- +, =, !
 
 local active, stats, later, paused, watched = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local last, lone, mailbox, mark = KEYS[7], KEYS[8], KEYS[10], KEYS[11]

@@ -1,6 +1,7 @@
 -- fetch: deliver activations to a worker, without waiting for any, and start the lone commands among them.
 --
--- uses: memory_limit, record, newer, fences, open_line(line_flow, line_runs, line_turns, line_served, line), open_limits(line_flow, limits, limit_passes, limit_turns, limit_queues, limit_wakes)
+-- uses: memory_limit, record, newer, fences, open_line(line_flow, line_runs, line_turns, line_served, line)
+-- uses: open_limits(line_flow, limits, limit_passes, limit_turns, limit_queues, limit_wakes)
 --
 -- KEYS[1]   ready     stream of activations; its pending entries are the leases
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -9,20 +10,23 @@
 -- KEYS[5]   paused    hash: scope -> mode|since in ms|why
 -- KEYS[6]   watched   hash: entity type -> number of events to keep
 -- KEYS[7]   rules     hash: what limits apply
--- KEYS[8…]  limits, places and due, where the worker knows of limits and this is the first shard (see shared/limits.lua); then flows, turns
---           and line, where it knows that the line is in use (see shared/line.lua)
+-- KEYS[8…]  limits, places and due, where the worker knows of limits and this is the first shard (see
+--           shared/limits.lua); then flows, turns and line, where it knows that the line is in use (see
+--           shared/line.lua)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     consumer name of the worker
 -- ARGV[3]   count     of activations at most
--- ARGV[4]   number    of the first lease: the holder of what is started is the owner, '#f' and a number, one more for each activation
+-- ARGV[4]   number    of the first lease: the holder of what is started is the owner, '#f' and a number, one
+--                     more for each activation
 -- ARGV[5]   more      how many keys of limits there are: 3 or 0
 --
--- returns now in ms, then for each activation four values: its id; the mailbox's name, nil if it names none; 'fence|message|1|first start
---         in ms', with '|place=1' if limits gave this lease a place, and the envelope of the command that now runs under it, both nil if a
---         take has to start it
+-- returns now in ms, then for each activation four values: its id; the mailbox's name, nil if it names none;
+-- 'fence|message|1|first start
+--         in ms', with '|place=1' if limits gave this lease a place, and the envelope of the command that now
+--         runs under it, both nil if a take has to start it
 --
--- While anything is paused or watched it starts nothing: advance.lua does. So it does with what a limit refuses, and with what the first
--- shard has to be asked about.
+-- While anything is paused or watched it starts nothing: advance.lua does. So it does with what a limit
+-- refuses, and with what the first shard has to be asked about.
 
 local ready, active, lone = KEYS[1], KEYS[2], KEYS[3]
 local group, owner, number = ARGV[1], ARGV[2], tonumber(ARGV[4])

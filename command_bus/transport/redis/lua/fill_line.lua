@@ -1,4 +1,5 @@
--- fill_line: fill the ready stream from the line, and bring back what it has too much: what was ready when the line came into use.
+-- fill_line: fill the ready stream from the line, and bring back what it has too much: what was ready when
+-- the line came into use.
 --
 -- uses: memory_limit, record, newer, open_line(line_flow, line_runs, line_turns, line_served, line)
 --
@@ -12,9 +13,11 @@
 --
 -- returns how many were brought back, and how many places were none of ours
 --
--- It also forgets a part of what was served longer than two minutes ago (see shared/line_served.lua), if its user may.
+-- It also forgets a part of what was served longer than two minutes ago (see shared/line_served.lua), if its
+-- user may.
 --
--- What was not delivered stands at the stream's end. Its newest go first into the line, where they keep their order: by their activation.
+-- What was not delivered stands at the stream's end. Its newest go first into the line, where they keep their
+-- order: by their activation.
 
 local ready, active, most = KEYS[1], KEYS[2], tonumber(ARGV[2])
 local SWEPT = 1000  -- fields that are looked at
@@ -35,7 +38,8 @@ local function bring_back(id, fields)
   return true
 end
 
--- The places have equal scores, else they have no order. What has another was put there by somebody else, and goes: `reactivate.lua` finds whom it concerns.
+-- The places have equal scores, else they have no order. What has another was put there by somebody else, and
+-- goes: `reactivate.lua` finds whom it concerns.
 local odd = redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', '(0') + redis.call('ZREMRANGEBYSCORE', KEYS[5], '(0', '+inf')
 
 local back = 0

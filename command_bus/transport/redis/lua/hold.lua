@@ -1,6 +1,8 @@
--- hold: pause, drain or resume a scope (one mailbox, an entity type or all), and wake mailboxes that are no longer held.
+-- hold: pause, drain or resume a scope (one mailbox, an entity type or all), and wake mailboxes that are no
+-- longer held.
 --
--- uses: memory_limit, record, newer, lone, snooze, holds, open_line(line_flow, line_runs, line_turns, line_served, line), agenda, events
+-- uses: memory_limit, record, newer, lone, snooze, holds
+-- uses: open_line(line_flow, line_runs, line_turns, line_served, line), agenda, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -10,25 +12,30 @@
 -- KEYS[6]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[7]   events    stream of what happened to commands of watched types
 -- KEYS[8]   lone      hash: mailbox name -> envelope (see shared/lone.lua)
--- KEYS[9]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[9]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may
+--                    not exist
 -- KEYS[10]  turns     sorted set of flows, by their virtual time
 -- KEYS[11]  line      sorted set of the places of entities that wait
 -- KEYS[12…] mailboxes to wake
 -- ARGV[1]   group     of consumers
--- ARGV[2]   verb      pause, drain, resume; over, if a pause has come to its end, and then ended; or wake, which leaves the scope as it is
+-- ARGV[2]   verb      pause, drain, resume; over, if a pause has come to its end, and then ended; or wake,
+--                     which leaves the scope as it is
 -- ARGV[3]   scope     a mailbox's name, <entity type>:* (~:* for commands without an entity), or *
 -- ARGV[4]   reason
--- ARGV[5]   till      ms when a pause ends by itself, empty: never; of a pause that is over the time that was read
+-- ARGV[5]   till      ms when a pause ends by itself, empty: never; of a pause that is over the time that was
+--                     read
 -- ARGV[6…]  names     of the mailboxes
 --
--- returns how many mailboxes were woken; 'gone' if a pause that is over was ended or changed meanwhile; 'newer' if the scope is one mailbox
+-- returns how many mailboxes were woken; 'gone' if a pause that is over was ended or changed meanwhile;
+-- 'newer' if the scope is one mailbox
 --         in a state that only a later release knows: nothing was changed
 --
--- A pause takes effect before the next command starts; a command that runs is not touched. Draining refuses new commands and starts those
--- that wait. No mailbox's name contains a `*`: it is encoded in ids. Paused and parked are independent.
+-- A pause takes effect before the next command starts; a command that runs is not touched. Draining refuses
+-- new commands and starts those that wait. No mailbox's name contains a `*`: it is encoded in ids. Paused and
+-- parked are independent.
 --
--- Each pause, drain and resume writes or removes the one end of its scope. The end of a pause that is over stays until all its mailboxes
--- are awake, so that a worker that dies in between leaves it due.
+-- Each pause, drain and resume writes or removes the one end of its scope. The end of a pause that is over
+-- stays until all its mailboxes are awake, so that a worker that dies in between leaves it due.
 
 local ready, active, paused, parked, due = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local group, verb, scope, reason, till = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]

@@ -1,5 +1,5 @@
--- letters: the names of the letters that scripts compare. `scripts.py` writes the letter in place of its name when it reads a script: a local
--- would cost each function that shares it, and a script may have 200.
+-- letters: the names of the letters that scripts compare. `scripts.py` writes the letter in place of its name
+-- when it reads a script: a local would cost each function that shares it, and a script may have 200.
 
 -- State of a mailbox's record (see shared/record.lua).
 STATE.READY = 'r'

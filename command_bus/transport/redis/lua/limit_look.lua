@@ -8,8 +8,10 @@
 -- ARGV[1]   verb      scopes, stand, all
 -- ARGV[2…]  scopes: rules, whose scopes are wanted that are in use; stand: mailboxes
 --
--- returns scopes: for each scope its name, free tokens in thousandths (-1 if it has no rate), places taken, mailboxes that wait, us until the
---         first of them may start (-1 if only a place that is given up tells), and us until a hold of a handler is over (0 if there is none); stand: for each mailbox that waits its name, scope, ms since
+-- returns scopes: for each scope its name, free tokens in thousandths (-1 if it has no rate), places taken,
+-- mailboxes that wait, us until the
+--         first of them may start (-1 if only a place that is given up tells), and us until a hold of a
+--         handler is over (0 if there is none); stand: for each mailbox that waits its name, scope, ms since
 --         when, how many stand before it, and these us; all: how many mailboxes wait
 
 local places, verb = KEYS[3], ARGV[1]

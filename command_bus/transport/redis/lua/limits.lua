@@ -1,6 +1,7 @@
 -- limits: decide at the first shard which mailboxes may start, and wake those that wait.
 --
--- uses: memory_limit, record, holds, line_flow, limits, limit_passes, limit_turns, limit_queues, limit_wakes, incarnation
+-- uses: memory_limit, record, holds, line_flow, limits, limit_passes, limit_turns, limit_queues, limit_wakes
+-- uses: incarnation
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -14,15 +15,17 @@
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   verb      ask, over, wake, again, gone, hold, clean
 -- ARGV[3]   shard     its incarnation, as it was read
--- ARGV[4…]  ask: for each mailbox its name, shard, activation, the message that would start, what its worker reads, '1' if it must not keep
---           a place that another one waits for; over: mailbox, activation; wake: scope; again, gone: mailbox; hold: scope, until in ms, 0 to end it;
---           clean: scope
+-- ARGV[4…]  ask: for each mailbox its name, shard, activation, the message that would start, what its worker
+--           reads, '1' if it must not keep a place that another one waits for; over: mailbox, activation;
+--           wake: scope; again, gone: mailbox; hold: scope, until in ms, 0 to end it; clean: scope
 --
--- returns ask: for each '+' if it may start, else the scope in whose queue it now stands; wake: mailbox and shard of each that its own shard
+-- returns ask: for each '+' if it may start, else the scope in whose queue it now stands; wake: mailbox and
+-- shard of each that its own shard
 --         has to make ready; else how many were changed. 'gone' if the shard is of another incarnation
 --
--- over: a lease has ended: its places are free. again: a granted mailbox does not wait yet, it goes back into the queue. gone: it does not wait
--- any more. clean: forget what is over. A mailbox of this shard that does not wait is passed over: its worker was refused and has yet to say so.
+-- over: a lease has ended: its places are free. again: a granted mailbox does not wait yet, it goes back into
+-- the queue. gone: it does not wait any more. clean: forget what is over. A mailbox of this shard that does
+-- not wait is passed over: its worker was refused and has yet to say so.
 
 local ready, active, due, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local verb = ARGV[2]
@@ -72,8 +75,8 @@ end
 
 local elsewhere, unready = {}, false
 
--- Grant a mailbox that is next in a scope's queue its start. Return false if that scope still refuses it, and the tokens that it needs; else
--- true, and whether it starts.
+-- Grant a mailbox that is next in a scope's queue its start. Return false if that scope still refuses it, and
+-- the tokens that it needs; else true, and whether it starts.
 local function grant(scope, mailbox, key)
   local kept, since, shard, at, message, keyed = limits.waiting(mailbox)
   if at ~= scope or key ~= kept then

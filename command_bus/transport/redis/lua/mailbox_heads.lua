@@ -6,7 +6,8 @@
 -- KEYS[2…]  the mailboxes
 -- ARGV[1]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
 --
--- returns for each how many of its commands are not settled, and the id of its oldest one, which is empty if there is none (a key of
+-- returns for each how many of its commands are not settled, and the id of its oldest one, which is empty if
+-- there is none (a key of
 --         another type is length -1)
 
 local answers = {}

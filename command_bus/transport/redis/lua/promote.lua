@@ -1,6 +1,7 @@
 -- promote: move what has become due: delayed commands enter their mailbox, retries become ready.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, open_line(line_flow, line_runs, line_turns, line_served, line), delayed, unique
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds
+-- uses: open_line(line_flow, line_runs, line_turns, line_served, line), delayed, unique
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -9,22 +10,26 @@
 -- KEYS[5]   later     hash: mailbox name -> number of delayed commands (see shared/delayed.lua)
 -- KEYS[6]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
 -- KEYS[7]   unique    hash: key -> the command that holds it (see shared/unique.lua)
--- KEYS[8]   flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[8]   flows     hash: what classes and shares have used (see shared/line.lua); this and the next two
+--                     may not exist
 -- KEYS[9]   turns     sorted set of flows, by their virtual time
 -- KEYS[10]  line      sorted set of the places of entities that wait
 -- KEYS[11]  suspended  hash: mailbox name -> the durable command that waits (see shared/arrive.lua)
 -- KEYS[12…] the mailbox of each member
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   known     first letters of the members of `due` that the worker knows
--- ARGV[3…]  for each member: the member of `due` (r:<mailbox name> or that of a delayed command, see shared/delayed.lua), its mailbox name, its score as it was read
+-- ARGV[3…]  for each member: the member of `due` (r:<mailbox name> or that of a delayed command, see
+--           shared/delayed.lua), its mailbox name, its score as it was read
 --
 -- returns {how many were promoted, ms until the next is due or -1, the members that were left}
 --
--- Each member is checked again here, so that several workers may promote at once. A member whose score is still what was read is promoted
--- even if the score lies ahead: the server's clock has gone back, and the worker has waited for it by its own clock. A command whose mailbox
--- takes nothing stays delayed for another second. After the first write nothing fails.
+-- Each member is checked again here, so that several workers may promote at once. A member whose score is
+-- still what was read is promoted even if the score lies ahead: the server's clock has gone back, and the
+-- worker has waited for it by its own clock. A command whose mailbox takes nothing stays delayed for another
+-- second. After the first write nothing fails.
 --
--- Members that only a later release knows are left, and so is the retry of a mailbox in a state that only that knows.
+-- Members that only a later release knows are left, and so is the retry of a mailbox in a state that only
+-- that knows.
 
 local ready, active, due, delayed, delayed_counts, paused, unique = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 pass_memory_limit(ready, ARGV[1])
@@ -74,8 +79,8 @@ local function entry_of(text)
   return fields, flow
 end
 
--- Put a delayed command into its mailbox, accepted at its moment; return false if that takes nothing. A mailbox whose ids are used up is woken: the worker that
--- empties it deletes it.
+-- Put a delayed command into its mailbox, accepted at its moment; return false if that takes nothing. A
+-- mailbox whose ids are used up is woken: the worker that empties it deletes it.
 local function admit(id, name, box, at)
   local value = redis.call('HGET', delayed, id)
   if not value then return true end

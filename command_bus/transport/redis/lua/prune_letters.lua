@@ -1,4 +1,5 @@
--- prune_letters: delete dead letters that are too old, and the oldest of those that are too many. A letter that parks an entity stays.
+-- prune_letters: delete dead letters that are too old, and the oldest of those that are too many. A letter
+-- that parks an entity stays.
 --
 -- uses: memory_limit, entry_text, events
 --
@@ -8,7 +9,8 @@
 -- KEYS[4]   stats     hash of counters
 -- KEYS[5]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[6]   events    stream of what happened to commands of watched types
--- KEYS[7…]  for each letter whose side record is known: that record (see shared/arrive.lua), and the mark of its command
+-- KEYS[7…]  for each letter whose side record is known: that record (see shared/arrive.lua), and the mark of
+--           its command
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   ttl       ms for which a letter is kept; empty: for ever
 -- ARGV[3]   most      letters that are kept, those that park an entity included; empty: any number
@@ -18,11 +20,13 @@
 -- ARGV[7]   kept      ms for which the mark of a durable command is kept once its letter is gone
 -- ARGV[8…]  ids of the letters whose side records are known
 --
--- returns {how many were deleted, id of the letter behind which to look on, empty if there is nothing more to delete, and of each letter that
+-- returns {how many were deleted, id of the letter behind which to look on, empty if there is nothing more to
+-- delete, and of each letter that
 --         kept a side record which is not known: its id, and the names in its envelope}
 --
--- A letter that kept a side record goes in one step with that. So it is deleted only if its record is known: the worker asks again for those.
--- A letter is as old as its id, by the server's clock. It is looked at again here, so that several workers may prune at once.
+-- A letter that kept a side record goes in one step with that. So it is deleted only if its record is known:
+-- the worker asks again for those. A letter is as old as its id, by the server's clock. It is looked at again
+-- here, so that several workers may prune at once.
 
 local dead, parked, ttl, most = KEYS[2], KEYS[3], tonumber(ARGV[2]), tonumber(ARGV[3])
 local left = redis.call('XLEN', dead)

@@ -1,13 +1,16 @@
--- reactivate: give mailboxes a new entry in the ready stream if they should have one and have none. Somebody deleted the stream or its
--- entries or a place in the line, or the process that resumed the mailboxes died before it woke them all.
+-- reactivate: give mailboxes a new entry in the ready stream if they should have one and have none. Somebody
+-- deleted the stream or its entries or a place in the line, or the process that resumed the mailboxes died
+-- before it woke them all.
 --
--- uses: memory_limit, record, newer, lone, snooze, holds, open_line(line_flow, line_runs, line_turns, line_served, line)
+-- uses: memory_limit, record, newer, lone, snooze, holds
+-- uses: open_line(line_flow, line_runs, line_turns, line_served, line)
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
 -- KEYS[3]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
 -- KEYS[4]   parked    hash: mailbox name -> id of its dead letter
--- KEYS[5]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[5]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may
+--                    not exist
 -- KEYS[6]  turns     sorted set of flows, by their virtual time
 -- KEYS[7]  line      sorted set of the places of entities that wait
 -- KEYS[8…]  mailboxes to look at
@@ -16,9 +19,9 @@
 --
 -- returns how many got one
 --
--- A command that was running stays so, under a new activation without a holder: the old holder is fenced off, a worker that reads the
--- activation cannot start the command, and when the lease ends, recovery decides by the command's contract. A mailbox in a state that only a
--- later release knows is left to that.
+-- A command that was running stays so, under a new activation without a holder: the old holder is fenced off,
+-- a worker that reads the activation cannot start the command, and when the lease ends, recovery decides by
+-- the command's contract. A mailbox in a state that only a later release knows is left to that.
 
 local ready, active, paused, parked = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 

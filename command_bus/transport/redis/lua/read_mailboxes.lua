@@ -7,7 +7,8 @@
 -- KEYS[3…]  the mailboxes
 -- ARGV[1]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
 -- ARGV[2]   count     how many of each
--- ARGV[3…]  start     for each mailbox the id of the first that is returned, or '(' and the id before it; - for the oldest
+-- ARGV[3…]  start     for each mailbox the id of the first that is returned, or '(' and the id before it; -
+--           for the oldest
 --
 -- returns for each its entries, each an id and its fields; none for a key of another type
 

@@ -1,6 +1,8 @@
 -- record_steps: store what durable commands that run have come to, and send the commands that they call.
 --
--- uses: memory_limit, record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), admission, delayed, postpone, agenda, send_out, events
+-- uses: memory_limit, record, newer, lone, holds
+-- uses: open_line(line_flow, line_runs, line_turns, line_served, line), admission, delayed, postpone, agenda
+-- uses: send_out, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -12,23 +14,27 @@
 -- KEYS[8]   stats     hash of counters
 -- KEYS[9]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[10]  events    stream of what happened to commands of watched types
--- KEYS[11]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[11]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two
+--                     may not exist
 -- KEYS[12]  turns     sorted set of flows, by their virtual time
 -- KEYS[13]  line      sorted set of the places of entities that wait
--- KEYS[14…] the mailboxes that commands are sent to; the side record of each item (see shared/arrive.lua); for each command its mark, or the
---           stream of those for another shard
+-- KEYS[14…] the mailboxes that commands are sent to; the side record of each item (see shared/arrive.lua);
+--           for each command its mark, or the stream of those for another shard
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
 -- ARGV[3]   boxes     how many mailboxes commands are sent to
 -- ARGV[4]   items     how many
--- ARGV[5…]  the mailbox of each item; for each item '|activation|fence|message|' of its start, the message, '1' if the count of its attempts
---           begins again, 'd' if its record lives for a day, else '0', a letter for each field, the names of the fields, and their values; for
---           each command the number of its mailbox, or its text if it is for another shard (see shared/deliver.lua), its flow and delay in ms
---           (below zero the moment itself) with a bar between them (empty: the normal class, at once), its id, envelope and mark. The letters: f a value; c a value that goes
---           with the next command; p a value that takes the place of the last; t a time, the value is ms from now; l an entry of the log, its
---           name is 'fence|number'
+-- ARGV[5…]  the mailbox of each item; for each item '|activation|fence|message|' of its start, the message,
+--           '1' if the count of its attempts begins again, 'd' if its record lives for a day, else '0', a
+--           letter for each field, the names of the fields, and their values; for each command the number of
+--           its mailbox, or its text if it is for another shard (see shared/deliver.lua), its flow and delay
+--           in ms (below zero the moment itself) with a bar between them (empty: the normal class, at once),
+--           its id, envelope and mark. The letters: f a value; c a value that goes with the next command; p a
+--           value that takes the place of the last; t a time, the value is ms from now; l an entry of the
+--           log, its name is 'fence|number'
 --
--- returns for each item nil if its lease is lost: nothing was changed; else for each field false if it is stored now, the ms of a time, or what
+-- returns for each item nil if its lease is lost: nothing was changed; else for each field false if it is
+-- stored now, the ms of a time, or what
 --         was there already: that stays, and no command is sent for it
 --
 -- Once the first field is written nothing fails.
@@ -50,8 +56,9 @@ if call('EXISTS', KEYS[4], KEYS[9], KEYS[11]) > 0 then
   for box = 1, boxes do held[box] = holds_of(KEYS[4], sub(KEYS[FIRST_BOX + box], ARGV[2] + 1)) end
 end
 
--- Note in a record, by its attempt, that the count of attempts begins again, and by its first start, below zero, that its command has begun:
--- its deadline no longer counts, also where a start that took no attempt is all that it had.
+-- Note in a record, by its attempt, that the count of attempts begins again, and by its first start, below
+-- zero, that its command has begun: its deadline no longer counts, also where a start that took no attempt is
+-- all that it had.
 local function note(name, record, progressed, begun)
   local head, attempt, first, tail = match(record, '^([^|]*|[^|]*|[^|]*|[^|]*|)(%d+)|(-?%d+)(|.*)$')
   if not head then return end
@@ -59,7 +66,8 @@ local function note(name, record, progressed, begun)
   call('HSET', active, name, head .. (progressed and '1' or attempt) .. '|' .. first .. tail)
 end
 
--- Append an entry to the log of a command: it keeps the last ones. One that is repeated, by its fence and number, is there already.
+-- Append an entry to the log of a command: it keeps the last ones. One that is repeated, by its fence and
+-- number, is there already.
 local function append(side, field, value)
   local fence, number = match(field, '^(%d+)|(%d+)$')
   local last_fence, last = match(call('HGET', side, 'lq') or '', '^(%d+)|(%d+)$')
@@ -69,9 +77,9 @@ local function append(side, field, value)
   call('HDEL', side, format('l:%.0f', at - LOGGED))
 end
 
--- Return what a held command's side record has of the fields m, gq and cancel and of those whose names ARGV has, false where there is nothing;
--- what is to be written with them, and how many values that has so far. A record of another command with this id is deleted; what was brought
--- before the first start stays.
+-- Return what a held command's side record has of the fields m, gq and cancel and of those whose names ARGV
+-- has, false where there is nothing; what is to be written with them, and how many values that has so far. A
+-- record of another command with this id is deleted; what was brought before the first start stays.
 local function read_side(side, message, from, to)
   local found = call('HMGET', side, 'm', 'gq', 'cancel', unpack(ARGV, from, to))
   if found[1] == message then return found, {side, nil, nil}, 1 end
@@ -84,8 +92,8 @@ local function read_side(side, message, from, to)
   return found, {side, 'm', message, nil, nil}, 3
 end
 
--- Store the fields of a held command, whose names and values stand in ARGV behind `before` and `values`; return the answer, and whether these are
--- its first.
+-- Store the fields of a held command, whose names and values stand in ARGV behind `before` and `values`;
+-- return the answer, and whether these are its first.
 local function store(side, message, manner, kinds, before, values)
   local there, written, last = read_side(side, message, before + 1, values)
   local found = {false}  -- and `written` with room for a field: growing a table costs
@@ -114,8 +122,9 @@ local function store(side, message, manner, kinds, before, values)
   return found, written[2] == 'm' and manner ~= MANNER.NOT_DURABLE
 end
 
--- Store the fields of the items whose commands run under the leases that they name. A side record of another type fails the request, but what
--- others have stored by then is not stored again, so their commands are sent.
+-- Store the fields of the items whose commands run under the leases that they name. A side record of another
+-- type fails the request, but what others have stored by then is not stored again, so their commands are
+-- sent.
 local answers, fault = {}, nil
 for item, record in ipairs(call('HMGET', active, unpack(ARGV, 5, arg))) do
   local ours, message, manner, kinds = ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3], ARGV[arg + 4]

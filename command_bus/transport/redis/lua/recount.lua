@@ -1,4 +1,5 @@
--- recount: compare the counters of a shard with what is there, and correct them. It is one step, so it is exact while commands come and go.
+-- recount: compare the counters of a shard with what is there, and correct them. It is one step, so it is
+-- exact while commands come and go.
 --
 -- uses: memory_limit, record, newer, lone
 --
@@ -15,9 +16,11 @@
 -- ARGV[5]   correct   '1', or '0' to compare only
 -- ARGV[6]   outs      how many streams of follow-ups
 --
--- returns {'changed'} if a mailbox has commands that was not seen: ask again with it; {'many'} if there is too much for one step; {'newer'} if
---         one is in a state that only a later release knows; else {the stored depth, the counted one, mailboxes whose number of delayed
---         commands was wrong, or -1 if these were not counted, because they are too large}
+-- returns {'changed'} if a mailbox has commands that was not seen: ask again with it; {'many'} if there is
+-- too much for one step; {'newer'} if
+--         one is in a state that only a later release knows; else {the stored depth, the counted one,
+--         mailboxes whose number of delayed commands was wrong, or -1 if these were not counted, because they
+--         are too large}
 
 local active, stats, delayed, later = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local most = tonumber(ARGV[3])

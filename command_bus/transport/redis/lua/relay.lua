@@ -1,6 +1,8 @@
 -- relay: take follow-ups that were written for this shard in another one, each of them once.
 --
--- uses: incarnation, memory_limit, record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), put_one, delayed, postpone, arrive, deliver, events
+-- uses: incarnation, memory_limit, record, newer, lone, holds
+-- uses: open_line(line_flow, line_runs, line_turns, line_served, line), put_one, delayed, postpone, arrive
+-- uses: deliver, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -13,24 +15,28 @@
 -- KEYS[9]   relayed   hash: g the generation, c and a command id -> the entry from which it was taken
 -- KEYS[10]  watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[11]  events    stream of what happened to commands of watched types
--- KEYS[12]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[12]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two
+--                     may not exist
 -- KEYS[13]  turns     sorted set of flows, by their virtual time
 -- KEYS[14]  line      sorted set of the places of entities that wait
 -- KEYS[15]  suspended  hash: mailbox name -> the durable command that waits (see shared/arrive.lua)
--- KEYS[16…] for each entry its mailbox, and its mark or the side record that it is for (see shared/arrive.lua)
+-- KEYS[16…] for each entry its mailbox, and its mark or the side record that it is for (see
+--           shared/arrive.lua)
 -- ARGV[1]   group       of consumers
 -- ARGV[2]   generation  that an earlier call returned; empty: none is taken
 -- ARGV[3]   floor       the first entry that stands in the other shard's stream
 -- ARGV[4]   incarnation  of this shard that the worker has read, see shared/incarnation.lua
--- ARGV[5…]  for each entry its id, its text (see shared/deliver.lua), the ms at which it takes its place, 0 for at once, its
---           envelope or outcome, and its mark, or the child and call of an outcome
+-- ARGV[5…]  for each entry its id, its text (see shared/deliver.lua), the ms at which it takes its place, 0
+--           for at once, its envelope or outcome, and its mark, or the child and call of an outcome
 --
--- returns the generation with which the next call is believed; nil if this one was not: another worker has called since; 'gone' if the shard is of
+-- returns the generation with which the next call is believed; nil if this one was not: another worker has
+-- called since; 'gone' if the shard is of
 --         another incarnation: the entries were for the namespace that was deleted
 --
--- A worker asks for a generation, then reads the other shard's stream, then brings what it has read. So a worker that is believed read after all
--- that were believed before. What was taken is remembered by its command id while its entry may still stand there: ids of entries may come again,
--- if that shard's server was replaced by one whose clock is behind.
+-- A worker asks for a generation, then reads the other shard's stream, then brings what it has read. So a
+-- worker that is believed read after all that were believed before. What was taken is remembered by its
+-- command id while its entry may still stand there: ids of entries may come again, if that shard's server was
+-- replaced by one whose clock is behind.
 
 local ready, active, lone, paused, due, delayed, later = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local stats, relayed, floor = KEYS[8], KEYS[9], ARGV[3]

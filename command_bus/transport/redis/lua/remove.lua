@@ -1,7 +1,9 @@
--- remove: remove waiting commands from one mailbox (cancel, purge). A command that runs is left alone, and a durable one that
--- has begun: what it did is undone when it ends.
+-- remove: remove waiting commands from one mailbox (cancel, purge). A command that runs is left alone, and a
+-- durable one that has begun: what it did is undone when it ends.
 --
--- uses: memory_limit, record, newer, lone, holds, snooze, entry_text, keep_digest, outcomes, delayed, open_line(line_flow, line_runs, line_turns, line_served, line), unique, events, put_one, postpone, arrive, deliver, agenda, send_out, tell_caller
+-- uses: memory_limit, record, newer, lone, holds, snooze, entry_text, keep_digest, outcomes, delayed
+-- uses: open_line(line_flow, line_runs, line_turns, line_served, line), unique, events, put_one, postpone
+-- uses: arrive, deliver, agenda, send_out, tell_caller
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -16,24 +18,28 @@
 -- KEYS[11]  events    stream of what happened to commands of watched types
 -- KEYS[12]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
 -- KEYS[13]  unique    hash: key -> the command that holds it (see shared/unique.lua)
--- KEYS[14]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[14]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two
+--                     may not exist
 -- KEYS[15]  turns     sorted set of flows, by their virtual time
 -- KEYS[16]  line      sorted set of the places of entities that wait
 -- KEYS[17]  paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
 -- KEYS[18]  suspended hash: mailbox name -> the command that waits (see shared/arrive.lua)
--- KEYS[19…] for each command its mark, its inbox (the mark again if no call waits), the record and stream of outcomes of its dispatch or of
---           the history (the mark again if none keeps them), its side record (see shared/arrive.lua; the mark again if it is not durable), and
---           of the durable command that called it the mailbox and the side record, or twice the stream of those for another shard (twice the
---           mark if none did)
+-- KEYS[19…] for each command its mark, its inbox (the mark again if no call waits), the record and stream of
+--           outcomes of its dispatch or of the history (the mark again if none keeps them), its side record
+--           (see shared/arrive.lua; the mark again if it is not durable), and of the durable command that
+--           called it the mailbox and the side record, or twice the stream of those for another shard (twice
+--           the mark if none did)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   name      of the mailbox
 -- ARGV[3]   reply ttl in ms, of an inbox
 -- ARGV[4]   fresh     '1': what was started before is left, too
--- ARGV[5…]  for each command: message id, or d:<command id> if delayed; mark ttl in ms, mark, reply, outcome, its unique key (empty if it
---           has none); for the durable command that called it the text (see shared/deliver.lua; empty if none did), the outcome, and the names
---           of the child and the call; then mark, reply, outcome and that for the caller of a command that was started before
+-- ARGV[5…]  for each command: message id, or d:<command id> if delayed; mark ttl in ms, mark, reply, outcome,
+--           its unique key (empty if it has none); for the durable command that called it the text (see
+--           shared/deliver.lua; empty if none did), the outcome, and the names of the child and the call;
+--           then mark, reply, outcome and that for the caller of a command that was started before
 --
--- returns how many were removed; 'newer' if the mailbox is in a state that only a later release knows: nothing was changed
+-- returns how many were removed; 'newer' if the mailbox is in a state that only a later release knows:
+-- nothing was changed
 
 local ready, active, stats, due, delayed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local delayed_counts, parked, dead, box, lone = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[12]
@@ -62,13 +68,14 @@ local function envelope_of(id)
   return fields and fields[1] == FIELD.ENVELOPE and fields[2] or ''
 end
 
--- Return whether a command is durable and has stored something: it ends by itself, for what it did may have to be undone.
+-- Return whether a command is durable and has stored something: it ends by itself, for what it did may have
+-- to be undone.
 local function has_begun(id, side, mark)
   return side ~= mark and redis.call('HGET', side, 'm') == id
 end
 
--- Return whether a command was started before and waits to be started again, so that it may have done something. One that was given back
--- unrun does not count as an attempt.
+-- Return whether a command was started before and waits to be started again, so that it may have done
+-- something. One that was given back unrun does not count as an attempt.
 local function had_begun(id)
   return not holds and id == head_id and attempt and (attempt ~= '0' or string.sub(first, 1, 1) == '-')
 end

@@ -1,14 +1,18 @@
 -- rule: write what a limit allows, as code declares it or as an operator puts it, in one shard.
 --
--- KEYS[1]   rules     hash: what limits apply (see shared/limits.lua); besides, d:<rule> what code declares, p:<rule> what an operator put
+-- KEYS[1]   rules     hash: what limits apply (see shared/limits.lua); besides, d:<rule> what code declares,
+--                     p:<rule> what an operator put
 -- KEYS[2]   ready     stream of activations
 -- KEYS[3]   due       sorted set of what becomes due, by ms
 -- KEYS[4]   places    sorted set: the queues and places of limits
 -- ARGV[1]   verb      declare, put, keyed
--- ARGV[2]   rule      its name: bus, type:<entity type>, entity:<entity type>, name:<name>; of keyed the entity type
--- ARGV[3]   text      us per token|burst|places|rate|per|revision; empty to take back what was put; of keyed the names
+-- ARGV[2]   rule      its name: bus, type:<entity type>, entity:<entity type>, name:<name>; of keyed the
+--                     entity type
+-- ARGV[3]   text      us per token|burst|places|rate|per|revision; empty to take back what was put; of keyed
+--                     the names
 --
--- returns 'written', 'same', 'older' (a higher revision is declared) or 'differs' (another text is declared with the same revision)
+-- returns 'written', 'same', 'older' (a higher revision is declared) or 'differs' (another text is declared
+-- with the same revision)
 
 local rules, ready, due, places = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local verb, rule, text = ARGV[1], ARGV[2], ARGV[3]

@@ -9,7 +9,8 @@
 -- ARGV[3]  incarnation  of the schedule
 -- ARGV[4]  number
 --
--- returns 1, or 0 if that number or a later one was fired before; 'gone' if the shard is of another incarnation
+-- returns 1, or 0 if that number or a later one was fired before; 'gone' if the shard is of another
+-- incarnation
 
 if is_of_another_time(KEYS[2], ARGV[1]) then return 'gone' end
 local kept, last = string.match(redis.call('HGET', KEYS[1], ARGV[2]) or '', '^(.*):(%d+)$')

@@ -10,13 +10,15 @@
 -- KEYS[6]  events     stream of what happened to commands of watched types
 -- ARGV[1]  group      of consumers
 -- ARGV[2]  shard      its incarnation, as it was read
--- ARGV[3…] for each schedule: its name; the record that is expected, empty: none; the new one, empty: none; when it is due in ms, '-' never,
---          '=' as before; its events, a line each: kind, space, detail
+-- ARGV[3…] for each schedule: its name; the record that is expected, empty: none; the new one, empty: none;
+--          when it is due in ms, '-' never, '=' as before; its events, a line each: kind, space, detail
 --
--- returns a character per schedule: 1 it is now as asked, 0 it is another record, and was left alone; 'gone' if the shard is of
+-- returns a character per schedule: 1 it is now as asked, 0 it is another record, and was left alone; 'gone'
+-- if the shard is of
 --         another incarnation
 --
--- Asked again, it answers the same, and tells nothing twice. A new earliest time is told to the workers by a tick.
+-- Asked again, it answers the same, and tells nothing twice. A new earliest time is told to the workers by a
+-- tick.
 
 local ready, schedules, due, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 

@@ -1,6 +1,7 @@
 -- schedule_fire: accept the firings of schedules into their mailboxes, each number once.
 --
--- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), put_one, delayed, postpone, envelope_id, events, incarnation
+-- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), put_one
+-- uses: delayed, postpone, envelope_id, events, incarnation
 --
 -- KEYS[1]   ready    stream of activations
 -- KEYS[2]   active   hash: mailbox name -> record (see shared/record.lua)
@@ -10,9 +11,10 @@
 -- KEYS[6]   watched  hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[7]   events   stream of what happened to commands of watched types
 -- KEYS[8]   lone     hash: mailbox name -> envelope (see shared/lone.lua)
--- KEYS[9]   fired    hash: schedule -> incarnation:number of its last firing in this shard; newline, schedule -> that of the last refusal
---                    that was told
--- KEYS[10]  flows    hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[9]   fired    hash: schedule -> incarnation:number of its last firing in this shard; newline, schedule
+--                    -> that of the last refusal that was told
+-- KEYS[10]  flows    hash: what classes and shares have used (see shared/line.lua); this and the next two may
+--                    not exist
 -- KEYS[11]  turns    sorted set of flows, by their virtual time
 -- KEYS[12]  line     sorted set of the places of entities that wait
 -- KEYS[13]  due      sorted set of what becomes due, by ms
@@ -20,15 +22,18 @@
 -- KEYS[15…] for each firing its mailbox, and the mark of its command id
 -- ARGV[1]   limit    of commands in this shard; perhaps a colon and the limit of mailboxes with work
 -- ARGV[2]   shard    its incarnation, as it was read
--- ARGV[3…]  for each firing: schedule, incarnation, number, '1' if it counts although there is nothing to compare it with, mailbox name,
---           commands that the mailbox may hold, digest, envelope, '1' if it is late, flow (see
+-- ARGV[3…]  for each firing: schedule, incarnation, number, '1' if it counts although there is nothing to
+--           compare it with, mailbox name, commands that the mailbox may hold, digest, envelope, '1' if it is
+--           late, flow (see
 --           shared/line.lua)
 --
--- returns a character per firing: + accepted, = this number or a later one was before, k the command id is known, u there is nothing to
---         compare the number with; refused: d drained, e mailbox full, t shard full, n too many mailboxes have work, w the mailbox takes nothing. 'gone' if the shard is of
---         another incarnation
+-- returns a character per firing: + accepted, = this number or a later one was before, k the command id is
+-- known, u there is nothing to
+--         compare the number with; refused: d drained, e mailbox full, t shard full, n too many mailboxes
+--         have work, w the mailbox takes nothing. 'gone' if the shard is of another incarnation
 --
--- What is refused was not touched; where schedules are watched, it is told once for each number. The first write may fail at the memory limit, with nothing done; after it nothing fails.
+-- What is refused was not touched; where schedules are watched, it is told once for each number. The first
+-- write may fail at the memory limit, with nothing done; after it nothing fails.
 
 local ready, active, stats, later, paused, lone, fired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[8], KEYS[9]
 local keys = {ready = ready, active = active, lone = lone, paused = paused}

@@ -1,6 +1,8 @@
 -- settle_dead_letter: replay or discard one dead letter.
 --
--- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, keep_digest, outcomes, open_line(line_flow, line_runs, line_turns, line_served, line), unique, events, rewrite, put_one, delayed, postpone, arrive, deliver, agenda, send_out, tell_caller
+-- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, keep_digest, outcomes
+-- uses: open_line(line_flow, line_runs, line_turns, line_served, line), unique, events, rewrite, put_one
+-- uses: delayed, postpone, arrive, deliver, agenda, send_out, tell_caller
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -16,13 +18,15 @@
 -- KEYS[12]  events    stream of what happened to commands of watched types
 -- KEYS[13]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
 -- KEYS[14]  unique    hash: key -> the command that holds it (see shared/unique.lua)
--- KEYS[15]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[15]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two
+--                     may not exist
 -- KEYS[16]  turns     sorted set of flows, by their virtual time
 -- KEYS[17]  line      sorted set of the places of entities that wait
 -- KEYS[18]  side      record of a durable command (see shared/arrive.lua); the mark again if it is none
 -- KEYS[19]  due       sorted set of what becomes due, by ms
 -- KEYS[20]  suspended hash: mailbox name -> the durable command that waits (see shared/arrive.lua)
--- KEYS[21]  caller    of a command that is discarded while parked: the mailbox of the durable command that called it, or the stream of those for
+-- KEYS[21]  caller    of a command that is discarded while parked: the mailbox of the durable command that
+--                     called it, or the stream of those for
 --           another shard (the mark if none did)
 -- KEYS[22]  theirs    the side record of that, or that stream again (the mark if none did)
 -- ARGV[1]   group     of consumers
@@ -36,17 +40,20 @@
 -- ARGV[9]   key       unique key of the command; empty if it has none
 -- ARGV[10]  stander   what `unique` has of a command that is replayed, from the flags on
 -- ARGV[11]  flow      of the command (see shared/line.lua); 1 if it has no class of its own
--- ARGV[12]  ending    of a durable command that is replayed to undo what it did: what it ends with; else empty
+-- ARGV[12]  ending    of a durable command that is replayed to undo what it did: what it ends with; else
+--                     empty
 -- ARGV[13]  text      for that (see shared/deliver.lua); empty if none did
 -- ARGV[14]  answer    the outcome for that
 -- ARGV[15]  extra     the names of the child and the call
 --
--- returns 'replayed', 'discarded', 'gone' if there is no such letter, or 'newer' if it parks a mailbox in a state that only a later release
+-- returns 'replayed', 'discarded', 'gone' if there is no such letter, or 'newer' if it parks a mailbox in a
+-- state that only a later release
 --         knows, or 'large' if it parks one that is too large to be written again: nothing was changed
 --
--- A parked command is still the head of its mailbox: replayed, it runs before the others. Any other is added at the mailbox's end. If the
--- mailbox takes nothing, the error is the answer and nothing is changed. After the first write nothing fails.
--- Replayed at the end, it holds its unique key again if no other command does; else it waits beside that one.
+-- A parked command is still the head of its mailbox: replayed, it runs before the others. Any other is added
+-- at the mailbox's end. If the mailbox takes nothing, the error is the answer and nothing is changed. After
+-- the first write nothing fails. Replayed at the end, it holds its unique key again if no other command does;
+-- else it waits beside that one.
 
 local ready, active, stats, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local parked, dead, box, mark = KEYS[5], KEYS[6], KEYS[7], KEYS[8]

@@ -1,4 +1,5 @@
--- sweep_unique: release unique keys whose command is gone: it could not be read when it was settled, or another program has deleted it.
+-- sweep_unique: release unique keys whose command is gone: it could not be read when it was settled, or
+-- another program has deleted it.
 --
 -- uses: record, newer, lone, unique
 --

@@ -1,13 +1,15 @@
 -- tell: bring a signal, the wish that it ends, or what came of a call, to a durable command.
 --
--- uses: memory_limit, record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), arrive
+-- uses: memory_limit, record, newer, lone, holds
+-- uses: open_line(line_flow, line_runs, line_turns, line_served, line), arrive
 --
 -- KEYS[1]   ready      stream of activations
 -- KEYS[2]   active     hash: mailbox name -> record (see shared/record.lua)
 -- KEYS[3]   paused     hash: scope -> mode|since in ms|why (see shared/holds.lua)
 -- KEYS[4]   due        sorted set of what becomes due, by ms
 -- KEYS[5]   suspended  hash: mailbox name -> the command that waits (see shared/arrive.lua)
--- KEYS[6]   flows      hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[6]   flows      hash: what classes and shares have used (see shared/line.lua); this and the next two
+--                      may not exist
 -- KEYS[7]   turns      sorted set of flows, by their virtual time
 -- KEYS[8]   line       sorted set of the places of entities that wait
 -- KEYS[9]   mailbox    of the command
@@ -26,10 +28,12 @@
 -- ARGV[11]  others     most of all other names
 -- ARGV[12]  bytes      most of their values
 --
--- returns 'taken'; 'repeated' if it came before; 'ending' of a wish if it is decided already how the command ends; 'gone' if the command does not wait in this mailbox any more; 'full' if it takes no further
+-- returns 'taken'; 'repeated' if it came before; 'ending' of a wish if it is decided already how the command
+-- ends; 'gone' if the command does not wait in this mailbox any more; 'full' if it takes no further
 --         signal of this name
 --
--- A signal also reaches a command that parks its mailbox: it goes on from its side record once it is replayed.
+-- A signal also reaches a command that parks its mailbox: it goes on from its side record once it is
+-- replayed.
 
 local keys = {ready = KEYS[1], active = KEYS[2], paused = KEYS[3], due = KEYS[4], suspended = KEYS[5]}
 local box, side, name, kind, what, once, value = KEYS[9], KEYS[11], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
@@ -39,7 +43,8 @@ local function is_parked()
   local head, message = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1], redis.call('HGET', side, 'm')
   return head and (not message or message == head[1])
 end
--- Return whether a signal has room. Names that are not waited for do not take it from those that the command has waited for.
+-- Return whether a signal has room. Names that are not waited for do not take it from those that the command
+-- has waited for.
 local is_awaited = kind == 'signal' and redis.call('HEXISTS', side, 'ga:' .. what) == 1
 local function has_room()
   local count, bytes, most, most_bytes = 'gq', 'gb', ARGV[11], ARGV[12]

@@ -10,10 +10,12 @@
 -- ARGV[2]   shard     its incarnation, as it was read
 -- ARGV[3…]  names     of the mailboxes
 --
--- returns for each 'woken', 'again' if it does not wait yet (its worker was refused and has yet to say so), or 'gone' if it waits no more or
+-- returns for each 'woken', 'again' if it does not wait yet (its worker was refused and has yet to say so),
+-- or 'gone' if it waits no more or
 --         is paused; only 'gone' if the shard is of another incarnation
 --
--- They do not pass the line (see shared/line.lua): each has passed it before its limit refused it, and a grant holds places that others want.
+-- They do not pass the line (see shared/line.lua): each has passed it before its limit refused it, and a
+-- grant holds places that others want.
 
 local ready, active, paused = KEYS[1], KEYS[2], KEYS[3]
 if is_of_another_time(KEYS[4], ARGV[2]) then return 'gone' end

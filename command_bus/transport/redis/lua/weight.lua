@@ -1,4 +1,5 @@
--- weight: set the weight of a tenant, or take it back. What its flows have paid ahead is paid for at the new weight.
+-- weight: set the weight of a tenant, or take it back. What its flows have paid ahead is paid for at the new
+-- weight.
 --
 -- uses: record, line_turns
 --

@@ -1,5 +1,5 @@
--- 2. Prepare: read at once what all steps need, above all the record of each mailbox and its next commands: those behind the one that is
--- settled, or the first; none where the worker knows the next one.
+-- 2. Prepare: read at once what all steps need, above all the record of each mailbox and its next commands:
+-- those behind the one that is settled, or the first; none where the worker knows the next one.
 
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

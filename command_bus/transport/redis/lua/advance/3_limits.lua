@@ -1,7 +1,8 @@
 -- 3. Perform the steps one by one.
 --
--- What follows, to the end of 3c, is one function. A function that is made at the top looks for each variable that it shares among all that are
--- shared; one that is made in here has it at once. That is a third of what a script costs for one step.
+-- What follows, to the end of 3c, is one function. A function that is made at the top looks for each variable
+-- that it shares among all that are shared; one that is made in here has it at once. That is a third of what
+-- a script costs for one step.
 local function performing()
 
 local ready, active, due, paused, parked, dead, lone = KEYS[1], KEYS[2], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[11]
@@ -12,11 +13,12 @@ local call, try, sub, find, format = redis.call, redis.pcall, string.sub, string
 local limit_verdict, check_limits, is_limited, is_paid, would_wait, place_of, is_place_wanted, named_flow
 
 if limits then
-  -- What limits say of each step's next start: false if it may start, 'ask', or the limit that refuses it; and its scopes.
+  -- What limits say of each step's next start: false if it may start, 'ask', or the limit that refuses it;
+  -- and its scopes.
   local verdicts, scopes_of_step = {}, {}
 
-  -- Return nil if a command may start; 'ask' if its worker has to ask the first shard, and has not; else the limit that refuses it. Nothing is
-  -- changed, and nothing changes it before the start of this step.
+  -- Return nil if a command may start; 'ask' if its worker has to ask the first shard, and has not; else the
+  -- limit that refuses it. Nothing is changed, and nothing changes it before the start of this step.
   function limit_verdict(step, name, activation, reads)
     if verdicts[step] == nil then
       local scopes, asks = limits.scopes_of(name, reads)
@@ -32,7 +34,8 @@ if limits then
     return #scopes > 0 or asks
   end
 
-  -- Return whether a command may have callers that have places for it: its worker reads whether (see serialization/envelope_options.py).
+  -- Return whether a command may have callers that have places for it: its worker reads whether (see
+  -- serialization/envelope_options.py).
   local function may_have_callers(step, name, head)
     local entry = head[2] and head or call('XRANGE', KEYS[before + step], head[1], head[1])[1]
     for _, field in ipairs(entry and fields_of(lone, name, entry[2]) or {}) do
@@ -56,8 +59,8 @@ if limits then
     return flow ~= '1' and flow or nil
   end
 
-  -- Return what `limit_verdict` says, and carry it out: tokens are deducted, or the entity stands in the queue of the limit that refuses it. What callers
-  -- may have places for is asked.
+  -- Return what `limit_verdict` says, and carry it out: tokens are deducted, or the entity stands in the
+  -- queue of the limit that refuses it. What callers may have places for is asked.
   function check_limits(step, name, activation, head, parts)
     if grants[step] == head[1] then return nil end
     local reads = is_paid(parts, head) and limits.PAID or ''

@@ -4,8 +4,8 @@ local events, letter_id, others_wait = {}, nil, nil
 
 local function note_event(...) events[#events + 1] = {...} end
 
--- Return the first command of a mailbox, or the one behind `settles`; without its fields if it was read ahead. Raises if the mailbox is no
--- stream.
+-- Return the first command of a mailbox, or the one behind `settles`; without its fields if it was read
+-- ahead. Raises if the mailbox is no stream.
 local function next_of(step, settles)
   local box = KEYS[before + step]
   if settles and nexts[step] and not publish then return {nexts[step]} end
@@ -22,7 +22,8 @@ local function envelope_in(fields)
   return ''
 end
 
--- Return what the answer has of a command: its envelope, or all its fields; behind the envelope those that were read with it.
+-- Return what the answer has of a command: its envelope, or all its fields; behind the envelope those that
+-- were read with it.
 local function body_of(box, fields)
   if not fields then return false end
   local envelope = #fields == 2 and fields[1] == FIELD.ENVELOPE and fields[2]
@@ -47,8 +48,8 @@ local function another_waits(name)
   return others_wait
 end
 
--- Remove what is settled: all before the first command that is not. Raises if this user may not: then the lease must not end, or settled
--- commands would start again. A key of another type holds none.
+-- Remove what is settled: all before the first command that is not. Raises if this user may not: then the
+-- lease must not end, or settled commands would start again. A key of another type holds none.
 local function trim(step, oldest)
   local trimmed = try('XTRIM', KEYS[before + step], 'MINID', '=', oldest)
   if type(trimmed) == 'table' and not find(trimmed.err, 'WRONGTYPE', 1, true) then error(trimmed, 0) end
@@ -149,7 +150,8 @@ local function read_fields(hash, names)
   return found
 end
 
--- Return what the side record says of a slice of the fields that are awaited. A signal that is has room of its own from then on.
+-- Return what the side record says of a slice of the fields that are awaited. A signal that is has room of
+-- its own from then on.
 local function awaiting(fields, fence, at)
   local waits = {}
   for i = at, math.min(at + SLICE - 1, #fields) do

@@ -1,7 +1,7 @@
 -- What a settled command leaves.
 
--- Write the mark, and release the unique key, which stays to the end of its window. Both of a parked command (without `message`) stay until an
--- operator decides.
+-- Write the mark, and release the unique key, which stays to the end of its window. Both of a parked command
+-- (without `message`) stay until an operator decides.
 local function write_mark(left, parks, name, message)
   if left.waiting then
     local mark = try('GET', left.waiting)
@@ -79,8 +79,8 @@ local function make_other_verbs()
     return 'stop'
   end
 
-  -- Return the parts of a record whose command is to wait: with one more snooze of it if its handler put it off, else with those that it had.
-  -- They keep its first start if the record will not: `wakes`.
+  -- Return the parts of a record whose command is to wait: with one more snooze of it if its handler put it
+  -- off, else with those that it had. They keep its first start if the record will not: `wakes`.
   local function with_snooze(parts, message, first, more, wakes)
     if parts == '' and not more then return parts end
     local count, of, truly = string.match(parts, '|z=(%d+):([%d-]+):(%d+)')
@@ -121,8 +121,8 @@ local function make_other_verbs()
     return requeue(step, attempt, first, parts, messages[step])
   end
 
-  -- Let a durable command wait for what its side record is to have; or start it again at once, if that is there. What it has stored so far
-  -- is progress: the count of its attempts begins again.
+  -- Let a durable command wait for what its side record is to have; or start it again at once, if that is
+  -- there. What it has stored so far is progress: the count of its attempts begins again.
   function suspend(step, name, activation, left, parts, started_ms)
     local message, side, at, awaited, wanted = messages[step], left.side, tonumber(left[1]), {}, tonumber(left[3])
     local names = {'m', 'cancel'}
@@ -165,7 +165,9 @@ if publish then
     [VERB.BURY] = 'dead_lettered', [VERB.PARK] = 'parked', [VERB.CANCEL] = 'cancelled',
   }
 
-  -- Note the event of a verb: without the ids of a command that is not signed as it should be, whose mark waits. Recovery settles without a lease of its own (an empty holder), so the command was interrupted first.
+  -- Note the event of a verb: without the ids of a command that is not signed as it should be, whose mark
+  -- waits. Recovery settles without a lease of its own (an empty holder), so the command was interrupted
+  -- first.
   function note_end(step, verb, name, left, record, at)
     local entry = call('XRANGE', KEYS[before + step], messages[step], messages[step])[1]
     local envelope, fence_then = entry and envelope_in(fields_of(lone, name, entry[2])) or '', string.match(runs[step], '^%d+')
@@ -181,20 +183,4 @@ if publish then
       note_event(event_of[verb], name, left and left.waiting and '' or envelope, attempt, fence_then, worker, '')
     end
   end
-end
-
--- Carry out the verb. The record's attempt begins at `at`.
-local function apply_verb(step, verb, name, activation, follow, left, record, at)
-  if publish and is_watched(name) then note_end(step, verb, name, left, record, at) end
-  local parts = find(record, '=', at, true) and string.match(record, '^[^|]*|[^|]*|[^|]*(|.*)', at) or ''
-  if parts ~= '' then parts = string.gsub(parts, '|started=[^|]*', '') end
-  if left and left.unused and is_home and sub(record, at, -1):match('^%d+|%d') then limits.give_back(limits.scopes_of(name)) end
-  if settling[verb] then return settle(step, verb, name, activation, holders[step], follow, left, parts) end
-  if not park then make_other_verbs() end
-  parts = parts .. '|started=' .. messages[step]
-  local attempt, first = string.match(record, '^(%d+)|([^|]*)|', at)
-  if verb == VERB.PARK then return park(step, name, left, attempt, first, parts) end
-  if verb == VERB.WAIT then return wait(step, name, left[1], left[2], attempt, first, parts) end
-  if verb == VERB.SUSPEND then return suspend(step, name, activation, left, parts, first) end
-  return give_back(step, left[1], attempt, first, parts)
 end

@@ -1,4 +1,21 @@
--- Answer a step whose command does not run under this lease: the mailbox is ready, the step was done before, or the lease is not ours.
+-- Apply the verb. The record's attempt begins at `at`.
+local function apply_verb(step, verb, name, activation, follow, left, record, at)
+  if publish and is_watched(name) then note_end(step, verb, name, left, record, at) end
+  local parts = find(record, '=', at, true) and string.match(record, '^[^|]*|[^|]*|[^|]*(|.*)', at) or ''
+  if parts ~= '' then parts = string.gsub(parts, '|started=[^|]*', '') end
+  if left and left.unused and is_home and sub(record, at, -1):match('^%d+|%d') then limits.give_back(limits.scopes_of(name)) end
+  if settling[verb] then return settle(step, verb, name, activation, holders[step], follow, left, parts) end
+  if not park then make_other_verbs() end
+  parts = parts .. '|started=' .. messages[step]
+  local attempt, first = string.match(record, '^(%d+)|([^|]*)|', at)
+  if verb == VERB.PARK then return park(step, name, left, attempt, first, parts) end
+  if verb == VERB.WAIT then return wait(step, name, left[1], left[2], attempt, first, parts) end
+  if verb == VERB.SUSPEND then return suspend(step, name, activation, left, parts, first) end
+  return give_back(step, left[1], attempt, first, parts)
+end
+
+-- Answer a step whose command does not run under this lease: the mailbox is ready, the step was done before,
+-- or the lease is not ours.
 local function perform_by_record(step, verb, name, activation, follow, record)
   local state, held_by, held_fence, held_message, attempt, first, held_for, parts = parse_record(record)
   if held_by ~= activation then return 'gone' end
@@ -28,7 +45,8 @@ local function perform_by_record(step, verb, name, activation, follow, record)
   return format('%s|%s|%s|%s%s', held_fence, held_message, attempt, first, parts .. (limits and place_of(name) or ''))
 end
 
--- Perform a step of the holder of a lone command, if that can stay one: it starts, is suspended, or is settled. Return nil if it has to be lined up.
+-- Perform a step of the holder of a lone command, if that can stay one: it starts, is suspended, or is
+-- settled. Return nil if it has to be lined up.
 local function perform_alone(step, verb, name, activation, follow, record, at)
   if any_paused or publish or (limits and verb == VERB.TAKE and would_wait(step, name, activation)) then return nil end
   if settling[verb] or (verb == VERB.SUSPEND and not limits) then return apply_verb(step, verb, name, activation, follow, lefts[step], record, at) end
@@ -44,7 +62,8 @@ local function perform_alone(step, verb, name, activation, follow, record, at)
   return start(step, name, activation, holders[step], {id, {FIELD.ENVELOPE, alone[name]}, STATE.LONE_HELD}, 0, since, follow, parts)
 end
 
--- Perform a step. The two usual cases compare the record without parsing it, which costs more; where it has parts, a take parses it.
+-- Perform a step. The two usual cases compare the record without parsing it, which costs more; where it has
+-- parts, a take parses it.
 local function perform(step, verb)
   local name, operation, activation = names[step], operations[step], activations[step]
   local record = records[name]

@@ -9,8 +9,8 @@ local function stands_before(id, other)
   return find(id, '-', 1, true) == find(other, '-', 1, true) and (#id == #other and id < other)
 end
 
--- Delete the entries of what was released. All before the oldest pending entry is settled: one trim walks over it once, while each deletion
--- walks over all that was deleted before it.
+-- Delete the entries of what was released. All before the oldest pending entry is settled: one trim walks
+-- over it once, while each deletion walks over all that was deleted before it.
 local function delete_released()
   local pending = #released >= TRIMMED_TOGETHER and try('XPENDING', ready, group, '-', '+', '1')[1]  -- the group may be gone
   local others = {}

@@ -1,7 +1,8 @@
--- bulk_load_unique: accept a chunk of a dispatch as bulk_load.lua does, where commands have unique keys: each is put in line, folded into the one
--- that holds its key, or replaces it.
+-- bulk_load_unique: accept a chunk of a dispatch as bulk_load.lua does, where commands have unique keys: each
+-- is put in line, folded into the one that holds its key, or replaces it.
 --
--- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), admission, outcomes, delayed, postpone, unique, events, unstarted, unique_line, loading
+-- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), admission
+-- uses: outcomes, delayed, postpone, unique, events, unstarted, unique_line, loading
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -15,15 +16,16 @@
 -- KEYS[10]  arrivals  stream of what senders did to commands of watched types
 -- KEYS[11]  homes     hash: entity -> the task that writes its commands
 -- KEYS[12]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
--- KEYS[13]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two may not exist
+-- KEYS[13]  flows     hash: what classes and shares have used (see shared/line.lua); this and the next two
+--                     may not exist
 -- KEYS[14]  turns     sorted set of flows, by their virtual time
 -- KEYS[15]  line      sorted set of the places of entities that wait
 -- KEYS[16]  unique    hash: key -> the command that holds it (see shared/unique.lua)
 -- KEYS[17]  due       sorted set of what becomes due, by ms
 -- KEYS[18]  delayed   hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
 -- KEYS[19]  outcomes  stream of outcomes of the dispatch
--- KEYS[20…] the mailboxes; then for each stander that is named its mark, its caller's inbox, and its dispatch's record and stream of outcomes
---           (the mailbox where there is none)
+-- KEYS[20…] the mailboxes; then for each stander that is named its mark, its caller's inbox, and its
+--           dispatch's record and stream of outcomes (the mailbox where there is none)
 -- ARGV[1]   version   that is loaded
 -- ARGV[2]   limit     of commands in this shard; perhaps a colon and the limit of mailboxes with work
 -- ARGV[3]   room      of commands in one mailbox
@@ -35,21 +37,26 @@
 -- ARGV[9]   checks    four bytes for each command, of its payload
 -- ARGV[10]  home      the task that writes, as run|partition; empty: any task may write any entity
 -- ARGV[11]  strict    '1' if an entity that another partition of the same run has begun is refused
--- ARGV[12]  area      flows of the commands that have a class or a tenant, as bulk_load.lua takes them; empty if none has
+-- ARGV[12]  area      flows of the commands that have a class or a tenant, as bulk_load.lua takes them; empty
+--                     if none has
 -- ARGV[13]  own       how a stander says that this dispatch keeps its outcome (see shared/unique.lua)
 -- ARGV[14]  reply ttl in ms, of an inbox
--- ARGV[15…] for each command: number of its mailbox, envelope, command id, sequence number, entity; its key (empty if it has none) and how it
---           folds: `mode delay window longest name`, where the mode is as in enqueue_unique, the three are ms (0 if there is none), and the name is
---           the wire name; then for each stander that is named: its key, the stander, its reply, and ms for which its mark is kept (0 if it has
---           none); then the entities that are new to the task
+-- ARGV[15…] for each command: number of its mailbox, envelope, command id, sequence number, entity; its key
+--           (empty if it has none) and how it folds: `mode delay window longest name`, where the mode is as
+--           in enqueue_unique, the three are ms (0 if there is none), and the name is the wire name; then for
+--           each stander that is named: its key, the stander, its reply, and ms for which its mark is kept (0
+--           if it has none); then the entities that are new to the task
 --
--- returns as bulk_load, with the admissions u folded, r replaced another, x this user may not replace; behind them how many of the new entities
---         others have begun, a space, and for each u and r the length of the other's command id, a colon and that id. Or ~ and in the same form
---         for each stander that has to be named its key and the stander: nothing was changed, and the loader asks again.
+-- returns as bulk_load, with the admissions u folded, r replaced another, x this user may not replace; behind
+-- them how many of the new entities
+--         others have begun, a space, and for each u and r the length of the other's command id, a colon and
+--         that id. Or ~ and in the same form for each stander that has to be named its key and the stander:
+--         nothing was changed, and the loader asks again.
 --
--- A stander has to be named if it may be replaced, and has a mark, a caller or another dispatch. What is decided of a command is noted under its
--- id in the same step, also that it was folded: it is never decided again. Commands of these chunks are never lone ones. The first write is an
--- XADD or HSET that a server at its memory limit refuses. After the first write nothing fails.
+-- A stander has to be named if it may be replaced, and has a mark, a caller or another dispatch. What is
+-- decided of a command is noted under its id in the same step, also that it was folded: it is never decided
+-- again. Commands of these chunks are never lone ones. The first write is an XADD or HSET that a server at
+-- its memory limit refuses. After the first write nothing fails.
 
 local ready, active, stats, paused, delayed_counts, record, ids, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local homes, lone, flows, unique, due, delayed, outcomes = KEYS[11], KEYS[12], KEYS[13], KEYS[16], KEYS[17], KEYS[18], KEYS[19]

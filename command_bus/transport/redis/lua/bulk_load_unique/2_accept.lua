@@ -20,7 +20,8 @@ local function command_at(at, i)
   return each, mode
 end
 
--- Note under a command's id that it is decided. This may be the first write: then it fails at the memory limit, with nothing done.
+-- Note under a command's id that it is decided. This may be the first write: then it fails at the memory
+-- limit, with nothing done.
 local function note(each, check, at)
   call('HSET', ids, each.id, check)
   seen[each.id] = check
@@ -45,7 +46,8 @@ local function fold(each, check, at)
   return ADMISSION.FOLDED
 end
 
--- Put a command in line, for the one that it replaces if there is one; return its admission, or the error of the whole chunk.
+-- Put a command in line, for the one that it replaces if there is one; return its admission, or the error of
+-- the whole chunk.
 local function accept(box, each, check, at, replaced)
   local was_idle, fault, stander = not records[box], nil, nil
   if each.key == '' then

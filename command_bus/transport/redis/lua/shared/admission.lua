@@ -1,7 +1,7 @@
 -- admission: put commands into mailboxes. Uses record, lone, line.
 
--- Return the limit of commands in a text, and how many mailboxes more may have work. The text is `commands`, or `commands:mailboxes` where their
--- number is limited, too; else the second is nil.
+-- Return the limit of commands in a text, and how many mailboxes more may have work. The text is `commands`,
+-- or `commands:mailboxes` where their number is limited, too; else the second is nil.
 local function limits_in(text, active)
   local limit = tonumber(text)
   if limit then return limit, nil end
@@ -9,8 +9,9 @@ local function limits_in(text, active)
   return tonumber(commands), tonumber(mailboxes) - redis.call('HLEN', active)
 end
 
--- Return a function that returns the flow of a command by its number. The text has the flows, each with a space, and a colon; then two bytes for
--- each command: the number of its flow, 0 for none. It is empty if no command has a class or a tenant; else this puts the line into use.
+-- Return a function that returns the flow of a command by its number. The text has the flows, each with a
+-- space, and a colon; then two bytes for each command: the number of its flow, 0 for none. It is empty if no
+-- command has a class or a tenant; else this puts the line into use.
 local function flow_reader(text, flows)
   if text == '' then return function() return '1' end end
   local colon, names = string.find(text, ':', 1, true), {}
@@ -22,14 +23,15 @@ local function flow_reader(text, flows)
   end
 end
 
--- Return two functions and a third that ends the batch. `put` adds a command to a mailbox and activates that if it was idle; it returns the
--- error, if there is one, else nil and the command's id in the mailbox, which a lone one has not. `spoiled` returns whether an error
--- concerns one mailbox, not the server; a mailbox whose ids are used up is activated, because the worker that empties it deletes it with its
--- ids. `finish` writes what mailboxes have become.
+-- Return two functions and a third that ends the batch. `put` adds a command to a mailbox and activates that
+-- if it was idle; it returns the error, if there is one, else nil and the command's id in the mailbox, which
+-- a lone one has not. `spoiled` returns whether an error concerns one mailbox, not the server; a mailbox
+-- whose ids are used up is activated, because the worker that empties it deletes it with its ids. `finish`
+-- writes what mailboxes have become.
 --
--- Mailboxes go by their number in `names`. `records` are those of `active`, `held` has those that start nothing, `many` how many commands
--- of each the batch has: the only one of an idle entity stays a lone one. `queue_up` is the line, if it is in use; then `put` also takes the
--- flow of the command.
+-- Mailboxes go by their number in `names`. `records` are those of `active`, `held` has those that start
+-- nothing, `many` how many commands of each the batch has: the only one of an idle entity stays a lone one.
+-- `queue_up` is the line, if it is in use; then `put` also takes the flow of the command.
 local function mailbox_writer(ready, active, lone, first_box, names, records, held, many, queue_up)
   local changed, envelopes, alone, idle, noted = {active}, {lone}, {}, {}, {}
   local told = nil  -- ms of an activation that tells the time
@@ -46,7 +48,8 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
     enter(box, queued or (held[box] and pack_record(STATE.STOPPED, '', '0', '0', parts) or queue(ready, names[box], '0', '0', parts)))
   end
 
-  -- A key that stands where the stream would (of another type, or with commands whose record was lost) is not passed over.
+  -- A key that stands where the stream would (of another type, or with commands whose record was lost) is not
+  -- passed over.
   for box = 1, #names do
     if many[box] == 1 and not records[box] and not held[box] then
       alone[box], idle[#idle + 1] = true, KEYS[first_box + box]
@@ -54,7 +57,8 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
   end
   if #idle > 0 and (type(redis.pcall('HLEN', lone)) ~= 'number' or redis.call('EXISTS', unpack(idle)) > 0) then alone = {} end
 
-  -- Let an idle entity's only command wait in the line; return nil if it cannot. The first one finds out: behind a write none fails.
+  -- Let an idle entity's only command wait in the line; return nil if it cannot. The first one finds out:
+  -- behind a write none fails.
   local function line_alone(box, envelope, flow)
     if not has_lined and type(redis.pcall('HSET', lone, names[box], envelope)) ~= 'number' then return nil end
     if has_lined then envelopes[#envelopes + 1], envelopes[#envelopes + 2] = names[box], envelope end

@@ -1,35 +1,49 @@
 -- arrive: what durable commands wait for reaches them. Uses record, lone, holds, line.
 --
--- A durable command has a side record: the hash `x:<command id>`, from the first thing that is stored to its settlement. Its fields:
+-- A durable command has a side record: the hash `x:<command id>`, from the first thing that is stored to its
+-- settlement. Its fields:
 --
--- m          message id of the command; a command that uses the id again has another, and gets nothing of this record
--- e          the message id that it had before its dead letter was replayed, the first one: keys of steps and ids of children are made of it
+-- m          message id of the command; a command that uses the id again has another, and gets nothing of
+--            this record
+-- e          the message id that it had before its dead letter was replayed, the first one: keys of steps and
+--            ids of children are made of it
 -- s:<step>   digest of a step's arguments (8 bytes) and its result
 -- x:<step>~<k>~<n>   the handler has caught the error of the kth await of a step: the digest, and the error
 -- y:<step>~<k>~<n>   that error has left the handler after all, and counts no longer
 -- c:<call>   digest of a child (8 bytes), its command id, a bar, and its mailbox
--- t:<what>   ms at which a sleep or a time limit is over, or (s:<step>~<n>) the pause behind the nth try of a step
--- u:~<call>, u:<what>   what undoes a call, or is named by itself: a command that is sent if the handler fails for good
--- o:<what>   what came of a child or a signal; the first that is written stays; `!` of a child whose outcome had no room
--- n:<call>   the handler waits for a child no longer: its time was over. What comes of the child is written all the same
+-- t:<what>   ms at which a sleep or a time limit is over, or (s:<step>~<n>) the pause behind the nth try of a
+--            step
+-- u:~<call>, u:<what>   what undoes a call, or is named by itself: a command that is sent if the handler
+--                       fails for good
+-- o:<what>   what came of a child or a signal; the first that is written stays; `!` of a child whose outcome
+--            had no room
+-- n:<call>   the handler waits for a child no longer: its time was over. What comes of the child is written
+--            all the same
 -- z:<what>~<n>   the nth await of an operation was cut off: by which time limit, or after how many ms
--- b          how many bytes outcomes of children may still have, besides small ones; the worker that calls the second writes it
--- g:<name>#<n>, gn:<name>, gb:<name>, gi:<name>#<id>    the nth signal of a name, how many there were, their bytes, and the ids that were taken
+-- b          how many bytes outcomes of children may still have, besides small ones; the worker that calls
+--            the second writes it
+-- g:<name>#<n>, gn:<name>, gb:<name>, gi:<name>#<id>    the nth signal of a name, how many there were, their
+--                                                       bytes, and the ids that were taken
 -- gr:<name>#<n>    the nth signal of a name is left out: its value does not fit what the handler waits for
 -- ga:<name>  the command has waited for this name
 -- gq, gb     how many signals came of names that the command had not waited for, and their bytes
 -- k          what the command ends with once it is compensated: its handler does not run again
 -- cancel     who asked for its end, and why
--- p, l:<n>, ln, lq, lh    how far it is; the last entries of its log, how many there were, fence|number of the last, and digests of the first
+-- p, l:<n>, ln, lq, lh    how far it is; the last entries of its log, how many there were, fence|number of
+--                         the last, and digests of the first
 -- d          the command is not durable: the record has a time to live
--- w, a:<field>    of a suspended command: fence|how many fields are still awaited; and for each of those the fence
+-- w, a:<field>    of a suspended command: fence|how many fields are still awaited; and for each of those the
+--                 fence
 --
--- The hash `suspended` has for each mailbox with a suspended command the ms since when, a bar and its command id: so that they are found.
+-- The hash `suspended` has for each mailbox with a suspended command the ms since when, a bar and its command
+-- id: so that they are found.
 --
--- Only the holder of the lease writes s, x, y, c, t, u, n, k, z; the replay of a dead letter m and e. What arrives is written by the script that brings it.
+-- Only the holder of the lease writes s, x, y, c, t, u, n, k, z; the replay of a dead letter m and e. What
+-- arrives is written by the script that brings it.
 
--- Let a suspended command start again, if it is this one, and with `also_tried` one that waits for a retry. Its deadline no longer counts.
--- `keys` has the names of the keys ready, active, paused, due and suspended; `paused` is nil where nothing is paused. It may have `now` in ms.
+-- Let a suspended command start again, if it is this one, and with `also_tried` one that waits for a retry.
+-- Its deadline no longer counts. `keys` has the names of the keys ready, active, paused, due and suspended;
+-- `paused` is nil where nothing is paused. It may have `now` in ms.
 local function resume(keys, name, box, message, also_tried)
   local before = redis.call('HGET', keys.active, name) or ''
   local state, _, _, suspended, attempt, first, _, parts = parse_record(before)
@@ -54,8 +68,8 @@ end
 
 local SMALL, NO_ROOM = 4096, '!'  -- transport/ports/durable.py has both
 
--- Return what is kept of what arrives. An outcome of some size takes room, which is counted here: they come from many workers. What undoes is
--- not bounded.
+-- Return what is kept of what arrives. An outcome of some size takes room, which is counted here: they come
+-- from many workers. What undoes is not bounded.
 local function kept_of(side, field, value)
   if #value <= SMALL or string.sub(field, 1, 2) ~= 'o:' or string.sub(field, 1, 4) == 'o:u:' then return value end
   local room = tonumber(redis.call('HGET', side, 'b'))
@@ -65,8 +79,8 @@ local function kept_of(side, field, value)
   return value
 end
 
--- Write a field that is not there yet; if its command waits for it, and for nothing else, let that start again. `fence` is the value of
--- 'a:<field>': that of the run that waits for it.
+-- Write a field that is not there yet; if its command waits for it, and for nothing else, let that start
+-- again. `fence` is the value of 'a:<field>': that of the run that waits for it.
 local function write_awaited(keys, side, field, value, name, box, fence)
   redis.call('HSET', side, field, kept_of(side, field, value))
   if not fence then return end
@@ -86,8 +100,8 @@ local function arrive_signal(keys, side, field, value, name, box)
   write_awaited(keys, side, field, value, name, box, redis.call('HGET', side, 'a:' .. field))
 end
 
--- Write what came of a call. Return false if it was there already; nil if the command does not know that it called this child. Called behind the
--- first write, so it does not fail: a key of another type knows nothing.
+-- Write what came of a call. Return false if it was there already; nil if the command does not know that it
+-- called this child. Called behind the first write, so it does not fail: a key of another type knows nothing.
 local function arrive_outcome(keys, side, call, child, value, name, box)
   local field = 'o:' .. call
   local known, there, fence = unpack(redis.pcall('HMGET', side, 'c:' .. call, field, 'a:' .. field))

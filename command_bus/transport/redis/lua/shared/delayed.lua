@@ -1,8 +1,9 @@
--- delayed: the hash `later`: mailbox name -> number of delayed commands; * and a command id -> its number; * -> the last number given;
--- a mailbox name and * -> ms|id of the latest that is kept only to stand behind delayed commands, until that enters its mailbox.
+-- delayed: the hash `later`: mailbox name -> number of delayed commands; * and a command id -> its number; *
+-- -> the last number given; a mailbox name and * -> ms|id of the latest that is kept only to stand behind
+-- delayed commands, until that enters its mailbox.
 --
--- Delayed commands are numbered in the order of their acceptance, and the member of `due` begins with the number: those that become due in one
--- millisecond are sorted by it. No mailbox's name has a *.
+-- Delayed commands are numbered in the order of their acceptance, and the member of `due` begins with the
+-- number: those that become due in one millisecond are sorted by it. No mailbox's name has a *.
 
 -- Return a flow as it was stored (see shared/line.lua); the normal class without a tenant if that is none.
 local function stored_flow(text)

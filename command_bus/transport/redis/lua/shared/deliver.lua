@@ -1,24 +1,29 @@
--- deliver: give a follow-up its place: a command that a handler sent, or the outcome of one for the durable command that waits for it. A full or
--- drained mailbox does not refuse it. One that takes nothing, because its key is of another type, has it as a delayed command, which is tried
--- again each second. Uses put_one, delayed, postpone, arrive.
+-- deliver: give a follow-up its place: a command that a handler sent, or the outcome of one for the durable
+-- command that waits for it. A full or drained mailbox does not refuse it. One that takes nothing, because
+-- its key is of another type, has it as a delayed command, which is tried again each second. Uses put_one,
+-- delayed, postpone, arrive.
 
 local OUTCOME = '!'  -- the flow of an outcome
 
--- Return the parts of a follow-up's text, `target|flow|mailbox name|command id`: the target is empty in the mailbox's own shard, else the number
--- of that. An outcome names the mailbox and the command that wait for it.
+-- Return the parts of a follow-up's text, `target|flow|mailbox name|command id`: the target is empty in the
+-- mailbox's own shard, else the number of that. An outcome names the mailbox and the command that wait for
+-- it.
 local function parse_follow_up(text)
   return string.match(text, '^(%d*)|([^|]*)|([^|]*)|(.*)$')
 end
 
--- Let an outcome reach its command, if that still knows the child: `extra` is the child's id and the name of the call.
+-- Let an outcome reach its command, if that still knows the child: `extra` is the child's id and the name of
+-- the call.
 local function deliver_outcome(keys, box, side, name, outcome, extra)
   local child, call = string.match(extra, '^([^|]*)|(.*)$')
   if child then arrive_outcome(keys, side, call, child, outcome, name, box) end
 end
 
--- Put it into its mailbox, or let it wait until a moment, `at`; nil if it takes its place at once. Called behind the first write, so it does not fail. `keys` has the names of the keys
--- ready, active, lone, paused (nil where nothing is paused), due, delayed, later and suspended, and `now` in ms; `queue_up` is the line, nil where
--- none is in use. A command with a mark has that as `extra`, and the mark's key as `other`. An outcome has the side record's.
+-- Put it into its mailbox, or let it wait until a moment, `at`; nil if it takes its place at once. Called
+-- behind the first write, so it does not fail. `keys` has the names of the keys ready, active, lone, paused
+-- (nil where nothing is paused), due, delayed, later and suspended, and `now` in ms; `queue_up` is the line,
+-- nil where none is in use. A command with a mark has that as `extra`, and the mark's key as `other`. An
+-- outcome has the side record's.
 local function deliver(keys, box, other, text, at, envelope, extra, queue_up)
   local _, flow, name, id = parse_follow_up(text)
   if flow == OUTCOME then return deliver_outcome(keys, box, other, name, envelope, extra) end

@@ -1,7 +1,9 @@
--- entry_text: the fields of a mailbox's entry as one text, where they do not stand in their mailbox: in `delayed` and in dead letters.
+-- entry_text: the fields of a mailbox's entry as one text, where they do not stand in their mailbox: in
+-- `delayed` and in dead letters.
 --
--- The text of an entry that has an envelope only is the envelope. Any other is the byte 0xc1, with which no MessagePack begins, and for each
--- field its name, a colon, the length of its value, a colon and the value. `entry_text.py` does the same in Python.
+-- The text of an entry that has an envelope only is the envelope. Any other is the byte 0xc1, with which no
+-- MessagePack begins, and for each field its name, a colon, the length of its value, a colon and the value.
+-- `entry_text.py` does the same in Python.
 
 -- Return the fields and values of a text, in their order.
 local function fields_in(text)

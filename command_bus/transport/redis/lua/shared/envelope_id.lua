@@ -1,7 +1,7 @@
 -- envelope_id: the command id in an envelope.
 
--- Return it: it follows the array's head and the version in every envelope, as MessagePack text (of up to 31, 255 or 65,535 bytes). Nil of what
--- is no envelope of ours.
+-- Return it: it follows the array's head and the version in every envelope, as MessagePack text (of up to 31,
+-- 255 or 65,535 bytes). Nil of what is no envelope of ours.
 local function id_in(envelope)
   local kind, size, low = string.byte(envelope, 3, 5)
   if not kind then return nil end

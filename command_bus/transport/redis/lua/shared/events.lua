@@ -1,8 +1,8 @@
--- events: write what happens to commands of watched entity types to a stream. A script that changes something writes its event in the
--- same step, so the event is stored together with the change or not at all.
+-- events: write what happens to commands of watched entity types to a stream. A script that changes something
+-- writes its event in the same step, so the event is stored together with the change or not at all.
 
--- Return the part of an envelope that names the command: id, wire name, entity type and entity id. These are the MessagePack texts
--- behind the envelope's head and version. Empty if it is not an envelope of ours.
+-- Return the part of an envelope that names the command: id, wire name, entity type and entity id. These are
+-- the MessagePack texts behind the envelope's head and version. Empty if it is not an envelope of ours.
 local function names_in(envelope)
   local at = 3
   for _ = 1, 4 do
@@ -22,9 +22,10 @@ local function names_in(envelope)
   return string.sub(envelope, 3, at - 1)
 end
 
--- Return two functions. `publish` writes an event: its kind, the mailbox or scope, the command's envelope, then attempt, fence, worker and
--- a detail. `is_watched` returns whether events of a mailbox are written. `watched` is a hash: entity type (~ for none, * for all) ->
--- number of events to keep. All types share one stream, so the highest number counts. An entry has few fields: each costs 0.2 us.
+-- Return two functions. `publish` writes an event: its kind, the mailbox or scope, the command's envelope,
+-- then attempt, fence, worker and a detail. `is_watched` returns whether events of a mailbox are written.
+-- `watched` is a hash: entity type (~ for none, * for all) -> number of events to keep. All types share one
+-- stream, so the highest number counts. An entry has few fields: each costs 0.2 us.
 local function publisher(watched, events)
   local types, most = {}, 0
   local pairs_of = redis.pcall('HGETALL', watched)

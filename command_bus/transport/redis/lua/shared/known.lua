@@ -1,9 +1,10 @@
--- known: whether a command id is remembered. A mark is a letter, eight bytes of a digest, and the mailbox or the reply. The digest has a byte for its
--- format, the version of the command, two bytes of its name and entity, and four of its fields: zeros if they are not known. It is all zeros for
--- an id that no caller chose, and for an encrypted command.
+-- known: whether a command id is remembered. A mark is a letter, eight bytes of a digest, and the mailbox or
+-- the reply. The digest has a byte for its format, the version of the command, two bytes of its name and
+-- entity, and four of its fields: zeros if they are not known. It is all zeros for an id that no caller
+-- chose, and for an encrypted command.
 
--- Return = if an id is remembered for this command, ! if for another, w if its mark is a key of another type. Fields of different versions, or
--- digests of another release, cannot be compared: the id decides then.
+-- Return = if an id is remembered for this command, ! if for another, w if its mark is a key of another type.
+-- Fields of different versions, or digests of another release, cannot be compared: the id decides then.
 local function known(mark, digest)
   local value = redis.pcall('GET', mark)
   if type(value) == 'table' then return ADMISSION.TAKES_NOTHING end

@@ -1,4 +1,5 @@
--- limit_passes: who has passed a limit: the tokens and places of a start, of a grant, and of a mailbox that runs (see shared/limits.lua).
+-- limit_passes: who has passed a limit: the tokens and places of a start, of a grant, and of a mailbox that
+-- runs (see shared/limits.lua).
 
 -- Add to `limits` what reads, gives and takes passes.
 local function add_passes(limits, state_key, places_key, now)
@@ -7,7 +8,8 @@ local function add_passes(limits, state_key, places_key, now)
   local passes, changed, read = {}, {}, {}
   local MOST = 1000  -- fields and members of a request
 
-  -- Take a place or give it back. Places are written together, before they are counted. A new one adds to the count that is known.
+  -- Take a place or give it back. Places are written together, before they are counted. A new one adds to the
+  -- count that is known.
   function limits.move_place(verb, scope, mailbox, is_new)
     moved['s\n' .. scope .. '\n' .. mailbox] = verb
     counts[scope] = is_new and counts[scope] and counts[scope] + 1 or nil
@@ -87,7 +89,8 @@ local function add_passes(limits, state_key, places_key, now)
     write_all('HDEL', state_key, gone)
   end
 
-  -- Return the scopes of a list that have places, of which no caller has one; the same table for all that share the list.
+  -- Return the scopes of a list that have places, of which no caller has one; the same table for all that
+  -- share the list.
   local function places_in(list)
     if not list.places then
       list.places = {}

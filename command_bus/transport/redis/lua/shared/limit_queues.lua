@@ -1,15 +1,19 @@
 
 -- limit_queues: who waits for a limit, and who is granted its start. Uses limit_turns.
 --
--- A queue is in the order of its keys: a rank, and a number in it. Ranks are 0 for whose caller has a place, 1 for what was suspended, and 2 to 4
--- for the classes high, normal and low: a mailbox has that of its entity in the line (see shared/line.lua), and of classes that wait the one comes
--- next that has used least for its weight. The number is the us of the first refusal. Where classes or shares are in use, it is a virtual time
--- instead, for each class of a queue: that of who was served last, or that of the flow if it was served beyond it.
+-- A queue is in the order of its keys: a rank, and a number in it. Ranks are 0 for whose caller has a place,
+-- 1 for what was suspended, and 2 to 4 for the classes high, normal and low: a mailbox has that of its entity
+-- in the line (see shared/line.lua), and of classes that wait the one comes next that has used least for its
+-- weight. The number is the us of the first refusal. Where classes or shares are in use, it is a virtual time
+-- instead, for each class of a queue: that of who was served last, or that of the flow if it was served
+-- beyond it.
 
--- Add to `limits` what changes its queues. `flows` is the key of the line's hash of flows, which has the weights of tenants; it may be nil.
+-- Add to `limits` what changes its queues. `flows` is the key of the line's hash of flows, which has the
+-- weights of tenants; it may be nil.
 local function add_queues(limits, state_key, places_key, now, flows)
   local TURN, LENT, PAID_RANK = 10000, 48, 49
-  -- Return what a key comes before: 10 for whose caller has a place, 4 for what was suspended, 1 for all others.
+  -- Return what a key comes before: 10 for whose caller has a place, 4 for what was suspended, 1 for all
+  -- others.
   function limits.precedence_of(key)
     local rank = string.byte(key)
     return rank == LENT and 10 or rank == PAID_RANK and 4 or 1
@@ -45,14 +49,16 @@ local function add_queues(limits, state_key, places_key, now, flows)
     return is_lent or not rule.most or redis.call('ZSCORE', places_key, 's\n' .. scope .. '\n' .. mailbox)
   end
   local function waiting_in(text) return string.match(text or '', '^(%d+)|(%d+)|(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$') end
-  -- Return what is written of a mailbox that waits: its key, since when in us, its shard, the scope that refused it, the message, what its worker read.
+  -- Return what is written of a mailbox that waits: its key, since when in us, its shard, the scope that
+  -- refused it, the message, what its worker read.
   function limits.waiting(mailbox) return waiting_in(redis.call('HGET', state_key, 'w\n' .. mailbox)) end
   -- Return whether the first in a queue needs no place, because its caller has one.
   function limits.is_first_lent(scope)
     local first = limits.is_queued(scope)
     return first and limits.precedence_of(string.sub(first, #scope + 4)) == 10
   end
-  -- Return whether one that was suspended waits for a place: the first, or the first behind those whose callers have one.
+  -- Return whether one that was suspended waits for a place: the first, or the first behind those whose
+  -- callers have one.
   function limits.is_paid_queued(scope)
     local first = limits.is_queued(scope)
     local precedence = first and limits.precedence_of(string.sub(first, #scope + 4)) or 1
@@ -66,7 +72,8 @@ local function add_queues(limits, state_key, places_key, now, flows)
     limits.queues[scope] = nil
   end
 
-  -- Put a mailbox into the queue of the scope that refuses it. It keeps the time of its first refusal, and its place if nothing is new.
+  -- Put a mailbox into the queue of the scope that refuses it. It keeps the time of its first refusal, and
+  -- its place if nothing is new.
   function limits.wait(mailbox, scope, message, keyed, shard)
     local kept = redis.call('HMGET', state_key, 'w\n' .. mailbox, 'v\n' .. scope)
     local key, since, _, before = waiting_in(kept[1])

@@ -1,10 +1,12 @@
--- limit_turns: whose turn it is in the queue of a limit, where classes or shares are in use (see shared/limit_queues.lua).
+-- limit_turns: whose turn it is in the queue of a limit, where classes or shares are in use (see
+-- shared/limit_queues.lua).
 --
 -- The order is that of the line (see shared/line.lua), with a virtual time for each class of each queue.
 
 local CLASS_COSTS = {1, 4, 16}
 
--- Return what a queue's classes have used, their virtual times, and when they were written; nil if none of its mailboxes named a flow.
+-- Return what a queue's classes have used, their virtual times, and when they were written; nil if none of
+-- its mailboxes named a flow.
 local function turns_in(text)
   local numbers = {}
   for number in string.gmatch(text or '', '[^|]+') do numbers[#numbers + 1] = tonumber(number) end
@@ -18,8 +20,8 @@ local function text_of_turns(turns, now)
   return string.format('%.0f|%.0f|%.0f|%.0f|%.0f|%.0f|%.0f', used[1] - least, used[2] - least, used[3] - least, virtual[1], virtual[2], virtual[3], now)
 end
 
--- Return the first members of a scope's queue: those that come before all classes, and lists of the classes high, normal and low; of each at
--- most so many.
+-- Return the first members of a scope's queue: those that come before all classes, and lists of the classes
+-- high, normal and low; of each at most so many.
 local function first_in_queue(places_key, scope, most)
   local from, first, classes = 'q\n' .. scope .. '\n', {}, {{}, {}, {}}
   local page = redis.call('ZRANGEBYLEX', places_key, '[' .. from, '(q\n' .. scope .. '\11', 'LIMIT', 0, most)
@@ -37,7 +39,8 @@ local function first_in_queue(places_key, scope, most)
   return first, classes
 end
 
--- Return the class that comes next: of those with members left, the one that has used least for its weight; nil if none is left.
+-- Return the class that comes next: of those with members left, the one that has used least for its weight;
+-- nil if none is left.
 local function next_class(classes, at, turns)
   local chosen = nil
   for class = 1, 3 do

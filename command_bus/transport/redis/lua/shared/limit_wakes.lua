@@ -3,7 +3,8 @@
 
 local GATHERED_US = 20000  -- they are woken together, as many as have tokens after this time: less than a bucket holds (50 ms)
 
--- Return when the first in a scope's queue may start, in us, given the tokens that it needs; nil if only a place that is given up tells.
+-- Return when the first in a scope's queue may start, in us, given the tokens that it needs; nil if only a
+-- place that is given up tells.
 local function next_start(limits, scope, needed, now)
   local rule, bucket = limits.rule_of(scope), limits.bucket_of(scope)
   if bucket.held > now then return bucket.held end
@@ -55,7 +56,8 @@ local function keep_limits(limits, state_key, ready, due, now)
   end
 end
 
--- Return `limits`, with passes, queues and `keep`, which writes them, if this is the first shard. `flows` is for `add_queues`.
+-- Return `limits`, with passes, queues and `keep`, which writes them, if this is the first shard. `flows` is
+-- for `add_queues`.
 local function open_limits(rules_key, state_key, places_key, now, is_home, flows)
   local limits = limiter(rules_key, state_key, places_key, now, is_home)
   function limits.new_flow_of() return flow_by_record() end

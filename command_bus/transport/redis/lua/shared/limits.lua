@@ -1,25 +1,33 @@
 -- limits: rates and places, which a command needs to start.
 --
--- A rule is a field of the hash `rules`: 'bus', 'type:<entity type>', 'entity:<entity type>' or 'name:<name>' -> us per token|burst|places, each
--- empty if it does not limit that. A scope is what shares one bucket: 'bus', 'type:<entity type>', 'entity:<mailbox>', 'name:<name>:<key>'.
--- 'keyed:<entity type>' says that a class of this type names limits by a key, which only a worker can read. All shards have the same rules;
+-- A rule is a field of the hash `rules`: 'bus', 'type:<entity type>', 'entity:<entity type>' or 'name:<name>'
+-- -> us per token|burst|places, each empty if it does not limit that. A scope is what shares one bucket:
+-- 'bus', 'type:<entity type>', 'entity:<mailbox>', 'name:<name>:<key>'. 'keyed:<entity type>' says that a
+-- class of this type names limits by a key, which only a worker can read. All shards have the same rules;
 -- what follows is on the first shard, which decides about all mailboxes.
 -- `limits` is a hash: b, newline, scope -> full again at us|tokens reserved|held until us
---                     w, newline, mailbox -> key|since|shard, the scope that refused it, message, what its worker reads; newline between them
---                     v, newline, scope -> what the classes of its queue have used, their virtual times, us when; | between them
---                     f, newline, scope, newline, flow -> virtual time of the flow in this queue|us when (see shared/limit_queues.lua)
---                     p, newline, mailbox -> kind|since|granted at us|shard, activation, message, costs and scopes, callers; newline between them
--- `places` is a sorted set without scores, in the order of its members:  q, newline, scope, newline, key, newline, mailbox: the queue
---                                                                        s, newline, scope, newline, mailbox: a place that is taken
---                                                                        g, newline, mailbox: a pass of the kind g
+--                     w, newline, mailbox -> key|since|shard, the scope that refused it, message, what its
+--                     worker reads; newline between them v, newline, scope -> what the classes of its queue
+--                     have used, their virtual times, us when; | between them f, newline, scope, newline,
+--                     flow -> virtual time of the flow in this queue|us when (see shared/limit_queues.lua) p,
+--                     newline, mailbox -> kind|since|granted at us|shard, activation, message, costs and
+--                     scopes, callers; newline between them
+-- `places` is a sorted set without scores, in the order of its members:  q, newline, scope, newline, key,
+-- newline, mailbox: the queue
+--                                                                        s, newline, scope, newline, mailbox:
+--                                                                        a place that is taken g, newline,
+--                                                                        mailbox: a pass of the kind g
 --
--- Tokens are deducted at a start (GCRA: a bucket is a time). A pass of the kind g is a grant: its tokens are reserved and its places taken
--- until its mailbox starts, or gives its activation up. One of the kind s has the places of a mailbox that runs, for one activation.
--- What a worker reads of a command is 'cost scope' for each limit by a key, with tabs between them, then a tab and '~paid' if it was suspended
--- (see shared/record.lua), a tab and '~flow=' with its flow if that is not the normal class without a tenant (see shared/line.lua), then for each
--- handler that waits for this command a tab, '~activation mailbox'. Whose caller has a place starts without one of its own. If it waits for a
--- token there, it stands before all that wait for a place: its caller keeps one until it has run. What was suspended needs no token, so it goes
--- past all that wait for one; if it waits for a place, it stands behind those whose callers have places, and before all others.
+-- Tokens are deducted at a start (GCRA: a bucket is a time). A pass of the kind g is a grant: its tokens are
+-- reserved and its places taken until its mailbox starts, or gives its activation up. One of the kind s has
+-- the places of a mailbox that runs, for one activation. What a worker reads of a command is 'cost scope' for
+-- each limit by a key, with tabs between them, then a tab and '~paid' if it was suspended (see
+-- shared/record.lua), a tab and '~flow=' with its flow if that is not the normal class without a tenant (see
+-- shared/line.lua), then for each handler that waits for this command a tab, '~activation mailbox'. Whose
+-- caller has a place starts without one of its own. If it waits for a token there, it stands before all that
+-- wait for a place: its caller keeps one until it has run. What was suspended needs no token, so it goes past
+-- all that wait for one; if it waits for a place, it stands behind those whose callers have places, and
+-- before all others.
 
 local function limiter(rules_key, state_key, places_key, now, is_home)
   local call, match, find, sub, max, min = redis.call, string.match, string.find, string.sub, math.max, math.min
@@ -28,7 +36,8 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
   local limits = {buckets = buckets, dirty = dirty, queues = queues, counts = counts, moved = moved, PAID = PAID}
   limits.woken = {}  -- scopes whose queue is looked at again
 
-  -- Return a number of a rule; nil if it is empty, or odd: any client may write there, and one odd rule must not stop the others.
+  -- Return a number of a rule; nil if it is empty, or odd: any client may write there, and one odd rule must
+  -- not stop the others.
   local function figure(text)
     local number = tonumber(text or '')
     return number and number > 0 and number < 2 ^ 53 and number or nil
@@ -52,7 +61,8 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     return string.gmatch(at and sub(text, 1, at - 1) or text, '(%d+) ([^\t]+)'), at
   end
 
-  -- Return the scopes of which a command's callers have places now. Nothing is believed of a caller but its name.
+  -- Return the scopes of which a command's callers have places now. Nothing is believed of a caller but its
+  -- name.
   function limits.lent(keyed)
     local lent = {}
     if (keyed or '') == '' then return lent end
@@ -64,8 +74,9 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     end
     return lent
   end
-  -- Return for each scope its name, its cost, whether a caller has a place there, and whether it was suspended; and whether this mailbox must be
-  -- asked for at the first shard, by a worker that knows its command.
+  -- Return for each scope its name, its cost, whether a caller has a place there, and whether it was
+  -- suspended; and whether this mailbox must be asked for at the first shard, by a worker that knows its
+  -- command.
   function limits.scopes_of(mailbox, keyed)
     local kind = match(mailbox, '^[^:/]*')
     local known = kinds[kind] or call('HMGET', rules_key, 'entity:' .. kind, 'type:' .. kind, 'bus', 'keyed:' .. kind)
@@ -94,7 +105,8 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     end
     return buckets[scope]
   end
-  -- Return the free tokens. A bucket is never emptier than empty: the clock may have gone back, or the rule been changed.
+  -- Return the free tokens. A bucket is never emptier than empty: the clock may have gone back, or the rule
+  -- been changed.
   function limits.tokens_of(rule, bucket)
     local emptiest = now + rule.burst * rule.tick
     if bucket.full > emptiest then bucket.full, bucket.cut = emptiest, true end
@@ -123,8 +135,8 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     end
     return queues[scope]
   end
-  -- Return whether a scope lets a command start. Who has a place there passes its queue, unless it needs a token as well; whose caller has one
-  -- passes it in any case, and what was suspended all but its like.
+  -- Return whether a scope lets a command start. Who has a place there passes its queue, unless it needs a
+  -- token as well; whose caller has one passes it in any case, and what was suspended all but its like.
   function limits.is_free(scope, cost, has_place, is_first, is_lent, is_paid)
     local rule, bucket = limits.rule_of(scope), limits.bucket_of(scope)
     if bucket.held > now then return false end
@@ -137,7 +149,8 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     return has_place or is_lent or not rule.most or limits.taken(scope) < rule.most
   end
 
-  -- Return the first scope that refuses a mailbox, nil if none does, and all its scopes. `first_in` is the scope in whose queue it is first.
+  -- Return the first scope that refuses a mailbox, nil if none does, and all its scopes. `first_in` is the
+  -- scope in whose queue it is first.
   function limits.refusing(mailbox, activation, message, keyed, first_in)
     return limits.refusing_of(limits.scopes_of(mailbox, keyed), mailbox, activation, message, first_in)
   end

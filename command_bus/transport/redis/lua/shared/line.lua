@@ -1,15 +1,19 @@
--- line: entities that wait for a worker, in fair order. Uses record, newer, line_flow, line_runs, line_turns, line_served.
+-- line: entities that wait for a worker, in fair order. Uses record, newer, line_flow, line_runs, line_turns,
+-- line_served.
 --
--- Once classes or shares are used, the ready stream holds at most 64 undelivered activations. An entity that has no room there waits in the line:
--- its record has the state q, no activation, and its place. Each script that adds to or takes from the ready stream fills it up again.
+-- Once classes or shares are used, the ready stream holds at most 64 undelivered activations. An entity that
+-- has no room there waits in the line: its record has the state q, no activation, and its place. Each script
+-- that adds to or takes from the ready stream fills it up again.
 --
--- flows   hash: c<class> what a class has used, v<class> its virtual time, s<class> its starts, w:<tenant> a weight; n:<flow> what was
---         served (see line_served.lua); `most`, if it is not 64. The line is in use if this key exists
+-- flows   hash: c<class> what a class has used, v<class> its virtual time, s<class> its starts, w:<tenant> a
+--         weight; n:<flow> what was served (see line_served.lua); `most`, if it is not 64. The line is in use
+--         if this key exists
 -- turns   sorted set of flows, by their virtual time behind that of their class's span
--- line    sorted set of equal scores: flow/stamp/mailbox name; a place is flow/stamp, a flow the digit of a class and a tenant
+-- line    sorted set of equal scores: flow/stamp/mailbox name; a place is flow/stamp, a flow the digit of a
+--         class and a tenant
 --
--- Classes are 0 high, 1 normal, 2 low. Whose turn it is says line_turns.lua (start-time fair queueing). A start is paid when an activation is
--- made for it, each further one when it happens.
+-- Classes are 0 high, 1 normal, 2 low. Whose turn it is says line_turns.lua (start-time fair queueing). A
+-- start is paid when an activation is made for it, each further one when it happens.
 
 local READY_MOST, MOST_AT_ONCE = 64, 1000
 local LETTERS = {'c', 'v', 's'}
@@ -57,8 +61,9 @@ local function open_line(ready, active, flows, turns, line)
   -- Return the time as the id of a lone command that comes now.
   function self.new_id() return format('%.0f-0', now()[1] * 1000 + math.floor(time[2] / 1000)) end
 
-  -- Put an entity into the line, and return its record; `finish` writes its place. `head` is its next command, if there may be several
-  -- classes; `message` a lone one, `activation` that which it had, `flow` its flow if that is known. Like `queue` this does not fail.
+  -- Put an entity into the line, and return its record; `finish` writes its place. `head` is its next
+  -- command, if there may be several classes; `message` a lone one, `activation` that which it had, `flow`
+  -- its flow if that is known. Like `queue` this does not fail.
   function self.join(name, attempt, first, parts, head, message, activation, flow)
     local ms, count = match(activation or '', '^(%d+)-(%d+)$')
     local place = enter(name, flow or flow_of(parts, head or message), ms and format('%s000-%06d', ms, count) or stamp())
@@ -85,7 +90,8 @@ local function open_line(ready, active, flows, turns, line)
     return match(record, '^([^|]*|[^|]*|[^|]*|[^|]*|[^|]*|[^|]*|[^|]*)(.*)$')
   end
 
-  -- Return the fields of a record whose entity waits in the line as another flow than before, and put it there.
+  -- Return the fields of a record whose entity waits in the line as another flow than before, and put it
+  -- there.
   local function moved(fields, name, flow, at)
     local place = match(fields, '^q|.*|([^|]*)$')
     write_joined()
@@ -95,8 +101,9 @@ local function open_line(ready, active, flows, turns, line)
     return fields
   end
 
-  -- Return the record with a command that came behind others. If it is of a higher class than the entity has, that moves forward; one that
-  -- waits for a limit asks again, and its limit puts it behind its new like. `box` is its mailbox.
+  -- Return the record with a command that came behind others. If it is of a higher class than the entity has,
+  -- that moves forward; one that waits for a limit asks again, and its limit puts it behind its new like.
+  -- `box` is its mailbox.
   function self.noted(record, name, flow, id, box)
     local fields, parts = split(record)
     if not fields then return record end
@@ -113,8 +120,9 @@ local function open_line(ready, active, flows, turns, line)
     return fields .. noted
   end
 
-  -- Return the record without commands that were removed from the mailbox. If the entity is of a lower class then, or of another tenant, it
-  -- waits as that: in the line since when it has waited there; one that waits for a limit asks again.
+  -- Return the record without commands that were removed from the mailbox. If the entity is of a lower class
+  -- then, or of another tenant, it waits as that: in the line since when it has waited there; one that waits
+  -- for a limit asks again.
   function self.left(record, name, ids, box)
     local fields, parts = split(record)
     local runs = fields and match(parts, '|f=([^|]*)')

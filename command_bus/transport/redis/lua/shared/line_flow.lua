@@ -1,7 +1,8 @@
--- line_flow: what an entity waits in: a class and a tenant, by the part f of its record (see shared/line.lua). Uses record.
+-- line_flow: what an entity waits in: a class and a tenant, by the part f of its record (see
+-- shared/line.lua). Uses record.
 
--- Return a function that returns what an entity waits in, by the parts of its record and its next command: the highest class of all that wait,
--- and the last tenant.
+-- Return a function that returns what an entity waits in, by the parts of its record and its next command:
+-- the highest class of all that wait, and the last tenant.
 local function flow_by_record()
   return function(parts, head)
     local runs = string.match(parts or '', '|f=([^|]*)')

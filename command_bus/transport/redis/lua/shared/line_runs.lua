@@ -1,9 +1,9 @@
--- line_runs: the part f of an entity's record: its commands in runs of one flow (see shared/line.lua), the oldest first: flow*count@first,…
--- Uses record.
+-- line_runs: the part f of an entity's record: its commands in runs of one flow (see shared/line.lua), the
+-- oldest first: flow*count@first,… Uses record.
 --
--- `first` is the id of a run's first command, empty of the oldest run; the run goes on to the next one's first. What is settled still counts: a
--- run is over once the head has come to the next. Without the part all are of the normal class, without a tenant. Of too many runs the oldest
--- two become one.
+-- `first` is the id of a run's first command, empty of the oldest run; the run goes on to the next one's
+-- first. What is settled still counts: a run is over once the head has come to the next. Without the part all
+-- are of the normal class, without a tenant. Of too many runs the oldest two become one.
 
 local RUNS_MOST = 16
 local NORMAL_RUN = '1*1000000000@'  -- of an entity without the part: how many they are does not matter, as they are the oldest

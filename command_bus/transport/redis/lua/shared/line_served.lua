@@ -1,7 +1,8 @@
--- line_served: how many starts each flow had lately, in the hash `flows`: n:<flow> -> minute:its starts:starts of the minute before it.
+-- line_served: how many starts each flow had lately, in the hash `flows`: n:<flow> -> minute:its
+-- starts:starts of the minute before it.
 --
--- Without clocks of its own: a minute is that of the server's time. `counted` is the number of these fields, about. fill_line.lua deletes
--- those that are over; while there are ten thousand, no further flow is counted.
+-- Without clocks of its own: a minute is that of the server's time. `counted` is the number of these fields,
+-- about. fill_line.lua deletes those that are over; while there are ten thousand, no further flow is counted.
 
 local COUNTED_MOST = 10000
 

@@ -1,7 +1,8 @@
 -- line_turns: whose turn it is in the line (see shared/line.lua). Uses record.
 --
--- Next comes the class that has used least for its weight, in it the flow whose virtual time is least, in that the first. Flows, places and
--- records are read and written for many entities at once: a call costs more than what it does.
+-- Next comes the class that has used least for its weight, in it the flow whose virtual time is least, in
+-- that the first. Flows, places and records are read and written for many entities at once: a call costs more
+-- than what it does.
 
 local CLASS_SPAN, TURN = 2251799813685248, 10000
 local CLASS_COSTS, LONGEST_TURN = {[0] = 1, 4, 16}, 1000 * TURN
@@ -11,8 +12,9 @@ local function cost_of_weight(weight)
   return math.max(1, math.min(math.floor(TURN / weight + 0.5), LONGEST_TURN))
 end
 
--- Return four functions: return the virtual time of a flow; set the virtual time of a flow; pay for starts of a flow; give activations to so many of the first in the line.
--- They keep up what classes have used, their virtual times and starts, and how often each flow was served.
+-- Return four functions: return the virtual time of a flow; set the virtual time of a flow; pay for starts of
+-- a flow; give activations to so many of the first in the line. They keep up what classes have used, their
+-- virtual times and starts, and how often each flow was served.
 local function line_turns(ready, active, flows, turns, line, used, virtual, starts, served)
   local call, try, sub, match, format = redis.call, redis.pcall, string.sub, string.match, string.format
   local weights = {}
@@ -41,7 +43,8 @@ local function line_turns(ready, active, flows, turns, line, used, virtual, star
     set_turn(flow, (turn_of(flow) or virtual[class]) + count * cost_of(flow))
   end
 
-  -- What is filled in is read and written for many entities at once: flows of each class with their turns, of each flow its first places.
+  -- What is filled in is read and written for many entities at once: flows of each class with their turns, of
+  -- each flow its first places.
   local flows_of, passed, admitted, paid = {}, {line}, {active}, {}
 
   -- Write what was taken out of the line, and whom it became.
@@ -95,7 +98,8 @@ local function line_turns(ready, active, flows, turns, line, used, virtual, star
     if #names > 0 then flow.records = call('HMGET', active, unpack(names)) end
   end
 
-  -- Return the first of a class's flows that has somebody in the line. Flows before it are idle: their time is over.
+  -- Return the first of a class's flows that has somebody in the line. Flows before it are idle: their time
+  -- is over.
   local function first_of(class, room)
     local read = flows_of[class] or read_flows(class, room + 1)
     while true do

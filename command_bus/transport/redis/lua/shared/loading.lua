@@ -15,10 +15,12 @@ local function last_numbers(last, entities)
   return numbers
 end
 
--- Return which of the entities new to a task it begins, as pairs to be noted, and how many others another task of its run has begun; with
--- `strict` that is refused, and this returns 'split|', the partition, '|' and the entity. The entities are the arguments from a number on.
+-- Return which of the entities new to a task it begins, as pairs to be noted, and how many others another
+-- task of its run has begun; with `strict` that is refused, and this returns 'split|', the partition, '|' and
+-- the entity. The entities are the arguments from a number on.
 --
--- An entity's commands keep their order only if one task writes them. If another run has begun it (a job that is run again), this run takes over.
+-- An entity's commands keep their order only if one task writes them. If another run has begun it (a job that
+-- is run again), this run takes over.
 local function begun_entities(homes, home, strict, from)
   local fresh, shared = {}, 0
   if home == '' or #ARGV < from then return fresh, shared end

@@ -1,15 +1,18 @@
--- lone: the only command of a mailbox, in the hash `lone`: mailbox name -> envelope. A stream reserves 4 kB for its first entries, and making
--- it costs as much as all else that accepting a command does. So an entity with one command has no stream: its record has the state o or O
--- (see shared/record.lua); while it waits in the line q, while it is suspended U.
+-- lone: the only command of a mailbox, in the hash `lone`: mailbox name -> envelope. A stream reserves 4 kB
+-- for its first entries, and making it costs as much as all else that accepting a command does. So an entity
+-- with one command has no stream: its record has the state o or O (see shared/record.lua); while it waits in
+-- the line q, while it is suspended U.
 --
--- Who needs the stream, to add a second command or to let the first one wait, lines the command up: an entry takes its place, with the
--- command's id and the field `l`. The envelope stays in `lone` until the mailbox is idle, because a producer may not read envelopes.
+-- Who needs the stream, to add a second command or to let the first one wait, lines the command up: an entry
+-- takes its place, with the command's id and the field `l`. The envelope stays in `lone` until the mailbox is
+-- idle, because a producer may not read envelopes.
 
 local LONE_BYTES = 3072  -- a larger command gains nothing
 
--- Return whether an activation that was just added may be the id of a lone command, which is its time of acceptance: not if the server's
--- clock has gone back behind the ready stream's last id. Its ids count up within a millisecond, so only a count above 0 raises the question.
--- `now` may be ms of the server's time when the script began.
+-- Return whether an activation that was just added may be the id of a lone command, which is its time of
+-- acceptance: not if the server's clock has gone back behind the ready stream's last id. Its ids count up
+-- within a millisecond, so only a count above 0 raises the question. `now` may be ms of the server's time
+-- when the script began.
 local function tells_time(activation, now)
   if string.sub(activation, -2) == '-0' then return true end
   local ms = tonumber(string.match(activation, '^%d+'))
@@ -22,7 +25,8 @@ local function is_lone(record)
   return record and string.find(record, '^[oOUq]|') and (string.byte(record) ~= 113 or string.find(record, '^q|||%d'))  -- 113 is q
 end
 
--- Give a lone command its entry in the mailbox. Return the record, which is no longer of a lone one, or nil and the error.
+-- Give a lone command its entry in the mailbox. Return the record, which is no longer of a lone one, or nil
+-- and the error.
 local function line_up(active, box, name, record)
   if not is_lone(record) then return record end
   local state, activation, fence, message, rest = string.match(record, '^(.)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
@@ -34,8 +38,9 @@ local function line_up(active, box, name, record)
   return record
 end
 
--- Put the lone command of a mailbox, which was suspended, into the ready stream; return its record. Where the line is in use, or something is
--- paused, it is lined up instead. Called behind the first write, so it does not fail.
+-- Put the lone command of a mailbox, which was suspended, into the ready stream; return its record. Where the
+-- line is in use, or something is paused, it is lined up instead. Called behind the first write, so it does
+-- not fail.
 local function queue_alone(ready, name, message, first, parts)
   local added = redis.pcall('XADD', ready, '*', FIELD.ENVELOPE, name)
   return 'o|' .. (type(added) == 'string' and added or '0-0') .. '||' .. message .. '|0|' .. first .. '|' .. parts

@@ -1,10 +1,13 @@
--- outcomes: keep the outcomes of a dispatch's commands, as long and as many as the dispatch's record says, and the outcomes of commands that have
--- a history. Called behind the first write, so nothing here fails. A dispatch that was removed keeps none.
+-- outcomes: keep the outcomes of a dispatch's commands, as long and as many as the dispatch's record says,
+-- and the outcomes of commands that have a history. Called behind the first write, so nothing here fails. A
+-- dispatch that was removed keeps none.
 --
--- Of a history the record is the hash `history:ids` (command id -> entry), the stream is `history`, and the outcome begins with
--- h<age in ms>:<number>:<bytes of the command id>:<command id>. An entry has these as the fields a, n and i, and the rest as r. It is over after
--- its age, or once `number` newer ones follow it. Who appends deletes up to two that are over, from the old end, and the one that this command
--- had before: it was dead-lettered then, and an operator replayed it. Both keys end by themselves when nothing in them can be kept any more.
+-- Of a history the record is the hash `history:ids` (command id -> entry), the stream is `history`, and the
+-- outcome begins with h<age in ms>:<number>:<bytes of the command id>:<command id>. An entry has these as the
+-- fields a, n and i, and the rest as r. It is over after its age, or once `number` newer ones follow it. Who
+-- appends deletes up to two that are over, from the old end, and the one that this command had before: it was
+-- dead-lettered then, and an operator replayed it. Both keys end by themselves when nothing in them can be
+-- kept any more.
 
 local limits_of, kept_in = {}, {}
 

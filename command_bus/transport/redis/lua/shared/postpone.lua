@@ -12,12 +12,14 @@ local function now_ms()
   return clock
 end
 
--- Return the ms at which a command takes its place. A delay is ms from now; below zero it is the moment itself, which may be past.
+-- Return the ms at which a command takes its place. A delay is ms from now; below zero it is the moment
+-- itself, which may be past.
 local function moment_of(delay)
   return delay < 0 and math.max(-delay, now_ms()) or now_ms() + delay
 end
 
--- Return how many members of `due` are due, or the error if that is none of ours. Members are counted and never read: a producer may not list them.
+-- Return how many members of `due` are due, or the error if that is none of ours. Members are counted and
+-- never read: a producer may not list them.
 local function count_overdue(due)
   if not overdue then
     local count = redis.pcall('ZCOUNT', due, '-inf', now_ms())
@@ -34,8 +36,8 @@ local function with_flow(entry, flow)
   return entry .. 'f:' .. #flow .. ':' .. flow  -- see shared/entry_text.lua
 end
 
--- Keep a delayed command until a moment; return the error if the server takes nothing. `due`, `delayed` and `delayed_counts` are keys, `entry`
--- is the command as `delayed` keeps it.
+-- Keep a delayed command until a moment; return the error if the server takes nothing. `due`, `delayed` and
+-- `delayed_counts` are keys, `entry` is the command as `delayed` keeps it.
 local function keep_delayed(ready, due, delayed, delayed_counts, name, id, at, entry)
   local late = count_overdue(due)
   if type(late) == 'table' then return late end
@@ -56,16 +58,18 @@ local function keep_delayed(ready, due, delayed, delayed_counts, name, id, at, e
   end
 end
 
--- Keep a delayed command as above; return the error also if its mailbox, with the key `box`, is of another type.
+-- Keep a delayed command as above; return the error also if its mailbox, with the key `box`, is of another
+-- type.
 local function postpone(ready, due, delayed, delayed_counts, box, name, id, at, entry)
   local length = redis.pcall('XLEN', box)
   if type(length) == 'table' then return length end
   return keep_delayed(ready, due, delayed, delayed_counts, name, id, at, entry)
 end
 
--- Return until when a command that comes now is kept; nil if it takes its place at once. One whose moment is now stands behind delayed ones of its
--- mailbox that may be due, which no worker has let in yet: it is kept with them, and they take their places in the order of their moments. `id`
--- is nil of what is no command of ours; `since` is when a command was accepted that comes later.
+-- Return until when a command that comes now is kept; nil if it takes its place at once. One whose moment is
+-- now stands behind delayed ones of its mailbox that may be due, which no worker has let in yet: it is kept
+-- with them, and they take their places in the order of their moments. `id` is nil of what is no command of
+-- ours; `since` is when a command was accepted that comes later.
 local function waits_until(due, delayed, delayed_counts, name, id, delay, since)
   if delay ~= 0 then
     local at = moment_of(delay)

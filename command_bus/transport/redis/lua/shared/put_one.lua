@@ -1,7 +1,9 @@
--- put_one: put one command into its mailbox, behind all that stand there. Uses record, newer, lone, holds, line.
+-- put_one: put one command into its mailbox, behind all that stand there. Uses record, newer, lone, holds,
+-- line.
 
--- Return the error if the mailbox takes nothing; then nothing was changed. `keys` has the names of the keys ready, active, lone and paused, which
--- is nil where nothing is paused, and `now` in ms. `queue_up` is the line, nil where none is in use; `flow` what the command waits in there.
+-- Return the error if the mailbox takes nothing; then nothing was changed. `keys` has the names of the keys
+-- ready, active, lone and paused, which is nil where nothing is paused, and `now` in ms. `queue_up` is the
+-- line, nil where none is in use; `flow` what the command waits in there.
 local function put_one(keys, name, box, envelope, flow, queue_up)
   local ready, active, lone = keys.ready, keys.active, keys.lone
   local record, held, queued = redis.call('HGET', active, name), (holds_of(keys.paused, name)), nil

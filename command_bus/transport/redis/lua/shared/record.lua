@@ -1,54 +1,64 @@
--- record: the value of a mailbox in the hash `active`: state|activation|fence|message|attempt|first|holder, and perhaps parts behind it.
+-- record: the value of a mailbox in the hash `active`: state|activation|fence|message|attempt|first|holder,
+-- and perhaps parts behind it.
 --
--- state       r ready, h held (a command runs), H held, and something behind the command that runs was removed, w waits for a retry or snoozes,
---             l waits for a limit, q waits in the line (see shared/line.lua), s stopped (paused or parked), u suspended (its durable command
---             waits for what its side record names: see shared/arrive.lua), o, O and U as r, h and u, of a mailbox with one command, which is
---             in `lone` (see shared/lone.lua)
--- activation  id of its entry in the ready stream (r, h, H, o, O), else empty; of a lone command also its message id
+-- state       r ready, h held (a command runs), H held, and something behind the command that runs was
+--             removed, w waits for a retry or snoozes, l waits for a limit, q waits in the line (see
+--             shared/line.lua), s stopped (paused or parked), u suspended (its durable command waits for what
+--             its side record names: see shared/arrive.lua), o, O and U as r, h and u, of a mailbox with one
+--             command, which is in `lone` (see shared/lone.lua)
+-- activation  id of its entry in the ready stream (r, h, H, o, O), else empty; of a lone command also its
+--             message id
 -- fence       of the command that runs (h, H, O), else empty
--- message     id of the command that runs (h, H, O) or is suspended (u, U), else empty; what stands before it in the mailbox is settled. Of
---             a lone command that was or is in the line, or was suspended (o, q), its id
+-- message     id of the command that runs (h, H, O) or is suspended (u, U), else empty; what stands before it
+--             in the mailbox is settled. Of a lone command that was or is in the line, or was suspended (o,
+--             q), its id
 -- attempt     how often the oldest command was started
--- first       ms of its first start, 0 if it was never started; below zero: replayed, or durable and begun: its deadline no longer counts
+-- first       ms of its first start, 0 if it was never started; below zero: replayed, or durable and begun:
+--             its deadline no longer counts
 -- holder      the lease under which it runs (h, H, O), its place (q), else empty
--- parts       |key=value each: z of a command that was put off or suspended (see shared/snooze.lua); started, the id of a command that was started
---             and waits to be started again, of use while it is the oldest and `first` is not 0; paid, the id of a command that was
---             suspended: its next start takes no token of a rate; ask, how often a worker had to ask limits for the oldest command and gave no
---             answer: it may die of what it reads for that; f of flows (see shared/line.lua); others of later
---             releases; a script that writes the record again keeps those that it does not know
+-- parts       |key=value each: z of a command that was put off or suspended (see shared/snooze.lua); started,
+--             the id of a command that was started and waits to be started again, of use while it is the
+--             oldest and `first` is not 0; paid, the id of a command that was suspended: its next start takes
+--             no token of a rate; ask, how often a worker had to ask limits for the oldest command and gave
+--             no answer: it may die of what it reads for that; f of flows (see shared/line.lua); others of
+--             later releases; a script that writes the record again keeps those that it does not know
 --
--- A later release may have further states, of one letter or more. A script that meets one leaves record, head and activation alone.
+-- A later release may have further states, of one letter or more. A script that meets one leaves record, head
+-- and activation alone.
 --
 -- `mailbox_record.py` does the same in Python.
 
--- Return the seven fields, and the parts behind them as they are, empty if there are none; nil if it is no such record.
+-- Return the seven fields, and the parts behind them as they are, empty if there are none; nil if it is no
+-- such record.
 local function parse_record(record)
   return string.match(record, '^(%a+)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)(.*)$')
 end
 
--- Return the record of a mailbox whose oldest command does not run. `activation` is empty unless it is ready. `parts` may be nil.
+-- Return the record of a mailbox whose oldest command does not run. `activation` is empty unless it is ready.
+-- `parts` may be nil.
 local function pack_record(state, activation, attempt, first, parts)
   return state .. '|' .. activation .. '|||' .. attempt .. '|' .. first .. '|' .. (parts or '')
 end
 
 local lined = nil  -- the line, once a script has opened it
 
--- Put a mailbox into the ready stream, or into the line, and return its record. `head` may be its next command. A script may have written
--- already, so this must not fail: if the ready stream takes nothing, the record names an entry that does not exist, as if the entry had been
--- lost. `reactivate.lua` repairs that.
+-- Put a mailbox into the ready stream, or into the line, and return its record. `head` may be its next
+-- command. A script may have written already, so this must not fail: if the ready stream takes nothing, the
+-- record names an entry that does not exist, as if the entry had been lost. `reactivate.lua` repairs that.
 local function queue(ready, name, attempt, first, parts, head)
   if lined then return lined.join(name, attempt, first, parts, head) end
   local added = redis.pcall('XADD', ready, '*', FIELD.ENVELOPE, name)
   return 'r|' .. (type(added) == 'string' and added or '0-0') .. '|||' .. attempt .. '|' .. first .. '|' .. (parts or '')
 end
 
--- Return the record of a held mailbox in which something behind the running command was removed. Any script that does that writes it: the
--- worker may have read ahead what is not there any more.
+-- Return the record of a held mailbox in which something behind the running command was removed. Any script
+-- that does that writes it: the worker may have read ahead what is not there any more.
 local function changed_behind(record)
   return STATE.HELD_AND_CHANGED .. string.sub(record, 2)
 end
 
--- Return whether a message was accepted after another one. Ids are numbers in two parts, without zeros before them.
+-- Return whether a message was accepted after another one. Ids are numbers in two parts, without zeros before
+-- them.
 local function is_behind(id, other)
   local ms, count = string.match(id, '^(%d+)-(%d+)$')
   local other_ms, other_count = string.match(other, '^(%d+)-(%d+)$')

@@ -1,7 +1,8 @@
 -- rewrite: give the first command of a mailbox another envelope. Uses lone.
 --
--- A stream's entries cannot be changed, and none can be added before others. So if the envelope stands in the stream, the stream is written
--- again, with the ids that it had; a large one is not, because no other client is served meanwhile.
+-- A stream's entries cannot be changed, and none can be added before others. So if the envelope stands in the
+-- stream, the stream is written again, with the ids that it had; a large one is not, because no other client
+-- is served meanwhile.
 
 local MOST_REWRITTEN = 8 * 1024 * 1024  -- bytes
 

@@ -1,6 +1,8 @@
--- send_out: write a follow-up for another shard into the stream from which workers relay it. Uses agenda, postpone.
+-- send_out: write a follow-up for another shard into the stream from which workers relay it. Uses agenda,
+-- postpone.
 
--- Write it, and see to it that a worker looks. `follow_up` has the fields text, wait, envelope and extra (see shared/deliver.lua).
+-- Write it, and see to it that a worker looks. `follow_up` has the fields text, wait, envelope and extra (see
+-- shared/deliver.lua).
 local function send_out(out, due, ready, target, now, follow_up)
   local wait = follow_up.wait
   local moment = moment_of(wait)

@@ -1,4 +1,5 @@
--- settled: the commands that stand before the running one of a held mailbox. They are settled, and stay until the next read or trim there.
+-- settled: the commands that stand before the running one of a held mailbox. They are settled, and stay until
+-- the next read or trim there.
 
 -- Return the id of a lone command; empty if its record is none.
 local function lone_id(record)

@@ -1,18 +1,21 @@
 -- unique: the hash `unique`: key -> the command that holds it, as place|window|most|flags|inbox|name|id.
 --
--- A key is the part of the mailbox's name before its colon, a colon, the encoded entity id, a colon, and the key that the application gave.
+-- A key is the part of the mailbox's name before its colon, a colon, the encoded entity id, a colon, and the
+-- key that the application gave.
 --
--- place    the command's id in its mailbox; d while it is delayed; s once it is settled, while its window holds the key
+-- place    the command's id in its mailbox; d while it is delayed; s once it is settled, while its window
+--          holds the key
 -- window   ms until which the key is held whatever becomes of the command; empty if there is no window
 -- most     ms after which the command is not put off any more; empty if there is no such limit
--- flags    g if its command id is remembered; behind it t and for how many ms from its place in the mailbox on it may be started, if it has
---          a deadline; behind that o and the percent-encoded id of the dispatch that keeps its outcome, or h<age in ms>:<number> if it has
---          a history
+-- flags    g if its command id is remembered; behind it t and for how many ms from its place in the mailbox
+--          on it may be started, if it has a deadline; behind that o and the percent-encoded id of the
+--          dispatch that keeps its outcome, or h<age in ms>:<number> if it has a history
 -- inbox    of the caller who waits for its reply, percent-encoded; empty if none does
 -- name     wire name
 -- id       command id
 --
--- Who settles or removes a command releases its key. A stander that is gone without that is not believed: see `standing`.
+-- Who settles or removes a command releases its key. A stander that is gone without that is not believed: see
+-- `standing`.
 
 local function parse_stander(value)
   return string.match(value, '^([^|]*)|(%d*)|(%d*)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
@@ -42,11 +45,12 @@ local function is_late(value, now)
   return ttl and now > (string.match(place, '^%d+') or now) + ttl
 end
 
--- Return 'waits'; 'late' if its deadline has passed, so that it never runs; 'started' of a command that runs, or was started and waits to be
--- started again; nil if the command is gone.
+-- Return 'waits'; 'late' if its deadline has passed, so that it never runs; 'started' of a command that runs,
+-- or was started and waits to be started again; nil if the command is gone.
 --
--- This asks the record only, because a producer may not read mailboxes: the record names the command that runs, or as its part `started` the
--- one that was started. What is behind it is believed. A state that only a later release knows is left to that.
+-- This asks the record only, because a producer may not read mailboxes: the record names the command that
+-- runs, or as its part `started` the one that was started. What is behind it is believed. A state that only a
+-- later release knows is left to that.
 local function standing(value, record, delayed, now)
   local place, _, _, _, _, _, id = parse_stander(value)
   if place == PLACE.DELAYED then return redis.call('HEXISTS', delayed, id) == 1 and 'waits' or nil end
@@ -62,7 +66,8 @@ local function standing(value, record, delayed, now)
   return attempt == '0' and string.byte(first) ~= 45 and late or 'started'  -- given back unrun, and not replayed: 45 is the minus
 end
 
--- Release the key of a command that was removed, if it is that command which holds it. After the first write this does not fail.
+-- Release the key of a command that was removed, if it is that command which holds it. After the first write
+-- this does not fail.
 local function release_key(unique, key, place)
   if key ~= '' and stands_at(redis.pcall('HGET', unique, key), place) then redis.call('HDEL', unique, key) end
 end

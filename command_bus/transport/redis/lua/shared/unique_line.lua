@@ -1,8 +1,9 @@
--- unique_line: put commands with unique keys in line, and take out those that they replace. Uses record, outcomes, delayed, postpone, unique,
--- events, unstarted.
+-- unique_line: put commands with unique keys in line, and take out those that they replace. Uses record,
+-- outcomes, delayed, postpone, unique, events, unstarted.
 
--- Return the state of the command that holds a key (`gone` if it left), and whether its window is open. One that was put off for as long
--- as it may be keeps its place: it counts as started. One that is late holds nothing, but the latest takes it out of line.
+-- Return the state of the command that holds a key (`gone` if it left), and whether its window is open. One
+-- that was put off for as long as it may be keeps its place: it counts as started. One that is late holds
+-- nothing, but the latest takes it out of line.
 local function look_at_stander(value, record, delayed, now, mode)
   local state = standing(value, record, delayed, now)
   if state == 'late' then state = mode == MODE.LATEST and 'waits' or nil end
@@ -22,14 +23,15 @@ local function may_not_replace(mailbox)
   return type(answer) == 'table' and not string.find(answer.err, 'WRONGTYPE', 1, true)
 end
 
--- Return the functions `stand`, `join`, `take_out` and `tell`. Mailboxes go by their number in `names`; `put` is that of `mailbox_writer`; `publish` is
--- nil if nothing is watched. A command is a table: its envelope, id, key, wire name, own part of a stander (from the flags on), ms of delay,
--- window and longest wait (0 if there is none), and its flow.
+-- Return the functions `stand`, `join`, `take_out` and `tell`. Mailboxes go by their number in `names`; `put`
+-- is that of `mailbox_writer`; `publish` is nil if nothing is watched. A command is a table: its envelope,
+-- id, key, wire name, own part of a stander (from the flags on), ms of delay, window and longest wait (0 if
+-- there is none), and its flow.
 local function unique_line(ready, active, unique, due, delayed, delayed_counts, first_box, names, records, put, publish, now, reply_ttl)
   local call, try, format = redis.call, redis.pcall, string.format
 
-  -- Give a command its place, or keep it until then. Return the error if its mailbox takes nothing, its place (d while it is kept), and until when
-  -- it is kept.
+  -- Give a command its place, or keep it until then. Return the error if its mailbox takes nothing, its place
+  -- (d while it is kept), and until when it is kept.
   local function stand(box, each, delay)
     local at = waits_until(due, delayed, delayed_counts, names[box], each.id, delay)
     if not at then return put(box, each.envelope, each.flow) end
@@ -39,8 +41,8 @@ local function unique_line(ready, active, unique, due, delayed, delayed_counts, 
     return postpone(ready, due, delayed, delayed_counts, mailbox, names[box], each.id, at, with_flow(entry, each.flow)), PLACE.DELAYED, at
   end
 
-  -- Put a command in line, for `replaced`, the stander whose place it takes, or nil. Return the error if its mailbox takes nothing; else nil and
-  -- the stander that it is.
+  -- Put a command in line, for `replaced`, the stander whose place it takes, or nil. Return the error if its
+  -- mailbox takes nothing; else nil and the stander that it is.
   local function join(box, each, replaced)
     local most, delay = each.longest > 0 and now + each.longest, each.delay
     if most and replaced then most = tonumber((select(3, parse_stander(replaced)))) or most end
@@ -72,9 +74,9 @@ local function unique_line(ready, active, unique, due, delayed, delayed_counts, 
     return true
   end
 
-  -- Tell who is concerned that `each` has replaced a stander: its caller, later callers who ask by its id, the dispatch or the history that keeps its
-  -- outcome, and who watches. `told` has the keys of its mark, its inbox, and record and outcomes of that, nil for none; its reply; and the ms
-  -- for which its mark is kept.
+  -- Tell who is concerned that `each` has replaced a stander: its caller, later callers who ask by its id,
+  -- the dispatch or the history that keeps its outcome, and who watches. `told` has the keys of its mark, its
+  -- inbox, and record and outcomes of that, nil for none; its reply; and the ms for which its mark is kept.
   local function tell(box, each, stander, told)
     local place, _, _, flags, waits, name, id = parse_stander(stander)
     local value = told.mark and try('GET', told.mark)

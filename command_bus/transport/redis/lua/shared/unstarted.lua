@@ -1,4 +1,5 @@
--- unstarted: the outcome and the names of a command that was never started, packed as MessagePack (see `serialization/outcome.py`).
+-- unstarted: the outcome and the names of a command that was never started, packed as MessagePack (see
+-- `serialization/outcome.py`).
 
 local function packed_text(text)
   local size, char = #text, string.char
@@ -39,7 +40,8 @@ local function folded_outcome(id, name, entity, other)
   return '\157\1' .. packed_text('folded') .. packed_text(name) .. entity .. '\0\160\0\0\0\160' .. packed_bytes(reply) .. packed_text(other)
 end
 
--- Return the outcome `superseded` of a command at a place: a message id, which begins with the ms of acceptance, or d.
+-- Return the outcome `superseded` of a command at a place: a message id, which begins with the ms of
+-- acceptance, or d.
 local function superseded_outcome(id, name, entity, place, other)
   local accepted = tonumber(string.match(place, '^(%d+)%-')) or 0
   local message = packed_text(other .. ' took its place, of the same unique key')
