@@ -18,7 +18,7 @@ _SHARED = {
 
 _USED = re.compile(r"\b(KEYS|ARGV)\[(\d+)\]")
 _DECLARED = re.compile(r"^-- (KEYS|ARGV)\[(\d*)(…?)\] +(\w+)", re.MULTILINE)
-_BOUND = re.compile(r"^local ([\w, ]+) = ((?:(?:KEYS|ARGV)\[\d+\](?:, )?)+)$", re.MULTILINE)
+_BOUND = re.compile(r"^local ([\w, ]+) =\s+((?:(?:KEYS|ARGV)\[\d+\](?:, )?)+)$", re.MULTILINE)
 _FUNCTION = re.compile(r"^local function (\w+)", re.MULTILINE)
 _COMMENT = re.compile(r"--.*")
 _USES = re.compile(r"^-- uses: .*", re.MULTILINE)

@@ -49,7 +49,8 @@ if verb == 'open' then
     redis.call('HSET', record, 'open', version, 'opened_ms', string.format('%.0f', now))
     redis.call('HSETNX', record, 'first_ms', string.format('%.0f', now))
   end
-  redis.call('HSET', record, 'name', name, 'owner', ARGV[5], 'keep_ms', ARGV[6], 'keep_max', ARGV[7], 'what', ARGV[8])
+  redis.call('HSET', record, 'name', name, 'owner', ARGV[5], 'keep_ms', ARGV[6], 'keep_max', ARGV[7], 'what',
+    ARGV[8])
   touch()
   return 'open'
 end

@@ -53,7 +53,8 @@
 -- A fault of one mailbox is answered to its commands alone, and only commands that are in their mailbox are
 -- noted. After the first write nothing fails.
 
-local ready, active, stats, paused, delayed_counts, record, ids, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local ready, active, stats, paused, delayed_counts, record, ids, last =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local version, space, prefix = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4])
 local sequenced, suspects, runs, checks = ARGV[6] == '1', tonumber(ARGV[7]), ARGV[8], ARGV[9]
 local home, strict, homes = ARGV[10], ARGV[11] == '1', KEYS[11]
@@ -93,7 +94,8 @@ for box = 1, suspects do
   if type(length) ~= 'number' then
     room[box] = false
   else
-    room[box] = space - length - (is_lone(records[box]) and 1 or 0) - (any_delayed and tonumber(call('HGET', delayed_counts, names[box])) or 0)
+    room[box] = space - length - (is_lone(records[box]) and 1 or 0) - (any_delayed
+      and tonumber(call('HGET', delayed_counts, names[box])) or 0)
   end
 end
 for box = suspects + 1, boxes do room[box] = space end
@@ -112,13 +114,15 @@ for run = 1, #runs / 4 do
   local box = 256 * high + low
   many[box] = (many[box] or 0) + 256 * rows + few
 end
-local put, spoiled, finish = mailbox_writer(ready, active, lone, first_box, names, records, held, many, queue_up)
+local put, spoiled, finish = mailbox_writer(ready, active, lone, first_box, names, records, held, many,
+  queue_up)
 local publish = call('EXISTS', KEYS[9]) == 1 and publisher(KEYS[9], KEYS[10])
 
 for run = 1, #runs / 4 do
   local high, low, many, few = byte(runs, 4 * run - 3, 4 * run)
   local box, entity, rows = 256 * high + low, sequenced and ARGV[head + 2 * count + run], 256 * many + few
-  if i + rows > count then return {err = 'ERR the runs name more commands than there are'} end  -- or a few bytes would keep the server busy
+  -- Or a few bytes would keep the server busy.
+  if i + rows > count then return {err = 'ERR the runs name more commands than there are'} end
   for _ = 1, rows do
     i = i + 1
     local id, check = asked[i], sub(checks, 4 * i - 3, 4 * i)
@@ -137,14 +141,16 @@ for run = 1, #runs / 4 do
     elseif sequenced and number <= numbers[entity] then
       admission = ADMISSION.STALE
     elseif room[box] < 1 or free < 1 or (newcomers and newcomers < 1 and not records[box]) then
-      admission = room[box] < 1 and ADMISSION.MAILBOX_FULL or free < 1 and ADMISSION.SHARD_FULL or ADMISSION.TOO_MANY_MAILBOXES
+      admission = room[box] < 1 and ADMISSION.MAILBOX_FULL or free < 1 and ADMISSION.SHARD_FULL
+        or ADMISSION.TOO_MANY_MAILBOXES
       refused[box] = true
     else
       local envelope, idle = ARGV[head + i], not records[box]
       local at, fault = any_delayed and waits_until(due, delayed, delayed_counts, names[box], id, 0), nil
       if at then
         local entry = with_flow(envelope, flow_of_command(i))
-        fault = postpone(ready, due, delayed, delayed_counts, KEYS[first_box + box], names[box], id, at, entry)
+        fault = postpone(ready, due, delayed, delayed_counts, KEYS[first_box + box], names[box], id, at,
+          entry)
       else
         fault = put(box, envelope, queue_up and flow_of_command(i))
       end

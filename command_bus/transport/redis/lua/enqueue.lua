@@ -45,7 +45,8 @@
 -- batch with nothing done. A fault of one mailbox is answered to its commands alone. After the first write
 -- nothing fails, whatever a counter holds.
 
-local ready, active, stats, due, delayed, delayed_counts, paused, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local ready, active, stats, due, delayed, delayed_counts, paused, last =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local lone, flows, first_box = KEYS[11], KEYS[12], 14
 local number, prefix, targets, kinds = tonumber(ARGV[1]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
 local head = 8
@@ -61,12 +62,14 @@ elseif number > 1 and ARGV[2] == '1' then
   return 'gone'  -- the clock has jumped, or the key is lost: the answer is unknown
 end
 
-local any, publish = call('EXISTS', delayed_counts, paused, KEYS[9], flows) > 0, nil  -- delayed, paused, watched, or a line
+-- Delayed, paused, watched, or a line.
+local any, publish = call('EXISTS', delayed_counts, paused, KEYS[9], flows) > 0, nil
 if any and call('EXISTS', KEYS[9]) == 1 then publish = publisher(KEYS[9], KEYS[10]) end
 
 local flow_of_command, letters = flow_reader(sub(kinds, #targets / 2 + 1), flows), sub(kinds, 1, #targets / 2)
 any, kinds = any or #kinds > #letters, letters
-local queue_up = any and call('EXISTS', flows) == 1 and open_line(ready, active, flows, KEYS[13], KEYS[14]) or nil
+local queue_up = any and call('EXISTS', flows) == 1 and open_line(ready, active, flows, KEYS[13], KEYS[14])
+  or nil
 if publish or queue_up then any = call('EXISTS', delayed_counts, paused) > 0 end
 local limit, newcomers = limits_in(ARGV[4], active)
 local free = limit - (tonumber(call('HGET', stats, 'depth')) or 0)
@@ -91,7 +94,9 @@ for box = 1, boxes do
     local length = redis.pcall('XLEN', KEYS[first_box + box])
     room[box] = type(length) == 'number' and room[box] - length - (is_lone(records[box]) and 1 or 0)
   end
-  if any and room[box] then room[box] = room[box] - (tonumber(call('HGET', delayed_counts, names[box])) or 0) end
+  if any and room[box] then
+    room[box] = room[box] - (tonumber(call('HGET', delayed_counts, names[box])) or 0)
+  end
 end
 
 local admissions, refused = {}, {}
@@ -101,7 +106,8 @@ for i = 1, count do
   local box = 256 * high + low
   many[box] = (many[box] or 0) + 1
 end
-local put, spoiled, finish = mailbox_writer(ready, active, lone, first_box, names, records, held, many, queue_up)
+local put, spoiled, finish = mailbox_writer(ready, active, lone, first_box, names, records, held, many,
+  queue_up)
 local accepted, marks, digests = 0, first_box + boxes, head + count
 local delays = digests
 if kinds ~= '' then
@@ -118,7 +124,9 @@ for i = 1, count do
       marks, digests = marks + 1, digests + 1
       mark, digest = KEYS[marks], ARGV[digests]
     end
-    if kind == KIND.DELAYED or kind == KIND.MARKED_AND_DELAYED then delays, delay = delays + 2, tonumber(ARGV[delays + 1]) end
+    if kind == KIND.DELAYED or kind == KIND.MARKED_AND_DELAYED then
+      delays, delay = delays + 2, tonumber(ARGV[delays + 1])
+    end
   end
   if not room[box] then
     admission = ADMISSION.TAKES_NOTHING
@@ -146,10 +154,14 @@ for i = 1, count do
       if newcomers and idle and records[box] then newcomers = newcomers - 1 end
       accepted = accepted + 1
       admission = '+'
-      if publish then publish('accepted', names[box], ARGV[head + i], '', '', '', at and at > now_ms() and string.format('%.0f', at - now_ms()) or '') end
+      if publish then
+        publish('accepted', names[box], ARGV[head + i], '', '', '',
+          at and at > now_ms() and string.format('%.0f', at - now_ms()) or '')
+      end
     else
       if mark then redis.pcall('SET', mark, '', 'PX', 1) end  -- not deleted: a producer may not delete marks
-      if not spoiled(box, fault) and accepted == 0 then return fault end  -- at the memory limit: this would have been the first write
+      -- At the memory limit: this would have been the first write.
+      if not spoiled(box, fault) and accepted == 0 then return fault end
       room[box], admission = false, ADMISSION.TAKES_NOTHING
     end
   end
@@ -162,7 +174,8 @@ if accepted > 0 then
   redis.pcall('HINCRBY', stats, 'depth', accepted)  -- a counter that cannot grow must not cost the answer
   redis.pcall('HINCRBY', stats, 'accepted', accepted)
 end
-if accepted > 0 or next(refused) then  -- at the memory limit there is no room for it, but nothing was accepted either
+-- At the memory limit there is no room for it, but nothing was accepted either.
+if accepted > 0 or next(refused) then
   redis.pcall('SET', last, ARGV[1] .. ':' .. answer, 'PX', ARGV[3])
 end
 return answer

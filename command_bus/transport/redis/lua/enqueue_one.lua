@@ -30,7 +30,8 @@
 local active, stats, later, paused, watched = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local last, lone, mailbox, mark = KEYS[7], KEYS[8], KEYS[10], KEYS[11]
 local number, ttl, room, envelope, digest = tonumber(ARGV[1]), ARGV[3], ARGV[5], ARGV[6], ARGV[7]
-local name = string.sub(mailbox, #KEYS[1] - 2)  -- behind the prefix, which `ready` follows in one key and `m:` in the other
+-- Behind the prefix, which `ready` follows in one key and `m:` in the other.
+local name = string.sub(mailbox, #KEYS[1] - 2)
 local call, pcall = redis.call, redis.pcall
 
 if call('EXISTS', later, paused, watched, KEYS[9]) > 0 then return '?' end
@@ -65,7 +66,8 @@ if mark and pcall('GET', mark) then  -- producers may get marks and not ask whet
   return '?'
 end
 local queued, alone = nil, false
-if not record and #envelope <= LONE_BYTES and call('EXISTS', mailbox) == 0 and type(pcall('HSET', lone, name, envelope)) == 'number' then
+if not record and #envelope <= LONE_BYTES and call('EXISTS', mailbox) == 0
+  and type(pcall('HSET', lone, name, envelope)) == 'number' then
   local activation = pcall('XADD', KEYS[1], '*', FIELD.ENVELOPE, name)
   if type(activation) == 'string' then
     alone = tells_time(activation)

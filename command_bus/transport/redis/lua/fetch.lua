@@ -37,8 +37,10 @@ local time = call('TIME')
 local now = format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 local found = call('XREADGROUP', 'GROUP', group, owner, 'COUNT', ARGV[3], 'STREAMS', ready, '>')
 local line = 8 + ARGV[5]
-local queue_up = KEYS[line] and call('EXISTS', KEYS[line]) == 1 and open_line(ready, active, KEYS[line], KEYS[line + 1], KEYS[line + 2])
-if queue_up then queue_up.finish() end  -- before anything is started: it reads no record that this script changes
+local queue_up = KEYS[line] and call('EXISTS', KEYS[line]) == 1
+  and open_line(ready, active, KEYS[line], KEYS[line + 1], KEYS[line + 2])
+-- Before anything is started: it reads no record that this script changes.
+if queue_up then queue_up.finish() end
 if not found then return {now} end
 
 local answers, names, places = {now}, {}, {}
@@ -54,7 +56,8 @@ if #names == 0 then return answers end
 local limits, is_home = nil, line > 8
 if call('EXISTS', KEYS[5], KEYS[6], KEYS[7]) > 0 then
   if call('EXISTS', KEYS[5], KEYS[6]) > 0 then return answers end
-  limits = open_limits(KEYS[7], is_home and KEYS[8], is_home and KEYS[9], time[1] * 1000000 + time[2], is_home)
+  limits = open_limits(KEYS[7], is_home and KEYS[8], is_home and KEYS[9], time[1] * 1000000 + time[2],
+    is_home)
 end
 
 local starting, at_of, messages, parts_of = {}, {}, {}, {}
@@ -64,7 +67,9 @@ for i, record in ipairs(call('HMGET', active, unpack(names))) do
   elseif queue_up and record then
     local front = 'o|' .. answers[places[i]] .. '||'
     local message, parts = nil, nil
-    if string.sub(record, 1, #front) == front then message, parts = string.match(record, '^([^|]*)|0|0|(.*)$', #front + 1) end
+    if string.sub(record, 1, #front) == front then
+      message, parts = string.match(record, '^([^|]*)|0|0|(.*)$', #front + 1)
+    end
     if message and (parts == '' or string.sub(parts, 1, 1) == '|') then
       starting[#starting + 1], at_of[#at_of + 1] = names[i], places[i]
       messages[#starting], parts_of[#starting] = message ~= '' and message, parts

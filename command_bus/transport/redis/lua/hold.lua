@@ -76,9 +76,11 @@ if modes[verb] then
 elseif verb ~= 'wake' then
   changed = redis.call('HDEL', paused, scope) == 1
 end
-if changed and (string.sub(scope, -1) ~= '*' or string.find(ready, ':0}:', 1, true)) then  -- of a scope on all shards, the first publishes
+-- Of a scope on all shards, the first publishes.
+if changed and (string.sub(scope, -1) ~= '*' or string.find(ready, ':0}:', 1, true)) then
   local publish = publisher(KEYS[6], KEYS[7])
-  publish(({pause = 'paused', drain = 'draining', resume = 'resumed', over = 'resumed'})[verb], scope, '', '', '', '', reason)
+  publish(({pause = 'paused', drain = 'draining', resume = 'resumed', over = 'resumed'})[verb], scope, '', '',
+    '', '', reason)
 end
 local woken = 0
 local queue_up = redis.call('EXISTS', KEYS[9]) == 1 and open_line(ready, active, KEYS[9], KEYS[10], KEYS[11])

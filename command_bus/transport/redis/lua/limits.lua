@@ -110,7 +110,8 @@ local function wake(scope)
   for _, member in ipairs(first) do
     local key = string.sub(member, start, start + 16)
     local precedence = limits.precedence_of(key)
-    if precedence ~= refused then  -- who waits for a token under its caller's place holds up its like, and those that need a token
+    -- Who waits for a token under its caller's place holds up its like, and those that need a token.
+    if precedence ~= refused then
       local free, cost = grant(scope, string.sub(member, start + 18), key)
       if not free then
         needed, refused = refused and needed or cost, precedence
@@ -167,7 +168,8 @@ end
 local answers = {}
 if verb == 'ask' then
   for arg = 4, #ARGV, 6 do
-    answers[#answers + 1] = ask(ARGV[arg], ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3], ARGV[arg + 4], ARGV[arg + 5])
+    answers[#answers + 1] = ask(ARGV[arg], ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3], ARGV[arg + 4],
+      ARGV[arg + 5])
   end
 elseif verb == 'over' then
   for arg = 4, #ARGV, 2 do over(ARGV[arg], ARGV[arg + 1]) end

@@ -31,7 +31,8 @@
 -- Members that only a later release knows are left, and so is the retry of a mailbox in a state that only
 -- that knows.
 
-local ready, active, due, delayed, delayed_counts, paused, unique = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local ready, active, due, delayed, delayed_counts, paused, unique =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 pass_memory_limit(ready, ARGV[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -43,7 +44,9 @@ if any_paused then
 end
 local function wake(name, attempt, first, parts, box)
   local held = any_paused and holds_of(paused, name)
-  redis.call('HSET', active, name, held and pack_record(STATE.STOPPED, '', attempt, first, parts) or queue(ready, name, attempt, first, parts, lined and box and lined.head_of(box)))
+  redis.call('HSET', active, name,
+    held and pack_record(STATE.STOPPED, '', attempt, first, parts)
+    or queue(ready, name, attempt, first, parts, lined and box and lined.head_of(box)))
 end
 
 local function retry(name, member, box)
@@ -56,7 +59,10 @@ local function retry(name, member, box)
   elseif state == STATE.SUSPENDED or state == STATE.LONE_SUSPENDED then
     redis.call('HDEL', KEYS[11], name)
     first, parts = '-' .. string.format('%.0f', now), parts .. '|paid=' .. message
-    if state == STATE.LONE_SUSPENDED and (lined or (any_paused and holds_of(paused, name))) and line_up(active, box, name, record) then state = STATE.SUSPENDED end
+    if state == STATE.LONE_SUSPENDED and (lined or (any_paused and holds_of(paused, name)))
+      and line_up(active, box, name, record) then
+      state = STATE.SUSPENDED
+    end
     if state == STATE.SUSPENDED then
       wake(name, attempt, first, parts, box)
     else
@@ -91,14 +97,17 @@ local function admit(id, name, box, at)
   local fields, flow = entry_of(string.sub(value, cut + 1))
   local _, key = without_key(fields)
   local added = fault or redis.pcall('XADD', box, string.format('%.0f-*', math.min(at, now)), unpack(fields))
-  if not fault and type(added) == 'table' then added = redis.pcall('XADD', box, '*', unpack(fields)) end  -- another came behind its moment
+  -- Another came behind its moment.
+  if not fault and type(added) == 'table' then added = redis.pcall('XADD', box, '*', unpack(fields)) end
   if type(added) == 'string' then
     if key then move_stander(unique, key, 'd:' .. id, added) end
     redis.call('HDEL', delayed, id)
     count_down_delayed(delayed_counts, name, id)
     local last = redis.call('HGET', delayed_counts, name .. '*')
     if last and string.match(last, '|(.*)$') == id then redis.call('HDEL', delayed_counts, name .. '*') end
-    if record and queue_up then redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added, box)) end
+    if record and queue_up then
+      redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added, box))
+    end
   elseif not string.find(tostring(added.err), ' ID', 1, true) then
     return false
   end

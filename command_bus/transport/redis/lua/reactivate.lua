@@ -33,7 +33,8 @@ local function reactivate(name, box)
     if queue_up and queue_up.has(name, place) then return false end
     if not line_up(active, box, name, record) then return false end
   elseif state and string.find(state, '^[rhHoO]$') then
-    if redis.pcall('XRANGE', ready, activation, activation)[1] then return false end  -- what is no id names none
+    -- What is no id names none.
+    if redis.pcall('XRANGE', ready, activation, activation)[1] then return false end
     if not line_up(active, box, name, record) then return false end  -- the mailbox takes nothing
   elseif state ~= STATE.STOPPED or redis.call('HEXISTS', parked, name) == 1 or holds_of(paused, name) then
     return false
@@ -45,7 +46,8 @@ local function reactivate(name, box)
   local id = redis.call('XADD', ready, '*', FIELD.ENVELOPE, name)
   if state == STATE.HELD or state == STATE.HELD_AND_CHANGED or state == STATE.LONE_HELD then
     local running = fence .. '|' .. message .. '|' .. attempt .. '|' .. first
-    redis.call('HSET', active, name, (state == STATE.LONE_HELD and STATE.HELD or state) .. '|' .. id .. '|' .. running .. '|' .. parts)
+    redis.call('HSET', active, name,
+      (state == STATE.LONE_HELD and STATE.HELD or state) .. '|' .. id .. '|' .. running .. '|' .. parts)
   else
     redis.call('HSET', active, name, pack_record(STATE.READY, id, attempt, woken(first, parts), parts))
   end

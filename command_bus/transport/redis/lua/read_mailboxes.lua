@@ -23,7 +23,10 @@ local function read(box, start)
   end
   if start == '-' and record then start = running_in(record) or start end
   local entries = redis.pcall('XRANGE', box, start, '+', 'COUNT', count)
-  if entries.err then return string.find(entries.err, 'WRONGTYPE', 1, true) and {} or redis.call('XRANGE', box, start, '+', 'COUNT', count) end
+  if entries.err then
+    return string.find(entries.err, 'WRONGTYPE', 1, true) and {}
+      or redis.call('XRANGE', box, start, '+', 'COUNT', count)
+  end
   if entries[1] then entries[1][2] = fields_of(lone, name, entries[1][2]) end
   return entries
 end

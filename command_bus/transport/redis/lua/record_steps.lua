@@ -40,8 +40,10 @@
 -- Once the first field is written nothing fails.
 
 local ready, active, lone, due = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
-local call, byte, sub, find, match, format = redis.call, string.byte, string.sub, string.find, string.match, string.format
-local HELD, HELD_AND_CHANGED, LONE_HELD = byte(STATE.HELD), byte(STATE.HELD_AND_CHANGED), byte(STATE.LONE_HELD)
+local call, byte, sub, find, match, format =
+  redis.call, string.byte, string.sub, string.find, string.match, string.format
+local HELD, HELD_AND_CHANGED, LONE_HELD =
+  byte(STATE.HELD), byte(STATE.HELD_AND_CHANGED), byte(STATE.LONE_HELD)
 local A_DAY, LOGGED, FIRST_BOX = 86400000, 100, 13
 pass_memory_limit(ready, ARGV[1])
 local time = call('TIME')
@@ -162,7 +164,8 @@ local function send_all()
   end
   for box = 1, boxes do names[box] = sub(KEYS[FIRST_BOX + box], ARGV[2] + 1) end
   local records = boxes > 0 and call('HMGET', active, unpack(names)) or {}
-  local put, _, finish = mailbox_writer(ready, active, lone, FIRST_BOX, names, records, held, many, queue_up or nil)
+  local put, _, finish = mailbox_writer(ready, active, lone, FIRST_BOX, names, records, held, many,
+    queue_up or nil)
 
   for _, number in ipairs(sent) do
     local at, other = arg + COMMAND * (number - 1), KEYS[first_side + items + number]
@@ -176,7 +179,8 @@ local function send_all()
       if publish then publish('accepted', names[box], envelope, '', '', '', '') end
     else
       local text = ARGV[at + 1]
-      send_out(other, due, ready, match(text, '^%d+'), now, {text = text, wait = delay, envelope = envelope, extra = mark})
+      send_out(other, due, ready, match(text, '^%d+'), now,
+        {text = text, wait = delay, envelope = envelope, extra = mark})
     end
   end
   finish()

@@ -31,7 +31,8 @@ for key = 6 + ARGV[6], #KEYS do boxes[string.sub(KEYS[key], ARGV[2] + 1)] = KEYS
 
 -- Return how many commands of a mailbox are not settled; nil and why if that cannot be told.
 local function unsettled(name, record)
-  if is_newer(record) and string.find(record, '^%a+|') then return nil, 'newer' end  -- else no release has written it
+  -- Else no release has written it.
+  if is_newer(record) and string.find(record, '^%a+|') then return nil, 'newer' end
   if is_lone(record) then return 1 end
   local box = boxes[name]
   if not box then return nil, 'changed' end

@@ -38,14 +38,16 @@
 -- command id while its entry may still stand there: ids of entries may come again, if that shard's server was
 -- replaced by one whose clock is behind.
 
-local ready, active, lone, paused, due, delayed, later = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local ready, active, lone, paused, due, delayed, later =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local stats, relayed, floor = KEYS[8], KEYS[9], ARGV[3]
 if is_of_another_time(stats, ARGV[4]) then return 'gone' end
 pass_memory_limit(ready, ARGV[1])
 if ARGV[2] == '' then
   local next_generation = redis.pcall('HINCRBY', relayed, RELAYED.GENERATION, 1)
   if type(next_generation) == 'number' then return next_generation end
-  redis.call('HDEL', relayed, RELAYED.GENERATION)  -- no number of ours: no worker with a generation is believed
+  -- No number of ours: no worker with a generation is believed.
+  redis.call('HDEL', relayed, RELAYED.GENERATION)
   return redis.call('HINCRBY', relayed, RELAYED.GENERATION, redis.call('TIME')[1])
 end
 if redis.call('HGET', relayed, RELAYED.GENERATION) ~= ARGV[2] then return false end
@@ -53,8 +55,10 @@ if redis.call('HGET', relayed, RELAYED.GENERATION) ~= ARGV[2] then return false 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local publish = redis.call('EXISTS', KEYS[10]) == 1 and publisher(KEYS[10], KEYS[11])
-local queue_up = redis.call('EXISTS', KEYS[12]) == 1 and open_line(ready, active, KEYS[12], KEYS[13], KEYS[14])
-local keys = {ready = ready, active = active, lone = lone, paused = paused, due = due, delayed = delayed, later = later}
+local queue_up = redis.call('EXISTS', KEYS[12]) == 1
+  and open_line(ready, active, KEYS[12], KEYS[13], KEYS[14])
+local keys = {ready = ready, active = active, lone = lone, paused = paused, due = due, delayed = delayed,
+  later = later}
 keys.suspended, keys.now = KEYS[15], now
 
 local taken, over = {}, {}

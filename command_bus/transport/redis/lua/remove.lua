@@ -61,7 +61,8 @@ local publish, is_watched = publisher(KEYS[10], KEYS[11])
 local function envelope_of(id)
   if not is_watched(name) then return '' end
   if string.sub(id, 1, 2) == 'd:' then
-    return envelope_of_text(string.match(redis.call('HGET', delayed, string.sub(id, 3)) or '', '\n(.*)') or '')
+    return envelope_of_text(string.match(redis.call('HGET', delayed, string.sub(id, 3)) or '', '\n(.*)')
+      or '')
   end
   local entry = redis.call('XRANGE', box, id, id)[1]
   local fields = entry and fields_of(lone, name, entry[2])
@@ -96,7 +97,9 @@ local function take_out(id, side, mark)
       redis.call('HDEL', parked, name)
       redis.call('XDEL', dead, letter)
     end
-    if state == STATE.RETRYING or state == STATE.LIMITED or (state == STATE.STOPPED and letter) then state = 'free' end
+    if state == STATE.RETRYING or state == STATE.LIMITED or (state == STATE.STOPPED and letter) then
+      state = 'free'
+    end
     parts = without_snooze(parts)
     if state == STATE.READY or state == STATE.STOPPED then
       redis.call('HSET', active, name, pack_record(state, activation, '0', '0', parts))
@@ -109,7 +112,8 @@ end
 
 local removed, told, left = 0, {}, {}
 local EACH = 13  -- arguments of a command
-local queue_up = redis.call('EXISTS', KEYS[14]) == 1 and open_line(ready, active, KEYS[14], KEYS[15], KEYS[16])
+local queue_up = redis.call('EXISTS', KEYS[14]) == 1
+  and open_line(ready, active, KEYS[14], KEYS[15], KEYS[16])
 local key = 18
 for arg = 5, #ARGV, EACH do
   local envelope = envelope_of(ARGV[arg])
@@ -128,7 +132,9 @@ for arg = 5, #ARGV, EACH do
     end
     if outcome ~= '' then keep_outcome(KEYS[key + 3], KEYS[key + 4], outcome) end
     release_key(KEYS[13], ARGV[arg + 5], ARGV[arg])
-    if ARGV[arg + 6] ~= '' then told[#told + 1] = {KEYS[key + 6], KEYS[key + 7], ARGV[arg + 6], answer, ARGV[arg + 8]} end
+    if ARGV[arg + 6] ~= '' then
+      told[#told + 1] = {KEYS[key + 6], KEYS[key + 7], ARGV[arg + 6], answer, ARGV[arg + 8]}
+    end
   end
   key = key + 7
 end
@@ -152,7 +158,8 @@ if record and redis.call('XLEN', box) == 0 and not holds then
 elseif state == 'free' then
   redis.call('HSET', active, name, queue(ready, name, '0', '0', parts, lined and lined.head_of(box)))
 end
-local keys = {ready = ready, active = active, stats = stats, paused = KEYS[17], due = due, suspended = KEYS[18]}
+local keys = {ready = ready, active = active, stats = stats, paused = KEYS[17], due = due,
+  suspended = KEYS[18]}
 for _, each in ipairs(told) do tell_caller(keys, unpack(each)) end
 if queue_up then queue_up.finish() end
 if removed > 0 then redis.pcall('HINCRBY', stats, 'depth', -removed) end

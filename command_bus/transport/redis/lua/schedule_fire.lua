@@ -35,11 +35,13 @@
 -- What is refused was not touched; where schedules are watched, it is told once for each number. The first
 -- write may fail at the memory limit, with nothing done; after it nothing fails.
 
-local ready, active, stats, later, paused, lone, fired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[8], KEYS[9]
+local ready, active, stats, later, paused, lone, fired =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[8], KEYS[9]
 local keys = {ready = ready, active = active, lone = lone, paused = paused}
 local call, pcall = redis.call, redis.pcall
 local most, most_boxes = string.match(ARGV[1], '^(%d+):?(%d*)$')
-most, most_boxes = tonumber(most), tonumber(most_boxes)  -- the second is nil where their number is not limited
+-- The second is nil where their number is not limited.
+most, most_boxes = tonumber(most), tonumber(most_boxes)
 if is_of_another_time(stats, ARGV[2]) then return 'gone' end
 local publish, is_watched
 if call('EXISTS', KEYS[6]) == 1 then publish, is_watched = publisher(KEYS[6], KEYS[7]) end
@@ -61,7 +63,8 @@ local function refusal(name, box, room, record)
   local depth = length + (is_lone(record) and 1 or 0) + (tonumber(call('HGET', later, name)) or 0)
   if depth >= room then return ADMISSION.MAILBOX_FULL end
   if (tonumber(call('HGET', stats, 'depth')) or 0) >= most then return ADMISSION.SHARD_FULL end
-  return most_boxes and not record and call('HLEN', active) >= most_boxes and ADMISSION.TOO_MANY_MAILBOXES or nil
+  return most_boxes and not record and call('HLEN', active) >= most_boxes and ADMISSION.TOO_MANY_MAILBOXES
+    or nil
 end
 
 -- Tell that a firing is refused, unless that was told before; return the answer.

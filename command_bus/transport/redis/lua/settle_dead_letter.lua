@@ -70,10 +70,13 @@ for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
 local record = redis.call('HGET', active, name)
 local first, _, kept = select(6, parse_record(record or ''))
 local parts = without_snooze(kept)
-local queue_up = redis.call('EXISTS', KEYS[15]) == 1 and open_line(ready, active, KEYS[15], KEYS[16], KEYS[17])
+local queue_up = redis.call('EXISTS', KEYS[15]) == 1
+  and open_line(ready, active, KEYS[15], KEYS[16], KEYS[17])
 local function wake(first)
   local held = holds_of(paused, name)
-  redis.call('HSET', active, name, held and pack_record(STATE.STOPPED, '', '0', first, parts) or queue(ready, name, '0', first, parts, lined and lined.head_of(box)))
+  redis.call('HSET', active, name,
+    held and pack_record(STATE.STOPPED, '', '0', first, parts)
+    or queue(ready, name, '0', first, parts, lined and lined.head_of(box)))
 end
 local function finish()
   if queue_up then queue_up.finish() end
@@ -90,7 +93,9 @@ if verb == 'replay' and not is_parked then
   local lined_up, fault = line_up(active, box, name, record)
   added = fault or redis.pcall('XADD', box, '*', unpack(replayed))
   if type(added) == 'table' then return added end
-  if queue_up and record then redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added, box)) end
+  if queue_up and record then
+    redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added, box))
+  end
   if queue_up and not record then parts = queue_up.parts_of(flow) end
 end
 redis.call('XDEL', dead, id)
@@ -98,7 +103,8 @@ local side = KEYS[18] ~= mark and KEYS[18]
 if side and ARGV[12] ~= '' then redis.call('HSET', side, 'k', ARGV[12]) end
 if side and verb == 'discard' then redis.call('DEL', side) end
 local publish = publisher(KEYS[11], KEYS[12])
-publish(verb == 'replay' and 'replayed' or 'discarded', name, envelope_of_text(fields['e'] or ''), '', '', '', id)
+publish(verb == 'replay' and 'replayed' or 'discarded', name, envelope_of_text(fields['e'] or ''), '', '', '',
+  id)
 if verb == 'discard' and ARGV[7] ~= '' then
   keep_outcome(KEYS[9], KEYS[10], ARGV[7])
   expire_outcomes()

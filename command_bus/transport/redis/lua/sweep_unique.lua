@@ -21,12 +21,16 @@ local now, released = time[1] * 1000 + math.floor(time[2] / 1000), 0
 local function is_held(value, box)
   local place, window = parse_stander(value)
   if not place or (tonumber(window) or 0) > now then return place ~= nil end
-  if not standing(value, redis.call('HGET', active, string.sub(box, prefix + 1)), delayed, now) then return false end
+  if not standing(value, redis.call('HGET', active, string.sub(box, prefix + 1)), delayed, now) then
+    return false
+  end
   return place == PLACE.DELAYED or redis.pcall('XRANGE', box, place, place)[1] ~= nil  -- what is no id names none
 end
 
 for i = 2, #ARGV do
   local value = redis.call('HGET', unique, ARGV[i])
-  if value and not is_held(value, KEYS[i + 2]) then released = released + redis.call('HDEL', unique, ARGV[i]) end
+  if value and not is_held(value, KEYS[i + 2]) then
+    released = released + redis.call('HDEL', unique, ARGV[i])
+  end
 end
 return released

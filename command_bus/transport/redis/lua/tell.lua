@@ -36,10 +36,13 @@
 -- replayed.
 
 local keys = {ready = KEYS[1], active = KEYS[2], paused = KEYS[3], due = KEYS[4], suspended = KEYS[5]}
-local box, side, name, kind, what, once, value = KEYS[9], KEYS[11], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local box, side, name, kind, what, once, value =
+  KEYS[9], KEYS[11], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local mark = redis.call('GET', KEYS[10])
 local function is_parked()
-  if ARGV[8] == '' or parse_record(redis.call('HGET', KEYS[2], name) or '') ~= STATE.STOPPED then return false end
+  if ARGV[8] == '' or parse_record(redis.call('HGET', KEYS[2], name) or '') ~= STATE.STOPPED then
+    return false
+  end
   local head, message = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1], redis.call('HGET', side, 'm')
   return head and (not message or message == head[1])
 end
@@ -52,7 +55,10 @@ local function has_room()
   local came = redis.call('HMGET', side, count, bytes)
   return tonumber(came[1] or 0) < tonumber(most) and tonumber(came[2] or 0) + #value <= tonumber(most_bytes)
 end
-if (not mark or string.sub(mark, 1, 1) ~= MARK.ACCEPTED or string.sub(mark, 10) ~= name) and not is_parked() then return 'gone' end
+if (not mark or string.sub(mark, 1, 1) ~= MARK.ACCEPTED or string.sub(mark, 10) ~= name)
+  and not is_parked() then
+  return 'gone'
+end
 pass_memory_limit(KEYS[1], ARGV[1])
 local queue_up = redis.call('EXISTS', KEYS[6]) == 1 and open_line(KEYS[1], KEYS[2], KEYS[6], KEYS[7], KEYS[8])
 local answer = 'taken'

@@ -85,16 +85,21 @@
 
 local ready, active, fence_key, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local due, paused, parked, dead, lone = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[11]
-local group, owner, reply_ttl, prefix, steps, ahead = ARGV[1], ARGV[2], ARGV[3], math.abs(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
-local call, try, byte, sub, find, format = redis.call, redis.pcall, string.byte, string.sub, string.find, string.format
-local HELD, HELD_AND_CHANGED, LONE, LONE_HELD, GRANTED, BELOW_ZERO = byte(STATE.HELD), byte(STATE.HELD_AND_CHANGED), byte(STATE.LONE), byte(STATE.LONE_HELD), byte('+'), byte('-')
+local group, owner, reply_ttl, prefix, steps, ahead =
+  ARGV[1], ARGV[2], ARGV[3], math.abs(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local call, try, byte, sub, find, format =
+  redis.call, redis.pcall, string.byte, string.sub, string.find, string.format
+local HELD, HELD_AND_CHANGED, LONE, LONE_HELD, GRANTED, BELOW_ZERO =
+  byte(STATE.HELD), byte(STATE.HELD_AND_CHANGED), byte(STATE.LONE), byte(STATE.LONE_HELD), byte('+'),
+  byte('-')
 local AHEAD_BYTES = 65536  -- of the commands of one mailbox in an answer
 
 pass_memory_limit(ready, group)
 
 -- 1. Read the steps from KEYS and ARGV.
 
-local operations, verbs, activations, holders, runs, messages, nexts, names, lefts, grants = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
+local operations, verbs, activations, holders, runs, messages, nexts, names, lefts, grants =
+  {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
 local before = byte(ARGV[4]) == BELOW_ZERO and 14 or 12  -- keys before those of the mailboxes
 local key, arg = before + steps, 6
 
@@ -122,7 +127,8 @@ local function read_left(operation, verb)
       local delayed, later = KEYS[key - 1], KEYS[key]
       for i = 1, ARGV[arg] do
         key, arg = key + 2, arg + 4
-        left.follow_ups[i] = {key = KEYS[key - 1], other = KEYS[key], text = ARGV[arg - 3], wait = tonumber(ARGV[arg - 2])}
+        left.follow_ups[i] = {key = KEYS[key - 1], other = KEYS[key], text = ARGV[arg - 3],
+          wait = tonumber(ARGV[arg - 2])}
         left.follow_ups[i].envelope, left.follow_ups[i].extra = ARGV[arg - 1], ARGV[arg]
         left.follow_ups[i].delayed, left.follow_ups[i].later = delayed, later
       end
@@ -158,7 +164,9 @@ for step = 1, steps do
   arg = arg + 4
   local verb = sub(operation, 1, 1)
   verbs[step] = verb
-  if #operation > 2 or (verb ~= VERB.COMPLETE and verb ~= VERB.TAKE) then lefts[step] = read_left(operation, verb) end
+  if #operation > 2 or (verb ~= VERB.COMPLETE and verb ~= VERB.TAKE) then
+    lefts[step] = read_left(operation, verb)
+  end
   local bar = find(running, '|', 1, true)
   if bar == 2 and byte(running) == GRANTED then
     grants[step], running = sub(running, 3), ''

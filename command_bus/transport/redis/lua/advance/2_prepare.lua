@@ -16,11 +16,13 @@ if any_paused then
   any_paused = call('EXISTS', paused) == 1
 end
 
-local queue_up = KEYS[key + 1] and call('EXISTS', KEYS[key + 1]) == 1 and open_line(ready, active, KEYS[key + 1], KEYS[key + 2], KEYS[key + 3])
+local queue_up = KEYS[key + 1] and call('EXISTS', KEYS[key + 1]) == 1
+  and open_line(ready, active, KEYS[key + 1], KEYS[key + 2], KEYS[key + 3])
 local next_fence, keep_fence = fences_of(fence_key, time)
 
 local settling = {
-  [VERB.COMPLETE] = true, [VERB.REJECT] = true, [VERB.EXPIRE] = true, [VERB.BURY] = true, [VERB.CANCEL] = true,
+  [VERB.COMPLETE] = true, [VERB.REJECT] = true, [VERB.EXPIRE] = true, [VERB.BURY] = true,
+    [VERB.CANCEL] = true,
 }
 local records, heads, further, repeated = {}, nil, {}, {}
 local alone = {}  -- mailbox name -> envelope of its lone command; true where it runs already
@@ -49,7 +51,8 @@ end
 if #behind > 0 then
   for i = 1, #behind do reading[#reading + 1] = behind[i] end
   local found = try(unpack(reading))
-  if not found or not found.err then  -- else a key is no stream: each step reads its own mailbox, and only that one fails
+  -- Else a key is no stream: each step reads its own mailbox, and only that one fails.
+  if not found or not found.err then
     heads = {}
     for _, stream in ipairs(found or {}) do
       local box, entries = stream[1], stream[2]
@@ -63,6 +66,7 @@ end
 -- What the steps come to.
 
 local started, settled = 0, 0
-local counts = {rejected = 0, expired = 0, buried = 0, dead = 0, retried = 0, snoozed = 0, handed_back = 0, cancelled = 0}
+local counts = {rejected = 0, expired = 0, buried = 0, dead = 0, retried = 0, snoozed = 0, handed_back = 0,
+  cancelled = 0}
 local changed, released, emptied, taken, touched = {}, {}, {}, {}, {}
 local bodies, sending, returning = {}, {}, {}

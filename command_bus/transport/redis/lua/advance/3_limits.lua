@@ -5,7 +5,8 @@
 -- a script costs for one step.
 local function performing()
 
-local ready, active, due, paused, parked, dead, lone = KEYS[1], KEYS[2], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[11]
+local ready, active, due, paused, parked, dead, lone =
+  KEYS[1], KEYS[2], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[11]
 local group, owner = ARGV[1], ARGV[2]
 local call, try, sub, find, format = redis.call, redis.pcall, string.sub, string.find, string.format
 
@@ -23,7 +24,8 @@ if limits then
     if verdicts[step] == nil then
       local scopes, asks = limits.scopes_of(name, reads)
       scopes_of_step[step] = scopes
-      verdicts[step] = asks and 'ask' or (scopes[1] and limits.refusing_of(scopes, name, activation, '')) or false
+      verdicts[step] = asks and 'ask' or (scopes[1] and limits.refusing_of(scopes, name, activation, ''))
+        or false
     end
     return verdicts[step] or nil
   end

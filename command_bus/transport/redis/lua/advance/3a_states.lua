@@ -96,7 +96,8 @@ if limits then
   function refuse(step, name, activation, head, attempt, first, parts, refused)
     if refused == 'ask' then
       local id = head[3] and head[1] ~= activation and head[1] or ''  -- of a lone one that was in the line
-      local asks = head[3] and 0 or (tonumber(string.match(parts, '|ask=(%d+)')) or 0) + 1  -- who takes over a lone one lines it up
+      -- Who takes over a lone one lines it up.
+      local asks = head[3] and 0 or (tonumber(string.match(parts, '|ask=(%d+)')) or 0) + 1
       if not head[3] then parts = string.gsub(parts, '|ask=%d+', '') .. '|ask=' .. asks end
       set_record(name, (head[3] and 'o|' or 'r|') .. activation .. '||' .. id .. '|' .. attempt .. '|' .. first .. '|' .. parts)
       local is_due = tonumber(attempt) == 0 and sub(first, 1, 1) ~= '-'
@@ -121,7 +122,9 @@ local function start(step, name, activation, holder, head, attempt, first, follo
     release(step, STATE.STOPPED, attempt, first, parts)
     return 'stop'
   end
-  if follow ~= FOLLOW.STAY and (follow == FOLLOW.LEAVE or another_waits(name)) then return requeue(step, attempt, first, parts, head[1]) end
+  if follow ~= FOLLOW.STAY and (follow == FOLLOW.LEAVE or another_waits(name)) then
+    return requeue(step, attempt, first, parts, head[1])
+  end
   local refused = limits and check_limits(step, name, activation, head, parts)
   if refused then return refuse(step, name, activation, head, attempt, first, parts, refused) end
   started = started + 1
@@ -132,7 +135,8 @@ local function start(step, name, activation, holder, head, attempt, first, follo
     if limits then parts = answered(parts) end
   end
   local running = next_fence() .. '|' .. head[1] .. '|' .. attempt + 1 .. '|' .. first
-  set_record(name, (head[3] or STATE.HELD) .. '|' .. activation .. '|' .. running .. '|' .. holder .. parts)  -- a record, packed in place: this runs for each command
+  -- A record, packed in place: this runs for each command.
+  set_record(name, (head[3] or STATE.HELD) .. '|' .. activation .. '|' .. running .. '|' .. holder .. parts)
   bodies[step] = body_of(box, head[2])
   if publish then note_event('started', name, envelope_in(head[2]), attempt + 1, string.match(running, '^%d+'), owner, '') end
   return running .. parts .. (limits and place_of(name) or '')

@@ -5,7 +5,9 @@
 local function write_mark(left, parks, name, message)
   if left.waiting then
     local mark = try('GET', left.waiting)
-    if type(mark) == 'string' and sub(mark, 1, 1) == MARK.ACCEPTED and sub(mark, 10) == name then call('SET', left.waiting, mark, 'PX', left.ttl) end
+    if type(mark) == 'string' and sub(mark, 1, 1) == MARK.ACCEPTED and sub(mark, 10) == name then
+      call('SET', left.waiting, mark, 'PX', left.ttl)
+    end
   end
   if left.unique then
     local stander = try('HGET', left.unique, left.key)
@@ -31,7 +33,8 @@ end
 
 local function write_letter(name, left, is_parked, message)
   local letter = {'r', left[1], 'e', left[2], 'm', name, 'p', is_parked}
-  if left.keeps then letter[9], letter[10] = 'x', message end  -- a durable command's side record is kept for a replay
+  -- A durable command's side record is kept for a replay.
+  if left.keeps then letter[9], letter[10] = 'x', message end
   letter_id = call('XADD', dead, '*', unpack(letter))
   counts.dead = counts.dead + 1
   return letter_id
@@ -44,7 +47,8 @@ local counted = {n = 'rejected', x = 'expired', b = 'buried', c = 'cancelled'}
 -- Settle a command and go on with the next. Without a next one, the whole mailbox is deleted.
 local function settle(step, verb, name, activation, holder, follow, left, parts)
   local message = messages[step]
-  local head = not alone[name] and next_of(step, message)  -- before anything is written: this may raise, and so may the next line
+  -- Before anything is written: this may raise, and so may the next line.
+  local head = not alone[name] and next_of(step, message)
   if head and (head[2] or ends_lease(step, name, activation, follow)) then trim(step, head[1]) end
   if verb == VERB.BURY then write_letter(name, left, '0', message) end
   local counter = counted[verb]
@@ -96,7 +100,9 @@ local function make_other_verbs()
   local function wake_at(name, at)
     local head = call('ZRANGE', due, 0, 0, 'WITHSCORES')
     call('ZADD', due, at, 'r:' .. name)
-    if not head[2] or at < tonumber(head[2]) or tonumber(head[2]) <= now then try('XADD', ready, '*', 'tick', '1') end
+    if not head[2] or at < tonumber(head[2]) or tonumber(head[2]) <= now then
+      try('XADD', ready, '*', 'tick', '1')
+    end
   end
 
   function wait(step, name, delay, why, attempt, first, parts)
@@ -124,12 +130,14 @@ local function make_other_verbs()
   -- Let a durable command wait for what its side record is to have; or start it again at once, if that is
   -- there. What it has stored so far is progress: the count of its attempts begins again.
   function suspend(step, name, activation, left, parts, started_ms)
-    local message, side, at, awaited, wanted = messages[step], left.side, tonumber(left[1]), {}, tonumber(left[3])
+    local message, side, at, awaited, wanted =
+      messages[step], left.side, tonumber(left[1]), {}, tonumber(left[3])
     local names = {'m', 'cancel'}
     for i = 6, #left do awaited[i - 5], names[i - 3] = left[i], left[i] end
     local found = read_fields(side, names)
     local is_of, is_wished = found[1], found[2]
-    if is_of ~= message then  -- nothing was stored yet, or by another command with this id; what was brought early stays
+    -- Nothing was stored yet, or by another command with this id; what was brought early stays.
+    if is_of ~= message then
       call(is_of and 'DEL' or 'PERSIST', side)
       call('HSET', side, 'm', message)
       if is_of then found, is_wished = {}, false end
@@ -141,10 +149,12 @@ local function make_other_verbs()
     local first = '-' .. now_text
     parts = with_snooze(limits and string.gsub(parts, '|ask=%d+', '') or parts, message, started_ms, false, true)
     if (#awaited > 0 and wanted <= 0) or (at and at <= now) or (left[2] ~= '1' and is_wished) then
-      local head = alone[name] and {message, {FIELD.IN_LONE}, STATE.LONE_HELD} or call('XRANGE', KEYS[before + step], message, message)[1]
+      local head = alone[name] and {message, {FIELD.IN_LONE}, STATE.LONE_HELD}
+        or call('XRANGE', KEYS[before + step], message, message)[1]
       head[2] = fields_of(lone, name, head[2])
       repeated[KEYS[before + step]] = true
-      return start(step, name, activation, holders[step], head, '0', first, FOLLOW.STAY, parts .. '|paid=' .. message)
+      return start(step, name, activation, holders[step], head, '0', first, FOLLOW.STAY,
+        parts .. '|paid=' .. message)
     end
     if not alone[name] then trim(step, message) end
     local fence = string.match(runs[step], '^%d+')
@@ -170,13 +180,17 @@ if publish then
   -- first.
   function note_end(step, verb, name, left, record, at)
     local entry = call('XRANGE', KEYS[before + step], messages[step], messages[step])[1]
-    local envelope, fence_then = entry and envelope_in(fields_of(lone, name, entry[2])) or '', string.match(runs[step], '^%d+')
+    local envelope, fence_then =
+      entry and envelope_in(fields_of(lone, name, entry[2])) or '', string.match(runs[step], '^%d+')
     local attempt, worker = string.match(record, '^(%d+)|[^|]*|([^#|]*)', at)
-    if holders[step] == '' and verb ~= VERB.GIVE_BACK then note_event('interrupted', name, envelope, attempt, fence_then, worker, '') end
+    if holders[step] == '' and verb ~= VERB.GIVE_BACK then
+      note_event('interrupted', name, envelope, attempt, fence_then, worker, '')
+    end
     if verb == VERB.WAIT then
       note_event(waits[left[2]], name, envelope, attempt, fence_then, worker, left[1])
     elseif verb == VERB.GIVE_BACK then
-      note_event(left[1] == '1' and 'interrupted' or 'handed_back', name, envelope, attempt, fence_then, worker, '')
+      note_event(left[1] == '1' and 'interrupted' or 'handed_back', name, envelope, attempt, fence_then,
+        worker, '')
     elseif verb == VERB.SUSPEND then
       note_event('suspended', name, envelope, attempt, fence_then, worker, left[1])
     else

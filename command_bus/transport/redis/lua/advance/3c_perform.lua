@@ -39,17 +39,23 @@ local function perform_by_record(step, verb, name, activation, follow, record)
     return 'gone'
   end
   if not find(state, '^[hHO]$') or held_for ~= holders[step] then return 'gone' end
-  local head = state == STATE.LONE_HELD and {held_message, {FIELD.IN_LONE}} or call('XRANGE', KEYS[before + step], held_message, held_message)[1]
+  local head = state == STATE.LONE_HELD and {held_message, {FIELD.IN_LONE}}
+    or call('XRANGE', KEYS[before + step], held_message, held_message)[1]
   if not head then return 'gone' end
   bodies[step] = body_of('', fields_of(lone, name, head[2]))
-  return format('%s|%s|%s|%s%s', held_fence, held_message, attempt, first, parts .. (limits and place_of(name) or ''))
+  return format('%s|%s|%s|%s%s', held_fence, held_message, attempt, first,
+    parts .. (limits and place_of(name) or ''))
 end
 
 -- Perform a step of the holder of a lone command, if that can stay one: it starts, is suspended, or is
 -- settled. Return nil if it has to be lined up.
 local function perform_alone(step, verb, name, activation, follow, record, at)
-  if any_paused or publish or (limits and verb == VERB.TAKE and would_wait(step, name, activation)) then return nil end
-  if settling[verb] or (verb == VERB.SUSPEND and not limits) then return apply_verb(step, verb, name, activation, follow, lefts[step], record, at) end
+  if any_paused or publish or (limits and verb == VERB.TAKE and would_wait(step, name, activation)) then
+    return nil
+  end
+  if settling[verb] or (verb == VERB.SUSPEND and not limits) then
+    return apply_verb(step, verb, name, activation, follow, lefts[step], record, at)
+  end
   if verb ~= VERB.TAKE or follow ~= FOLLOW.STAY then return nil end
   local id, since, parts = activation, '0', ''
   if record ~= 'o|' .. activation .. '|||0|0|' then
@@ -59,7 +65,8 @@ local function perform_alone(step, verb, name, activation, follow, record, at)
     id, since, parts = message ~= '' and message or id, first, others
   end
   taken[#taken + 1] = activation
-  return start(step, name, activation, holders[step], {id, {FIELD.ENVELOPE, alone[name]}, STATE.LONE_HELD}, 0, since, follow, parts)
+  return start(step, name, activation, holders[step], {id, {FIELD.ENVELOPE, alone[name]}, STATE.LONE_HELD}, 0,
+    since, follow, parts)
 end
 
 -- Perform a step. The two usual cases compare the record without parsing it, which costs more; where it has
@@ -119,6 +126,7 @@ for step = 1, steps do
   if done then
     answers[2 * step], answers[2 * step + 1] = answer, bodies[step] or false
   else
-    answers[2 * step], answers[2 * step + 1] = 'error', type(answer) == 'table' and answer.err or tostring(answer)
+    answers[2 * step], answers[2 * step + 1] =
+      'error', type(answer) == 'table' and answer.err or tostring(answer)
   end
 end

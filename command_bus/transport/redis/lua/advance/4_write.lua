@@ -12,7 +12,8 @@ end
 -- Delete the entries of what was released. All before the oldest pending entry is settled: one trim walks
 -- over it once, while each deletion walks over all that was deleted before it.
 local function delete_released()
-  local pending = #released >= TRIMMED_TOGETHER and try('XPENDING', ready, group, '-', '+', '1')[1]  -- the group may be gone
+  -- The group may be gone.
+  local pending = #released >= TRIMMED_TOGETHER and try('XPENDING', ready, group, '-', '+', '1')[1]
   local others = {}
   for _, id in ipairs(released) do
     if not pending or not stands_before(id, pending[1]) then others[#others + 1] = id end
@@ -27,7 +28,9 @@ local function end_limits()
   for _, activation in ipairs(released) do over[activation] = true end
   for step = 1, steps do
     local pass = over[activations[step]] and limits.pass_of(names[step])
-    if pass and (pass.kind == PASS.GRANT or pass.activation == activations[step]) then limits.drop(names[step]) end
+    if pass and (pass.kind == PASS.GRANT or pass.activation == activations[step]) then
+      limits.drop(names[step])
+    end
   end
   limits.keep(ready, due)
 end

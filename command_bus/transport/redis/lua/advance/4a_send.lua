@@ -16,7 +16,10 @@ local function send_all(keys)
       keys.delayed, keys.later = each.delayed, each.later
       local at = flow ~= OUTCOME and waits_until(due, each.delayed, each.later, name, id, each.wait) or nil
       deliver(keys, each.key, each.other, each.text, at, each.envelope, each.extra, queue_up)
-      if publish then publish('accepted', name, each.envelope, '', '', '', at and at > now and format('%.0f', at - now) or '') end
+      if publish then
+        publish('accepted', name, each.envelope, '', '', '',
+          at and at > now and format('%.0f', at - now) or '')
+      end
     else
       send_out(each.key, due, ready, target, now, each)
     end
@@ -26,7 +29,8 @@ local function send_all(keys)
 end
 
 if #sending > 0 or #returning > 0 then
-  local keys = {ready = ready, active = active, lone = lone, paused = any_paused and paused or nil, due = due, now = now}
+  local keys = {ready = ready, active = active, lone = lone, paused = any_paused and paused or nil, due = due,
+    now = now}
   for _, each in ipairs(returning) do
     local box, side, suspended, called, child, outcome = unpack(each)
     keys.suspended = suspended

@@ -58,8 +58,10 @@
 -- again. Commands of these chunks are never lone ones. The first write is an XADD or HSET that a server at
 -- its memory limit refuses. After the first write nothing fails.
 
-local ready, active, stats, paused, delayed_counts, record, ids, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local homes, lone, flows, unique, due, delayed, outcomes = KEYS[11], KEYS[12], KEYS[13], KEYS[16], KEYS[17], KEYS[18], KEYS[19]
+local ready, active, stats, paused, delayed_counts, record, ids, last =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local homes, lone, flows, unique, due, delayed, outcomes =
+  KEYS[11], KEYS[12], KEYS[13], KEYS[16], KEYS[17], KEYS[18], KEYS[19]
 local version, space, prefix, sequenced = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6] == '1'
 local boxes, named, checks = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
 local first_box, head, stride, keys_named, words_named = 19, 14, 7, 4, 4
@@ -82,7 +84,8 @@ if type(fresh) == 'string' then return fresh end
 local own = (tonumber(call('HMGET', record, 'keep_ms')[1]) or 0) > 0 and ARGV[13] or ''
 
 local names, room, held, drained, many = {}, {}, {}, {}, {}
-for box = 1, boxes do names[box], many[box] = sub(KEYS[first_box + box], prefix + 1), 2 end  -- two: none of them is a lone one
+-- Two: none of them is a lone one.
+for box = 1, boxes do names[box], many[box] = sub(KEYS[first_box + box], prefix + 1), 2 end
 local records = call('HMGET', active, unpack(names))
 for box, name in ipairs(names) do
   held[box], drained[box] = holds_of(paused, name)

@@ -3,9 +3,11 @@
 local flow_of_command = flow_reader(ARGV[12], flows)
 local publish = call('EXISTS', KEYS[9]) == 1 and publisher(KEYS[9], KEYS[10])
 local queue_up = call('EXISTS', flows) == 1 and open_line(ready, active, flows, KEYS[14], KEYS[15]) or nil
-local put, spoiled, finish = mailbox_writer(ready, active, lone, first_box, names, records, held, many, queue_up)
+local put, spoiled, finish = mailbox_writer(ready, active, lone, first_box, names, records, held, many,
+  queue_up)
 local stand, join, take_out, tell =
-  unique_line(ready, active, unique, due, delayed, delayed_counts, first_box, names, records, put, publish, now, ARGV[14])
+  unique_line(ready, active, unique, due, delayed, delayed_counts, first_box, names, records, put, publish,
+    now, ARGV[14])
 
 local seen, refused, others, reached = {}, {}, {}, {}
 local accepted, folded, superseded, repeated = 0, 0, 0, 0
@@ -15,7 +17,8 @@ local function command_at(at, i)
   local each = {envelope = ARGV[at + 2], id = ARGV[at + 3], key = ARGV[at + 6], flow = flow_of_command(i)}
   if each.key == '' then return each end
   local mode, delay, window, longest, name = match(ARGV[at + 7], '^(%a) (%d+) (%d+) (%d+) (.*)$')
-  each.delay, each.window, each.longest, each.name = tonumber(delay), tonumber(window), tonumber(longest), name
+  each.delay, each.window, each.longest, each.name =
+    tonumber(delay), tonumber(window), tonumber(longest), name
   each.own = own .. '||' .. name .. '|' .. each.id
   return each, mode
 end

@@ -30,7 +30,8 @@ expire_outcomes()
 note_entities(homes, fresh, last, reached, ARGV[5])
 if accepted + folded > 0 then call('PEXPIRE', ids, ARGV[5]) end
 if accepted > 0 then
-  redis.pcall('HINCRBY', stats, 'depth', accepted - superseded)  -- a counter that cannot grow must not cost the answer
+  -- A counter that cannot grow must not cost the answer.
+  redis.pcall('HINCRBY', stats, 'depth', accepted - superseded)
   redis.pcall('HINCRBY', stats, 'accepted', accepted)
   redis.pcall('HINCRBY', record, 'added', accepted)
 end

@@ -49,7 +49,8 @@
 -- activation. The first write is an XADD or HSET that a server at its memory limit refuses. After the first
 -- write nothing fails.
 
-local ready, active, stats, due, delayed, delayed_counts, paused, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local ready, active, stats, due, delayed, delayed_counts, paused, last =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local lone, flows, unique, first_box = KEYS[11], KEYS[12], KEYS[15], 15
 local number, prefix, reply_ttl = tonumber(ARGV[1]), tonumber(ARGV[5]), ARGV[7]
 local head, stride = 7, 14

@@ -5,9 +5,11 @@ for at = head + stride, #ARGV, stride do
   if ARGV[at] ~= '1' and call('EXISTS', flows) == 0 then call('HSET', flows, 'c0', '0') end  -- the first class or tenant: a line is in use
 end
 local queue_up = call('EXISTS', flows) == 1 and open_line(ready, active, flows, KEYS[13], KEYS[14]) or nil
-local put, spoiled, finish = mailbox_writer(ready, active, lone, first_box, names, records, held, many, queue_up)
+local put, spoiled, finish = mailbox_writer(ready, active, lone, first_box, names, records, held, many,
+  queue_up)
 local _, join, take_out, tell =
-  unique_line(ready, active, unique, due, delayed, delayed_counts, first_box, names, records, put, publish, now, reply_ttl)
+  unique_line(ready, active, unique, due, delayed, delayed_counts, first_box, names, records, put, publish,
+    now, reply_ttl)
 
 -- Return who is to be told that a command is replaced, as `tell` takes it.
 local function concerned(at, key, stander)

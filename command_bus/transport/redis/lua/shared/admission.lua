@@ -45,7 +45,8 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
   local function activate(box, activation, parts)
     if records[box] then return end
     local queued = activation and pack_record(STATE.READY, activation, '0', '0')
-    enter(box, queued or (held[box] and pack_record(STATE.STOPPED, '', '0', '0', parts) or queue(ready, names[box], '0', '0', parts)))
+    enter(box, queued or (held[box] and pack_record(STATE.STOPPED, '', '0', '0', parts)
+      or queue(ready, names[box], '0', '0', parts)))
   end
 
   -- A key that stands where the stream would (of another type, or with commands whose record was lost) is not
@@ -90,7 +91,8 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
     local added = redis.pcall('XADD', KEYS[first_box + box], '*', FIELD.ENVELOPE, envelope)
     if type(added) == 'table' then return added end
     if queue_up and records[box] then
-      records[box], noted[box] = queue_up.noted(records[box], names[box], flow, added, KEYS[first_box + box]), true
+      records[box], noted[box] =
+        queue_up.noted(records[box], names[box], flow, added, KEYS[first_box + box]), true
     else
       activate(box, activation, queue_up and queue_up.parts_of(flow))
     end

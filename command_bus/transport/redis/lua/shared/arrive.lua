@@ -47,7 +47,8 @@
 local function resume(keys, name, box, message, also_tried)
   local before = redis.call('HGET', keys.active, name) or ''
   local state, _, _, suspended, attempt, first, _, parts = parse_record(before)
-  local waits = also_tried and state == STATE.RETRYING and message and string.find(parts .. '|', '|started=' .. message .. '|', 1, true)
+  local waits = also_tried and state == STATE.RETRYING and message
+    and string.find(parts .. '|', '|started=' .. message .. '|', 1, true)
   local is_alone = state == STATE.LONE_SUSPENDED
   if not waits and ((state ~= STATE.SUSPENDED and not is_alone) or suspended ~= message) then return false end
   local now = keys.now
@@ -61,8 +62,10 @@ local function resume(keys, name, box, message, also_tried)
   if not waits then parts = parts .. '|paid=' .. suspended end
   local is_held = holds_of(keys.paused, name)
   if is_alone and (is_held or lined) then is_alone = not line_up(keys.active, box, name, before) end
-  local record = is_alone and queue_alone(keys.ready, name, suspended, first, parts) or is_held and pack_record(STATE.STOPPED, '', attempt, first, parts)
-  redis.call('HSET', keys.active, name, record or queue(keys.ready, name, attempt, first, parts, lined and lined.head_of(box)))
+  local record = is_alone and queue_alone(keys.ready, name, suspended, first, parts)
+    or is_held and pack_record(STATE.STOPPED, '', attempt, first, parts)
+  redis.call('HSET', keys.active, name,
+    record or queue(keys.ready, name, attempt, first, parts, lined and lined.head_of(box)))
   return true
 end
 
@@ -71,7 +74,9 @@ local SMALL, NO_ROOM = 4096, '!'  -- transport/ports/durable.py has both
 -- Return what is kept of what arrives. An outcome of some size takes room, which is counted here: they come
 -- from many workers. What undoes is not bounded.
 local function kept_of(side, field, value)
-  if #value <= SMALL or string.sub(field, 1, 2) ~= 'o:' or string.sub(field, 1, 4) == 'o:u:' then return value end
+  if #value <= SMALL or string.sub(field, 1, 2) ~= 'o:' or string.sub(field, 1, 4) == 'o:u:' then
+    return value
+  end
   local room = tonumber(redis.call('HGET', side, 'b'))
   if not room then return value end
   if room < #value then return NO_ROOM end

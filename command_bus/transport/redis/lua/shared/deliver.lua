@@ -30,5 +30,7 @@ local function deliver(keys, box, other, text, at, envelope, extra, queue_up)
   flow = stored_flow(flow)
   if extra ~= '' then redis.pcall('SET', other, extra) end
   if not at and put_one(keys, name, box, envelope, flow, queue_up) then at = keys.now + 1000 end
-  if at then keep_delayed(keys.ready, keys.due, keys.delayed, keys.later, name, id, at, with_flow(envelope, flow)) end
+  if at then
+    keep_delayed(keys.ready, keys.due, keys.delayed, keys.later, name, id, at, with_flow(envelope, flow))
+  end
 end

@@ -11,7 +11,8 @@ local function fields_in(text)
   local fields, at = {}, 2
   while at <= #text do
     local name, length, from = string.match(text, '^([^:]+):(%d+):()', at)
-    if not name or #fields == 64 or from + length - 1 > #text then return {FIELD.ENVELOPE, text} end  -- none of ours
+    -- None of ours.
+    if not name or #fields == 64 or from + length - 1 > #text then return {FIELD.ENVELOPE, text} end
     fields[#fields + 1], fields[#fields + 2] = name, string.sub(text, from, from + length - 1)
     at = from + length
   end

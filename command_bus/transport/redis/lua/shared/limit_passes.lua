@@ -3,7 +3,8 @@
 
 -- Add to `limits` what reads, gives and takes passes.
 local function add_passes(limits, state_key, places_key, now)
-  local call, match, find, sub, max, min = redis.call, string.match, string.find, string.sub, math.max, math.min
+  local call, match, find, sub, max, min =
+    redis.call, string.match, string.find, string.sub, math.max, math.min
   local counts, moved, woken, dirty = limits.counts, limits.moved, limits.woken, limits.dirty
   local passes, changed, read = {}, {}, {}
   local MOST = 1000  -- fields and members of a request
@@ -32,7 +33,8 @@ local function add_passes(limits, state_key, places_key, now)
   end
 
   local function keep_read(mailbox, text)
-    local kind, since, shard, activation, message, rest = match(text or '', '^(%a)|(%d+)|%d+|(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
+    local kind, since, shard, activation, message, rest =
+      match(text or '', '^(%a)|(%d+)|%d+|(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
     if not kind then
       passes[mailbox] = false
       return
@@ -45,7 +47,8 @@ local function add_passes(limits, state_key, places_key, now)
       read[rest] = known
     end
     passes[mailbox] = {
-      kind = kind, activation = activation, message = message, since = since, shard = shard, scopes = known.scopes, callers = known.callers,
+      kind = kind, activation = activation, message = message, since = since, shard = shard,
+        scopes = known.scopes, callers = known.callers,
     }
   end
   function limits.read_passes(mailboxes)
@@ -61,7 +64,8 @@ local function add_passes(limits, state_key, places_key, now)
   end
   function limits.keep_pass(mailbox, kind, activation, message, since, shard, scopes, callers)
     passes[mailbox] = {
-      kind = kind, activation = activation, message = message, since = since, shard = shard, scopes = scopes, callers = callers or '',
+      kind = kind, activation = activation, message = message, since = since, shard = shard, scopes = scopes,
+        callers = callers or '',
     }
     changed[mailbox] = true
   end
@@ -128,12 +132,15 @@ local function add_passes(limits, state_key, places_key, now)
     for _, each in ipairs(list) do
       local scope, rule, bucket = each[1], limits.rule_of(each[1]), limits.bucket_of(each[1])
       if rule.tick then
-        bucket.full, dirty[scope] = max(min(bucket.full, now + rule.burst * rule.tick), now) + min(each[2], rule.burst) * rule.tick, true
+        bucket.full, dirty[scope] =
+          max(min(bucket.full, now + rule.burst * rule.tick), now) + min(each[2], rule.burst) * rule.tick,
+          true
       end
     end
     local pass, held, changes = limits.pass_of(mailbox), nil, true
     if pass then
-      held, changes = move_places(mailbox, pass, list, pass.kind == PASS.START and pass.activation == activation)
+      held, changes = move_places(mailbox, pass, list,
+        pass.kind == PASS.START and pass.activation == activation)
       if pass.kind == PASS.GRANT then call('ZREM', places_key, 'g\n' .. mailbox) end
     else
       held = places_in(list)

@@ -36,7 +36,9 @@ local function add_queues(limits, state_key, places_key, now, flows)
       local rule = limits.rule_of(each[1])
       scopes[each[1]] = rule.tick and math.min(each[2], rule.burst) or 0
       if rule.tick then limits.reserve(each[1], scopes[each[1]]) end
-      if rule.most and not each[3] then limits.move_place('ZADD', each[1], mailbox, not limits.pass_of(mailbox)) end
+      if rule.most and not each[3] then
+        limits.move_place('ZADD', each[1], mailbox, not limits.pass_of(mailbox))
+      end
     end
     redis.call('ZADD', places_key, 0, 'g\n' .. mailbox)
     limits.keep_pass(mailbox, PASS.GRANT, '', message, since, shard, scopes, string.match(keyed, '\t~.*$'))
@@ -85,14 +87,16 @@ local function add_queues(limits, state_key, places_key, now, flows)
     local flow = string.match(keyed or '', '\t~flow=([012][^\t]*)') or kept[2] and '1'
     local rank = is_lent and '0' or is_paid and '1' or flow and string.char(string.byte(flow) + 2) or '3'
     if before ~= scope or string.sub(key, 1, 1) ~= rank then
-      key = rank .. (rank > '1' and flow and next_number(scope, flow, kept[2]) or string.format('%016.0f', since))
+      key = rank .. (rank > '1' and flow and next_number(scope, flow, kept[2])
+        or string.format('%016.0f', since))
     end
     limits.drop(mailbox)
     local member, is_new = 'q\n' .. scope .. '\n' .. key .. '\n' .. mailbox, not limits.is_queued(scope)
     if is_new or is_lent or is_paid then limits.woken[scope] = true end
     redis.call('ZADD', places_key, 0, member)
     redis.call(
-      'HSET', state_key, 'w\n' .. mailbox, key .. '|' .. since .. '|' .. shard .. '\n' .. scope .. '\n' .. message .. '\n' .. (keyed or '')
+      'HSET', state_key, 'w\n' .. mailbox,
+        key .. '|' .. since .. '|' .. shard .. '\n' .. scope .. '\n' .. message .. '\n' .. (keyed or '')
     )
     if is_new or member < limits.queues[scope] then limits.queues[scope] = member end
   end

@@ -17,7 +17,8 @@ end
 local function text_of_turns(turns, now)
   local used, virtual = turns.used, turns.virtual
   local least = math.min(used[1], used[2], used[3])
-  return string.format('%.0f|%.0f|%.0f|%.0f|%.0f|%.0f|%.0f', used[1] - least, used[2] - least, used[3] - least, virtual[1], virtual[2], virtual[3], now)
+  return string.format('%.0f|%.0f|%.0f|%.0f|%.0f|%.0f|%.0f', used[1] - least, used[2] - least,
+    used[3] - least, virtual[1], virtual[2], virtual[3], now)
 end
 
 -- Return the first members of a scope's queue: those that come before all classes, and lists of the classes
@@ -33,7 +34,8 @@ local function first_in_queue(places_key, scope, most)
   end
   if #page == most then  -- others stand behind it: lower classes are not to starve
     for lower = math.max(rank + 1, 2), 4 do
-      classes[lower - 1] = redis.call('ZRANGEBYLEX', places_key, '[' .. from .. lower, '(' .. from .. lower + 1, 'LIMIT', 0, most)
+      classes[lower - 1] = redis.call('ZRANGEBYLEX', places_key, '[' .. from .. lower,
+        '(' .. from .. lower + 1, 'LIMIT', 0, most)
     end
   end
   return first, classes
@@ -54,6 +56,8 @@ local function serve(turns, class, classes, at, number)
   turns.used[class] = turns.used[class] + CLASS_COSTS[class]
   turns.virtual[class] = math.max(turns.virtual[class], number)
   for other = 1, 3 do
-    if not classes[other][at[other]] then turns.used[other] = math.max(turns.used[other], turns.used[class]) end
+    if not classes[other][at[other]] then
+      turns.used[other] = math.max(turns.used[other], turns.used[class])
+    end
   end
 end

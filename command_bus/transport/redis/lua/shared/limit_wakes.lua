@@ -1,7 +1,8 @@
 
 -- limit_wakes: when the mailboxes that a limit holds are looked at again: the members 'l:<scope>' of `due`.
 
-local GATHERED_US = 20000  -- they are woken together, as many as have tokens after this time: less than a bucket holds (50 ms)
+-- They are woken together, as many as have tokens after this time: less than a bucket holds (50 ms).
+local GATHERED_US = 20000
 
 -- Return when the first in a scope's queue may start, in us, given the tokens that it needs; nil if only a
 -- place that is given up tells.
@@ -27,7 +28,8 @@ local function wake_limit(limits, ready, due, scope, needed, now, is_again, earl
     return
   end
   local at = next_start(limits, scope, needed, now)
-  local ms = at and math.ceil(at / 1000) or math.ceil(now / 1000) + 1000  -- a place that is given up comes sooner
+  -- A place that is given up comes sooner.
+  local ms = at and math.ceil(at / 1000) or math.ceil(now / 1000) + 1000
   ms = math.max(ms, earliest or 0)
   local before = redis.call('ZSCORE', due, 'l:' .. scope)
   if before and not is_again and tonumber(before) <= ms then return end
@@ -51,7 +53,8 @@ local function keep_limits(limits, state_key, ready, due, now)
     if bucket.full <= now and bucket.reserved == 0 and bucket.held <= now then
       redis.call('HDEL', state_key, 'b\n' .. scope)
     else
-      redis.call('HSET', state_key, 'b\n' .. scope, string.format('%.2f|%.0f|%.0f', bucket.full, bucket.reserved, bucket.held))
+      redis.call('HSET', state_key, 'b\n' .. scope,
+        string.format('%.2f|%.0f|%.0f', bucket.full, bucket.reserved, bucket.held))
     end
   end
 end

@@ -30,10 +30,12 @@
 -- before all others.
 
 local function limiter(rules_key, state_key, places_key, now, is_home)
-  local call, match, find, sub, max, min = redis.call, string.match, string.find, string.sub, math.max, math.min
+  local call, match, find, sub, max, min =
+    redis.call, string.match, string.find, string.sub, math.max, math.min
   local rules, kinds, buckets, dirty, queues, counts, moved = {}, {}, {}, {}, {}, {}, {}
   local PAID = '\t~paid'
-  local limits = {buckets = buckets, dirty = dirty, queues = queues, counts = counts, moved = moved, PAID = PAID}
+  local limits = {buckets = buckets, dirty = dirty, queues = queues, counts = counts, moved = moved,
+    PAID = PAID}
   limits.woken = {}  -- scopes whose queue is looked at again
 
   -- Return a number of a rule; nil if it is empty, or odd: any client may write there, and one odd rule must
@@ -49,7 +51,8 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     if rules[name] == nil then
       local tick, burst, most = match(call('HGET', rules_key, name) or '', '^([^|]*)|([^|]*)|([^|]*)')
       tick, burst, most = figure(tick), figure(burst), figure(most)
-      rules[name] = (tick and burst or most) and {tick = burst and tick, burst = tick and burst, most = most} or false
+      rules[name] = (tick and burst or most) and {tick = burst and tick, burst = tick and burst, most = most}
+        or false
     end
     rules[scope] = rules[name]
     return rules[name]
@@ -79,7 +82,8 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
   -- command.
   function limits.scopes_of(mailbox, keyed)
     local kind = match(mailbox, '^[^:/]*')
-    local known = kinds[kind] or call('HMGET', rules_key, 'entity:' .. kind, 'type:' .. kind, 'bus', 'keyed:' .. kind)
+    local known = kinds[kind] or call('HMGET', rules_key, 'entity:' .. kind, 'type:' .. kind, 'bus',
+      'keyed:' .. kind)
     kinds[kind] = known
     if not known.shared then
       known.shared = {}
@@ -94,14 +98,18 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
       list[#list + 1] = (paid or lent[each[1]]) and {each[1], paid and 0 or 1, lent[each[1]], paid} or each
     end
     for cost, scope in (limits.costs_in(keyed or '')) do
-      if limits.rule_of(scope) then list[#list + 1] = {scope, paid and 0 or tonumber(cost), lent[scope], paid} end
+      if limits.rule_of(scope) then
+        list[#list + 1] = {scope, paid and 0 or tonumber(cost), lent[scope], paid}
+      end
     end
     return list, asks
   end
   function limits.bucket_of(scope)
     if not buckets[scope] then
-      local full, reserved, held = match(call('HGET', state_key, 'b\n' .. scope) or '', '^([%d.]+)|(%d+)|(%d+)$')
-      buckets[scope] = {full = tonumber(full) or 0, reserved = tonumber(reserved) or 0, held = tonumber(held) or 0}
+      local full, reserved, held =
+        match(call('HGET', state_key, 'b\n' .. scope) or '', '^([%d.]+)|(%d+)|(%d+)$')
+      buckets[scope] = {full = tonumber(full) or 0, reserved = tonumber(reserved) or 0,
+        held = tonumber(held) or 0}
     end
     return buckets[scope]
   end
@@ -130,7 +138,8 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
   end
   function limits.is_queued(scope)
     if queues[scope] == nil then
-      local first = call('ZRANGEBYLEX', places_key, '[q\n' .. scope .. '\n', '(q\n' .. scope .. '\11', 'LIMIT', 0, 1)
+      local first = call('ZRANGEBYLEX', places_key, '[q\n' .. scope .. '\n', '(q\n' .. scope .. '\11',
+        'LIMIT', 0, 1)
       queues[scope] = first[1] or false
     end
     return queues[scope]

@@ -20,20 +20,25 @@ local LETTERS = {'c', 'v', 's'}
 
 -- Return the line of a shard; nil if its key is none of ours.
 local function open_line(ready, active, flows, turns, line)
-  local call, try, sub, match, find, format = redis.call, redis.pcall, string.sub, string.match, string.find, string.format
+  local call, try, sub, match, find, format =
+    redis.call, redis.pcall, string.sub, string.match, string.find, string.format
   local self, used, virtual, starts, served, due, stamps, time = {}, {}, {}, {}, {}, {}, 0, nil
-  local joined, has_turn = {line}, {}  -- what `join` adds to the line at once; flows that are known to have a turn
+  -- What `join` adds to the line at once; flows that are known to have a turn.
+  local joined, has_turn = {line}, {}
   local values = try('HMGET', flows, 'c0', 'c1', 'c2', 'v0', 'v1', 'v2', 's0', 's1', 's2', 'most', 'counted')
   if values.err then return nil end
-  local function count_in(text, least, other)  -- what is none, because somebody wrote it there, is passed over
+  -- What is none, because somebody wrote it there, is passed over.
+  local function count_in(text, least, other)
     local count = tonumber(text or '')
     return count and count >= least and count < CLASS_SPAN and count or other
   end
   self.most = math.floor(count_in(values[10], 1, READY_MOST))
   for class = 0, 2 do
-    used[class], virtual[class], starts[class] = count_in(values[class + 1], 0, 0), count_in(values[class + 4], 0, 0), count_in(values[class + 7], 0, 0)
+    used[class], virtual[class], starts[class] =
+      count_in(values[class + 1], 0, 0), count_in(values[class + 4], 0, 0), count_in(values[class + 7], 0, 0)
   end
-  local turn_of, set_turn, pay, admit_first = line_turns(ready, active, flows, turns, line, used, virtual, starts, served)
+  local turn_of, set_turn, pay, admit_first =
+    line_turns(ready, active, flows, turns, line, used, virtual, starts, served)
 
   local flow_of = flow_by_record()
   local function now()
@@ -66,7 +71,8 @@ local function open_line(ready, active, flows, turns, line)
   -- its flow if that is known. Like `queue` this does not fail.
   function self.join(name, attempt, first, parts, head, message, activation, flow)
     local ms, count = match(activation or '', '^(%d+)-(%d+)$')
-    local place = enter(name, flow or flow_of(parts, head or message), ms and format('%s000-%06d', ms, count) or stamp())
+    local place = enter(name, flow or flow_of(parts, head or message),
+      ms and format('%s000-%06d', ms, count) or stamp())
     return 'q|||' .. (message or '') .. '|' .. attempt .. '|' .. first .. '|' .. place .. (parts or '')
   end
 
@@ -127,10 +133,13 @@ local function open_line(ready, active, flows, turns, line)
     local fields, parts = split(record)
     local runs = fields and match(parts, '|f=([^|]*)')
     if not runs then return record end
-    local head, others, rest = self.head_of(box), without_ids(runs, ids), string.gsub(parts, '|f=[^|]*', '', 1)
+    local head, others, rest =
+      self.head_of(box), without_ids(runs, ids), string.gsub(parts, '|f=[^|]*', '', 1)
     local remaining = others == '' and rest or rest .. '|f=' .. others
     local flow, attempt, first = flow_of(remaining, head), match(fields, '^l||||([^|]*)|([^|]*)|')
-    if attempt and flow ~= flow_of(parts, head) then return self.join(name, attempt, first, remaining, head) end
+    if attempt and flow ~= flow_of(parts, head) then
+      return self.join(name, attempt, first, remaining, head)
+    end
     local in_line = match(fields, '^q|.*|([^|]*)$')
     if in_line and flow ~= match(in_line, '^[^/]*') then fields = moved(fields, name, flow) end
     return fields .. remaining

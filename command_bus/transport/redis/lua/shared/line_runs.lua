@@ -6,14 +6,18 @@
 -- are of the normal class, without a tenant. Of too many runs the oldest two become one.
 
 local RUNS_MOST = 16
-local NORMAL_RUN = '1*1000000000@'  -- of an entity without the part: how many they are does not matter, as they are the oldest
+-- Of an entity without the part: how many they are does not matter, as they are the oldest.
+local NORMAL_RUN = '1*1000000000@'
 
 -- Return the runs with a command that came behind others.
 local function with_run(runs, flow, id)
   local before, last = string.match(runs, '^(.*,)(.*)$')
   local same, count, first = string.match(last or runs, '^([^*]*)%*(%d+)@(.*)$')
-  if same == flow then return (before or '') .. flow .. '*' .. string.format('%.0f', count + 1) .. '@' .. first end
-  local one, ones, other, others, rest = string.match(runs, '^([012][^*]*)%*(%d+)@[^,]*,([012][^*]*)%*(%d+)@[^,]*(.*)$')
+  if same == flow then
+    return (before or '') .. flow .. '*' .. string.format('%.0f', count + 1) .. '@' .. first
+  end
+  local one, ones, other, others, rest =
+    string.match(runs, '^([012][^*]*)%*(%d+)@[^,]*,([012][^*]*)%*(%d+)@[^,]*(.*)$')
   if one and select(2, string.gsub(runs, ',', '')) + 1 >= RUNS_MOST then
     local tenant = #other > 1 and string.sub(other, 2) or string.sub(one, 2)
     runs = math.min(string.sub(one, 1, 1), string.sub(other, 1, 1)) .. tenant .. '*' .. string.format('%.0f', ones + others) .. '@' .. rest
@@ -31,7 +35,9 @@ local function without_ids(runs, ids)
     if all[at] then all[at][2] = all[at][2] - 1 end
   end
   for _, run in ipairs(all) do
-    if run[2] > 0 then kept[#kept + 1] = run[1] .. '*' .. string.format('%.0f', run[2]) .. '@' .. (#kept > 0 and run[3] or '') end
+    if run[2] > 0 then
+      kept[#kept + 1] = run[1] .. '*' .. string.format('%.0f', run[2]) .. '@' .. (#kept > 0 and run[3] or '')
+    end
   end
   return table.concat(kept, ',')
 end

@@ -20,7 +20,8 @@ local function add_served(flows, seconds, served, counted, write)
     if at or counted <= COUNTED_MOST then
       at, now, past = tonumber(at), tonumber(now), tonumber(past)
       if at ~= minute then past, now = at == minute - 1 and now or 0, 0 end
-      write[#write + 1], write[#write + 2] = fields[i], string.format('%.0f:%.0f:%.0f', minute, now + served[flow], past)
+      write[#write + 1], write[#write + 2] =
+        fields[i], string.format('%.0f:%.0f:%.0f', minute, now + served[flow], past)
     end
   end
   counted = math.min(counted, COUNTED_MOST)

@@ -64,7 +64,9 @@ local function line_turns(ready, active, flows, turns, line, used, virtual, star
     local tenants, fields = {}, {}
     for i = 1, #found, 2 do
       local tenant = sub(found[i], 2)
-      if not weights[tenant] and tenant ~= '' then tenants[#tenants + 1], fields[#fields + 1] = tenant, 'w:' .. tenant end
+      if not weights[tenant] and tenant ~= '' then
+        tenants[#tenants + 1], fields[#fields + 1] = tenant, 'w:' .. tenant
+      end
     end
     if #fields == 0 then return end
     for i, weight in ipairs(call('HMGET', flows, unpack(fields))) do weights[tenants[i]] = tonumber(weight or 1) or 1 end
@@ -79,7 +81,8 @@ local function line_turns(ready, active, flows, turns, line, used, virtual, star
     read_weights(found)
     for i = 1, #found, 2 do
       if tonumber(sub(found[i], 1, 1)) == class then
-        read[#read + 1] = {flow = found[i], at = tonumber(found[i + 1]) - class * CLASS_SPAN, next = 1, count = 0}
+        read[#read + 1] = {flow = found[i], at = tonumber(found[i + 1]) - class * CLASS_SPAN, next = 1,
+          count = 0}
       else
         try('ZREM', turns, found[i])  -- no flow of ours
       end

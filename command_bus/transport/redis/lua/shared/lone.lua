@@ -33,7 +33,8 @@ local function line_up(active, box, name, record)
   local added = redis.pcall('XADD', box, message ~= '' and message or activation, FIELD.IN_LONE, '1')
   if type(added) == 'table' then return nil, added end
   local longer = state == STATE.LONE_HELD and STATE.HELD or state == STATE.LONE_SUSPENDED and STATE.SUSPENDED
-  record = longer and longer .. string.sub(record, 2) or (state == STATE.LONE and STATE.READY or STATE.IN_LINE) .. '|' .. activation .. '|||' .. rest
+  record = longer and longer .. string.sub(record, 2)
+    or (state == STATE.LONE and STATE.READY or STATE.IN_LINE) .. '|' .. activation .. '|||' .. rest
   redis.call('HSET', active, name, record)
   return record
 end

@@ -15,7 +15,8 @@ local function keep_outcome(record, stream, outcome)
   local age, most, size, at = string.match(outcome, '^h(%d+):(%d+):(%d+):()')
   if age then
     local id = string.sub(outcome, at, at + size - 1)
-    local added = redis.pcall('XADD', stream, '*', 'i', id, 'a', age, 'n', most, 'r', string.sub(outcome, at + size))
+    local added = redis.pcall('XADD', stream, '*', 'i', id, 'a', age, 'n', most, 'r',
+      string.sub(outcome, at + size))
     if type(added) ~= 'string' then return end  -- a key of another type
     local before = redis.pcall('HGET', record, id)
     if type(before) == 'string' then redis.pcall('XDEL', stream, before) end

@@ -1,6 +1,7 @@
 -- postpone: keep delayed commands until they are due. Uses delayed.
 
-local overdue, clock = nil, nil  -- how many members of `due` are due, and ms of the server's time, once they are known
+-- How many members of `due` are due, and ms of the server's time, once they are known.
+local overdue, clock = nil, nil
 local first_told, told_of_overdue = nil, false
 
 -- Return the server's time in ms. It stands still while a script runs.
@@ -43,7 +44,9 @@ local function keep_delayed(ready, due, delayed, delayed_counts, name, id, at, e
   if type(late) == 'table' then return late end
   local kept = redis.pcall('HSET', delayed, id, name .. '\n' .. entry)
   if type(kept) == 'table' then return kept end
-  if type(redis.pcall('HINCRBY', delayed_counts, name, 1)) == 'table' then redis.pcall('HSET', delayed_counts, name, '1') end
+  if type(redis.pcall('HINCRBY', delayed_counts, name, 1)) == 'table' then
+    redis.pcall('HSET', delayed_counts, name, '1')
+  end
   if kept == 1 then
     local number = redis.pcall('HINCRBY', delayed_counts, '*', 1)
     redis.pcall('HSET', delayed_counts, '*' .. id, type(number) == 'number' and number or 0)
@@ -51,7 +54,8 @@ local function keep_delayed(ready, due, delayed, delayed_counts, name, id, at, e
   local is_first = not (first_told and first_told <= at) and redis.call('ZCOUNT', due, '-inf', at) == 0
   redis.call('ZADD', due, at, due_member(delayed_counts, id))
   if at <= now_ms() then overdue = late + 1 end
-  local is_overdue = late > 0 and not told_of_overdue  -- it may be a member that no worker of this release takes
+  -- It may be a member that no worker of this release takes.
+  local is_overdue = late > 0 and not told_of_overdue
   if is_first or is_overdue then
     first_told, told_of_overdue = is_first and at or first_told, told_of_overdue or is_overdue
     redis.pcall('XADD', ready, '*', 'tick', '1')
@@ -76,7 +80,8 @@ local function waits_until(due, delayed, delayed_counts, name, id, delay, since)
     if at > now_ms() then return at end
   end
   if not id or not tonumber(redis.pcall('HGET', delayed_counts, name)) then return nil end
-  local late, last = count_overdue(due), tonumber(string.match(redis.pcall('HGET', delayed_counts, name .. '*') or '', '^%d+')) or 0
+  local late, last = count_overdue(due),
+    tonumber(string.match(redis.pcall('HGET', delayed_counts, name .. '*') or '', '^%d+')) or 0
   local is_ahead = last >= now_ms()  -- the clock went back since
   if (is_ahead or (type(late) == 'number' and late > 0)) and redis.pcall('HEXISTS', delayed, id) == 0 then
     local at = is_ahead and last or math.min(since or now_ms(), now_ms())

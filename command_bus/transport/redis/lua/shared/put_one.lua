@@ -21,5 +21,7 @@ local function put_one(keys, name, box, envelope, flow, queue_up)
   if type(added) == 'table' then return added end
   if record then return queue_up and redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added, box)) and nil end
   local parts = queue_up and queue_up.parts_of(flow)
-  redis.call('HSET', active, name, queued or (held and pack_record(STATE.STOPPED, '', '0', '0', parts) or queue(ready, name, '0', '0', parts)))
+  redis.call('HSET', active, name,
+    queued or (held and pack_record(STATE.STOPPED, '', '0', '0', parts)
+    or queue(ready, name, '0', '0', parts)))
 end

@@ -10,7 +10,8 @@ end
 -- Return the id of the command that runs in a mailbox; nil if none runs.
 local function running_in(record)
   local state, _, _, running = parse_record(record or '')
-  return (state == STATE.HELD or state == STATE.HELD_AND_CHANGED) and string.find(running, '^%d+%-%d+$') and running or nil
+  return (state == STATE.HELD or state == STATE.HELD_AND_CHANGED) and string.find(running, '^%d+%-%d+$')
+    and running or nil
 end
 
 -- Return how many there are, and the id of the command that runs; 0 and an empty id if none runs.

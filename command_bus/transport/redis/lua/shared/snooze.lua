@@ -10,7 +10,8 @@
 -- Return parts that say when a message was first started, whose record will not. It is replayed, and the
 -- count of its snoozes begins again.
 local function with_first(parts, message, first)
-  local truly = string.match(parts, '|z=%d+:' .. string.gsub(message, '-', '%%-') .. ':(%d+)') or string.match(first, '%d+')
+  local truly = string.match(parts, '|z=%d+:' .. string.gsub(message, '-', '%%-') .. ':(%d+)')
+    or string.match(first, '%d+')
   return string.gsub(parts, '|z=[^|]*', '') .. '|z=0:' .. message .. ':' .. truly .. ':0'
 end
 

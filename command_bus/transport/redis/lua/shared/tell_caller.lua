@@ -9,5 +9,6 @@ local function tell_caller(keys, other_box, side, text, outcome, extra)
   redis.pcall('HINCRBY', keys.stats, 'depth', 1)
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  send_out(other_box, keys.due, keys.ready, target, now, {text = text, wait = 0, envelope = outcome, extra = extra})
+  send_out(other_box, keys.due, keys.ready, target, now,
+    {text = text, wait = 0, envelope = outcome, extra = extra})
 end

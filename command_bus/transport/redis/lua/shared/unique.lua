@@ -78,7 +78,9 @@ local function release_late_key(unique, key, record)
   if type(value) ~= 'string' or not string.find(value, '^%d') then return end
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   local window = tonumber((select(2, parse_stander(value))))
-  if (window or 0) <= now and standing(value, record, nil, now) == 'late' then redis.call('HDEL', unique, key) end
+  if (window or 0) <= now and standing(value, record, nil, now) == 'late' then
+    redis.call('HDEL', unique, key)
+  end
 end
 
 -- Note the new place of a command that holds a key, if it does.

@@ -14,7 +14,8 @@ end
 
 -- Return whether a command is folded into the one that holds its key.
 local function is_folded(mode, state, in_window)
-  return mode ~= MODE.LATEST and (in_window or state == 'waits' or (mode == MODE.FIRST_UNTIL_SETTLED and state == 'started'))
+  return mode ~= MODE.LATEST and (in_window or state == 'waits'
+    or (mode == MODE.FIRST_UNTIL_SETTLED and state == 'started'))
 end
 
 -- Return whether this user may not take commands out of a mailbox. No entry has the id 0-0.
@@ -36,7 +37,9 @@ local function unique_line(ready, active, unique, due, delayed, delayed_counts, 
     local at = waits_until(due, delayed, delayed_counts, names[box], each.id, delay)
     if not at then return put(box, each.envelope, each.flow) end
     local entry = each.envelope
-    if each.key ~= '' then entry = '\193e:' .. #entry .. ':' .. entry .. 'u:' .. #each.key .. ':' .. each.key end
+    if each.key ~= '' then
+      entry = '\193e:' .. #entry .. ':' .. entry .. 'u:' .. #each.key .. ':' .. each.key
+    end
     local mailbox = KEYS[first_box + box]
     return postpone(ready, due, delayed, delayed_counts, mailbox, names[box], each.id, at, with_flow(entry, each.flow)), PLACE.DELAYED, at
   end
@@ -52,7 +55,10 @@ local function unique_line(ready, active, unique, due, delayed, delayed_counts, 
     local until_ms = each.window > 0 and format('%.0f', now + each.window) or ''
     local value = place .. '|' .. until_ms .. '|' .. (most and format('%.0f', most) or '') .. '|' .. each.own
     try('HSET', unique, each.key, value)
-    if publish then publish('accepted', names[box], each.envelope, '', '', '', at and at > now and format('%.0f', at - now) or '') end
+    if publish then
+      publish('accepted', names[box], each.envelope, '', '', '',
+        at and at > now and format('%.0f', at - now) or '')
+    end
     return nil, value
   end
 
@@ -80,7 +86,8 @@ local function unique_line(ready, active, unique, due, delayed, delayed_counts, 
   local function tell(box, each, stander, told)
     local place, _, _, flags, waits, name, id = parse_stander(stander)
     local value = told.mark and try('GET', told.mark)
-    if type(value) == 'string' and string.sub(value, 1, 1) == MARK.ACCEPTED and string.sub(value, 10) == names[box] then
+    if type(value) == 'string' and string.sub(value, 1, 1) == MARK.ACCEPTED
+      and string.sub(value, 10) == names[box] then
       call('SET', told.mark, MARK.SETTLED .. string.sub(value, 2, 9) .. told.reply, 'PX', told.keep)
     end
     if waits ~= '' and told.inbox and type(try('LPUSH', told.inbox, told.reply)) == 'number' then try('PEXPIRE', told.inbox, reply_ttl) end
