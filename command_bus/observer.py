@@ -143,11 +143,12 @@ class ReportingProducer(Producer):
         return self._producer.window
 
     async def enqueue(self, submission: Submission, timeout: float) -> Admission:
-        admission: Admission | None = None
         try:
             admission = await self._producer.enqueue(submission, timeout)
-        finally:
-            self._report((submission,), (admission,))
+        except BaseException:
+            self._report((submission,), (None,))
+            raise
+        self._report((submission,), (admission,))
         return admission
 
     async def enqueue_many(

@@ -48,18 +48,6 @@ class SessionHook(Protocol):
         ...
 
 
-class Guard(Protocol):
-    """Decides whether a session may be used here."""
-
-    def check(self) -> None:
-        """Raise where it may not."""
-        ...
-
-    def is_lost(self) -> bool:
-        """Return whether the session cannot be used any more."""
-        ...
-
-
 class SessionPart(Protocol):
     """Ends with the session that it is attached to."""
 
@@ -112,7 +100,7 @@ class Session:
         self.notifications: Notifications | None = None
         self.hook: SessionHook | None = None
         self._transport: Transport | None = None
-        self._guard: Guard | None = None
+        self._guard: LoopGuard | None = None
         self._closed = False
         self._opening = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
@@ -184,7 +172,7 @@ class Session:
 
         return shared_server()
 
-    def exchange_guard(self, guard: Guard) -> Guard | None:
+    def exchange_guard(self, guard: LoopGuard) -> LoopGuard | None:
         """Check every use by this guard from now on; return the one before, None if the session is not open."""
         before, self._guard = self._guard, guard
         return before

@@ -54,8 +54,8 @@ def assemble(pages: Path = PAGES) -> None:
         if name != "README.md":
             (pages / page).write_text(for_the_site((ROOT / name).read_text(encoding="utf-8"), name), encoding="utf-8")
     options = subprocess.run([str(PYTHON), "-m", "scripts.cli_help"], cwd=ROOT, check=True, capture_output=True, text=True)
-    with (pages / "cli.md").open("a", encoding="utf-8") as page:
-        page.write(f"\n{options.stdout}")
+    with (pages / "cli.md").open("a", encoding="utf-8") as cli:
+        cli.write(f"\n{options.stdout}")
 
 
 def for_the_site(text: str, source: str) -> str:

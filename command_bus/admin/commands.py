@@ -211,7 +211,7 @@ class Commands:
             InvalidCommand: `wait` is not a positive number of seconds.
             BadStep: It is being compensated, and its end was written by another release.
             CommandTimeout: Its worker has not answered in time. What was asked for stays asked for some minutes longer.
-            Unconfirmed: The Unconfirmed of a durable command: too few replicas confirmed the wish (`durability="replicated"`). Asking again is safe.
+            Unconfirmed: The command is durable, and too few replicas confirmed the wish (`durability="replicated"`). Asking again is safe.
             TransportUnavailable: The server cannot be reached.
         """
         seconds, cancelling = checked_seconds("wait", wait), Cancelling(self._session, checked_id(command_id), reason)

@@ -152,7 +152,7 @@ class Entities:
             NewerState: An entity is in a state that only a later release knows.
             TransportUnavailable: The server cannot be reached, or entities came and went too quickly.
         """
-        return await self._session.transport.operator.recounts.recount(correct=correct)
+        return await self._session.transport.operator.statistics.recount(correct=correct)
 
     async def types(self) -> list[EntityTypeInfo]:
         """Return all entity types that the namespace knows, by name.

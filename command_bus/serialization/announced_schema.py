@@ -34,11 +34,16 @@ def sound_schema(found: Any) -> Schema | None:
 
 
 def plain_data(value: Any, depth: int = 0) -> Any:
-    """Return data from JSON without numbers that are none, and with None for what is nested too deep."""
+    """Return data from JSON without numbers that are none and references, with None for what is nested too deep.
+
+    A reference in data refers to nothing, but programs that read an OpenAPI document follow each that they meet.
+    """
+    if depth > DEEPEST and isinstance(value, Mapping | list):
+        return None
     if isinstance(value, Mapping):
-        return None if depth > DEEPEST else {str(name): plain_data(each, depth + 1) for name, each in value.items()}
+        return {str(name): plain_data(each, depth + 1) for name, each in value.items() if name != "$ref"}
     if isinstance(value, list):
-        return None if depth > DEEPEST else [plain_data(each, depth + 1) for each in value]
+        return [plain_data(each, depth + 1) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -21,15 +21,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import Message
 from command_bus.spark.errors import unwrapped
-from command_bus.spark.ids import (
-    NAMESPACE,
-    UNSUPPORTED_KEY,
-    check_named_once,
-    column_named,
-    typed_command_id,
-    unsupported_key_type,
-)
+from command_bus.spark.ids import NAMESPACE, UNSUPPORTED_KEY, typed_command_id, unsupported_key_type
 from command_bus.spark.options import OnInvalid, WriteOptions, duration_ms
+from command_bus.spark.quoting import check_named_once, column_named
 from command_bus.spark.report import DispatchReport, build_report, dry_run_report
 from command_bus.spark.source import register
 from command_bus.spark.target import PLANNING_PATIENCE, Target, TargetConnection, connection_to

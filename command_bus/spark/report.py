@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.errors import InvalidSettings
-from command_bus.spark.ids import entity_text
+from command_bus.spark.quoting import entity_text
 from command_bus.spark.reading.views import reject_row, schema_of
 from command_bus.spark.target import PLANNING_PATIENCE, Target, connection_to
 from command_bus.spark.writing.ordering import Order

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from command_bus.bus import CommandBus
-from command_bus.session import OPEN_SESSIONS, Guard, Session, SessionHook
+from command_bus.session import OPEN_SESSIONS, LoopGuard, Session, SessionHook
 from command_bus.testing.records import Recorder
 from command_bus.testing.simulated.live import Process
 
@@ -93,10 +93,10 @@ class ClaimedBuses:
             self._undo.callback(refusal.withdraw, session)
 
 
-class _Refusal:
-    """Guard of a session that must not be used."""
+class _Refusal(LoopGuard):
+    """The guard of a session that must not be used."""
 
-    before: Guard
+    before: LoopGuard
 
     def __init__(self, why: str, report: Callable[[str], None]) -> None:
         self._why = why

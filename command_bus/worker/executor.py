@@ -11,28 +11,28 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from command_bus.clock import mono
 from command_bus.durable.compensation import is_compensating
 from command_bus.durable.handler_operations import HandlerOperations
 from command_bus.durable.names import CANCEL
 from command_bus.errors import CommandBusError, CommandCancelled, Reject
-from command_bus.messages.context import CommandContext, HandlerBus, Outbox, Running, current_command
+from command_bus.messages.context import CommandContext, HandlerBus, Running, current_command
 from command_bus.messages.durable import DurableContext
 from command_bus.messages.snooze import Snooze
 from command_bus.middleware import Handling
+from command_bus.sending.follow_ups import FollowUps
 from command_bus.serialization.envelope_options import NO_CALLERS, chain_in
 from command_bus.serialization.limits import printable
 from command_bus.serialization.reply import Cancelled
 from command_bus.transport.mailboxes import mailbox_label, type_of
-from command_bus.transport.ports.sender import Policies
+from command_bus.transport.ports.sender import Agreements
 from command_bus.transport.ports.worker import WorkerSlots
 from command_bus.transport.steps import (
     Cancellation,
     Cause,
     DeadLetterStep,
-    FollowUp,
     GiveBack,
     Lease,
     Park,
@@ -54,14 +54,6 @@ CANCELLED = Cancellation(Cause.APPLICATION, "its task was cancelled by the appli
 
 _log = logging.getLogger("command_bus.worker")
 _NOT_STARTED = GiveBack(counts=False)
-
-
-class RunOutbox(Outbox, Protocol):
-    """The follow-ups of one run, until its end is known."""
-
-    async def settled(self, *, completed: bool) -> tuple[FollowUp, ...]:
-        """Return those that this end sends."""
-        ...
 
 
 class Executor:
@@ -95,9 +87,9 @@ class Executor:
         offers: Offers,
         around: Callable[[Handling], Handling] | None = None,
         bus: HandlerBus | None = None,
-        policies: Policies | None = None,
+        policies: Agreements | None = None,
         holds: LimitHolds | None = None,
-        outbox: Callable[[str], RunOutbox] | None = None,
+        outbox: Callable[[str], FollowUps] | None = None,
         durable: DurableRuns | None = None,
     ) -> None:
         self._durable = durable
@@ -181,7 +173,7 @@ class Executor:
         """Return the step of a run that has ended before its handler did: its command waits, or another worker goes on with it."""
         return self._decisions.suspended(run, why) if isinstance(why, Suspend) else self._offers.again(run.started.now_ms)
 
-    async def _policy_unknown(self, policies: Policies, lease: Lease, started: Started) -> Step | None:
+    async def _policy_unknown(self, policies: Agreements, lease: Lease, started: Started) -> Step | None:
         """Look up what mailboxes the entities of this type have; return what to do until that is known, or None: it is.
 
         A type may be agreed on long after this worker began. A type that was never agreed on has the mailboxes of this worker's settings.
@@ -280,7 +272,7 @@ class Executor:
             return self._call(run, context)
         return self._sent(self._outbox(run.envelope.command_id), run, context)
 
-    async def _sent(self, outbox: RunOutbox, run: Runnable, context: CommandContext) -> Any:
+    async def _sent(self, outbox: FollowUps, run: Runnable, context: CommandContext) -> Any:
         """Call the handler; whatever it sends with this end is ready then."""
         if self._durable is not None and run.lease is not None:
             run.reports = self._durable.reports(run.lease, run)

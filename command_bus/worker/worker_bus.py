@@ -23,13 +23,12 @@ from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.messages.message import Message, MessageSpec, Query, is_internal
 from command_bus.messages.unique import Unique
 from command_bus.middleware import Middleware
-from command_bus.sending.children import Children
+from command_bus.sending.sender import Sender
 from command_bus.serialization.json_schemas import fields_schema, reply_schema
 from command_bus.session import Session
 from command_bus.settings import BusSettings
 from command_bus.tasks import end_tasks
 from command_bus.transport.ports.schedules import DueSchedules
-from command_bus.worker.executor import RunOutbox
 from command_bus.worker.limits import declare_limits
 
 
@@ -45,18 +44,6 @@ class WorkerSchedules(Protocol):
         raise NotImplementedError
 
 
-class WorkerSender(Protocol):
-    """The part of a bus's sender that a worker needs."""
-
-    def outbox(self, command_id: str) -> RunOutbox:
-        """Return what keeps the commands that one run of a handler sends."""
-        raise NotImplementedError
-
-    def children(self, command_id: str, mailbox: str) -> Children:
-        """Return what makes the commands that one run of a durable handler calls."""
-        raise NotImplementedError
-
-
 class WorkerBus(HandlerBus, Protocol):
     """The bus of a worker: a `CommandBus`."""
 
@@ -65,7 +52,7 @@ class WorkerBus(HandlerBus, Protocol):
     settings: BusSettings
 
     @property
-    def sender(self) -> WorkerSender:
+    def sender(self) -> Sender:
         """What handlers send follow-ups by."""
         raise NotImplementedError
 

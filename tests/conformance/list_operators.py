@@ -87,6 +87,10 @@ class ListStatistics:
         boxes = self._server.boxes
         return list(boxes)[:limit] if all(box.state == "stopped" for box in boxes.values()) else None
 
+    async def recount(self, *, correct: bool) -> NoReturn:
+        del correct
+        raise UnsuitableServer("lists have no counters that could be wrong")
+
 
 class ListEntities:
     """Implements `EntityReader`."""
@@ -400,10 +404,6 @@ class ListOperatorSide:
     @property
     def events(self) -> NoReturn:
         raise UnsuitableServer("this transport has no events")
-
-    @property
-    def recounts(self) -> NoReturn:
-        raise UnsuitableServer("lists have no counters that could be wrong")
 
     @property
     def history(self) -> NoReturn:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from command_bus.transport.records import Recount
-from command_bus.transport.redis.admin.statistics import RedisRecounts
+from command_bus.transport.redis.admin.statistics import RedisStatistics
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, delayed_member
 from command_bus.transport.redis.maintenance.due_work import Member
@@ -170,7 +170,7 @@ async def test_a_relay_brings_no_more_than_a_megabyte_at_a_time(shards: TwoShard
 
 async def test_what_goes_to_another_shard_is_counted(shards: TwoShards) -> None:
     await shards.write("f1", "f2")
-    recounts = RedisRecounts(shards.connections, shards.keys, patience=5)
+    recounts = RedisStatistics(shards.connections, shards.keys, patience=5)
     assert await recounts.recount(correct=True) == Recount(0, 2, 0)
     await shards.relay()
     assert await recounts.recount(correct=False) == Recount(2, 2, 0)

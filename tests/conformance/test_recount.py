@@ -12,7 +12,7 @@ import pytest_asyncio
 from command_bus import EntityPolicy
 from command_bus.errors import NewerState
 from command_bus.transport.records import Recount
-from command_bus.transport.redis.admin.statistics import RedisRecounts
+from command_bus.transport.redis.admin.statistics import RedisStatistics
 from command_bus.transport.redis.maintenance import upkeep as counter_check
 from command_bus.transport.redis.maintenance.upkeep import CounterCheck, Upkeep
 from tests.conformance.conftest import Sandbox
@@ -26,8 +26,8 @@ async def harness(sandbox: Sandbox) -> Any:
         yield harness
 
 
-def recounts(harness: TransportHarness) -> RedisRecounts:
-    return RedisRecounts(harness.connections, harness.keys, patience=5)
+def recounts(harness: TransportHarness) -> RedisStatistics:
+    return RedisStatistics(harness.connections, harness.keys, patience=5)
 
 
 async def filled(harness: TransportHarness) -> int:

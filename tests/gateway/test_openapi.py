@@ -28,10 +28,9 @@ async def document_of(client: Client) -> dict[str, Any]:
 
 
 def references(value: Any) -> list[str]:
-    """Return what the schemas refer to. In a `mapping`, `$ref` is the name of an alternative."""
     if isinstance(value, dict):
         own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
-        return own + [each for name, part in value.items() if name != "mapping" for each in references(part)]
+        return own + [each for part in value.values() for each in references(part)]
     return [each for part in value for each in references(part)] if isinstance(value, list) else []
 
 

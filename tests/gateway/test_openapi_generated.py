@@ -29,6 +29,7 @@ PARTS = st.recursive(
 @given(PARTS)
 @example({"mapping": {"$ref": {"$ref": "#/$defs/A"}}, "propertyName": None})
 @example({"mapping": {"$ref": ""}})
+@example({"propertyName": {"$ref": ""}})
 @settings(max_examples=100)
 def test_any_announced_schema_makes_a_document(part: Any) -> None:
     schema = sound_schema({"type": "object", "properties": {"x": part}, "$defs": {"A": part}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -221,7 +222,7 @@ async def test_148_each_command_of_a_batch_counts(app: Gateway) -> None:
 
 async def test_a_bucket_fills_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("command_bus.gateway.tokens.mono", lambda: now)
+    monkeypatch.setattr(sys.modules[Grant.__module__], "mono", lambda: now)
     rate = Rate(4.0)
     assert [rate.wait() for _ in range(5)] == [0, 0, 0, 0, 0.25]
     now += 0.25

@@ -27,9 +27,9 @@ NEVER = {
     "pyspark", "pytest", "rich", "starlette", "uvloop",
 }  # fmt: skip
 # Of the package: what runs handlers, and what serves other purposes.
-NOT_OURS = re.compile(r"command_bus\.(worker\.(worker|entity_run|executor|observed|threads)|spark|telemetry|testing|sync)\b")
-HELP = {"app", "exit_codes", "lazy_commands", "light_imports", "options", "streams", "terminal"}
-SHARED = HELP | {"commands", "completion", "connection", "entity_actions", "json_output", "output", "unknown_names"}
+NOT_OURS = re.compile(r"command_bus\.(worker\.(worker|entity_run|executor|lifecycle|threads)|spark|telemetry|testing|sync)\b")
+HELP = {"app", "lazy_commands", "options", "streams", "terminal"}
+SHARED = HELP | {"commands", "completion", "connection", "output"}
 LOADS = {
     ("stats",): {"commands.inspect"},
     ("stats", "--json"): {"commands.inspect"},
@@ -41,21 +41,18 @@ LOADS = {
     ("pause", "account"): {"commands.control", "times"},
     ("resume", "account"): {"commands.control", "times"},
     ("dlq", "list"): {"commands.dlq", "commands.letter_selection", "times"},
-    ("recount",): {"commands.recount"},
+    ("recount",): {"commands.control", "times"},
     ("audit",): {"commands.audit"},
     ("events", "list"): {"commands.events"},
     ("doctor",): {
-        "commands.diagnosis",
         "commands.doctor",
-        "commands.durable_checks",
-        "commands.history_check",
-        "commands.limit_diagnosis",
-        "commands.priority_check",
-        "commands.retention_check",
-        "commands.schedule_checks",
-        "commands.unique_check",
+        "doctor",
+        "doctor.diagnosis",
+        "doctor.durable_checks",
+        "doctor.history_check",
+        "doctor.limit_diagnosis",
     },
-    ("types", "list"): {"commands.types", "listing"},
+    ("types", "list"): {"commands.types"},
 }
 
 

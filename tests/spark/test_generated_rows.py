@@ -25,7 +25,7 @@ from command_bus import Command, EntityId, InvalidSettings
 from command_bus.serialization.models import codec_for
 from command_bus.serialization.msgpack import unpack
 from command_bus.spark import command_id, command_id_of, dispatch_dataframe
-from command_bus.spark.ids import column_named
+from command_bus.spark.quoting import column_named
 from tests.spark.trucks import Namespace
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings, NotReconciled
 from command_bus.spark.errors import unwrapped
-from command_bus.spark.ids import check_named_once, entity_text, there_are
+from command_bus.spark.quoting import check_named_once, entity_text, there_are
 from command_bus.spark.reconciliation.chart_data import chart_data
 from command_bus.spark.reconciliation.dispatch_state import DispatchState, await_settled, commands_in_mailboxes
 from command_bus.spark.reconciliation.page import Page, write_page

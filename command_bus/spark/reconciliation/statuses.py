@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from command_bus.spark.ids import column_named
+from command_bus.spark.quoting import column_named
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

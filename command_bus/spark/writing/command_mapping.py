@@ -11,8 +11,8 @@ import pyarrow as pa
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import MessageSpec
 from command_bus.serialization.limits import Limits
-from command_bus.spark.ids import there_are
 from command_bus.spark.options import WriteOptions
+from command_bus.spark.quoting import there_are
 from command_bus.spark.writing.field_checks import FieldPlan, fits, is_entity_column
 
 

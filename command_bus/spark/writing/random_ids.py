@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from command_bus.errors import InvalidSettings
-from command_bus.spark.ids import column_named
+from command_bus.spark.quoting import column_named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -204,6 +204,10 @@ class StatisticsReader(Protocol):
         """Return at most `limit` mailboxes that only an operator can move; None if any other mailbox has work."""
         ...
 
+    async def recount(self, *, correct: bool) -> Recount:
+        """Count, exactly also while commands come and go; with `correct`, set the counters right in the same step."""
+        ...
+
 
 class EntityReader(Protocol):
     """Reads entities. Nothing here is a snapshot: an entity that comes or goes while they are read may be missing; none comes twice."""
@@ -343,14 +347,6 @@ class DeadLetterStore(Protocol):
 
         `edited` is the envelope to replay instead of its own. With an `ending`, a durable command only undoes what it did, and ends with that.
         """
-        ...
-
-
-class Recounts(Protocol):
-    """Compares counters with what is there."""
-
-    async def recount(self, *, correct: bool) -> Recount:
-        """Count, exactly also while commands come and go; with `correct`, set the counters right in the same step."""
         ...
 
 
@@ -495,11 +491,6 @@ class OperatorSide(Protocol):
     @property
     def events(self) -> EventStreams:
         """Reads events."""
-        ...
-
-    @property
-    def recounts(self) -> Recounts:
-        """Compares counters with what is there."""
         ...
 
     @property

@@ -113,8 +113,8 @@ class Marks(Protocol):
         ...
 
 
-class Policies(Protocol):
-    """Knows what mailboxes the entities of a type have in a namespace."""
+class Agreements(Protocol):
+    """The agreement of all clients of a namespace on the mailbox policy of each entity type."""
 
     def recorded(self, entity_type: str) -> MailboxPolicy | None:
         """Return the policy that the namespace recorded, if it is known here."""
@@ -127,10 +127,6 @@ class Policies(Protocol):
             CommandBusError: It cannot be read now.
         """
         ...
-
-
-class Agreements(Policies, Protocol):
-    """The agreement of all clients of a namespace on the mailbox policy of each entity type."""
 
     def agreed(self, entity_type: str) -> MailboxPolicy | None:
         """Return the policy of an entity type, if it was agreed on; None while others wait for an agreement, so that none is overtaken."""

@@ -9,7 +9,7 @@ from command_bus.transport.redis.admin.history import RedisHistory, RedisJournal
 from command_bus.transport.redis.admin.holds import RedisHolds
 from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
 from command_bus.transport.redis.admin.shares import RedisShares
-from command_bus.transport.redis.admin.statistics import RedisRecounts, RedisStatistics
+from command_bus.transport.redis.admin.statistics import RedisStatistics
 from command_bus.transport.redis.admin.suspensions import RedisSuspensions
 from command_bus.transport.redis.admin.type_records import RedisObliteration, RedisTypeRecords
 from command_bus.transport.redis.admin.views import RedisViews
@@ -38,7 +38,6 @@ class RedisOperatorSide:
         self.types = RedisTypeRecords(connections, keys, patience=patience)
         self.obliteration = RedisObliteration(connections, keys, patience=patience)
         self.events = RedisEventStreams(connections, keys, patience=patience)
-        self.recounts = RedisRecounts(connections, keys, patience=patience)
         self.suspensions = RedisSuspensions(connections, keys, patience=patience)
         self.history = RedisHistory(connections, keys, patience=patience)
         self.views = RedisViews(connections, keys, patience=patience, entities=self.entities)

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from command_bus.errors import NewerState, TransportUnavailable
 from command_bus.serialization.odd_values import stored_ms
-from command_bus.transport.ports.operator import Recounts, StatisticsReader
+from command_bus.transport.ports.operator import StatisticsReader
 from command_bus.transport.records import Recount, ShardCounters, ShardSnapshot
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
@@ -67,6 +67,44 @@ class RedisStatistics(RetryingRequests, StatisticsReader):
                     names.append(mailbox.decode(errors="replace"))
             if not cursor:
                 return names
+
+    async def recount(self, *, correct: bool) -> Recount:
+        found = [await self.recount_shard(keys, correct=correct) for keys in self._keys.shards]
+        return Recount(
+            sum(each.stored for each in found),
+            sum(each.counted for each in found),
+            sum(max(each.delayed, 0) for each in found),
+            all(each.complete for each in found),
+        )
+
+    async def recount_shard(self, keys: ShardKeys, *, correct: bool, most: int | None = None) -> Recount:
+        """Compare the counters of one shard.
+
+        Args:
+            keys: The keys of the shard.
+            correct: Whether to set them right, too.
+            most: Mailboxes with work, and delayed commands, above which it is not counted; None: as many as one step takes.
+
+        Raises:
+            NewerState: It has states that only a later release knows.
+            TransportUnavailable: The server cannot be reached, or entities come and go too quickly.
+        """
+        most = _MOST if most is None else most
+        outs = [f"{keys.outs}{shard}" for shard, other in enumerate(self._keys.shards) if other is not keys]
+        for _ in range(_TRIES):
+            names: Any = await self._ask(keys, _names, keys.active, most)
+            keys_of: list[Any] = [keys.ready, keys.active, keys.stats, keys.delayed, keys.delayed_counts]
+            keys_of += [*outs, *(keys.mailboxes.encode() + name for name in names)]
+            args = [GROUP, len(keys.mailboxes), most, _BYTES, int(correct), len(outs)]
+            answer = await self._run(keys, RECOUNT, keys_of, args)
+            if answer[0] == b"many":
+                return Recount(0, 0, 0, complete=False)
+            if answer[0] == b"newer":
+                raise NewerState(f"{keys.prefix}: an entity is in a state that only a later release knows: nothing was counted")
+            if answer[0] != b"changed":
+                stored, counted, delayed = answer
+                return Recount(stored, counted, delayed, complete=delayed >= 0)
+        raise TransportUnavailable(f"{keys.prefix}: entities came and went too quickly to be counted; try again")
 
 
 _FIRST = 10
@@ -146,48 +184,6 @@ _MOST = 20_000
 _BYTES = 16 * 1024 * 1024
 _TRIES = 20
 """How often a shard is counted again because another mailbox has got its second command in between."""
-
-
-class RedisRecounts(RetryingRequests, Recounts):
-    """Implements `Recounts`."""
-
-    async def recount(self, *, correct: bool) -> Recount:
-        found = [await self.recount_shard(keys, correct=correct) for keys in self._keys.shards]
-        return Recount(
-            sum(each.stored for each in found),
-            sum(each.counted for each in found),
-            sum(max(each.delayed, 0) for each in found),
-            all(each.complete for each in found),
-        )
-
-    async def recount_shard(self, keys: ShardKeys, *, correct: bool, most: int | None = None) -> Recount:
-        """Compare the counters of one shard.
-
-        Args:
-            keys: The keys of the shard.
-            correct: Whether to set them right, too.
-            most: Mailboxes with work, and delayed commands, above which it is not counted; None: as many as one step takes.
-
-        Raises:
-            NewerState: It has states that only a later release knows.
-            TransportUnavailable: The server cannot be reached, or entities come and go too quickly.
-        """
-        most = _MOST if most is None else most
-        outs = [f"{keys.outs}{shard}" for shard, other in enumerate(self._keys.shards) if other is not keys]
-        for _ in range(_TRIES):
-            names: Any = await self._ask(keys, _names, keys.active, most)
-            keys_of: list[Any] = [keys.ready, keys.active, keys.stats, keys.delayed, keys.delayed_counts]
-            keys_of += [*outs, *(keys.mailboxes.encode() + name for name in names)]
-            args = [GROUP, len(keys.mailboxes), most, _BYTES, int(correct), len(outs)]
-            answer = await self._run(keys, RECOUNT, keys_of, args)
-            if answer[0] == b"many":
-                return Recount(0, 0, 0, complete=False)
-            if answer[0] == b"newer":
-                raise NewerState(f"{keys.prefix}: an entity is in a state that only a later release knows: nothing was counted")
-            if answer[0] != b"changed":
-                stored, counted, delayed = answer
-                return Recount(stored, counted, delayed, complete=delayed >= 0)
-        raise TransportUnavailable(f"{keys.prefix}: entities came and went too quickly to be counted; try again")
 
 
 async def _names(client: Redis, key: str, most: int) -> list[bytes]:

@@ -20,7 +20,7 @@ from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 from command_bus.randomness import JITTER
 from command_bus.transport.mailboxes import is_mailbox
-from command_bus.transport.redis.admin.statistics import RedisRecounts
+from command_bus.transport.redis.admin.statistics import RedisStatistics
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_not_permitted
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
@@ -48,7 +48,7 @@ class CounterCheck:
     """
 
     def __init__(self, connections: Connections, keys: KeySpace, shard: ShardKeys) -> None:
-        self._recounts = RedisRecounts(connections, keys, patience=_PATIENCE)
+        self._recounts = RedisStatistics(connections, keys, patience=_PATIENCE)
         self._connections = connections.at(shard.prefix)
         self._shard = shard
         self._at: float | None = None
