@@ -115,6 +115,7 @@ def dispatch_dataframe(
     began = time.monotonic()
     _check_texts(dispatch_id, outcomes, remember_for)
     _check_names(columns, entity, command_column)
+    _check_values(max_rejects, partitions, id_namespace, dry_run)
     target = Target.resolve(url, namespace)
     texts = {  # the options of the data source, so that both are checked and planned alike
         "url": target.url,
@@ -283,6 +284,8 @@ def _command_texts(command: CommandName | Sequence[CommandName] | None, mapper: 
                 "give a command: its class, 'module:Class' or a wire name; or a mapper that makes one of each row"
             )
         return []
+    if not isinstance(command, str | type | Sequence):
+        raise InvalidSettings(f"command = {command!r}: give its class, 'module:Class' or a wire name, or a list of these")
     listed = [command] if isinstance(command, str | type) else list(command)
     return [named_command(each) for each in listed]
 
@@ -321,6 +324,22 @@ def _check_names(columns: object, entity: object, command_column: object) -> Non
         isinstance(columns, Mapping) and all(isinstance(each, str) for pair in columns.items() for each in pair)
     ):
         raise InvalidSettings(f"columns = {columns!r}: give the name of a column for each field, as a dict")
+
+
+def _check_values(max_rejects: object, partitions: object, id_namespace: object, dry_run: object) -> None:
+    """Check what is no option of the data source, which checks its own."""
+    if max_rejects is not None and not _is_limit(max_rejects):
+        raise InvalidSettings(f"max_rejects = {max_rejects!r}: give a whole number of rows, or a share of them below 1")
+    if partitions is not None and (type(partitions) is not int or partitions < 1):
+        raise InvalidSettings(f"partitions = {partitions!r}: give a number of tasks, at least 1")
+    if not isinstance(id_namespace, UUID):
+        raise InvalidSettings(f"id_namespace = {id_namespace!r}: give a UUID")
+    if type(dry_run) is not bool:
+        raise InvalidSettings(f"dry_run = {dry_run!r}: give True or False")
+
+
+def _is_limit(value: object) -> bool:
+    return type(value) is int or (type(value) is float and (0 <= value < 1 or value.is_integer()))
 
 
 def _check_texts(dispatch_id: object, outcomes: object, remember_for: object) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.errors import InvalidSettings
+from command_bus.spark.options import View
 from command_bus.spark.quoting import entity_text
 from command_bus.spark.reading.views import reject_row, schema_of
 from command_bus.spark.target import PLANNING_PATIENCE, Target, connection_to
@@ -103,6 +104,8 @@ class DispatchReport:
         """Load a view of the data source for this dispatch: `outcomes`, `rejects`, `deadLetters`."""
         if self.dry_run_rejects is not None:
             return self._dry_run_view(name)
+        if self.state == "empty" and name in get_args(View):  # it left nothing to be read
+            return self.commands.sparkSession.createDataFrame([], schema_of(cast("View", name)))
         frame: DataFrame = self._read(name).option("dispatchId", self.dispatch_id).load()
         return frame
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from redis import Redis
 
 from command_bus import DispatchConflict, InvalidSettings
-from command_bus.spark import command_id, dispatch_batch_writer, dispatch_dataframe
+from command_bus.spark import command_id, dispatch_batch_writer, dispatch_dataframe, reconcile
 from command_bus.spark.writing.random_ids import random_function_in
 from tests.spark.trucks import Move, Namespace, journeys
 
@@ -113,6 +113,11 @@ class TestNothing:
 
         report = dispatch(rows.where("false"))
         assert (report.state, report.rows, report.added) == ("empty", 0, 0)
+        assert [each.collect() for each in (report.rejects(), report.outcomes(), report.dead_letters(), report.pending())] == [
+            []
+        ] * 4
+        ledger = reconcile(report)
+        assert (ledger.ok, ledger.settled, sum(ledger.counts.values())) == (True, True, 0)
         assert dispatch(rows).added == 10
         batch = dispatch_dataframe(
             rows.where("false"), Move, key=KEY, order_by="seq", dispatch_id="v", version=3, **namespace.options
@@ -249,14 +254,25 @@ class TestNames:
             ({"outcomes": "soon"}, "outcomes = 'soon' is no duration"),
             ({"outcomes": timedelta(days=-1)}, "is no time to keep anything"),
             ({"remember_for": None}, "remember_for = None: give how long"),
+            ({"max_rejects": "1"}, "max_rejects = '1': give a whole number of rows, or a share"),
+            ({"max_rejects": float("nan")}, "max_rejects = nan: give a whole number of rows, or a share"),
+            ({"max_rejects": True}, "max_rejects = True: give a whole number of rows, or a share"),
+            ({"max_rejects": 1.5}, "max_rejects = 1.5: give a whole number of rows, or a share"),
+            ({"max_rejects": -1}, "maxRejects = '-1' is a whole number"),
+            ({"partitions": 0}, "partitions = 0: give a number of tasks, at least 1"),
+            ({"partitions": "2"}, "partitions = '2': give a number of tasks"),
+            ({"partitions": True}, "partitions = True: give a number of tasks"),
+            ({"id_namespace": "x"}, "id_namespace = 'x': give a UUID"),
+            ({"dry_run": "no"}, "dry_run = 'no': give True or False"),
+            ({"command": 5}, "command = 5: give its class"),
         ],
     )
     def test_wrong_names_are_refused(
         self, spark: SparkSession, namespace: Namespace, arguments: dict[str, Any], text: str
     ) -> None:
-        given = {"key": "seq", "order_by": "seq", "dispatch_id": "d", **arguments, **namespace.options}
+        given: Any = {"command": Move, "key": "seq", "order_by": "seq", "dispatch_id": "d", **arguments, **namespace.options}
         with pytest.raises(InvalidSettings) as caught:
-            dispatch_dataframe(journeys(spark, 1, 2), Move, **given)
+            dispatch_dataframe(journeys(spark, 1, 2), **given)
         assert text in str(caught.value)
 
     @pytest.mark.parametrize(

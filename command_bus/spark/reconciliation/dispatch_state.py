@@ -47,14 +47,22 @@ class DispatchState:
     now_ms: int
 
     @classmethod
-    def read(cls, target: Target, dispatch_id: str) -> DispatchState:
+    def read(cls, target: Target, dispatch_id: str, *, is_empty: bool = False) -> DispatchState:
         """Read the current state.
+
+        Args:
+            target: The server and the namespace.
+            dispatch_id: The dispatch.
+            is_empty: Whether it had no rows, so that it may have left nothing to be read.
 
         Raises:
             InvalidSettings: The dispatch is unknown, or keeps no outcomes.
         """
         connection = connection_to(target)
         facts = connection.wait(connection.transport.bulk.facts(dispatch_id))
+        shot = connection.wait(connection.transport.operator.statistics.snapshot(0))
+        if facts is None and is_empty:
+            facts = DispatchFacts(dispatch_id, version=0, first_ms=shot.now_ms, keep_ms=1)
         if facts is None:
             raise InvalidSettings(
                 f"nothing is known of dispatch {dispatch_id!r} at {target.label}: it was never opened, or is remembered no more (remember_for)"
@@ -64,7 +72,6 @@ class DispatchState:
                 f"dispatch {dispatch_id!r} keeps no outcomes, so its commands cannot be reconciled: "
                 'dispatch with outcomes="7 days", or as long as they may be read'
             )
-        shot = connection.wait(connection.transport.operator.statistics.snapshot(0))
         return cls(facts, tuple(_streams(connection, dispatch_id)), shot.now_ms)
 
     @property

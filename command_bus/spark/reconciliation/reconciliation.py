@@ -23,7 +23,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings, NotReconciled
 from command_bus.spark.errors import unwrapped
+from command_bus.spark.options import View
 from command_bus.spark.quoting import check_named_once, entity_text, there_are
+from command_bus.spark.reading.views import schema_of
 from command_bus.spark.reconciliation.chart_data import chart_data
 from command_bus.spark.reconciliation.dispatch_state import DispatchState, await_settled, commands_in_mailboxes
 from command_bus.spark.reconciliation.page import Page, write_page
@@ -50,6 +52,7 @@ class Dispatched:
     commands: DataFrame = field(repr=False)
     entity_column: str | None = None
     order_by: Order | None = None
+    is_empty: bool = False
 
     def __post_init__(self) -> None:
         if "command_id" not in self.commands.columns:
@@ -61,9 +64,11 @@ class Dispatched:
         if self.entity_column is not None:
             entity_text(self.commands, self.entity_column)
 
-    def view(self, name: str) -> DataFrame:
+    def view(self, name: View) -> DataFrame:
         """Load a view of the data source, as it is now."""
         register(self.commands.sparkSession)
+        if self.is_empty:
+            return self.commands.sparkSession.createDataFrame([], schema_of(name))
         reader = self.commands.sparkSession.read.format("command_bus")
         options = {"url": self.target.url, "namespace": self.target.namespace, "view": name, "dispatchId": self.dispatch_id}
         return reader.options(**options).load()
@@ -236,11 +241,11 @@ def reconcile(
     deadline = None if timeout is None else mono() + timeout
     aim: int | None = None
     while True:
-        before = DispatchState.read(dispatched.target, dispatched.dispatch_id)
+        before = DispatchState.read(dispatched.target, dispatched.dispatch_id, is_empty=dispatched.is_empty)
         if deadline is not None:
             expected = before.facts.added + before.facts.folded if aim is None else aim
             await_settled(dispatched.target, dispatched.dispatch_id, expected, deadline)
-            before = DispatchState.read(dispatched.target, dispatched.dispatch_id)
+            before = DispatchState.read(dispatched.target, dispatched.dispatch_id, is_empty=dispatched.is_empty)
         with unwrapped():
             ledger, outcomes = _examine(dispatched, before)
         if ledger.settled or deadline is None or mono() >= deadline:
@@ -262,7 +267,8 @@ def _dispatched(
     if run is not None:
         if any(given is not None for given in (dispatch_id, commands, entity_column, order_by, url, namespace)):
             raise InvalidSettings("reconcile(report) knows all from its report: give no more than a timeout beside it")
-        return Dispatched(run.dispatch_id, run.target, run.commands, run.entity_column, run.order_by)
+        is_empty = run.state == "empty"
+        return Dispatched(run.dispatch_id, run.target, run.commands, run.entity_column, run.order_by, is_empty)
     if dispatch_id is None or commands is None:
         raise InvalidSettings("reconcile needs a report, or dispatch_id=… and commands=… (the rows with their command_id)")
     return Dispatched(dispatch_id, Target.resolve(url, namespace), commands, entity_column, order_by)
@@ -281,7 +287,7 @@ def _examine(dispatched: Dispatched, before: DispatchState) -> tuple[Reconciliat
     )
     late = out_of_order(statuses).localCheckpoint(eager=True)
     tally = _tally(statuses, late.count())
-    after = DispatchState.read(dispatched.target, dispatched.dispatch_id)
+    after = DispatchState.read(dispatched.target, dispatched.dispatch_id, is_empty=dispatched.is_empty)
     verdict = Verdict.of(tally, before, after)
     return Reconciliation(dispatched, verdict, before, statuses, late, mono() - began), tally.outcomes
 
