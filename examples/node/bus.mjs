@@ -16,9 +16,12 @@ export function script(name) {
   const own = name.endsWith("/")
     ? readdirSync(new URL(name, SCRIPTS)).sort().map((each) => readFileSync(new URL(name + each, SCRIPTS), "utf8")).join("")
     : readFileSync(new URL(`${name}.lua`, SCRIPTS), "utf8");
-  const uses = own.match(/-- uses: (.+)/)?.[1] ?? "";
+  const uses = [...own.matchAll(/-- uses: (.+)/g)].map((found) => found[1]).join(", ");
   const shared = uses.match(/\w+(?=[,)]|$)/g) ?? [];
-  return shared.map((each) => readFileSync(new URL(`shared/${each}.lua`, SCRIPTS), "utf8")).join("") + own;
+  const text = shared.map((each) => readFileSync(new URL(`shared/${each}.lua`, SCRIPTS), "utf8")).join("") + own;
+  // Letters have names in these files: put the letters in their places.
+  const letters = [...readFileSync(new URL("letters.lua", SCRIPTS), "utf8").matchAll(/^(\S+) = ('\w')$/gm)];
+  return letters.reduce((found, [, name, letter]) => found.replaceAll(new RegExp(`\\b${name}\\b`, "g"), letter), text);
 }
 
 export const mailboxOf = (type, id) => `${type}:${encoded(id)}`;

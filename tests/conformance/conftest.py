@@ -21,7 +21,7 @@ from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.memory import MemoryClients
 from scripts.redis62 import BINARY as OLDEST
 from tests.conformance.harness import ManualWorker, TransportHarness, transport_harness
-from tests.conformance.schedule_parts import Clock
+from tests.conformance.schedules.schedule_parts import Clock
 from tests.selection import SERVERS
 from tests.topologies import ClusterServers, SentinelServers
 

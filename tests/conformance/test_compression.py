@@ -25,7 +25,7 @@ from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.transport.submissions import NO_DIGEST, Submission
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
-from tests.conformance.schedule_parts import MINUTE, Clock, fire
+from tests.conformance.schedules.schedule_parts import MINUTE, Clock, fire
 
 TEXT = "what compresses well, " * 500
 

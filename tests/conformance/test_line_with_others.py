@@ -13,10 +13,10 @@ from command_bus.transport.flows import flow_of
 from command_bus.transport.steps import Asked, Released, Started, Take
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done
-from tests.conformance.limit_bench import LimitBench
-from tests.conformance.schedule_parts import MINUTE, Clock, fire
-from tests.conformance.test_line_steps import LOW, OPEN, fill, in_line, put, run_all, use_line
-from tests.conformance.test_unique_steps import send, stander, submission
+from tests.conformance.limits.limit_bench import LimitBench
+from tests.conformance.schedules.schedule_parts import MINUTE, Clock, fire
+from tests.conformance.steps.test_line_steps import LOW, OPEN, fill, in_line, put, run_all, use_line
+from tests.conformance.unique.test_unique_steps import send, stander, submission
 
 HIGH = flow_of("high")
 registry = HandlerRegistry()

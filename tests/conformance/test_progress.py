@@ -28,9 +28,9 @@ from command_bus import (
 )
 from command_bus.transport.redis.durable.side_records import RedisSideRecords
 from tests.conformance.conftest import Sandbox
+from tests.conformance.durable.test_durable_signals import Mirror
 from tests.conformance.harness import side_of
 from tests.conformance.put_service import until
-from tests.conformance.test_durable_signals import Mirror
 
 
 class Load(Command[int], entity="shop"):

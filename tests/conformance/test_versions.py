@@ -25,7 +25,7 @@ from command_bus import (
 from command_bus.serialization.envelope import unpack_envelope
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
-from tests.conformance.schedule_parts import MINUTE, Clock, fire
+from tests.conformance.schedules.schedule_parts import MINUTE, Clock, fire
 
 
 class Deposit(Command[int], entity="account"):

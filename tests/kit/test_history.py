@@ -10,7 +10,7 @@ from command_bus import Command, EntityId, HandlerRegistry
 from command_bus.testing.bus import TestBus
 from command_bus.testing.simulated.live import LiveServer, Process
 from tests.conformance.conftest import Sandbox
-from tests.conformance.test_history import *  # noqa: F403 - the tests themselves
+from tests.conformance.operating.test_history import *  # noqa: F403 - the tests themselves
 
 
 class Pay(Command[int], entity="account", history="2 h"):

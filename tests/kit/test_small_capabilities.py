@@ -8,13 +8,13 @@ import pytest
 
 from command_bus.testing.simulated.live import LiveServer, Process
 from tests.conformance.conftest import Sandbox
-from tests.conformance.test_edited_replays import *  # noqa: F403 - the tests themselves
-from tests.conformance.test_letter_retention import *  # noqa: F403 - as above
-from tests.conformance.test_letter_retention import harness
-from tests.conformance.test_max_entities import *  # noqa: F403 - as above
-from tests.conformance.test_recount import *  # noqa: F403 - as above
-from tests.conformance.test_worker_pause import *  # noqa: F403 - as above
-from tests.conformance.test_worker_pause import floor
+from tests.conformance.operating.test_edited_replays import *  # noqa: F403 - the tests themselves
+from tests.conformance.operating.test_letter_retention import *  # noqa: F403 - as above
+from tests.conformance.operating.test_letter_retention import harness
+from tests.conformance.operating.test_max_entities import *  # noqa: F403 - as above
+from tests.conformance.operating.test_recount import *  # noqa: F403 - as above
+from tests.conformance.operating.test_worker_pause import *  # noqa: F403 - as above
+from tests.conformance.operating.test_worker_pause import floor
 
 __all__ = ["floor", "harness", "sandbox"]
 

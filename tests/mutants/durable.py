@@ -7,13 +7,13 @@ from tests.mutants.mutant import Mutant
 __all__ = ["DURABLE"]
 
 _LUA = "transport/redis/lua"
-_BUS, _WAITS, _ENDS, _STEPS = (f"tests/conformance/test_durable{part}.py" for part in ("", "_waits", "_ends", "_steps"))
-_RECORDS = "tests/conformance/test_durable_records.py"
-_BEGUN = "tests/conformance/test_durable_begun_calls.py"
-_LIMITS = "tests/conformance/test_durable_limits.py"
-_THREADS = "tests/conformance/test_durable_threads.py"
-_LINGERING = "tests/conformance/test_durable_lingering.py"
-_FIRST = "tests/conformance/test_durable_first_starts.py"
+_BUS, _WAITS, _ENDS, _STEPS = (f"tests/conformance/durable/test_durable{part}.py" for part in ("", "_waits", "_ends", "_steps"))
+_RECORDS = "tests/conformance/durable/test_durable_records.py"
+_BEGUN = "tests/conformance/durable/test_durable_begun_calls.py"
+_LIMITS = "tests/conformance/durable/test_durable_limits.py"
+_THREADS = "tests/conformance/durable/test_durable_threads.py"
+_LINGERING = "tests/conformance/durable/test_durable_lingering.py"
+_FIRST = "tests/conformance/durable/test_durable_first_starts.py"
 
 DURABLE = (
     Mutant(
@@ -21,7 +21,7 @@ DURABLE = (
         "durable/run.py",
         "            await self._change(left, ())\n            self.check()\n            if self.wish is not None:\n",
         "            await self._change(left, ())\n            self.check()\n            if False:\n",
-        "tests/conformance/test_durable_step_tries.py::test_a_cancel_is_heard_between_two_tries",
+        "tests/conformance/durable/test_durable_step_tries.py::test_a_cancel_is_heard_between_two_tries",
     ),
     Mutant(
         "a step is stored without the lease",
@@ -84,7 +84,7 @@ DURABLE = (
         f"{_LUA}/settle_dead_letter.lua",
         "  if KEYS[18] ~= mark then replayed = with_field(replayed, 'd', '1') end",
         "",
-        "tests/conformance/test_durable_step_keys.py::test_a_step_has_its_key_again_when_its_letter_is_replayed",
+        "tests/conformance/durable/test_durable_step_keys.py::test_a_step_has_its_key_again_when_its_letter_is_replayed",
     ),
     Mutant(
         "a second start within the same millisecond counts as the first",
@@ -98,14 +98,14 @@ DURABLE = (
         "worker/executor.py",
         "            run.durable = None  # which holds what refers to this, so that both are freed now\n",
         "            pass\n",
-        "tests/conformance/test_durable_memory.py",
+        "tests/conformance/durable/test_durable_memory.py",
     ),
     Mutant(
         "all steps of a run have one key",
         "durable/in_flight.py",
         '{self.seed}\\0{self.field}".encode()',
         '{self.seed}".encode()',
-        "tests/conformance/test_durable_step_keys.py",
+        "tests/conformance/durable/test_durable_step_keys.py",
     ),
     Mutant(
         "a signal that came before the first start is not seen",
@@ -196,14 +196,14 @@ DURABLE = (
         "durable/waits.py",
         "        while self._takes and self.field in run.fields:\n",
         "        while self._takes and self.field in run.fields and run is None:\n",
-        "tests/conformance/test_durable_signals.py::test_a_signal_that_does_not_fit_wins_against_no_time",
+        "tests/conformance/durable/test_durable_signals.py::test_a_signal_that_does_not_fit_wins_against_no_time",
     ),
     Mutant(
         "new code takes a signal that was left out",
         "durable/run_tools.py",
         " in self._fields:\n",
         " in {}:\n",
-        "tests/conformance/test_durable_signals.py::test_what_was_left_out_is_so_for_new_code",
+        "tests/conformance/durable/test_durable_signals.py::test_what_was_left_out_is_so_for_new_code",
     ),
     Mutant(
         "the id of a signal is taken once of all names",
@@ -217,7 +217,7 @@ DURABLE = (
         f"{_LUA}/advance/3a_states.lua",
         "    if signal then waits[#waits + 1], waits[#waits + 2] = 'ga:' .. signal, '1' end\n",
         "",
-        "tests/conformance/test_durable_bad_steps.py::test_128_signals_beyond_the_most_are_refused_and_harm_nobody",
+        "tests/conformance/durable/test_durable_bad_steps.py::test_128_signals_beyond_the_most_are_refused_and_harm_nobody",
     ),
     Mutant(
         "an outcome reaches whoever is named",
@@ -273,7 +273,7 @@ DURABLE = (
         f"{_LUA}/promote.lua",
         "    first, parts = '-' .. string.format('%.0f', now),",
         "    first, parts = string.format('%.0f', now),",
-        "tests/conformance/test_durable_operating.py::test_a_deadline_is_over_once_it_has_started",
+        "tests/conformance/durable/test_durable_operating.py::test_a_deadline_is_over_once_it_has_started",
     ),
     Mutant(
         "the deadline counts where a suspension goes on",
@@ -343,7 +343,7 @@ DURABLE = (
         f"{_LUA}/advance/4b_end.lua",
         "if limits and is_home then end_limits() end\n",
         "if #closed > 1 then call('HDEL', unpack(closed)) end\nif limits and is_home then end_limits() end\n",
-        "tests/conformance/test_follow_up_steps.py::test_two_settlements_of_one_batch_that_send_to_each_other",
+        "tests/conformance/steps/test_follow_up_steps.py::test_two_settlements_of_one_batch_that_send_to_each_other",
     ),
     Mutant(
         "the caller of a command that is taken out learns nothing",
@@ -434,14 +434,14 @@ DURABLE = (
         "durable/run.py",
         "                await self._look_up(pending, mono() - began)\n",
         "",
-        "tests/conformance/test_durable_circles.py::test_an_outcome_that_was_lost_is_found_by_a_run_that_stays",
+        "tests/conformance/durable/test_durable_circles.py::test_an_outcome_that_was_lost_is_found_by_a_run_that_stays",
     ),
     Mutant(
         "the first of several is known by its place",
         "durable/combined.py",
         "ended = next(each for each in waits if run.is_over(each)).name.encode()\n",
         "ended = str(next(place for place, each in enumerate(waits) if run.is_over(each))).encode()\n",
-        "tests/conformance/test_durable_mismatch.py::test_new_code_finds_what_was_first_or_parks",
+        "tests/conformance/durable/test_durable_mismatch.py::test_new_code_finds_what_was_first_or_parks",
     ),
     Mutant(
         "inside of a block of asyncio it is suspended",

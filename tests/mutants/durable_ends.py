@@ -6,15 +6,15 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["DURABLE_ENDS"]
 
-_ARGUMENTS = "tests/conformance/test_durable_step_arguments.py"
-_CAUGHT = "tests/conformance/test_durable_caught_errors.py"
-_ORDER = "tests/conformance/test_durable_undo_order.py"
-_LETTERS = "tests/conformance/test_durable_letters.py"
+_ARGUMENTS = "tests/conformance/durable/test_durable_step_arguments.py"
+_CAUGHT = "tests/conformance/durable/test_durable_caught_errors.py"
+_ORDER = "tests/conformance/durable/test_durable_undo_order.py"
+_LETTERS = "tests/conformance/durable/test_durable_letters.py"
 _AGAIN = f"{_LETTERS}::test_what_was_called_again_is_not_replayed_later"
-_TRIES = "tests/conformance/test_durable_step_tries.py"
+_TRIES = "tests/conformance/durable/test_durable_step_tries.py"
 _UNRUN = "tests/tables/test_unrun_ends.py"
 _UNRUN_ENDS = f"{_UNRUN}::test_what_has_begun_is_undone_or_waits_for_a_decision"
-_CIRCLES = "tests/conformance/test_durable_circles.py"
+_CIRCLES = "tests/conformance/durable/test_durable_circles.py"
 
 DURABLE_ENDS = (
     Mutant(
@@ -64,7 +64,7 @@ DURABLE_ENDS = (
         "transport/redis/lua/shared/tell_caller.lua",
         "  redis.pcall('HINCRBY', keys.stats, 'depth', 1)\n",
         "",
-        "tests/conformance/test_durable_begun_calls.py::test_the_caller_learns_that_its_parked_call_was_discarded",
+        "tests/conformance/durable/test_durable_begun_calls.py::test_the_caller_learns_that_its_parked_call_was_discarded",
     ),
     Mutant(
         "what was called and not waited for is undone while it stands in line or runs",
@@ -150,7 +150,7 @@ DURABLE_ENDS = (
         "worker/decisions.py",
         "(durable is not None and durable.errors.has(error))",
         "(durable is None and False)",
-        "tests/conformance/test_durable_waits.py::test_what_a_retry_cannot_change_is_final",
+        "tests/conformance/durable/test_durable_waits.py::test_what_a_retry_cannot_change_is_final",
     ),
     Mutant(
         "the letter of what failed to undo is replayed beside that of its caller",
@@ -227,7 +227,7 @@ DURABLE_ENDS = (
         "durable/run.py",
         "                await run.storing.end()\n",
         "                pass\n",
-        "tests/conformance/test_durable_undo_names.py::test_what_undoes_a_call_is_stored_behind_what_was_named_before",
+        "tests/conformance/durable/test_durable_undo_names.py::test_what_undoes_a_call_is_stored_behind_what_was_named_before",
     ),
     Mutant(
         "what has something to undo is settled by a worker that cannot run it",
@@ -283,20 +283,20 @@ DURABLE_ENDS = (
         "durable/compensation.py",
         " and name not in given_up]",
         "]",
-        "tests/conformance/test_durable_ends.py::test_discarding_what_failed_to_undo_goes_on_with_the_others",
+        "tests/conformance/durable/test_durable_ends.py::test_discarding_what_failed_to_undo_goes_on_with_the_others",
     ),
     Mutant(
         "a cancellation does not go down to durable calls",
         "sending/children.py",
         "        if is_durable or await wishes.has_begun(mailbox, command_id):\n",
         "        if is_durable and not await wishes.has_begun(mailbox, command_id):\n",
-        "tests/conformance/test_durable_begun_calls.py::test_a_cancellation_goes_down_to_durable_calls_that_have_begun",
+        "tests/conformance/durable/test_durable_begun_calls.py::test_a_cancellation_goes_down_to_durable_calls_that_have_begun",
     ),
     Mutant(
         "a run starts although its record came behind its lease",
         "worker/executor.py",
         "            if mono() >= lease.deadline:  # reading what is stored took too long\n                return _NOT_STARTED\n",
         "",
-        "tests/conformance/test_durable_records.py::test_a_run_whose_record_comes_behind_its_lease_does_not_start",
+        "tests/conformance/durable/test_durable_records.py::test_a_run_whose_record_comes_behind_its_lease_does_not_start",
     ),
 )

@@ -83,7 +83,7 @@ EQUALITY = (
         f"{_LUA}/shared/known.lua",
         "  if string.sub(before, 3, 4) ~= string.sub(digest, 3, 4) then return '!' end\n",
         "",
-        "tests/conformance/test_known_ids.py::test_what_marks_tell",
+        "tests/conformance/steps/test_known_ids.py::test_what_marks_tell",
     ),
     Mutant(
         "a settled command is not compared",
@@ -105,7 +105,7 @@ EQUALITY = (
         f"{_LUA}/settle_dead_letter.lua",
         "keep_digest(mark, ARGV[6])) end\nif ARGV[9]",
         "ARGV[6]) end\nif ARGV[9]",
-        "tests/conformance/test_known_ids.py::test_a_dead_letter_is_compared_by_what_was_sent",
+        "tests/conformance/steps/test_known_ids.py::test_a_dead_letter_is_compared_by_what_was_sent",
     ),
     Mutant(
         "a schedule's command is compared by its bytes",

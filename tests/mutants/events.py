@@ -22,7 +22,7 @@ EVENTS = (
         f"{_LUA}/advance/3c_perform.lua",
         "  function publish_events(done)\n    if done then\n",
         "  function publish_events(done)\n    letter_id = letter_id or '0-0'\n    if true then\n",
-        "tests/conformance/test_events.py::test_a_failed_step_publishes_no_event",
+        "tests/conformance/operating/test_events.py::test_a_failed_step_publishes_no_event",
     ),
     Mutant("what a sender ended is told too early", _WEAVE, " or ends.get(names, -1) < at or", " or True or", _ORDERS),
     Mutant("what a sender ended holds back what follows", _WEAVE, " or ends.get(names, -1) < at or", " or", _ORDERS),

@@ -7,7 +7,7 @@ from tests.mutants.mutant import Mutant
 __all__ = ["FOLLOW_UPS"]
 
 _LUA = "transport/redis/lua"
-_BUS, _STEPS = "tests/conformance/test_follow_ups.py", "tests/conformance/test_follow_up_steps.py"
+_BUS, _STEPS = "tests/conformance/test_follow_ups.py", "tests/conformance/steps/test_follow_up_steps.py"
 
 FOLLOW_UPS = (
     Mutant(

@@ -7,8 +7,8 @@ from tests.mutants.mutant import Mutant
 __all__ = ["FOLLOWING"]
 
 _PROGRESS = "tests/conformance/test_progress.py"
-_CANCEL = "tests/conformance/test_cancel_running.py"
-_DECIDED = "tests/conformance/test_durable_decided_ends.py::test_cancel_tells_what_it_will_end_with"
+_CANCEL = "tests/conformance/operating/test_cancel_running.py"
+_DECIDED = "tests/conformance/durable/test_durable_decided_ends.py::test_cancel_tells_what_it_will_end_with"
 _FIRST = "tests/tables/test_first_starts.py::test_the_first_start_stays_what_it_was"
 _LUA = "transport/redis/lua"
 

@@ -7,7 +7,7 @@ from tests.mutants.mutant import Mutant
 __all__ = ["HISTORY"]
 
 _OUTCOMES = "transport/redis/lua/shared/outcomes.lua"
-_TESTS = "tests/conformance/test_history.py"
+_TESTS = "tests/conformance/operating/test_history.py"
 
 HISTORY = (
     Mutant(

@@ -50,14 +50,14 @@ LEASES = (
         f"{_LUA}/advance/4b_end.lua",
         "{'RETRYCOUNT', '0', 'JUSTID'}",
         "{'JUSTID'}",
-        "tests/conformance/test_recovery.py::test_every_sign_of_life_changes_the_renewal_sequence",
+        "tests/conformance/steps/test_recovery.py::test_every_sign_of_life_changes_the_renewal_sequence",
     ),
     Mutant(
         "who is back before its lease is settled loses it",
         f"{_REDIS}/maintenance/recovery.py",
         "        if idle and not await",
         "        if False and not await",
-        "tests/conformance/test_recovery.py::test_who_is_back_before_it_is_settled_keeps_its_lease",
+        "tests/conformance/steps/test_recovery.py::test_who_is_back_before_it_is_settled_keeps_its_lease",
     ),
     Mutant(
         "who renews while all leases are looked at is taken for lost",

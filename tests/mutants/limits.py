@@ -8,13 +8,13 @@ __all__ = ["LIMITS"]
 
 _LUA = "transport/redis/lua"
 _LIMITS, _SCRIPT = f"{_LUA}/shared/limits.lua", f"{_LUA}/limits.lua"
-_STEPS, _BUS = "tests/conformance/test_limit_steps.py", "tests/conformance/test_limits.py"
-_CALLS = "tests/conformance/test_limit_calls.py"
-_SWEEPS = "tests/conformance/test_limit_sweeps.py"
+_STEPS, _BUS = "tests/conformance/limits/test_limit_steps.py", "tests/conformance/limits/test_limits.py"
+_CALLS = "tests/conformance/limits/test_limit_calls.py"
+_SWEEPS = "tests/conformance/limits/test_limit_sweeps.py"
 _TURNS = "tests/kit/test_limit_turns.py"
 _PASSES, _FETCH = f"{_LUA}/shared/limit_passes.lua", f"{_LUA}/fetch.lua"
-_FETCHES = "tests/conformance/test_limit_fetches.py"
-_UNUSED = "tests/conformance/test_unused_tokens.py"
+_FETCHES = "tests/conformance/limits/test_limit_fetches.py"
+_UNUSED = "tests/conformance/limits/test_unused_tokens.py"
 
 LIMITS = (
     Mutant(
@@ -22,14 +22,14 @@ LIMITS = (
         _SCRIPT,
         "if is_of_another_time(KEYS[8], ARGV[3]) then return 'gone' end",
         "",
-        "tests/conformance/test_limit_grants.py::test_a_lease_from_before_a_deletion_gets_no_place",
+        "tests/conformance/limits/test_limit_grants.py::test_a_lease_from_before_a_deletion_gets_no_place",
     ),
     Mutant(
         "a worker of a namespace that was deleted wakes what waits in the next one",
         f"{_LUA}/wake_limited.lua",
         "if is_of_another_time(KEYS[4], ARGV[2]) then return 'gone' end",
         "",
-        "tests/conformance/test_limit_grants.py::test_a_step_from_before_a_deletion_writes_nothing",
+        "tests/conformance/limits/test_limit_grants.py::test_a_step_from_before_a_deletion_writes_nothing",
     ),
     Mutant(
         "a rate lets everything start",
@@ -244,14 +244,14 @@ LIMITS = (
         f"{_LUA}/shared/limit_queues.lua",
         "return is_lent or not rule.most or redis.call('ZSCORE', places_key, 's\\n' .. scope .. '\\n' .. mailbox)",
         "return true",
-        "tests/conformance/test_limit_grants.py::test_a_grant_of_a_rate_has_no_place_of_the_rule_that_follows",
+        "tests/conformance/limits/test_limit_grants.py::test_a_grant_of_a_rate_has_no_place_of_the_rule_that_follows",
     ),
     Mutant(
         "a grant of places is good for tokens",
         f"{_LUA}/shared/limit_queues.lua",
         "+ bucket.reserved + 0.000001 < math.min(cost, rule.burst) then return false end",
         "+ bucket.reserved + 1000000 < math.min(cost, rule.burst) then return false end",
-        "tests/conformance/test_limit_grants.py::test_grants_of_places_are_no_tokens_of_the_rate_that_follows",
+        "tests/conformance/limits/test_limit_grants.py::test_grants_of_places_are_no_tokens_of_the_rate_that_follows",
     ),
     Mutant(
         "a called command needs a place beside its caller's",
@@ -349,7 +349,7 @@ LIMITS = (
         "transport/redis/maintenance/upkeep.py",
         "with suppress(CommandBusError):",
         "with suppress(KeyError):",
-        "tests/conformance/test_upkeep.py::test_who_waits_for_a_limit_is_looked_at_sooner",
+        "tests/conformance/steps/test_upkeep.py::test_who_waits_for_a_limit_is_looked_at_sooner",
     ),
     Mutant(
         "a sweep writes buckets that are not full",
@@ -426,21 +426,21 @@ LIMITS = (
         f"{_LUA}/advance/3a_states.lua",
         "return asks and asks <= SUSPECT and string.gsub(parts, '|ask=%d+', '') or parts",
         "return parts",
-        "tests/conformance/test_limit_suspects.py::test_a_worker_that_answers_is_no_suspect",
+        "tests/conformance/limits/test_limit_suspects.py::test_a_worker_that_answers_is_no_suspect",
     ),
     Mutant(
         "who has lived to put it off leaves a suspect",
         f"{_LUA}/advance/3b_verbs.lua",
         "if limits and holders[step] ~= '' then parts = string.gsub(parts, '|ask=%d+', '') end",
         "",
-        "tests/conformance/test_limit_suspects.py::test_what_a_worker_has_run_is_no_suspect",
+        "tests/conformance/limits/test_limit_suspects.py::test_what_a_worker_has_run_is_no_suspect",
     ),
     Mutant(
         "the next command is a suspect, too",
         f"{_LUA}/advance/3b_verbs.lua",
         "string.gsub(string.gsub(parts, '|z=[^|]*', ''), '|ask=%d+', '')",
         "string.gsub(parts, '|z=[^|]*', '')",
-        "tests/conformance/test_limit_suspects.py::test_what_workers_die_of_is_read_under_an_attempt",
+        "tests/conformance/limits/test_limit_suspects.py::test_what_workers_die_of_is_read_under_an_attempt",
     ),
     Mutant(
         "what the first shard did not decide is refused",

@@ -9,7 +9,7 @@ __all__ = ["LINE"]
 _LUA = "transport/redis/lua"
 _SHARED = f"{_LUA}/shared/line.lua"
 _TURNS = f"{_LUA}/shared/line_turns.lua"
-_TEST = "tests/conformance/test_line_steps.py"
+_TEST = "tests/conformance/steps/test_line_steps.py"
 _OTHERS = "tests/conformance/test_line_with_others.py"
 
 LINE = (

@@ -8,7 +8,7 @@ __all__ = ["LONE"]
 
 _LUA = "transport/redis/lua"
 _CONSUMER, _READER = "transport/redis/worker/consumer.py", "transport/redis/worker/reader.py"
-_TEST, _FETCH = "tests/conformance/test_lone_commands.py", "tests/conformance/test_fetch.py"
+_TEST, _FETCH = "tests/conformance/steps/test_lone_commands.py", "tests/conformance/steps/test_fetch.py"
 
 LONE = (
     Mutant(

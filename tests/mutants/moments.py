@@ -97,6 +97,6 @@ MOMENTS = (
         f"{_LUA}/recount.lua",
         "if not counts[string.sub(name, 1, -2)] then fields[name] = 0 end",
         "fields[name] = 0",
-        "tests/conformance/test_recount.py::test_wrong_ones_are_set_right",
+        "tests/conformance/operating/test_recount.py::test_wrong_ones_are_set_right",
     ),
 )

@@ -7,10 +7,10 @@ from tests.mutants.mutant import Mutant
 __all__ = ["POLICIES"]
 
 _LUA = "transport/redis/lua"
-_STEPS = "tests/conformance/test_snooze_steps.py"
+_STEPS = "tests/conformance/steps/test_snooze_steps.py"
 _SNOOZE = "tests/conformance/test_snooze.py"
 _LEVELS = "tests/conformance/test_policies.py"
-_OBLITERATE = "tests/conformance/test_obliterate.py"
+_OBLITERATE = "tests/conformance/operating/test_obliterate.py"
 _VALUES = "tests/unit/test_retry_policy.py"
 
 POLICIES = (

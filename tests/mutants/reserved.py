@@ -7,7 +7,7 @@ from tests.mutants.mutant import Mutant
 __all__ = ["RESERVED"]
 
 _LUA = "transport/redis/lua"
-_STATES = "tests/conformance/test_newer_states.py"
+_STATES = "tests/conformance/steps/test_newer_states.py"
 _KEPT = "tests/conformance/test_reserved.py"
 
 RESERVED = (

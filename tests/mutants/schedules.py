@@ -7,18 +7,18 @@ from tests.mutants.mutant import Mutant
 __all__ = ["SCHEDULES"]
 
 _LUA = "transport/redis/lua"
-_SCHEDULES = "tests/conformance/test_schedules.py"
-_CHANGES = "tests/conformance/test_schedule_changes.py"
-_MOVES = "tests/conformance/test_schedule_moves.py"
+_SCHEDULES = "tests/conformance/schedules/test_schedules.py"
+_CHANGES = "tests/conformance/schedules/test_schedule_changes.py"
+_MOVES = "tests/conformance/schedules/test_schedule_moves.py"
 _OVERLAPS = "tests/tables/test_overlaps.py::test_the_last_firing_ends_and_is_not_started_again"
-_PAUSES = "tests/conformance/test_timed_pauses.py"
+_PAUSES = "tests/conformance/operating/test_timed_pauses.py"
 _PLANNING = "tests/unit/test_schedule_planning.py"
 
 _TOPOLOGIES = "tests/integration/test_schedule_topologies.py"
 
-_OBLITERATE = "tests/conformance/test_obliterate.py"
+_OBLITERATE = "tests/conformance/operating/test_obliterate.py"
 
-_EVENTS = "tests/conformance/test_schedule_events.py"
+_EVENTS = "tests/conformance/schedules/test_schedule_events.py"
 
 SCHEDULES = (
     Mutant(
@@ -216,7 +216,7 @@ SCHEDULES = (
         f"{_LUA}/tell.lua",
         "  if redis.call('HSETNX', side, 'cancel', value) == 1 then\n",
         "  if redis.call('HSETNX', side, 'cancel', value) then\n",
-        "tests/conformance/test_durable_steps.py::test_a_wish_lets_it_go_on_at_once",
+        "tests/conformance/durable/test_durable_steps.py::test_a_wish_lets_it_go_on_at_once",
     ),
     Mutant(
         "a schedule moves on from a firing that no replica has",

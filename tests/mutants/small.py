@@ -8,13 +8,13 @@ __all__ = ["SMALL"]
 
 _LUA = "transport/redis/lua"
 _CONTEXTS = "tests/tables/test_command_contexts.py"
-_AWAY = "tests/conformance/test_server_away.py"
-_PAUSE = "tests/conformance/test_worker_pause.py"
-_LETTERS = "tests/conformance/test_letter_retention.py"
-_EDITED = "tests/conformance/test_edited_replays.py"
+_AWAY = "tests/conformance/servers/test_server_away.py"
+_PAUSE = "tests/conformance/operating/test_worker_pause.py"
+_LETTERS = "tests/conformance/operating/test_letter_retention.py"
+_EDITED = "tests/conformance/operating/test_edited_replays.py"
 _EDGES = "tests/unit/test_edges.py"
-_RECOUNT = "tests/conformance/test_recount.py"
-_ENTITIES = "tests/conformance/test_max_entities.py"
+_RECOUNT = "tests/conformance/operating/test_recount.py"
+_ENTITIES = "tests/conformance/operating/test_max_entities.py"
 
 SMALL = (
     Mutant(

@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["TASKS"]
 
-_TASKS, _LIMITED = (f"tests/conformance/test_durable_{part}.py" for part in ("tasks", "time_limits"))
+_TASKS, _LIMITED = (f"tests/conformance/durable/test_durable_{part}.py" for part in ("tasks", "time_limits"))
 
 TASKS = (
     Mutant(

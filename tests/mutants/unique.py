@@ -11,11 +11,11 @@ _ACCEPT, _READ = f"{_LUA}/enqueue_unique/2_accept.lua", f"{_LUA}/enqueue_unique/
 _LINE, _LOADS = f"{_LUA}/shared/unique_line.lua", f"{_LUA}/bulk_load_unique"
 _SHARED, _VERBS = f"{_LUA}/shared/unique.lua", f"{_LUA}/advance/3b_verbs.lua"
 _PERFORM = f"{_LUA}/advance/3c_perform.lua"
-_BUS, _STEPS = "tests/conformance/test_unique.py", "tests/conformance/test_unique_steps.py"
+_BUS, _STEPS = "tests/conformance/unique/test_unique.py", "tests/conformance/unique/test_unique_steps.py"
 
-_LATE = "tests/conformance/test_unique_deadlines.py"
-_LISTED = "tests/conformance/test_unique_listing.py::test_where_a_command_is_that_holds_a_key"
-_LOADED = "tests/conformance/test_unique_loads.py"
+_LATE = "tests/conformance/unique/test_unique_deadlines.py"
+_LISTED = "tests/conformance/unique/test_unique_listing.py::test_where_a_command_is_that_holds_a_key"
+_LOADED = "tests/conformance/unique/test_unique_loads.py"
 
 UNIQUE = (
     Mutant(
@@ -240,21 +240,21 @@ UNIQUE = (
         "transport/redis/admin/mailboxes.py",
         "each.stander.window_ms > now_ms",
         "True",
-        "tests/conformance/test_unique_listing.py::test_the_keys_that_an_entity_holds_are_listed",
+        "tests/conformance/unique/test_unique_listing.py::test_the_keys_that_an_entity_holds_are_listed",
     ),
     Mutant(
         "what stands before the command that runs is listed as waiting",
         "transport/redis/admin/mailboxes.py",
         "_number(stander.place) > _number(record.message)",
         "True",
-        "tests/conformance/test_unique_listing.py::test_where_a_command_is_that_holds_a_key",
+        "tests/conformance/unique/test_unique_listing.py::test_where_a_command_is_that_holds_a_key",
     ),
     Mutant(
         "a command that waits for a retry is listed as waiting",
         "transport/redis/admin/mailboxes.py",
         "    if head != stander.place:\n",
         "    if head:\n",
-        "tests/conformance/test_unique_listing.py::test_a_command_that_waits_for_a_retry_still_holds_its_key_as_started",
+        "tests/conformance/unique/test_unique_listing.py::test_a_command_that_waits_for_a_retry_still_holds_its_key_as_started",
     ),
     Mutant(
         "a row that was folded is decided again",
@@ -331,27 +331,27 @@ UNIQUE = (
         "transport/redis/admin/mailboxes.py",
         "if key > after\n",
         "if key > ''\n",
-        "tests/conformance/test_unique_listing.py::test_the_keys_of_a_namespace_are_listed_page_by_page",
+        "tests/conformance/unique/test_unique_listing.py::test_the_keys_of_a_namespace_are_listed_page_by_page",
     ),
     Mutant(
         "a page of all keys has those of other types",
         "transport/redis/admin/mailboxes.py",
         "scope in (EVERYTHING, scope_of(mailbox_of_key(key)))",
         "scope",
-        "tests/conformance/test_unique_listing.py::test_the_keys_of_a_namespace_are_listed_page_by_page",
+        "tests/conformance/unique/test_unique_listing.py::test_the_keys_of_a_namespace_are_listed_page_by_page",
     ),
     Mutant(
         "a scan that ended early is called complete",
         "transport/redis/admin/mailboxes.py",
         "return [*best.values()], not cursor",
         "return [*best.values()], True",
-        "tests/conformance/test_unique_listing.py::test_a_listing_of_all_keys_says_that_it_did_not_look_at_all",
+        "tests/conformance/unique/test_unique_listing.py::test_a_listing_of_all_keys_says_that_it_did_not_look_at_all",
     ),
     Mutant(
         "a settled command is taken for one that waits",
         f"{_LUA}/advance/3b_verbs.lua",
         "call('HSET', left.unique, left.key, PLACE.SETTLED .. sub(stander, #place + 1))",
         "",
-        "tests/conformance/test_unique_windows.py",
+        "tests/conformance/unique/test_unique_windows.py",
     ),
 )

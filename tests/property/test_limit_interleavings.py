@@ -22,7 +22,7 @@ from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.steps import Answer, GiveBack, Lease, LeaseLost, Retry, Started, Step
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, left, removal
-from tests.conformance.limit_bench import LimitBench
+from tests.conformance.limits.limit_bench import LimitBench
 from tests.selection import quick
 
 pytestmark = pytest.mark.timeout(120)

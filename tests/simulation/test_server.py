@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from command_bus.testing.simulated.client import WirePipe, WireRedis
 from command_bus.testing.simulated.server import Link, Server
 from tests.conformance.conftest import Sandbox, harness, worker
-from tests.conformance.test_steps import *  # noqa: F403 - the tests themselves
+from tests.conformance.steps.test_steps import *  # noqa: F403 - the tests themselves
 
 __all__ = ["harness", "sandbox", "worker"]
 

@@ -16,7 +16,7 @@ from command_bus.transport.steps import Lease, PutOff, Released, Retry, Started
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 from command_bus.transport.unique_keys import UniqueSubmission
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, left, park, removal
-from tests.conformance.limit_bench import LimitBench
+from tests.conformance.limits.limit_bench import LimitBench
 
 __all__ = ["PLACES", "WAYS", "Scene"]
 

@@ -12,7 +12,7 @@ from command_bus.transport.redis.admin.shares import RedisShares
 from command_bus.transport.steps import Started
 from tests.conformance import conftest
 from tests.conformance.harness import TransportHarness, done
-from tests.conformance.test_line_steps import LOW, OPEN, fill, run_all, use_line
+from tests.conformance.steps.test_line_steps import LOW, OPEN, fill, run_all, use_line
 from tests.tables.levels import PLACES, WAYS, Scene, remove
 
 harness, sandbox, servers = conftest.harness, conftest.sandbox, conftest.servers

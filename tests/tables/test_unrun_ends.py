@@ -15,7 +15,7 @@ import pytest
 from command_bus import Command, CommandBus, CommandRejected, DurableContext, EntityId, HandlerRegistry, Reject
 from tests.conformance import conftest
 from tests.conformance.conftest import Sandbox
-from tests.conformance.durable_shop import Flow, Refund, Reserve, Shop
+from tests.conformance.durable.durable_shop import Flow, Refund, Reserve, Shop
 from tests.conformance.harness import ManualWorker, TransportHarness
 from tests.conformance.put_service import until
 from tests.selection import quick
