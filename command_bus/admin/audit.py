@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from command_bus.admin.info import Stats
 from command_bus.clock import time_of
 from command_bus.errors import InvalidSettings
-from command_bus.serialization.limits import Limits, Undecodable
+from command_bus.serialization.limits import PayloadLimits, Undecodable
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.odd_values import pass_over
 from command_bus.serialization.stored_fields import stored_fields
@@ -19,7 +19,7 @@ from command_bus.session import Session
 
 _KEPT = 10_000
 _LONGEST = 2_000
-_LIMITS = Limits(max_bytes=64 * 1024)
+_LIMITS = PayloadLimits(max_bytes=64 * 1024)
 _FIELDS = 7
 
 
@@ -150,7 +150,7 @@ def _entry(entry: str, data: bytes) -> AuditEntry:
 
 _TRENDS_KEPT = 2 * 24 * 60
 _MINUTE_MS = 60_000
-_TREND_LIMITS = Limits(max_bytes=16 * 1024)
+_TREND_LIMITS = PayloadLimits(max_bytes=16 * 1024)
 
 
 @dataclass(frozen=True, slots=True)

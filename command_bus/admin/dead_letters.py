@@ -19,7 +19,7 @@ from command_bus.messages.message import Message
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.envelope_options import ReturnAddress, is_durable, return_address_in
-from command_bus.serialization.limits import Limits, Undecodable, reading_limits
+from command_bus.serialization.limits import PayloadLimits, Undecodable, reading_limits
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Cancelled, cancelled_midway, pack_reply
@@ -67,7 +67,7 @@ def called_again(called: Iterable[CalledLetter], callers: Collection[str]) -> se
     return found
 
 
-def caller_of(raw: bytes, limits: Limits, *, parked: bool) -> ReturnAddress | None:
+def caller_of(raw: bytes, limits: PayloadLimits, *, parked: bool) -> ReturnAddress | None:
     """Return the durable command that was told how this one ended; None if there is none. Of a parked one it waits still, and is not told."""
     if parked:
         return None
@@ -463,7 +463,7 @@ class _ReadLetter(DeadLetter):
         return DeadLetter, tuple(getattr(self, each.name) for each in fields(self))
 
 
-def _payload(raw: bytes, limits: Limits, protection: Protection | None) -> dict[str, Any] | None:
+def _payload(raw: bytes, limits: PayloadLimits, protection: Protection | None) -> dict[str, Any] | None:
     """Return the fields of a command, or None if they cannot be read."""
     try:
         envelope = unpack_envelope(raw, limits)

@@ -13,7 +13,7 @@ from command_bus.admin.info import DeadLetter, EntityDetails, EntityInfo, Waitin
 from command_bus.errors import UnknownDeadLetter
 from command_bus.serialization.announcements import WorkerStatus
 from command_bus.serialization.envelope import unpack_envelope
-from command_bus.serialization.limits import Limits, Undecodable, reading_limits
+from command_bus.serialization.limits import PayloadLimits, Undecodable, reading_limits
 from command_bus.serialization.odd_values import stored_number
 from command_bus.session import Session
 from command_bus.transport.ports.durable import StoredSuspension
@@ -103,7 +103,7 @@ async def _delayed(session: Session, mailbox: str, scan: int | None) -> list[Wai
     return sorted(found, key=lambda each: (each.due_ms or 0, each.command_id))
 
 
-def _waiting(message: str, raw: bytes, limits: Limits) -> WaitingCommand:
+def _waiting(message: str, raw: bytes, limits: PayloadLimits) -> WaitingCommand:
     accepted = stored_number("active", message.partition("-")[0])
     try:
         envelope = unpack_envelope(raw, limits)

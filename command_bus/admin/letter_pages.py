@@ -15,7 +15,7 @@ from command_bus.serialization.announcements import CommandInfo, read_descriptio
 from command_bus.serialization.envelope import pack_envelope
 from command_bus.serialization.envelope_options import with_version
 from command_bus.serialization.json_fields import JsonFields
-from command_bus.serialization.limits import Limits
+from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import codec_for
 from command_bus.serialization.msgpack import pack
 from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
@@ -151,7 +151,7 @@ async def edited_envelope(
         InvalidCommand: The payload is not one of this command, or of another entity.
         InvalidSettings: This bus cannot sign or encrypt as the command was.
     """
-    limits = Limits(max_bytes=session.settings.max_payload, max_nesting=session.settings.max_nesting)
+    limits = PayloadLimits(max_bytes=session.settings.max_payload, max_nesting=session.settings.max_nesting)
     if isinstance(payload, Message):
         packed, entity_id, version = _of_class(envelope, payload, limits)
     else:
@@ -179,7 +179,7 @@ def _protected(session: Session, envelope: WireEnvelope) -> bytes:
     return pack_envelope(envelope) if protection is None else protection.pack(envelope)
 
 
-def _of_class(envelope: WireEnvelope, message: Message[Any], limits: Limits) -> tuple[bytes, str | None, int]:
+def _of_class(envelope: WireEnvelope, message: Message[Any], limits: PayloadLimits) -> tuple[bytes, str | None, int]:
     spec = type(message).spec()
     if spec.name != envelope.name:
         raise InvalidCommand(f"the letter is of {envelope.name!r}, and the payload is a {spec.name!r}")
@@ -188,7 +188,7 @@ def _of_class(envelope: WireEnvelope, message: Message[Any], limits: Limits) -> 
 
 
 async def _of_mapping(
-    session: Session, envelope: WireEnvelope, payload: Mapping[str, Any], limits: Limits
+    session: Session, envelope: WireEnvelope, payload: Mapping[str, Any], limits: PayloadLimits
 ) -> tuple[bytes, str | None, int]:
     if not isinstance(payload, Mapping):
         raise InvalidCommand(f"the payload of {envelope.name!r} is a mapping of field names to values")

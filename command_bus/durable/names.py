@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 from command_bus.errors import BadStep
-from command_bus.serialization.limits import Limits
+from command_bus.serialization.limits import PayloadLimits
 from command_bus.spelling import shown
 from command_bus.transport.mailboxes import encoded
 from command_bus.transport.ports.durable import Note
@@ -167,7 +167,7 @@ class RecordSize:
         limits: The limits of values.
     """
 
-    def __init__(self, fields: Mapping[str, bytes], limits: Limits) -> None:
+    def __init__(self, fields: Mapping[str, bytes], limits: PayloadLimits) -> None:
         self._fields = fields
         self.most_bytes = PAYLOADS * limits.max_bytes
         own = [len(value) for name, value in fields.items() if not name.startswith(_SIGNALS)]

@@ -16,7 +16,7 @@ from command_bus.errors import BadStep
 from command_bus.messages.durable import Durable
 from command_bus.messages.snooze import leaves
 from command_bus.sending.children import Children
-from command_bus.serialization.limits import Limits
+from command_bus.serialization.limits import PayloadLimits
 from command_bus.transport.ports.durable import SideRecords
 from command_bus.transport.steps import Lease, Started
 
@@ -42,7 +42,7 @@ class RunTools:
 
     records: SideRecords
     children: Children
-    limits: Limits
+    limits: PayloadLimits
     seal: Callable[[str, bytes], bytes]
     unseal: Callable[[str, bytes], bytes]
     secret: bytes | None = field(repr=False)

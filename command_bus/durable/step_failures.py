@@ -15,7 +15,7 @@ from typing import Any
 from command_bus.durable.names import FAILURE, over_field
 from command_bus.errors import BadStep, CommandBusError, CommandCancelled
 from command_bus.messages.snooze import leading, leaves
-from command_bus.serialization.limits import Limits, capped
+from command_bus.serialization.limits import PayloadLimits, capped
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.transport.ports.durable import Note
 
@@ -31,7 +31,7 @@ class StepFailures:
         limits: The limits of what is stored.
     """
 
-    def __init__(self, fields: Mapping[str, bytes], limits: Limits) -> None:
+    def __init__(self, fields: Mapping[str, bytes], limits: PayloadLimits) -> None:
         self._fields = fields
         self._limits = limits
         self._met: dict[str, BaseException] = {}
@@ -97,7 +97,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _packed(field: str, error: BaseException, limits: Limits) -> bytes:
+def _packed(field: str, error: BaseException, limits: PayloadLimits) -> bytes:
     try:
         data = pack(_form(error, limits), limits)
         _made(unpack(data, limits))
@@ -113,7 +113,7 @@ def _unfit(field: str, fault: Exception) -> BadStep:
     )
 
 
-def _form(error: BaseException, limits: Limits) -> list[Any]:
+def _form(error: BaseException, limits: PayloadLimits) -> list[Any]:
     """Return what is kept of an error: module and name of its class, its arguments, its attributes so far as they are plain data, and its parts."""
     kind, parts = type(error), error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     args = error.args[:1] if parts else error.args
@@ -122,14 +122,14 @@ def _form(error: BaseException, limits: Limits) -> list[Any]:
     return [kind.__module__, kind.__qualname__, [_plain(each, limits) for each in args], attributes, inner]
 
 
-def _is_plain(value: Any, limits: Limits) -> bool:
+def _is_plain(value: Any, limits: PayloadLimits) -> bool:
     try:
         return len(pack(value, limits)) <= _LONGEST
     except CommandBusError:
         return False
 
 
-def _plain(value: Any, limits: Limits) -> Any:
+def _plain(value: Any, limits: PayloadLimits) -> Any:
     return value if _is_plain(value, limits) else capped(value, _LONGEST)
 
 

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from command_bus.errors import BadResult, BadStep, RegistrationError, StepMismatch
 from command_bus.handlers.signatures import return_type
 from command_bus.serialization.equality import DIGEST, NotPlain, digest, is_same
-from command_bus.serialization.limits import Limits
+from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import ReplyCodec, reply_codec_for
 
 _CONTAINERS = (list, tuple, set, frozenset, dict, deque)
@@ -141,7 +141,7 @@ def _returned(function: Callable[..., Any]) -> Any:
     return get_args(kind)[-1] if isinstance(origin, type) and issubclass(origin, Awaitable) else kind
 
 
-def encoded_result(codec: ReplyCodec[Any], value: Any, limits: Limits, step: Callable[[], str]) -> bytes:
+def encoded_result(codec: ReplyCodec[Any], value: Any, limits: PayloadLimits, step: Callable[[], str]) -> bytes:
     """Return the result of a step as it is stored.
 
     Raises:
@@ -153,7 +153,7 @@ def encoded_result(codec: ReplyCodec[Any], value: Any, limits: Limits, step: Cal
         raise BadStep(f"the result of {step()} cannot be stored: {_plain(error)}. Say its type with returns=") from error
 
 
-def encoded_signal(signal: str, value: Any, limits: Limits) -> bytes:
+def encoded_signal(signal: str, value: Any, limits: PayloadLimits) -> bytes:
     """Return the value of a signal as it is stored. What it is made of the handler says, so only a class of its own is held to it.
 
     Raises:
@@ -166,7 +166,7 @@ def encoded_signal(signal: str, value: Any, limits: Limits) -> bytes:
         raise BadStep(f"the value of {signal} cannot be stored: {_plain(error)}") from error
 
 
-def decoded_result(codec: ReplyCodec[Any], data: bytes, limits: Limits, step: Callable[[], str]) -> Any:
+def decoded_result(codec: ReplyCodec[Any], data: bytes, limits: PayloadLimits, step: Callable[[], str]) -> Any:
     """Return the result of a step that is stored.
 
     Raises:

@@ -11,7 +11,7 @@ from command_bus.clock import mono
 from command_bus.errors import CommandBusError, CommandTimeout, TransportUnavailable, UnsuitableServer
 from command_bus.serialization.announcements import WorkerStatus, worker_statuses
 from command_bus.serialization.envelope import unpack_envelope
-from command_bus.serialization.limits import Limits, Undecodable, reading_limits
+from command_bus.serialization.limits import PayloadLimits, Undecodable, reading_limits
 from command_bus.session import Session, SessionPart
 from command_bus.spelling import nearest
 from command_bus.tasks import end_tasks
@@ -74,7 +74,7 @@ class _Place:
 
 
 def whereabouts(
-    location: CommandLocation, line: Sequence[tuple[str, bytes]], command_id: str, name: str, where: str, limits: Limits
+    location: CommandLocation, line: Sequence[tuple[str, bytes]], command_id: str, name: str, where: str, limits: PayloadLimits
 ) -> Whereabouts:
     """Return where a command is.
 
@@ -130,7 +130,9 @@ def unserved(name: str, live: Sequence[WorkerStatus], where: str) -> tuple[str, 
     return "no_handler", f"{who} in {where} {verb} {name!r}{meant}. Handled are: {shown or 'no commands'}"
 
 
-def _place(location: CommandLocation, line: Sequence[tuple[str, bytes]], command_id: str, name: str, limits: Limits) -> _Place:
+def _place(
+    location: CommandLocation, line: Sequence[tuple[str, bytes]], command_id: str, name: str, limits: PayloadLimits
+) -> _Place:
     found = [_named(envelope, limits) for _, envelope in line]
     position = next((index for index, (each, _) in enumerate(found, 1) if each == command_id), None)
     if position is None and location.entity.depth == 1 and location.mark is not None and location.delayed_ms is None:
@@ -140,7 +142,7 @@ def _place(location: CommandLocation, line: Sequence[tuple[str, bytes]], command
     return _Place(position, name, " ".join(reversed(found[0])).strip() if found else "")
 
 
-def _named(envelope: bytes, limits: Limits) -> tuple[str, str]:
+def _named(envelope: bytes, limits: PayloadLimits) -> tuple[str, str]:
     """Return id and name of a command, empty if they cannot be read."""
     try:
         read = unpack_envelope(envelope, limits)

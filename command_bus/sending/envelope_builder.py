@@ -46,7 +46,7 @@ from command_bus.sending.options import (
 from command_bus.serialization.envelope import EnvelopeTemplate, pack_envelope, packed_text
 from command_bus.serialization.envelope_options import DURABLE, VERSION, override, version_in, with_version
 from command_bus.serialization.equality import NotPlain, digest, digest_of_head
-from command_bus.serialization.limits import Limits
+from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import MessageCodec, codec_for
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.protection import Protection
@@ -58,7 +58,7 @@ from command_bus.transport.submissions import NO_DIGEST, Submission
 from command_bus.transport.unique_keys import UniqueSubmission, stander_of
 
 
-def command_digest(out: OutgoingMessage, limits: Limits, protection: Protection | None = None) -> bytes:
+def command_digest(out: OutgoingMessage, limits: PayloadLimits, protection: Protection | None = None) -> bytes:
     """Return eight bytes by which a command is seen to be the same as another of its id (see `equality`).
 
     With a cipher they are of its fields only as far as there is a key: else a reader of the server could confirm a guess.
@@ -104,7 +104,7 @@ class EnvelopeBuilder:
     """Turns messages and raw payloads into outbound values, and those into submissions. Pure: no I/O.
 
     Args:
-        settings: Limits and entity policies.
+        settings: PayloadLimits and entity policies.
         protection: Signs and encrypts; by default what the settings say.
     """
 
@@ -116,7 +116,7 @@ class EnvelopeBuilder:
         self._routes: dict[type[Message[Any]], _Route] = {}
         self._names: dict[str, type[Message[Any]]] = {}
         self._compresses = settings.compress_above is not None  # or a class does
-        self.limits = limits = Limits(max_bytes=settings.max_payload, max_nesting=settings.max_nesting)
+        self.limits = limits = PayloadLimits(max_bytes=settings.max_payload, max_nesting=settings.max_nesting)
         self.digest_of = partial(command_digest, limits=limits, protection=protection)
 
     def outgoing(

@@ -11,7 +11,7 @@ from command_bus.errors import BadResult, CommandTimeout, TransportUnavailable, 
 from command_bus.messages.context import while_lent
 from command_bus.sending.admission import receipt
 from command_bus.sending.command_location import OverdueCalls
-from command_bus.serialization.limits import Limits, Undecodable, reading_limits
+from command_bus.serialization.limits import PayloadLimits, Undecodable, reading_limits
 from command_bus.serialization.models import reply_codec_for
 from command_bus.serialization.reply import Completed, raise_or_value, unpack_reply
 from command_bus.session import Session
@@ -30,7 +30,7 @@ _POLL_FIRST, _POLL_LAST = 0.01, 0.5
 
 
 def reply_value(
-    session: Session, limits: Limits, record: bytes, reply_type: Any, command_id: str, of: Sequence[str | None] = ()
+    session: Session, limits: PayloadLimits, record: bytes, reply_type: Any, command_id: str, of: Sequence[str | None] = ()
 ) -> Any:
     """Return the result in a reply record, decrypted if it is encrypted, and that of a command of this name and entity.
 

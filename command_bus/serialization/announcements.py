@@ -10,7 +10,7 @@ from typing import Any
 
 from command_bus.serialization.announced_schema import plain_data, sound_schema
 from command_bus.serialization.envelope_options import is_version
-from command_bus.serialization.limits import Limits, Undecodable
+from command_bus.serialization.limits import PayloadLimits, Undecodable
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.odd_values import pass_over
 from command_bus.serialization.stored_fields import stored_fields
@@ -138,7 +138,7 @@ class CommandInfo:
     version: int = 1
 
 
-_LIMITS = Limits(max_bytes=1024 * 1024)
+_LIMITS = PayloadLimits(max_bytes=1024 * 1024)
 _LONGEST_LEASE = 1e9
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
-from command_bus.serialization.limits import Limits, Undecodable, capped, capped_tail
+from command_bus.serialization.limits import PayloadLimits, Undecodable, capped, capped_tail
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.native import Packer
 
 MAX_TRACEBACK = 16 * 1024
 """Bytes of a traceback; of a longer one the end is kept."""
 _MAX_TEXT = 8 * 1024
-_LIMITS = Limits(max_bytes=1024 * 1024, max_nesting=8)
+_LIMITS = PayloadLimits(max_bytes=1024 * 1024, max_nesting=8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

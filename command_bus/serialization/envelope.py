@@ -22,7 +22,7 @@ from command_bus.serialization.limits import (
     COMPRESSED,
     DEFAULT_LIMITS,
     ZLIB,
-    Limits,
+    PayloadLimits,
     Undecodable,
     UnsupportedVersion,
     compressed,
@@ -242,7 +242,7 @@ _BEHIND_HEADERS = 12
 _NO_TAIL = [0, None, None, None, None, None, None]
 
 
-def unpack_envelope(data: bytes, limits: Limits = DEFAULT_LIMITS) -> WireEnvelope:
+def unpack_envelope(data: bytes, limits: PayloadLimits = DEFAULT_LIMITS) -> WireEnvelope:
     """Return the envelope that was packed; its payload is expanded if it travelled compressed, and not read.
 
     Raises:
@@ -274,7 +274,7 @@ def unpack_envelope(data: bytes, limits: Limits = DEFAULT_LIMITS) -> WireEnvelop
     return envelope
 
 
-def _expand(data: bytes, envelope: WireEnvelope, options: dict[str, Any], limits: Limits) -> None:
+def _expand(data: bytes, envelope: WireEnvelope, options: dict[str, Any], limits: PayloadLimits) -> None:
     """Expand the payload of an envelope; one that is encrypted is expanded when it is decrypted.
 
     Raises:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from command_bus.errors import InvalidCommand
-from command_bus.serialization.limits import Limits
+from command_bus.serialization.limits import PayloadLimits
 
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 
@@ -38,7 +38,7 @@ class _Place:
         return path if len(path) <= 120 else f"{path[:80]} … {path[-30:]}"
 
 
-def find_fault(value: Any, limits: Limits, pack_leaf: Callable[[Any], object], otherwise: str) -> InvalidCommand:
+def find_fault(value: Any, limits: PayloadLimits, pack_leaf: Callable[[Any], object], otherwise: str) -> InvalidCommand:
     """Return the error for a value that could not be packed: the path of the first fault and what is wrong there.
 
     Args:
@@ -81,7 +81,7 @@ def _shown(key: Any) -> str:
     return type(key).__qualname__
 
 
-def _container_fault(place: _Place, limits: Limits) -> str | None:
+def _container_fault(place: _Place, limits: PayloadLimits) -> str | None:
     if place.depth > limits.max_nesting:
         return f"nested deeper than {limits.max_nesting} levels"
     if len(place.value) > limits.max_items:

@@ -12,7 +12,7 @@ from command_bus.settings import BusSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PayloadLimits:
     """Limits of one packed value; the same on both sides, so that what can be sent can be read.
 
     Attributes:
@@ -31,7 +31,7 @@ class Limits:
         object.__setattr__(self, "harmless_bytes", min(self.max_nesting, self.max_items))
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = PayloadLimits()
 
 
 class Undecodable(ValueError):
@@ -92,7 +92,7 @@ def _members(node: Any) -> Iterable[Any]:
     return chain(node, node.values()) if type(node) is dict else node
 
 
-def excess(value: Any, limits: Limits) -> str | None:
+def excess(value: Any, limits: PayloadLimits) -> str | None:
     """Return the limit that a decoded value exceeds, or None. Goes level by level: as deep as the limit and no deeper."""
     level = [value] if type(value) in _CONTAINERS else []
     for _ in range(limits.max_nesting):
@@ -108,9 +108,9 @@ _HEAD = 64 * 1024
 """Bytes that an envelope or reply may have beside its payload."""
 
 
-def reading_limits(settings: BusSettings) -> Limits:
+def reading_limits(settings: BusSettings) -> PayloadLimits:
     """Return the limits of reading: all that could be sent under these settings can be read."""
-    return Limits(max_bytes=settings.max_payload + _HEAD, max_nesting=settings.max_nesting)
+    return PayloadLimits(max_bytes=settings.max_payload + _HEAD, max_nesting=settings.max_nesting)
 
 
 COMPRESSED: Final = "z"

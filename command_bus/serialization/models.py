@@ -27,14 +27,14 @@ from command_bus.messages.upcasting import upcast
 from command_bus.serialization.certainty import Certainty, certainty_of, certainty_of_fields, strict_fields, strict_validator
 from command_bus.serialization.envelope_options import version_in
 from command_bus.serialization.equality import difference
-from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable
+from command_bus.serialization.limits import DEFAULT_LIMITS, PayloadLimits, Undecodable
 from command_bus.serialization.msgpack import pack, pack_flat, unpack
 from command_bus.serialization.schemas import Packing, packing_of, packing_of_fields, wire_validator
 
 M = TypeVar("M", bound=BaseModel)
 R = TypeVar("R")
 
-_PACKERS: dict[Packing, Callable[[Any, Limits], bytes] | None] = {
+_PACKERS: dict[Packing, Callable[[Any, PayloadLimits], bytes] | None] = {
     Packing.FLAT: pack_flat,
     Packing.DIRECT: pack,
     Packing.SERIALIZED: None,
@@ -61,8 +61,8 @@ class MessageCodec(Generic[M]):
         self._type = message_type
         self._name = message_type.__name__
         self._count = -1
-        self._pack: Callable[[Any, Limits], bytes] | None = None  # None: there is more to do than to pack
-        self._pack_fields: Callable[[Any, Limits], bytes] | None = None  # None: the serializer has to go first
+        self._pack: Callable[[Any, PayloadLimits], bytes] | None = None  # None: there is more to do than to pack
+        self._pack_fields: Callable[[Any, PayloadLimits], bytes] | None = None  # None: the serializer has to go first
         self._certainty: Certainty | None = None
         self._strict: SchemaValidator | None = None
         self._serializer: SchemaSerializer | None = None
@@ -91,7 +91,7 @@ class MessageCodec(Generic[M]):
         except _UNBUILDABLE as error:
             raise RegistrationError(f"{self._name}: {error}") from error
 
-    def encode(self, message: M, limits: Limits = DEFAULT_LIMITS) -> bytes:
+    def encode(self, message: M, limits: PayloadLimits = DEFAULT_LIMITS) -> bytes:
         """Return the payload: a map of the fields by their names. Equal messages with equally ordered dicts give equal bytes.
 
         Raises:
@@ -109,7 +109,10 @@ class MessageCodec(Generic[M]):
             raise InvalidCommand(f"{self._name}.{error.message}") from error
 
     def decode(
-        self, payload: bytes, limits: Limits = DEFAULT_LIMITS, upcast: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+        self,
+        payload: bytes,
+        limits: PayloadLimits = DEFAULT_LIMITS,
+        upcast: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> M:
         """Return the message, validated.
 
@@ -156,7 +159,7 @@ class MessageCodec(Generic[M]):
             raise InvalidCommand(f"{self._name}: one of its validators raised {type(error).__qualname__}") from error
         return message
 
-    def _encode_checked(self, message: M, limits: Limits) -> bytes:
+    def _encode_checked(self, message: M, limits: PayloadLimits) -> bytes:
         if self._serializer is None:  # the first message of the class
             self.prepare()
         fields, certainty = message.__dict__, self._certainty
@@ -171,7 +174,7 @@ class MessageCodec(Generic[M]):
                 raise InvalidCommand(f"{problems_of(error)}") from None
         return data
 
-    def _serialized(self, message: M, limits: Limits) -> bytes:
+    def _serialized(self, message: M, limits: PayloadLimits) -> bytes:
         try:
             data = cast("SchemaSerializer", self._serializer).to_python(message, **_AS_DATA)
         except PydanticSerializationError as error:
@@ -182,7 +185,7 @@ class MessageCodec(Generic[M]):
             raise InvalidCommand(f"the value: {_unhashable_records(error)}") from error
         return pack(data, limits)
 
-    def _read_back(self, message: M, data: bytes, limits: Limits) -> None:
+    def _read_back(self, message: M, data: bytes, limits: PayloadLimits) -> None:
         try:
             found = difference(message, self.decode(data, limits))
         except InvalidCommand as error:
@@ -208,7 +211,7 @@ class ReplyCodec(Generic[R]):
         self._name = _name_of(self._type)
         self._adapter: TypeAdapter[Any] | None = None
         self._certainty: Certainty | None = None
-        self._pack: Callable[[Any, Limits], bytes] | None = None
+        self._pack: Callable[[Any, PayloadLimits], bytes] | None = None
         self._strict: SchemaValidator | None = None
         self._validator: SchemaValidator | None = None
 
@@ -231,7 +234,7 @@ class ReplyCodec(Generic[R]):
         except _UNBUILDABLE as error:
             raise RegistrationError(f"the reply type {self._name} cannot be sent: {error}") from error
 
-    def encode(self, value: Any, limits: Limits = DEFAULT_LIMITS, *, reads_back: bool = True) -> bytes:
+    def encode(self, value: Any, limits: PayloadLimits = DEFAULT_LIMITS, *, reads_back: bool = True) -> bytes:
         """Return the packed reply, checked strictly against the type: no text for a number, no list for a tuple; a dict may replace a model.
 
         Args:
@@ -270,7 +273,7 @@ class ReplyCodec(Generic[R]):
                 f"the reply of type {self._name} cannot be sent: checking it raised {_name_of(type(error))}"
             ) from error
 
-    def decode(self, data: bytes, limits: Limits = DEFAULT_LIMITS) -> R:
+    def decode(self, data: bytes, limits: PayloadLimits = DEFAULT_LIMITS) -> R:
         """Return the typed reply.
 
         Raises:
@@ -292,7 +295,7 @@ class ReplyCodec(Generic[R]):
             raise BadResult(f"the reply of type {self._name}: a validator raised {type(error).__qualname__}") from error
         return value
 
-    def _read_back(self, value: R, data: bytes, limits: Limits) -> None:
+    def _read_back(self, value: R, data: bytes, limits: PayloadLimits) -> None:
         try:
             found = difference(value, self.decode(data, limits))
         except BadResult as error:
@@ -300,7 +303,7 @@ class ReplyCodec(Generic[R]):
         if found:
             raise BadResult(f"{found.removeprefix('.')}. {_NOT_THE_SAME}")
 
-    def _packed(self, adapter: TypeAdapter[Any], value: Any, limits: Limits) -> bytes:
+    def _packed(self, adapter: TypeAdapter[Any], value: Any, limits: PayloadLimits) -> bytes:
         if self._pack is not None:
             return self._pack(value, limits)
         return pack(adapter.serializer.to_python(value, **_AS_DATA), limits)
@@ -393,7 +396,9 @@ def newer_version(spec: MessageSpec, options: Mapping[str, Any] | None) -> str |
     return f"no worker handles version {version} of {spec.name!r}: this one has version {spec.version}"
 
 
-def decoded(message_type: type[Message[Any]], payload: bytes, options: Mapping[str, Any] | None, limits: Limits) -> Message[Any]:
+def decoded(
+    message_type: type[Message[Any]], payload: bytes, options: Mapping[str, Any] | None, limits: PayloadLimits
+) -> Message[Any]:
     """Return the message of a payload whose version is not newer than the class.
 
     Raises:

@@ -25,7 +25,7 @@ from command_bus.serialization.equality import difference
 from command_bus.serialization.extensions import DECODERS, ENCODERS, SET
 from command_bus.serialization.fault_location import find_fault
 from command_bus.serialization.hash_collisions import CROWD, is_crowded
-from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable, excess
+from command_bus.serialization.limits import DEFAULT_LIMITS, PayloadLimits, Undecodable, excess
 from command_bus.serialization.native import ExtType, Packer, Unpacker, unpack_errors, unpackb
 
 MAX_SET_NESTING = 8
@@ -50,7 +50,7 @@ _CROWDED = "a map or set with too many equal hashes"
 _NATIVE = (str, bytes, int, float, type(None), list, tuple, dict)  # an ExtType is a tuple
 
 
-def pack(value: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
+def pack(value: Any, limits: PayloadLimits = DEFAULT_LIMITS) -> bytes:
     """Return the value as MessagePack; equal sets give equal bytes, dicts keep their order.
 
     Raises:
@@ -66,7 +66,7 @@ def pack(value: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
     return data
 
 
-def pack_flat(value: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
+def pack_flat(value: Any, limits: PayloadLimits = DEFAULT_LIMITS) -> bytes:
     """Pack a value that is known to keep within `max_nesting` and `max_items`: those are not checked."""
     try:
         data: bytes = Packer(default=_encode, buf_size=512).pack(value)
@@ -84,7 +84,7 @@ def pack_flat(value: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
     return data
 
 
-def unpack(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
+def unpack(data: bytes, limits: PayloadLimits = DEFAULT_LIMITS) -> Any:
     """Return the value that was packed. Takes time and memory in proportion to the size, whatever the bytes.
 
     Raises:
@@ -118,12 +118,12 @@ def _packed(value: Any) -> bytes:
     return data
 
 
-def _suspicious(data: bytes, limits: Limits) -> bool:
+def _suspicious(data: bytes, limits: PayloadLimits) -> bool:
     """Return whether the bytes could exceed the limits of nesting or items; if false, they certainly do not."""
     return len(data) > limits.max_items or len(data.translate(None, _NO_HEADER)) > limits.max_nesting
 
 
-def _unpack_carefully(data: bytes, limits: Limits) -> Any:
+def _unpack_carefully(data: bytes, limits: PayloadLimits) -> Any:
     _dry_run(data)
     items = limits.max_items
     value = _UNREAD

@@ -26,7 +26,7 @@ from command_bus.errors import (
     InvalidCommand,
     NoHandler,
 )
-from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable, UnsupportedVersion, capped, expanded
+from command_bus.serialization.limits import DEFAULT_LIMITS, PayloadLimits, Undecodable, UnsupportedVersion, capped, expanded
 from command_bus.serialization.models import ReplyCodec
 from command_bus.serialization.msgpack import pack, reason_of, unpack
 from command_bus.serialization.native import Packer, unpackb
@@ -173,7 +173,7 @@ def pack_reply(command_id: str, outcome: Outcome) -> bytes:
     return data
 
 
-def unpack_reply(data: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[str, Outcome]:
+def unpack_reply(data: bytes, limits: PayloadLimits = DEFAULT_LIMITS) -> tuple[str, Outcome]:
     """Return the command id and its outcome. The value of a completed command stays packed, and its size is not checked here.
 
     One that was compressed is expanded, if it is no larger than the limits allow; an encrypted one is expanded when it is decrypted.
@@ -213,7 +213,7 @@ def reply_id(data: bytes) -> str:
     return data[start : start + size].decode("utf-8", "replace")
 
 
-def raise_or_value(outcome: Outcome, codec: ReplyCodec[R], command_id: str, limits: Limits = DEFAULT_LIMITS) -> R:
+def raise_or_value(outcome: Outcome, codec: ReplyCodec[R], command_id: str, limits: PayloadLimits = DEFAULT_LIMITS) -> R:
     """Return the typed value of a completed command, or raise the error of another outcome.
 
     Raises:
@@ -289,7 +289,7 @@ def _names_in(found: Any) -> tuple[str, str | None, str | None] | None:
             return None
 
 
-def _outcome(kind: int, body: list[Any], limits: Limits) -> Outcome | None:
+def _outcome(kind: int, body: list[Any], limits: PayloadLimits) -> Outcome | None:
     """Return the outcome, or None if the body is not that of its kind. Elements that a later version appends are ignored."""
     if kind == _COMPLETED and type(body[0]) is bytes:  # first and without `match`, which takes 2 µs
         if len(body) < 2 or not _is_encrypted(body[1]):

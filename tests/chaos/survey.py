@@ -9,7 +9,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus import CommandBus, CommandBusError
-from command_bus.serialization.limits import Limits
+from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.reply import Completed, unpack_reply
 from command_bus.transport.redis.keys import GROUP
@@ -18,7 +18,7 @@ from tests.chaos.servers import Target
 
 __all__ = ["survey"]
 
-_LIMITS = Limits(max_bytes=1024 * 1024)
+_LIMITS = PayloadLimits(max_bytes=1024 * 1024)
 _STANDING = {
     "meta",
     "commands",

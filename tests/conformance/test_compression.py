@@ -20,7 +20,7 @@ from command_bus import (
     every,
 )
 from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.limits import Limits
+from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.transport.submissions import NO_DIGEST, Submission
 from tests.conformance.conftest import Sandbox
@@ -185,7 +185,7 @@ async def test_114_a_payload_that_expands_beyond_the_limit_is_a_dead_letter(sand
         letters = [each async for each in bus.dead_letters.list()]
         assert {letter.reason for letter in letters} == {"undecodable"}
         assert [letter.error_message for letter in letters] == [
-            f"{len(bomb)} compressed bytes that expand to more than {Limits().max_bytes + 64 * 1024}, the limit",
+            f"{len(bomb)} compressed bytes that expand to more than {PayloadLimits().max_bytes + 64 * 1024}, the limit",
             "a compressed part that is damaged",
             "a compressed part that is cut short, or has bytes after its end",
         ]

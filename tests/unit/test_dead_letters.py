@@ -13,7 +13,7 @@ from command_bus import Command, CommandBus, DeadLetter, EntityId, HandlerRegist
 from command_bus.admin import dead_letters
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.limits import Limits
+from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.native import ExtType, Packer
 from command_bus.serialization.wire_envelope import WireEnvelope
@@ -63,7 +63,7 @@ async def test_listing_counting_and_purging_read_no_payload(monkeypatch: pytest.
     pytest.importorskip("fakeredis")
     read: list[bytes] = []
 
-    def noted(data: bytes, *limits: Limits) -> object:
+    def noted(data: bytes, *limits: PayloadLimits) -> object:
         read.append(data)
         return unpack(data, *limits)
 

@@ -9,7 +9,7 @@ import pytest
 from command_bus.sending.command_location import Whereabouts, whereabouts
 from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.limits import Limits
+from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.transport.records import CommandLocation, EntityState, Hold, StoredEntity
 
@@ -41,7 +41,7 @@ def seen(
         **facts,
     }
     sighting = CommandLocation(entity=entity, workers=workers, now_ms=NOW, **values)
-    return whereabouts(sighting, line(*command_ids), "c", "Refund", "namespace 'shop' on redis://x", Limits())
+    return whereabouts(sighting, line(*command_ids), "c", "Refund", "namespace 'shop' on redis://x", PayloadLimits())
 
 
 def test_a_running_command() -> None:
@@ -77,14 +77,14 @@ def test_where_its_line_may_not_be_read() -> None:
     """Nothing is claimed of its place; of the only command there is, it is known."""
     entity = StoredEntity("account:a", "running", 5, 0, **HELD)
     sighting = CommandLocation(entity, b"q", None, None, None, NOW)
-    found = whereabouts(sighting, (), "c", "Refund", "x", Limits())
+    found = whereabouts(sighting, (), "c", "Refund", "x", PayloadLimits())
     assert (found.state, found.position, found.workers, found.handlers) == ("", None, None, None)
     assert (
         found.hint
         == "The line of account:a holds 5 commands. At its head is a command, which has run for 12 s (attempt 2) on worker w-1"
     )
     alone = CommandLocation(StoredEntity("account:a", "running", 1, 0, **HELD), b"q", None, None, None, NOW)
-    assert whereabouts(alone, (), "c", "Refund", "x", Limits()).state == "running"
+    assert whereabouts(alone, (), "c", "Refund", "x", PayloadLimits()).state == "running"
 
 
 def test_a_hold_and_a_missing_worker_are_both_reported() -> None:

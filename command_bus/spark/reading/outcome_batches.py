@@ -14,7 +14,7 @@ import pyarrow as pa
 from pydantic_core import PydanticSerializationError, to_json
 
 from command_bus.serialization.json_forms import BASE64
-from command_bus.serialization.limits import Limits, Undecodable
+from command_bus.serialization.limits import PayloadLimits, Undecodable
 from command_bus.serialization.native import unpackb
 from command_bus.serialization.reply import (
     BadReply,
@@ -38,7 +38,7 @@ _VERSION = 1
 _RECORD, _REPLY, _COMPLETED = 12, 3, 0  # elements of a record, of a reply before its body; the kind of a reply with a value
 _WITH_OTHER = frozenset(("folded", "superseded"))  # statuses whose records name another command at the end
 _NOTHING = b"\xc0"
-_LIMITS = Limits(max_bytes=64 * 1024 * 1024, max_nesting=512, max_items=10_000_000)
+_LIMITS = PayloadLimits(max_bytes=64 * 1024 * 1024, max_nesting=512, max_items=10_000_000)
 _SCHEMA = arrow_schema_of("outcomes")
 _MILLIS = pa.timestamp("ms", tz="UTC")
 _MICROS = pa.timestamp("us", tz="UTC")

@@ -25,7 +25,7 @@ from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, Stri
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.json_forms import json_form, read_json
-from command_bus.serialization.limits import Limits, Undecodable
+from command_bus.serialization.limits import PayloadLimits, Undecodable
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.odd_values import pass_over
 from command_bus.serialization.wire_envelope import ENCRYPTED, KEEP_OUTCOME
@@ -75,7 +75,7 @@ _MICROS = pa.timestamp("us", tz="UTC")
 _LAST_MS = 253_402_300_799_999
 """The end of the year 9999."""
 _ARROW: dict[Kind, Any] = {"text": pa.string(), "int": pa.int32(), "long": pa.int64(), "flag": pa.bool_(), "time": _MICROS}
-_LIMITS = Limits(max_bytes=64 * 1024 * 1024, max_nesting=512, max_items=10_000_000)  # all that was accepted is shown
+_LIMITS = PayloadLimits(max_bytes=64 * 1024 * 1024, max_nesting=512, max_items=10_000_000)  # all that was accepted is shown
 
 
 def schema_of(view: View) -> StructType:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
 from command_bus.serialization.envelope import unpack_envelope
-from command_bus.serialization.limits import Limits, Undecodable, reading_limits
+from command_bus.serialization.limits import PayloadLimits, Undecodable, reading_limits
 from command_bus.serialization.wire_envelope import KEEP_OUTCOME
 from command_bus.spark.target import Target, TargetConnection, connection_to
 from command_bus.spark.writing.task_results import read_summary
@@ -166,7 +166,7 @@ async def _next(pages: AsyncIterator[Page]) -> Page | None:
     return await anext(pages, None)
 
 
-def _id_of_dispatch(raw: bytes, dispatch_id: str, limits: Limits) -> str | None:
+def _id_of_dispatch(raw: bytes, dispatch_id: str, limits: PayloadLimits) -> str | None:
     """Return the id of a command of the dispatch; None for all others."""
     try:
         envelope = unpack_envelope(raw, limits)

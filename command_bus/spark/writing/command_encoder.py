@@ -23,7 +23,7 @@ from command_bus.messages.policies import Priority
 from command_bus.sending.options import options_of
 from command_bus.serialization.envelope import EnvelopeTemplate, packed_text
 from command_bus.serialization.envelope_options import with_version
-from command_bus.serialization.limits import Limits
+from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.native import Packer
 from command_bus.serialization.wire_envelope import KEEP_OUTCOME, WireEnvelope
 from command_bus.spark.writing.columns import column_values
@@ -79,7 +79,7 @@ class CommandEncoder:
         self._connection = connection
         self._above = connection.settings.compress_above_of(spec)
         self._template = EnvelopeTemplate(envelope, connection.builder.sign, self._above)
-        self._limits = Limits(max_bytes=connection.settings.max_payload, max_nesting=connection.settings.max_nesting)
+        self._limits = PayloadLimits(max_bytes=connection.settings.max_payload, max_nesting=connection.settings.max_nesting)
         self._seed = crc32(spec.name.encode())
         self._mailboxes: dict[Any, _Place] = {}
         self._flows = RowFlows(priority, mapping.tenant)

@@ -13,7 +13,7 @@ from command_bus.messages.policies import PRIORITIES, Delivery, Priority
 from command_bus.messages.unique import Unique
 from command_bus.serialization.announcements import CommandInfo
 from command_bus.serialization.json_fields import JsonFields
-from command_bus.serialization.limits import Limits
+from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import codec_for
 from command_bus.serialization.msgpack import pack
 from command_bus.spark.options import WriteOptions
@@ -51,7 +51,7 @@ def announced_mapping(info: CommandInfo, options: WriteOptions, columns: Sequenc
     plans = [FieldPlan(field, None, required=field in required) for field in fields]
     reader = JsonFields(info.schema)
 
-    def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None, str]:
+    def payload(row: dict[str, Any], limits: PayloadLimits) -> tuple[bytes, str | None, str]:
         row = reader.read(info.name, row)
         tenant = "" if tenant_field is None else tenant_of(row.get(tenant_field))
         return pack(row, limits), None if spec.key is None else canonical_entity_id(row.get(spec.key)), tenant
@@ -163,7 +163,7 @@ def _requiring_entity_id(mapping: CommandMapping) -> CommandMapping:
     column = mapping.columns.get(key, key)
     checked = mapping.payload
 
-    def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None, str]:
+    def payload(row: dict[str, Any], limits: PayloadLimits) -> tuple[bytes, str | None, str]:
         if row.get(key) is None:
             raise InvalidCommand(f"{column} is null: it is the entity id of {mapping.spec.name}, which every row needs")
         return checked(row, limits)
@@ -203,7 +203,7 @@ def _class_mapping(message_type: type[Message[Any]], options: WriteOptions, colu
     codec.prepare()
     plans, vectorised = plans_of(message_type)
 
-    def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None, str]:
+    def payload(row: dict[str, Any], limits: PayloadLimits) -> tuple[bytes, str | None, str]:
         message = codec.validate(row)
         entity = None if spec.key is None else canonical_entity_id(getattr(message, spec.key))
         tenant = "" if spec.fair_by is None else tenant_of(getattr(message, spec.fair_by, None))

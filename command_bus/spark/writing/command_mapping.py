@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import MessageSpec
-from command_bus.serialization.limits import Limits
+from command_bus.serialization.limits import PayloadLimits
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.quoting import there_are
 from command_bus.spark.writing.field_checks import FieldPlan, fits, is_entity_column
@@ -19,7 +19,7 @@ from command_bus.spark.writing.field_checks import FieldPlan, fits, is_entity_co
 class _Codec(Protocol):
     """Makes a payload of plain values, and returns entity and tenant of its command; or raises with the reason why it is none."""
 
-    def __call__(self, row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None, str]: ...
+    def __call__(self, row: dict[str, Any], limits: PayloadLimits) -> tuple[bytes, str | None, str]: ...
 
 
 @dataclass(frozen=True)

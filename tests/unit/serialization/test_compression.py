@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from command_bus import BadResult, BusSettings, Command, EntityId, InvalidCommand, InvalidSettings, RegistrationError
 from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.serialization.envelope import EnvelopeTemplate, pack_envelope, packed_text, unpack_envelope
-from command_bus.serialization.limits import Limits, Undecodable, compressed, expanded
+from command_bus.serialization.limits import PayloadLimits, Undecodable, compressed, expanded
 from command_bus.serialization.msgpack import pack
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Completed, pack_reply, unpack_reply
@@ -81,7 +81,7 @@ def test_114_few_bytes_that_expand_to_a_gigabyte_take_no_memory() -> None:
     packed = pack_envelope(envelope(bomb, smaller=False, options={"z": "zlib"}, inbox="p-1"))
     tracemalloc.start()
     with pytest.raises(Undecodable, match="expand to more than 1048576, the limit") as caught:
-        unpack_envelope(packed, Limits())
+        unpack_envelope(packed, PayloadLimits())
     assert tracemalloc.get_traced_memory()[1] < 4_000_000
     tracemalloc.stop()
     assert (caught.value.command_id, caught.value.name, caught.value.inbox) == ("c-1", "Note", "p-1"), "its caller is told"

@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from command_bus import Command, EntityId, InvalidCommand
 from command_bus.serialization.extensions import DECIMAL, SET, UUID_CODE
-from command_bus.serialization.limits import Limits, Undecodable
+from command_bus.serialization.limits import PayloadLimits, Undecodable
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.native import ExtType, Packer
@@ -211,4 +211,4 @@ def test_what_a_model_refuses_it_refuses_with_its_place() -> None:
 
 def test_a_reply_may_not_flood_its_caller() -> None:
     with pytest.raises(Exception, match="equal hashes"):
-        reply_codec_for(set[UUID]).decode(pack([str(each) for each in ALIKE]), Limits())
+        reply_codec_for(set[UUID]).decode(pack([str(each) for each in ALIKE]), PayloadLimits())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from command_bus.errors import InvalidCommand
 from command_bus.serialization.envelope import EnvelopeTemplate, Sign, pack_envelope, packed_text, unpack_envelope
-from command_bus.serialization.limits import Limits, Undecodable, UnsupportedVersion
+from command_bus.serialization.limits import PayloadLimits, Undecodable, UnsupportedVersion
 from command_bus.serialization.native import ExtType, Packer, unpackb
 from command_bus.serialization.wire_envelope import (
     AT_MOST_ONCE,
@@ -215,7 +215,7 @@ def test_a_huge_id_is_not_salvaged() -> None:
 def test_a_payload_over_the_limit_is_undecodable_with_its_caller() -> None:
     data = pack_envelope(replace(PLAIN, payload=bytes(100_000), inbox="inbox"))
     with pytest.raises(Undecodable, match="the limit of its payload is 1000") as caught:
-        unpack_envelope(data, Limits(max_bytes=1000))
+        unpack_envelope(data, PayloadLimits(max_bytes=1000))
     assert (caught.value.command_id, caught.value.inbox) == ("c-1", "inbox")
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import pack_envelope, unpack_envelope
 from command_bus.serialization.extensions import DATE, DECIMAL, SET, TIME, UUID_CODE
-from command_bus.serialization.limits import Limits, Undecodable
+from command_bus.serialization.limits import PayloadLimits, Undecodable
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.native import ExtType, Packer
 from command_bus.serialization.reply import Failed, pack_reply, unpack_reply
@@ -128,7 +128,7 @@ def test_time_and_memory_are_bounded(name: str) -> None:
     data = amplifying()[name]
     started = time.perf_counter()
     with suppress(Undecodable):
-        unpack(data, Limits(max_bytes=2 * MIB))
+        unpack(data, PayloadLimits(max_bytes=2 * MIB))
     assert time.perf_counter() - started < 10  # most take well under a second; unguarded, equal hashes take minutes
 
 

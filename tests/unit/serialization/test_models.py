@@ -21,7 +21,7 @@ from pydantic import (
 
 from command_bus.errors import InvalidCommand, RegistrationError
 from command_bus.messages.message import Command
-from command_bus.serialization.limits import Limits
+from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import MessageCodec, ReplyCodec, codec_for, reply_codec_for
 from command_bus.serialization.msgpack import pack, unpack
 from tests.unit.serialization.model_types import REF, TYPED, Color, Data, Deposit, Everything, Item, Tree
@@ -175,7 +175,7 @@ def test_recursive_messages_keep_to_the_limits() -> None:
     deep = Tree(value=0, children=[Tree(value=1, children=[tree])])
     with pytest.raises(InvalidCommand, match=r"Tree\.children\[0\]\.children\[0\].*nested deeper than 64"):
         codec.encode(deep)
-    assert codec.decode(codec.encode(deep, Limits(max_nesting=70)), Limits(max_nesting=70)) == deep
+    assert codec.decode(codec.encode(deep, PayloadLimits(max_nesting=70)), PayloadLimits(max_nesting=70)) == deep
 
 
 def test_codecs_are_shared() -> None:

@@ -23,7 +23,7 @@ from pydantic import AnyUrl, PostgresDsn, SecretStr
 
 from command_bus.errors import InvalidCommand, PayloadTooLarge
 from command_bus.serialization.extensions import MAX_DECIMAL_EXPONENT
-from command_bus.serialization.limits import Limits, Undecodable
+from command_bus.serialization.limits import PayloadLimits, Undecodable
 from command_bus.serialization.msgpack import MAX_SET_NESTING, pack, pack_flat, unpack
 
 offsets = st.integers(-86_399, 86_399).map(lambda seconds: timezone(timedelta(seconds=seconds)))
@@ -105,7 +105,7 @@ def test_equal_sets_give_equal_bytes(members: frozenset[Any], random: Any) -> No
 
 @given(values)
 def test_what_can_be_packed_under_limits_can_be_unpacked_under_them(value: Any) -> None:
-    limits = Limits(max_bytes=300, max_nesting=3, max_items=4)
+    limits = PayloadLimits(max_bytes=300, max_nesting=3, max_items=4)
     try:
         data = pack(value, limits)
     except InvalidCommand:
@@ -212,12 +212,12 @@ def test_nesting_at_the_limit() -> None:
     with pytest.raises(InvalidCommand, match="deeper than 64"):
         pack(nested(65))
     with pytest.raises(Undecodable, match="deeper than 64"):
-        unpack(pack(nested(65), Limits(max_nesting=65)))
-    assert unpack(pack(nested(500), Limits(max_nesting=512)), Limits(max_nesting=512)) == nested(500)
+        unpack(pack(nested(65), PayloadLimits(max_nesting=65)))
+    assert unpack(pack(nested(500), PayloadLimits(max_nesting=512)), PayloadLimits(max_nesting=512)) == nested(500)
 
 
 def test_nesting_inside_sets_and_keys_counts() -> None:
-    limits = Limits(max_nesting=3)
+    limits = PayloadLimits(max_nesting=3)
     inside = {"k": {((1,),)}}  # map, set, tuple, tuple
     with pytest.raises(InvalidCommand, match="deeper than 3"):
         pack(inside, limits)
@@ -232,7 +232,7 @@ def test_sets_inside_sets_at_the_limit() -> None:
 
 
 def test_items_at_the_limit() -> None:
-    limits = Limits(max_items=3)
+    limits = PayloadLimits(max_items=3)
     for make in (
         lambda n: list(range(n)),
         lambda n: set(range(n)),
@@ -248,9 +248,9 @@ def test_items_at_the_limit() -> None:
 
 @pytest.mark.parametrize("packer", [pack, pack_flat])
 def test_size_at_the_limit(packer: Any) -> None:
-    assert len(packer("x" * 97, Limits(max_bytes=99))) == 99
+    assert len(packer("x" * 97, PayloadLimits(max_bytes=99))) == 99
     with pytest.raises(PayloadTooLarge) as caught:
-        packer("x" * 98, Limits(max_bytes=99))
+        packer("x" * 98, PayloadLimits(max_bytes=99))
     assert (caught.value.size, caught.value.limit) == (100, 99)
 
 

@@ -16,7 +16,7 @@ from pydantic import (
 
 from command_bus.errors import BadResult, InvalidCommand, PayloadTooLarge
 from command_bus.messages.message import Command
-from command_bus.serialization.limits import Limits
+from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.msgpack import pack
 from tests.unit.serialization.model_types import CARD, Cat, Deposit, Dog, Everything, Item, Tree
@@ -192,7 +192,7 @@ def test_a_payload_over_the_limit() -> None:
         data: bytes
 
     with pytest.raises(PayloadTooLarge, match=r"^Upload: 1007 bytes packed, the limit is 1000") as caught:
-        codec_for(Upload).encode(Upload(data=bytes(998)), Limits(max_bytes=1000))
+        codec_for(Upload).encode(Upload(data=bytes(998)), PayloadLimits(max_bytes=1000))
     assert (caught.value.size, caught.value.limit) == (1007, 1000)
     with pytest.raises(InvalidCommand, match="1007 bytes, the limit is 1000"):
-        codec_for(Upload).decode(codec_for(Upload).encode(Upload(data=bytes(998))), Limits(max_bytes=1000))
+        codec_for(Upload).decode(codec_for(Upload).encode(Upload(data=bytes(998))), PayloadLimits(max_bytes=1000))
