@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from command_bus.durable.run import DurableRun, Performed
+from command_bus.durable.run import DurableRun, TrackedOperation
 from command_bus.durable.step import Step
 from command_bus.durable.waits import Waited
 from command_bus.errors import BadStep, StepMismatch
@@ -13,7 +13,7 @@ from command_bus.messages.durable import Durable
 from command_bus.transport.ports.durable import Note
 
 
-class AllOf(Performed):
+class AllOf(TrackedOperation):
     """Waits until several operations have ended."""
 
     def __init__(self, run: DurableRun, parts: tuple[Durable[Any], ...]) -> None:
@@ -41,7 +41,7 @@ class AllOf(Performed):
             each.leave()
 
 
-class FirstOf(Performed):
+class FirstOf(TrackedOperation):
     """Waits until one of several operations has ended."""
 
     def __init__(self, run: DurableRun, parts: tuple[Durable[Any], ...], key: str | None) -> None:

@@ -405,7 +405,7 @@ def cancelled(run: DurableRun) -> CommandCancelled:
     return CommandCancelled(wish or "it was cancelled", command_id=run.command_id)
 
 
-class Performed(ABC):
+class TrackedOperation(ABC):
     """An `Operation` of a durable handler: it is in flight while it is awaited.
 
     Args:

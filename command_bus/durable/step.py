@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from command_bus.durable.in_flight import StepKey, current_step
-from command_bus.durable.run import DurableRun, Performed, cancelled
+from command_bus.durable.run import DurableRun, TrackedOperation, cancelled
 from command_bus.durable.run_tools import LINGER, LONG_LINGER
 from command_bus.durable.time_limits import current_limits
 from command_bus.durable.values import compare, decoded_result, digest_of, encoded_result, facts_of, own_arguments
@@ -22,7 +22,7 @@ from command_bus.serialization.equality import DIGEST
 from command_bus.transport.ports.durable import Note
 
 
-class Step(Performed):
+class Step(TrackedOperation):
     """Runs a function once, and stores its result."""
 
     def __init__(

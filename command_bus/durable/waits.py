@@ -8,7 +8,7 @@ from typing import Any
 
 from command_bus.clock import checked_seconds
 from command_bus.durable.names import ROOM, late_field, outcome_field, refused_field, undo_field
-from command_bus.durable.run import DurableRun, Performed, cancelled
+from command_bus.durable.run import DurableRun, TrackedOperation, cancelled
 from command_bus.durable.run_tools import LINGER, LONG_LINGER
 from command_bus.durable.undo import Undo
 from command_bus.durable.values import child_of, compare, readable_codec
@@ -27,7 +27,7 @@ TIMED_OUT = b""
 """The value of a field whose time was over first."""
 
 
-class Waited(Performed):
+class Waited(TrackedOperation):
     """An operation that waits for a field, or for a time: a `Wait`."""
 
     field: str = ""

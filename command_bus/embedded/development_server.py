@@ -31,7 +31,7 @@ from command_bus.errors import InvalidSettings, TransportUnavailable
 _PAUSE_MS = "5000"
 
 
-class Left(NamedTuple):
+class LeftCounts(NamedTuple):
     """Counts of what waits in a server.
 
     Attributes:
@@ -62,7 +62,7 @@ def made_folder(project: Path) -> Path | None:
     return folder
 
 
-def left_in(address: Address, *, closing: bool = False) -> Left | None:
+def left_in(address: Address, *, closing: bool = False) -> LeftCounts | None:
     """Return what waits in the server; None if it does not answer.
 
     Args:
@@ -76,7 +76,7 @@ def left_in(address: Address, *, closing: bool = False) -> Left | None:
         letters = sum(int(ask(address, "XLEN", key)[0]) for key in ask(address, "KEYS", "{*}:dead"))
     except (OSError, ServerError, ValueError):
         return None
-    return Left(commands, letters)
+    return LeftCounts(commands, letters)
 
 
 def wipe(folder: Path) -> bool:

@@ -17,7 +17,7 @@ from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.gateway.catalogue import Catalogue
 from command_bus.gateway.event_hub import EventHub
 from command_bus.gateway.following import get_events, get_progress
-from command_bus.gateway.incoming import Gone, Incoming, header_of, segments_of
+from command_bus.gateway.incoming import ClientGone, Incoming, header_of, segments_of
 from command_bus.gateway.inspecting import (
     get_entities,
     get_entity,
@@ -78,7 +78,7 @@ class Gateway:
         if scope["type"] == "http":
             try:
                 response = _live() if _is_probe(scope) else await self._answer(scope, receive)
-            except Gone:
+            except ClientGone:
                 return
             await response(scope, receive, send)
         elif scope["type"] == "lifespan":
@@ -102,7 +102,7 @@ class Gateway:
             if found.status == 500:
                 _log.exception("%s %s failed", scope["method"], scope["path"])
             return found.response()
-        except Gone:
+        except ClientGone:
             raise
         except Exception:  # noqa: BLE001 - it is logged, and the answer says so
             _log.exception("%s %s failed", scope["method"], scope["path"])

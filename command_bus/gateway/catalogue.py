@@ -22,7 +22,7 @@ _MISSING = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownCommand:
     """A command that can be sent.
 
     Attributes:
@@ -49,11 +49,11 @@ class Catalogue:
 
     def __init__(self, bus: CommandBus) -> None:
         self._bus = bus
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownCommand] = {}
         self._read_at = float("-inf")
         self._reading = asyncio.Lock()
 
-    async def find(self, name: str) -> Known | None:
+    async def find(self, name: str) -> KnownCommand | None:
         """Return a command, or None.
 
         Raises:
@@ -66,7 +66,7 @@ class Catalogue:
             found = self._known.get(name)
         return found
 
-    async def all(self) -> Mapping[str, Known]:
+    async def all(self) -> Mapping[str, KnownCommand]:
         """Return all commands by name.
 
         Raises:
@@ -93,7 +93,7 @@ class Catalogue:
                 self._known = {each.name: self._announced(each) for each in announced} | own
             self._read_at = mono()
 
-    def _own(self, kind: type[Message[Any]]) -> Known:
+    def _own(self, kind: type[Message[Any]]) -> KnownCommand:
         """Return a command whose class is here."""
         name = kind.spec().name
         before = self._known.get(name)
@@ -101,11 +101,11 @@ class Catalogue:
             return before
         record = describe_message(kind, self._bus.settings)
         info = None if record is None else read_description(name, record, ())
-        return Known(name, issubclass(kind, Query), info, json_fields_of(kind), kind)
+        return KnownCommand(name, issubclass(kind, Query), info, json_fields_of(kind), kind)
 
-    def _announced(self, info: CommandInfo) -> Known:
+    def _announced(self, info: CommandInfo) -> KnownCommand:
         """Return a command that is announced; its schema is compiled once."""
         before = self._known.get(info.name)
         same = before is not None and before.kind is None and before.info is not None and before.info.schema == info.schema
         fields = before.fields if before is not None and same else JsonFields(info.schema)
-        return Known(info.name, info.kind == "query", info, fields)
+        return KnownCommand(info.name, info.kind == "query", info, fields)

@@ -20,7 +20,7 @@ _MOST = 1000
 """Events that wait for one listener."""
 
 
-class Heard(NamedTuple):
+class StreamedEvent(NamedTuple):
     """An event, and where it stands: which id of the cursor it moves, and to what.
 
     Ids are compared as the cursor has them: two numbers.
@@ -43,12 +43,12 @@ class Listener:
 
     def __init__(self, wants: Callable[[Event], bool]) -> None:
         self._wants = wants
-        self._queue: deque[Heard] = deque()
+        self._queue: deque[StreamedEvent] = deque()
         self._has_some = asyncio.Event()
         self._ended = False
         self.missed = 0
 
-    def hear(self, heard: Heard) -> None:
+    def hear(self, heard: StreamedEvent) -> None:
         """Take an event; the oldest gives way if there is no room."""
         if not self._wants(heard.event):
             return
@@ -68,7 +68,7 @@ class Listener:
         """Whether nothing more comes."""
         return self._ended and not self._queue
 
-    async def next(self, quiet: float) -> Heard | None:
+    async def next(self, quiet: float) -> StreamedEvent | None:
         """Return the next event; None after so many seconds without one, and at the end."""
         if not self._queue and not self._ended:
             self._has_some.clear()
@@ -129,7 +129,7 @@ class EventHub:
                     return  # another one has taken over
                 feed, entry = _moved(self._cursor, event.cursor)
                 self._cursor = event.cursor
-                heard = Heard(event, feed, entry)
+                heard = StreamedEvent(event, feed, entry)
                 for listener in self._listeners:
                     listener.hear(heard)
         except CommandBusError:

@@ -28,7 +28,7 @@ _CLOSE = {"Connection": "close"}
 """Of an answer to a request whose body was not read to its end."""
 
 
-class Gone(Exception):
+class ClientGone(Exception):
     """The client has gone before its request was read."""
 
 
@@ -126,7 +126,7 @@ class Incoming:
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
-                raise Gone
+                raise ClientGone
             part: bytes = message.get("body", b"")
             size += len(part)
             if size > limit:

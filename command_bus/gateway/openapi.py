@@ -12,7 +12,7 @@ from typing import Any, get_args
 from starlette.responses import Response
 
 from command_bus.admin.command_status import CommandState
-from command_bus.gateway.catalogue import Known
+from command_bus.gateway.catalogue import KnownCommand
 from command_bus.gateway.following import EventQuery
 from command_bus.gateway.incoming import Incoming, Query
 from command_bus.gateway.inspecting import EntitiesQuery, EntityQuery, LettersQuery, SchedulesQuery
@@ -108,7 +108,7 @@ async def get_openapi(incoming: Incoming) -> Response:
     return answer(document(known, incoming.holder.rights, incoming.url() or "/"))
 
 
-def document(known: Mapping[str, Known], rights: Rights, root: str) -> Json:
+def document(known: Mapping[str, KnownCommand], rights: Rights, root: str) -> Json:
     """Return the document for somebody with these rights, of a gateway at this path."""
     schemas: Json = dict(COMPONENTS)
     paths: Json = {}
@@ -136,7 +136,7 @@ def document(known: Mapping[str, Known], rights: Rights, root: str) -> Json:
     }
 
 
-def _sending(command: Known, schemas: Json, *, sends: bool, calls: bool) -> Json:
+def _sending(command: KnownCommand, schemas: Json, *, sends: bool, calls: bool) -> Json:
     """Return the operation that sends a command, and add the schemas that it names."""
     info = command.info
     assert info is not None  # noqa: S101 - for type checkers: the caller has looked

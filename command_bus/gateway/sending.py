@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from command_bus.admin.json_data import to_jsonable
 from command_bus.errors import CommandBusError, CommandTimeout, InvalidCommand
-from command_bus.gateway.catalogue import Known
+from command_bus.gateway.catalogue import KnownCommand
 from command_bus.gateway.incoming import Incoming, Query
 from command_bus.gateway.problems import Problem, answer, failed_fields, problem_of
 from command_bus.messages.message import Message
@@ -124,7 +124,7 @@ async def post_batch(incoming: Incoming) -> Response:
 # Who may send what.
 
 
-async def _permitted(incoming: Incoming, name: str, *, calls: bool) -> Known:
+async def _permitted(incoming: Incoming, name: str, *, calls: bool) -> KnownCommand:
     """Return the command of this name, if the holder may send it so.
 
     Raises:
@@ -150,7 +150,7 @@ async def _permitted(incoming: Incoming, name: str, *, calls: bool) -> Known:
 # From JSON to commands.
 
 
-def _command(known: Known, body: bytes) -> Message[Any] | RawEnvelope:
+def _command(known: KnownCommand, body: bytes) -> Message[Any] | RawEnvelope:
     """Return the command whose fields are in a body.
 
     Raises:
@@ -178,7 +178,7 @@ def _json(body: bytes) -> Any:
         raise Problem(400, "invalid_json", f"the body is no JSON: {error}") from None
 
 
-def _message(known: Known, kind: type[Message[Any]], fields: Any, prefix: str) -> Message[Any]:
+def _message(known: KnownCommand, kind: type[Message[Any]], fields: Any, prefix: str) -> Message[Any]:
     """Return a command of a class that is here.
 
     Raises:
@@ -190,7 +190,7 @@ def _message(known: Known, kind: type[Message[Any]], fields: Any, prefix: str) -
         raise failed_fields(known.name, error, prefix) from None
 
 
-def _wire(known: Known, fields: Any, prefix: str) -> dict[str, Any]:
+def _wire(known: KnownCommand, fields: Any, prefix: str) -> dict[str, Any]:
     """Return fields as they travel, checked by the schema.
 
     Raises:
@@ -206,7 +206,7 @@ def _wire(known: Known, fields: Any, prefix: str) -> dict[str, Any]:
         raise _wrong(known.name, [(prefix.rstrip("."), error.message)]) from None
 
 
-def _raw(known: Known, given: Any, prefix: str) -> RawEnvelope:
+def _raw(known: KnownCommand, given: Any, prefix: str) -> RawEnvelope:
     """Return a command without its class."""
     info, fields = known.info, _wire(known, given, prefix)
     assert info is not None  # noqa: S101 - for type checkers: only what is announced has no class
@@ -222,7 +222,7 @@ def _wrong(name: str, found: list[tuple[str, str]]) -> Problem:
     return Problem(422, "invalid_command", f"{name}: {detail}", errors=[{"field": path, "problem": why} for path, why in found])
 
 
-async def _known(incoming: Incoming, number: int, item: BatchItem) -> Known:
+async def _known(incoming: Incoming, number: int, item: BatchItem) -> KnownCommand:
     """Return what a command of a batch is, if the holder may send it so.
 
     Raises:
@@ -239,7 +239,7 @@ async def _known(incoming: Incoming, number: int, item: BatchItem) -> Known:
     return known
 
 
-def _item(incoming: Incoming, number: int, known: Known, item: BatchItem) -> Envelope[Any] | RawEnvelope:
+def _item(incoming: Incoming, number: int, known: KnownCommand, item: BatchItem) -> Envelope[Any] | RawEnvelope:
     """Return a command of a batch.
 
     Raises:

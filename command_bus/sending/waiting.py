@@ -15,7 +15,7 @@ from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.session import Session
 from command_bus.transport.marks import mailbox_in
 from command_bus.transport.ports.operator import Mailboxes
-from command_bus.transport.records import Waiting
+from command_bus.transport.records import WaitingEntry
 from command_bus.transport.retention import Retention
 from command_bus.transport.steps import Removal
 
@@ -75,7 +75,7 @@ class WaitingCommands:
     async def cancel_in(self, mailbox: str, command_id: str, *, fresh: bool = False) -> bool:
         """Remove one command that waits in this mailbox; False if it does not, or with `fresh` if it was started before."""
         delayed = await self._mailboxes.find_delayed(command_id, mailbox)
-        if delayed is not None and await self._cancel(mailbox, Waiting(command_id, delayed[1], delayed=True), fresh=fresh):
+        if delayed is not None and await self._cancel(mailbox, WaitingEntry(command_id, delayed[1], delayed=True), fresh=fresh):
             return True
         command = await self._lined_up(mailbox, command_id)
         return command is not None and await self._cancel(mailbox, command, fresh=fresh)
@@ -85,18 +85,18 @@ class WaitingCommands:
         command = await self._lined_up(mailbox, command_id)
         return None if command is None else command.id
 
-    async def _lined_up(self, mailbox: str, command_id: str) -> Waiting | None:
+    async def _lined_up(self, mailbox: str, command_id: str) -> WaitingEntry | None:
         async for page in self._mailboxes.lined_up(mailbox):
             for command in page:
                 if self._envelope(command).command_id == command_id:
                     return command
         return None
 
-    async def _cancel(self, mailbox: str, command: Waiting, *, fresh: bool) -> bool:
+    async def _cancel(self, mailbox: str, command: WaitingEntry, *, fresh: bool) -> bool:
         removal = self._removal(command, self._envelope(command), "cancelled before it started", "cancelled")
         return await self._mailboxes.remove(mailbox, [removal], fresh=fresh) > 0
 
-    def _removal(self, command: Waiting, envelope: WireEnvelope, text: str, begun_text: str = "") -> Removal:
+    def _removal(self, command: WaitingEntry, envelope: WireEnvelope, text: str, begun_text: str = "") -> Removal:
         """Return the removal of a command, with a text for who asks how it ended, and one for the case that it had started."""
         begun = cancelled_midway(begun_text or text, durable=is_durable(envelope.options))
         ends = (self._retention.settlement(envelope, outcome, message=command.message) for outcome in (Cancelled(text), begun))
@@ -139,7 +139,7 @@ class WaitingCommands:
         """Remove the delayed commands of these mailboxes of a shard; how many."""
         removed = 0
         async for page in self._mailboxes.delayed(shard):
-            by_mailbox: dict[str, list[Waiting]] = {}
+            by_mailbox: dict[str, list[WaitingEntry]] = {}
             for mailbox, command in page:
                 if wanted(mailbox):
                     by_mailbox.setdefault(mailbox, []).append(command)
@@ -147,7 +147,7 @@ class WaitingCommands:
                 removed += await self._remove(mailbox, commands)
         return removed
 
-    async def _remove(self, mailbox: str, commands: Iterable[Waiting]) -> int:
+    async def _remove(self, mailbox: str, commands: Iterable[WaitingEntry]) -> int:
         batch = [self._removal(command, self._envelope(command), _PURGED) for command in commands]
         try:
             return await self._mailboxes.remove(mailbox, batch) if batch else 0
@@ -155,7 +155,7 @@ class WaitingCommands:
             _log.warning("%s", error)
             return 0
 
-    def _envelope(self, command: Waiting) -> WireEnvelope:
+    def _envelope(self, command: WaitingEntry) -> WireEnvelope:
         try:
             return unpack_envelope(command.envelope, self._limits)
         except Undecodable:

@@ -26,7 +26,7 @@ class StoredDeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingEntry:
     """A command that waits in a mailbox.
 
     Attributes:

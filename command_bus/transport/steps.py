@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Literal, NamedTuple
 
 from command_bus.transport.mailboxes import pack_entry
-from command_bus.transport.records import Waiting
+from command_bus.transport.records import WaitingEntry
 
 
 def attempt_id(fence: str, message: str) -> str:
@@ -208,7 +208,7 @@ class StepFailed:
 
 
 @dataclass(slots=True, frozen=True)
-class Asked:
+class LimitQuestion:
     """The next command needs leave of limits that were not asked: those of another shard, or by a key. The lease is kept.
 
     Attributes:
@@ -228,7 +228,7 @@ class Asked:
     is_suspect: bool = False
 
 
-Answer = Started | Released | LeaseLost | StepFailed | Asked
+Answer = Started | Released | LeaseLost | StepFailed | LimitQuestion
 
 
 Follow = Literal["stay", "yield", "leave"]
@@ -239,7 +239,7 @@ class Take:
     """Start the head of a mailbox whose activation was read.
 
     Attributes:
-        granted: The message that limits let start, after `Asked`; empty if none was asked for.
+        granted: The message that limits let start, after `LimitQuestion`; empty if none was asked for.
     """
 
     granted: str = ""
@@ -247,7 +247,7 @@ class Take:
 
 @dataclass(slots=True, frozen=True)
 class Refused:
-    """A limit refused the command that was `Asked` for: its entity waits."""
+    """A limit refused the command that was `LimitQuestion` for: its entity waits."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -339,7 +339,7 @@ class Removal(NamedTuple):
         begun: What it leaves if it was started before, and waits to be started again: the same with another text and code.
     """
 
-    command: Waiting
+    command: WaitingEntry
     left: Settlement
     begun: Settlement
 

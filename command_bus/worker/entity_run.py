@@ -17,12 +17,12 @@ from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.ports.worker import Steps, WorkerSlots
 from command_bus.transport.steps import (
     Answer,
-    Asked,
     DeadLetterStep,
     Done,
     Follow,
     GiveBack,
     Lease,
+    LimitQuestion,
     Started,
     Step,
     StepFailed,
@@ -129,7 +129,7 @@ class EntityRun:
         quantum_time: float,
         stopping: Callable[[], bool],
         leaving: Callable[[], bool],
-        admit: Callable[[Lease, Asked, bool], Awaitable[Answer]],
+        admit: Callable[[Lease, LimitQuestion, bool], Awaitable[Answer]],
         over: Callable[[Lease], None],
         stuck: Callable[[Lease], None],
         contexts: CommandContexts,
@@ -171,14 +171,14 @@ class EntityRun:
                     answer = await self._steps.advance(lease, step)
                     if type(answer) is StepFailed:
                         answer = await self._repaired(lease, step, answer)
-                if type(answer) is not Asked:
+                if type(answer) is not LimitQuestion:
                     return
                 answer = await self._asked(lease, answer, must_yield=commands >= self._quantum)
         finally:
             if lease.is_limited and answer is not None and type(answer) is not Started:  # else it is taken over, with its places
                 self._over(lease)
 
-    async def _asked(self, lease: Lease, asked: Asked, *, must_yield: bool) -> Answer:
+    async def _asked(self, lease: Lease, asked: LimitQuestion, *, must_yield: bool) -> Answer:
         if self._leaving():
             return await self._advance(lease, _UNTOUCHED)
         return await self._admit(lease, asked, must_yield)

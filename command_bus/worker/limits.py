@@ -22,7 +22,7 @@ from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import encoded
 from command_bus.transport.ports.limits import Declared
 from command_bus.transport.ports.transport import Transport
-from command_bus.transport.steps import Asked
+from command_bus.transport.steps import LimitQuestion
 from command_bus.worker.decisions import is_late
 from command_bus.worker.runnable import Runnable
 
@@ -105,7 +105,7 @@ class LimitKeys:
         self._limits = reading_limits(settings)
         self._protection = protection
 
-    def keyed(self, asked: Asked) -> str:
+    def keyed(self, asked: LimitQuestion) -> str:
         """Return costs and buckets: `cost scope`, with tabs between them.
 
         Behind them a tab and `~paid` if it was suspended, a tab and `~flow=` with its flow if it has one, and a tab and `~activation mailbox`

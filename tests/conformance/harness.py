@@ -23,7 +23,7 @@ from command_bus.transport.redis.maintenance.recovery import PendingRecovery
 from command_bus.transport.redis.maintenance.waking import LimitWork
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.scripts import ENQUEUE_ONE
-from command_bus.transport.redis.sending.enqueue_line import Waiting
+from command_bus.transport.redis.sending.enqueue_line import QueuedCommands
 from command_bus.transport.redis.sending.producer import StreamProducer
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.step_batcher import StepBatcher
@@ -51,7 +51,7 @@ TAKE = Take()
 _FOREVER = mono() + 1e6
 
 
-def removal(command: records.Waiting, settlement: Settlement) -> Removal:
+def removal(command: records.WaitingEntry, settlement: Settlement) -> Removal:
     """Return the removal of a command, which leaves the same whether it had started or not."""
     return Removal(command, settlement, settlement)
 
@@ -194,12 +194,12 @@ class TransportHarness:
 
     def enqueue_request(self, submissions: Sequence[Submission], number: int) -> tuple[list[str], list[Any]]:
         """Return keys and arguments of an enqueue step as the producer sends it, with a sequence number."""
-        batch = self.producer._shards[0]._batch([Waiting(submissions, asyncio.Future(), mono() + 5)])
+        batch = self.producer._shards[0]._batch([QueuedCommands(submissions, asyncio.Future(), mono() + 5)])
         return batch.keys, [number, *batch.args[1:]]
 
     def single_request(self, submission: Submission, number: int) -> tuple[list[str], list[Any]]:
         """Return keys and arguments of the step for one command."""
-        batch = self.producer._shards[0]._batch([Waiting((submission,), asyncio.Future(), mono() + 5, alone=True)])
+        batch = self.producer._shards[0]._batch([QueuedCommands((submission,), asyncio.Future(), mono() + 5, alone=True)])
         assert batch.script is ENQUEUE_ONE
         return batch.keys, [number, *batch.args[1:]]
 

@@ -25,7 +25,7 @@ from command_bus.transport.records import (
     StoredDeadLetter,
     StoredEntity,
     TypeRecord,
-    Waiting,
+    WaitingEntry,
 )
 from command_bus.transport.steps import (
     Removal,
@@ -166,20 +166,22 @@ class ListMailboxes:
         for name in list(self._server.boxes):
             yield name
 
-    async def waiting(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
+    async def waiting(self, mailbox: str) -> AsyncIterator[list[WaitingEntry]]:
         async for page in self.lined_up(mailbox):
             yield page
-        delayed = [Waiting(each.command_id, each.envelope, delayed=True) for each in self._delayed() if each.mailbox == mailbox]
+        delayed = [
+            WaitingEntry(each.command_id, each.envelope, delayed=True) for each in self._delayed() if each.mailbox == mailbox
+        ]
         if delayed:
             yield delayed
 
-    async def lined_up(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
+    async def lined_up(self, mailbox: str) -> AsyncIterator[list[WaitingEntry]]:
         box = self._server.boxes.get(mailbox)
         if box is not None:
-            yield [Waiting(entry.message, entry.envelope) for entry in box.entries]
+            yield [WaitingEntry(entry.message, entry.envelope) for entry in box.entries]
 
-    async def delayed(self, shard: int) -> AsyncIterator[list[tuple[str, Waiting]]]:
-        yield [(each.mailbox, Waiting(each.command_id, each.envelope, delayed=True)) for each in self._delayed()]
+    async def delayed(self, shard: int) -> AsyncIterator[list[tuple[str, WaitingEntry]]]:
+        yield [(each.mailbox, WaitingEntry(each.command_id, each.envelope, delayed=True)) for each in self._delayed()]
 
     async def contents(self, shard: int) -> AsyncIterator[list[Contents]]:
         boxes = self._server.boxes

@@ -10,13 +10,13 @@ from command_bus.transport.ports.worker import Decide, Run, WorkerSideOptions
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import (
     Answer,
-    Asked,
     Cancellation,
     DeadLetterStep,
     Done,
     GiveBack,
     Lease,
     LeaseLost,
+    LimitQuestion,
     Park,
     Released,
     Retry,
@@ -186,7 +186,7 @@ class ListWorkerSide:
         self._clock = asyncio.create_task(self._tick(), name="lists.clock")
         await self.consumer.start()
 
-    async def admit(self, lease: Lease, asked: Asked, keyed: str, *, must_yield: bool) -> Answer:
+    async def admit(self, lease: Lease, asked: LimitQuestion, keyed: str, *, must_yield: bool) -> Answer:
         raise AssertionError("nothing is asked for here")
 
     def over(self, lease: Lease, *, stuck: bool = False) -> None:

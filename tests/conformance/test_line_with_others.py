@@ -10,7 +10,7 @@ import pytest
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry, Limit, Rate, Unique, every
 from command_bus.messages.limits import Rate as StepRate
 from command_bus.transport.flows import flow_of
-from command_bus.transport.steps import Asked, Released, Started, Take
+from command_bus.transport.steps import LimitQuestion, Released, Started, Take
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done
 from tests.conformance.limits.limit_bench import LimitBench
@@ -114,7 +114,7 @@ async def test_a_lone_command_that_was_in_the_line_keeps_its_id_while_its_limit_
     await use_line(harness, worker)
     lease = await worker.read_one()
     asked = await worker.do(lease, TAKE)
-    assert isinstance(asked, Asked)
+    assert isinstance(asked, LimitQuestion)
     assert (asked.message, asked.envelope) == (before.message, b"a1")
     record = await harness.record("other:a")
     assert record is not None

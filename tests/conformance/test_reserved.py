@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from command_bus.transport.mailboxes import envelope_in, pack_entry, unpack_entry
-from command_bus.transport.records import Waiting
+from command_bus.transport.records import WaitingEntry
 from command_bus.transport.redis.keys import GROUP, delayed_member
 from command_bus.transport.redis.scripts import REACTIVATE
 from command_bus.transport.steps import DeadLetterStep, GiveBack, Park, Released, Retry, Started
@@ -179,7 +179,7 @@ async def test_all_fields_of_a_delayed_entry_enter_the_mailbox(
     await harness.client.hset(harness.shard.delayed, "c1", b"box:a\n" + text)  # type: ignore[misc]
     assert await harness.mailboxes.find_delayed("c1") == (BOX, b"c1")
     found = [pair async for page in harness.mailboxes.delayed(0) for pair in page]
-    assert found == [(BOX, Waiting("c1", b"c1", delayed=True))]
+    assert found == [(BOX, WaitingEntry("c1", b"c1", delayed=True))]
     await harness.client.zadd(harness.shard.due, {delayed_member(b"1", "c1"): 5})
     await harness.promote(worker)
     assert await further(harness) == [fields]

@@ -8,7 +8,7 @@ import pytest
 
 from command_bus import Command, CommandBus, EntityId
 from command_bus.gateway import Gateway, gateway
-from command_bus.gateway.catalogue import Catalogue, Known
+from command_bus.gateway.catalogue import Catalogue, KnownCommand
 from command_bus.gateway.openapi import document
 from command_bus.gateway.tokens import Rights
 from command_bus.serialization.announcements import CommandInfo
@@ -90,9 +90,9 @@ async def test_a_command_that_joins_is_in_it(bus: CommandBus) -> None:
 _TYPE = {"type": "object", "properties": {"x": {"$ref": "#/$defs/Inner"}}, "$defs": {"Inner": {"type": "string"}}}
 
 
-def known(*names: str, schema: Any = _TYPE) -> dict[str, Known]:
+def known(*names: str, schema: Any = _TYPE) -> dict[str, KnownCommand]:
     return {
-        name: Known(
+        name: KnownCommand(
             name, False, CommandInfo(name, "command", None, None, "at_least_once", {}, schema, schema, ()), JsonFields({})
         )
         for name in names

@@ -36,7 +36,7 @@ from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.transport.interrupts import Interrupt
 from command_bus.transport.ports.bulk import Opening, Version
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
-from command_bus.transport.redis.maintenance.due_work import Member, Performed
+from command_bus.transport.redis.maintenance.due_work import Member, PageResult
 from command_bus.transport.redis.maintenance.relay import RelayJob
 from command_bus.webhooks import Webhooks, new_secret
 
@@ -161,8 +161,8 @@ async def leave_work(url: str) -> None:
     _by_hand(url)
 
 
-async def _left(_: RelayJob, members: Sequence[Member]) -> Performed:
-    return Performed(0, [member.name for member in members])
+async def _left(_: RelayJob, members: Sequence[Member]) -> PageResult:
+    return PageResult(0, [member.name for member in members])
 
 
 async def _before(bus: CommandBus) -> None:

@@ -29,7 +29,7 @@ from command_bus.cli.codegen.typescript_types import typescript_source
 from command_bus.cli.commands.send import announced_fields, fields_from, message_from_class
 from command_bus.errors import CommandBusError, RegistrationError
 from command_bus.gateway import Grant, gateway, new_token, tokens
-from command_bus.gateway.catalogue import Catalogue, Known
+from command_bus.gateway.catalogue import Catalogue, KnownCommand
 from command_bus.serialization.announcements import CommandInfo, read_description
 from command_bus.serialization.json_fields import JsonFields
 from command_bus.serialization.json_forms import json_form, read_json
@@ -131,10 +131,12 @@ async def gateway_batch_announced(bench: Bench) -> None:
 
 
 async def _announced_post(bench: Bench, *, batch: bool) -> None:
-    def announced(catalogue: Catalogue, kind: Any) -> Known:
+    def announced(catalogue: Catalogue, kind: Any) -> KnownCommand:
         record = describe_message(kind, bench.bus.bus.settings)
         info = None if record is None else read_description(kind.spec().name, record, ())
-        return Known(kind.spec().name, False, info, JsonFields({} if info is None else info.schema), None if info else kind)
+        return KnownCommand(
+            kind.spec().name, False, info, JsonFields({} if info is None else info.schema), None if info else kind
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Catalogue, "_own", announced)

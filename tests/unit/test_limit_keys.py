@@ -14,7 +14,7 @@ from command_bus.serialization.envelope import pack_envelope
 from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.settings import BusSettings
 from command_bus.transport.redis.memory import MemoryClients
-from command_bus.transport.steps import Asked
+from command_bus.transport.steps import LimitQuestion
 from command_bus.worker.limits import LimitKeys
 
 _read: list[str] = []
@@ -45,10 +45,10 @@ def keys() -> LimitKeys:
     return LimitKeys(registry.lookup, BusSettings(url="redis://none"), None)
 
 
-def asked(fields: dict[str, Any], name: str = "Fetch", ttl_ms: int | None = None, **facts: Any) -> Asked:
+def asked(fields: dict[str, Any], name: str = "Fetch", ttl_ms: int | None = None, **facts: Any) -> LimitQuestion:
     """Return what a worker is told of a command that was accepted at 1,000."""
     payload = msgpack.packb({"page": "1", **fields})
-    return Asked("1000-0", pack_envelope(WireEnvelope("c-1", name, "page", "1", payload, ttl_ms=ttl_ms)), **facts)
+    return LimitQuestion("1000-0", pack_envelope(WireEnvelope("c-1", name, "page", "1", payload, ttl_ms=ttl_ms)), **facts)
 
 
 def test_a_command_costs_what_its_class_says(keys: LimitKeys) -> None:

@@ -90,7 +90,7 @@ ScheduleName = Annotated[
 ]
 
 
-class Missed(StrEnum):
+class MissedTicks(StrEnum):
     """The treatment of ticks that no worker fired in time."""
 
     ONE = "one"
@@ -203,7 +203,7 @@ def put(
     cron: Annotated[str | None, typer.Option("--cron", metavar="PATTERN", show_default=False, help='"0 2 * * MON-FRI".')] = None,
     tz: Annotated[str, typer.Option("--tz", help="Time zone of the pattern.")] = "UTC",
     every: Annotated[str | None, typer.Option("--every", metavar="TIME", show_default=False, help="30s, 5m, 2h.")] = None,
-    missed: Annotated[Missed, typer.Option(help="Of ticks that no worker fired in time.")] = Missed.ONE,
+    missed: Annotated[MissedTicks, typer.Option(help="Of ticks that no worker fired in time.")] = MissedTicks.ONE,
     overlap: Annotated[Overlap, typer.Option(help="Of ticks whose predecessor is not settled.")] = Overlap.QUEUE,
     jitter: Annotated[float, typer.Option(min=0.0, help="Seconds by which firings are spread.")] = 0.0,
     start: Annotated[

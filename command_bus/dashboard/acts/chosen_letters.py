@@ -34,7 +34,7 @@ class _Letter:
 
 
 @dataclass(slots=True)
-class Chosen:
+class LetterSelection:
     """The letters that were chosen.
 
     Attributes:
@@ -87,7 +87,7 @@ class Chosen:
         return f"Only {self.looked:,} were looked at, the newest first, back to {when(self.back_to_ms)}."
 
 
-async def chosen_letters(visit: Visit, fields: Fields) -> Chosen:
+async def chosen_letters(visit: Visit, fields: Fields) -> LetterSelection:
     """Return the letters that filters choose. `asked` and `from` are the places of the newest and the oldest that were counted before."""
     filters = filters_of(fields)
     since, until = filters.get("since"), filters.get("until")
@@ -96,7 +96,7 @@ async def chosen_letters(visit: Visit, fields: Fields) -> Chosen:
     lasts += [(ms, number, shard + 1) for ms, number, shard in _counted(fields["asked"])]  # the newest is one of them
     first = max([*firsts, *_counted(fields["from"])], default=(0, 0, 0))
     cursor = "-".join(map(str, min(lasts))) if lasts else None
-    found = Chosen()
+    found = LetterSelection()
     for _ in range(_PAGES):
         page = await visit.bus.dead_letters.page(limit=500, cursor=cursor, **filters)
         found.looked += page.looked

@@ -69,7 +69,7 @@ class EntityOwner:
 
 
 @dataclass(slots=True, frozen=True)
-class Loaded:
+class LoadAnswer:
     """The answer to a chunk: an admission for each item, or `done` because its version is committed already.
 
     Attributes:
@@ -195,7 +195,7 @@ class BulkDispatches(Protocol):
         sequenced: bool = False,
         suspects: Collection[str] | None = None,
         entity_owner: EntityOwner | None = None,
-    ) -> Loaded:
+    ) -> LoadAnswer:
         """Accept a chunk, in order per mailbox; all of its items belong to the shard.
 
         An item with a unique key may be folded or replace another command. That is decided once: loaded again it is `DUPLICATE`. The

@@ -23,7 +23,7 @@ from command_bus.transport.records import (
     StoredEntity,
     StoredEvent,
     TypeRecord,
-    Waiting,
+    WaitingEntry,
 )
 from command_bus.transport.steps import Removal, Settlement
 from command_bus.transport.unique_keys import StoredKey
@@ -252,15 +252,15 @@ class Mailboxes(Protocol):
         """Yield every mailbox that has work, in no order, perhaps one twice."""
         ...
 
-    def waiting(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
+    def waiting(self, mailbox: str) -> AsyncIterator[list[WaitingEntry]]:
         """Yield what waits in a mailbox, page by page, delayed commands last."""
         ...
 
-    def lined_up(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
+    def lined_up(self, mailbox: str) -> AsyncIterator[list[WaitingEntry]]:
         """Yield what waits in a mailbox, page by page, without delayed commands."""
         ...
 
-    def delayed(self, shard: int) -> AsyncIterator[list[tuple[str, Waiting]]]:
+    def delayed(self, shard: int) -> AsyncIterator[list[tuple[str, WaitingEntry]]]:
         """Yield the delayed commands of a shard with their mailboxes, page by page."""
         ...
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from command_bus.transport.ports.durable import SideRecords
 from command_bus.transport.ports.schedules import DueSchedules
-from command_bus.transport.steps import Answer, Asked, Cancellation, Lease, Started, Step
+from command_bus.transport.steps import Answer, Cancellation, Lease, LimitQuestion, Started, Step
 
 Run = Callable[[Lease], Awaitable[None]]
 """Runs the commands of a mailbox under a lease, until the lease is released."""
@@ -214,8 +214,10 @@ class WorkerSide(Protocol):
         """Begin to renew leases, to recover and to read."""
         ...
 
-    async def admit(self, lease: Lease, asked: Asked, keyed: str, *, must_yield: bool) -> Answer:
-        """Ask limits for what `Asked` names, then start it, or let its entity wait. A transport that never answers `Asked` has no use for it.
+    async def admit(self, lease: Lease, asked: LimitQuestion, keyed: str, *, must_yield: bool) -> Answer:
+        """Ask limits for what the question names, then start it, or let its entity wait.
+
+        A transport that never answers a `LimitQuestion` has no use for it.
 
         Args:
             lease: The lease of its mailbox.

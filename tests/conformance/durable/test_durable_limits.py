@@ -7,7 +7,7 @@ import pytest
 from command_bus.messages.limits import Rate
 from command_bus.transport.ports.durable import SignalToBring
 from command_bus.transport.redis.durable.wishes import RedisWishes
-from command_bus.transport.steps import Asked, GiveBack, Lease, Refused, Released, Started, Suspend, Take
+from command_bus.transport.steps import GiveBack, Lease, LimitQuestion, Refused, Released, Started, Suspend, Take
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done
 from tests.conformance.limits.limit_bench import LimitBench
 from tests.conformance.put_service import until
@@ -153,7 +153,7 @@ async def test_a_worker_that_has_to_ask_asks_for_no_token(bench: LimitBench, con
     await bench.harness.put(A, "a")
     lease = await worker.read_one()
     asked = await worker.do(lease, TAKE)
-    assert isinstance(asked, Asked)
+    assert isinstance(asked, LimitQuestion)
     assert not asked.is_paid
     assert await bench.asks.ask(lease, asked.message, "1 name:shop:7", must_yield=False)
     assert isinstance(await worker.do(lease, Take(granted=asked.message)), Started)
@@ -163,7 +163,7 @@ async def test_a_worker_that_has_to_ask_asks_for_no_token(bench: LimitBench, con
     lease = await worker.read_one()
     for each in (worker, bench.worker("w2")):  # the first dies with its leave
         asked = await each.do(lease, TAKE)
-        assert isinstance(asked, Asked)
+        assert isinstance(asked, LimitQuestion)
         assert asked.is_paid
         assert await bench.asks.ask(lease, asked.message, "1 name:shop:7\t~paid", must_yield=False)
     again = await bench.worker("w2").do(lease, Take(granted=asked.message))

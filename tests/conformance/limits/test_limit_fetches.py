@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from command_bus import Command, EntityId, EntityPolicy, Limit, Rate
-from command_bus.transport.steps import Asked, GiveBack, Lease, Released, Started
+from command_bus.transport.steps import GiveBack, Lease, LimitQuestion, Released, Started
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done
 from tests.conformance.limits.limit_bench import LimitBench
@@ -117,7 +117,7 @@ async def test_what_has_to_be_asked_for_is_not_started(bench: LimitBench, named:
     worker = bench.worker() if named else bench.harness.worker()  # one that does not know of limits, as of another shard
     leases = await _fetched(bench, worker, A)
     assert _begun(leases) == []
-    assert isinstance(await worker.do(leases[A], TAKE), Asked)
+    assert isinstance(await worker.do(leases[A], TAKE), LimitQuestion)
 
 
 @pytest.mark.parametrize("knows", [False, True])

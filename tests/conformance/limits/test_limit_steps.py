@@ -13,7 +13,7 @@ from command_bus.messages.limits import Rate
 from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.worker.step_batcher import KnownLimits
-from command_bus.transport.steps import Asked, GiveBack, LeaseLost, Refused, Released, Removal, Retry, Started, Step, Take
+from command_bus.transport.steps import GiveBack, LeaseLost, LimitQuestion, Refused, Released, Removal, Retry, Started, Step, Take
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park
 from tests.conformance.limits.limit_bench import LimitBench
 
@@ -278,7 +278,7 @@ async def test_a_request_that_comes_again_late_takes_no_place_away(bench: LimitB
     worker = bench.harness.worker()  # it knows of no limits, so it asks
     (lease,) = await _leases(bench, worker, A)
     asked = await worker.do(lease, TAKE)
-    assert isinstance(asked, Asked)
+    assert isinstance(asked, LimitQuestion)
     assert await bench.asks.ask(lease, asked.message, "", must_yield=False)
     started = await worker.do(lease, Take(asked.message))
     assert isinstance(started, Started)
@@ -412,8 +412,8 @@ async def test_a_worker_that_does_not_know_of_limits_asks(bench: LimitBench, har
     await harness.put(A, "a1", "a2", "a3")
     lease = await worker.read_one()
     asked, again = await worker.again(lease, TAKE)
-    assert isinstance(asked, Asked)
-    assert isinstance(again, Asked)
+    assert isinstance(asked, LimitQuestion)
+    assert isinstance(again, LimitQuestion)
     assert asked == replace(again, due_ms=asked.due_ms)
     record = await harness.record(A)
     assert record is not None
@@ -423,12 +423,12 @@ async def test_a_worker_that_does_not_know_of_limits_asks(bench: LimitBench, har
     assert isinstance(started, Started)
     assert started.envelope == b"a1"
     asked, again = await worker.again(lease, done("a1"))
-    assert isinstance(asked, Asked)
-    assert isinstance(again, Asked)
+    assert isinstance(asked, LimitQuestion)
+    assert isinstance(again, LimitQuestion)
     assert asked == replace(again, due_ms=asked.due_ms)
     assert asked.envelope == b"a2"
     assert await bench.places() == [A]
-    assert isinstance(await worker.do(lease, Take(started.message)), Asked), "leave was given for another message"
+    assert isinstance(await worker.do(lease, Take(started.message)), LimitQuestion), "leave was given for another message"
     assert await worker.do(lease, Refused()) == Released("wait")
     assert await bench.state(A) == "l"
 
@@ -439,7 +439,7 @@ async def test_a_lone_command_is_asked_for_and_stays_one(bench: LimitBench, harn
     await harness.put(A, "a1")
     lease = await worker.read_one()
     asked = await worker.do(lease, TAKE)
-    assert isinstance(asked, Asked)
+    assert isinstance(asked, LimitQuestion)
     assert (await bench.state(A), asked.envelope) == ("o", b"a1")
     assert isinstance(await worker.do(lease, Take(asked.message)), Started)
     assert await bench.state(A) == "O"
@@ -451,7 +451,7 @@ async def test_a_lone_command_that_is_refused_elsewhere_gets_its_entry(bench: Li
     worker = _elsewhere(harness)
     await harness.put(A, "a1")
     lease = await worker.read_one()
-    assert isinstance(await worker.do(lease, TAKE), Asked)
+    assert isinstance(await worker.do(lease, TAKE), LimitQuestion)
     assert await worker.do(lease, Refused()) == Released("wait")
     assert await bench.state(A) == "l"
     assert await harness.client.xlen(harness.shard.mailbox(A)) == 1

@@ -6,7 +6,7 @@ import pytest
 
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.worker.step_batcher import KnownLimits
-from command_bus.transport.steps import Asked, GiveBack, Lease, PutOff, Released, Retry, Started, Take
+from command_bus.transport.steps import GiveBack, Lease, LimitQuestion, PutOff, Released, Retry, Started, Take
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done
 from tests.conformance.limits.limit_bench import LimitBench
 
@@ -31,13 +31,13 @@ async def _suspected(bench: LimitBench, harness: TransportHarness) -> tuple[Manu
         worker = _elsewhere(harness)
         lease = await worker.read_one()
         asked = await worker.do(lease, TAKE)
-        assert isinstance(asked, Asked)
+        assert isinstance(asked, LimitQuestion)
         assert not asked.is_suspect
         await harness.recovery(worker).settle(0, [(lease.activation, A)])  # its process ends
     worker = _elsewhere(harness)
     lease = await worker.read_one()
     asked = await worker.do(lease, TAKE)
-    assert isinstance(asked, Asked)
+    assert isinstance(asked, LimitQuestion)
     assert asked.is_suspect
     assert await bench.asks.ask(lease, asked.message, "", must_yield=False)
     started = await worker.do(lease, Take(asked.message))
@@ -52,7 +52,7 @@ async def test_what_workers_die_of_is_read_under_an_attempt(bench: LimitBench, h
     worker, lease, started = await _suspected(bench, harness)
     assert (started.envelope, started.attempt) == (b"a1", 1)
     following = await worker.do(lease, done("a1"))
-    assert isinstance(following, Asked)
+    assert isinstance(following, LimitQuestion)
     assert not following.is_suspect, "the next one is another command"
 
 
@@ -63,7 +63,7 @@ async def test_a_worker_that_answers_is_no_suspect(bench: LimitBench, harness: T
         worker = _elsewhere(harness)
         lease = await worker.read_one()
         asked = await worker.do(lease, TAKE)
-        assert isinstance(asked, Asked)
+        assert isinstance(asked, LimitQuestion)
         assert not asked.is_suspect
         assert await worker.do(lease, GiveBack(counts=False)) == Released("yield")
 
@@ -78,5 +78,5 @@ async def test_what_a_worker_has_run_is_no_suspect(bench: LimitBench, harness: T
     await harness.promote(worker)
     worker = _elsewhere(harness)
     asked = await worker.do(await worker.read_one(), TAKE)
-    assert isinstance(asked, Asked)
+    assert isinstance(asked, LimitQuestion)
     assert not asked.is_suspect

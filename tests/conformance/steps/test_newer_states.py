@@ -10,7 +10,7 @@ import pytest
 
 from command_bus import Command, EntityId, NewerState
 from command_bus.transport.ports.bulk import Opening, Version
-from command_bus.transport.records import Waiting
+from command_bus.transport.records import WaitingEntry
 from command_bus.transport.redis.bulk.dispatches import RedisBulkDispatches
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.mailbox_record import parse_record
@@ -123,7 +123,7 @@ async def test_none_of_its_commands_is_taken_out(harness: TransportHarness, stat
     waiting = [command async for page in harness.mailboxes.lined_up(BOX) for command in page]
     await become(harness, state, "", waiting[0].id)
     async with untouched(harness):
-        for command in (*waiting, Waiting("d1", b"d1", delayed=True)):
+        for command in (*waiting, WaitingEntry("d1", b"d1", delayed=True)):
             with pytest.raises(NewerState):
                 await harness.mailboxes.remove(BOX, [Removal(command, left(command.id), left(command.id))])
     await harness.client.delete(harness.shard.mailbox(BOX))

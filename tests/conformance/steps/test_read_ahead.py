@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from command_bus.transport.records import Waiting
+from command_bus.transport.records import WaitingEntry
 from command_bus.transport.steps import Done, GiveBack, Lease, LeaseLost, Released, Removal, Retry, Started
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park
 
@@ -140,7 +140,7 @@ async def test_a_command_that_was_read_ahead_can_be_cancelled(
     lease, _ = await begun(harness, worker)
     entries: Any = await harness.client.xrange(harness.shard.mailbox(BOX))
     (entry,) = [entry.decode() for entry, fields in entries if fields[b"e"] == cancelled.encode()]
-    assert await harness.mailboxes.remove(BOX, [Removal(Waiting(entry, b""), left(cancelled), left("begun"))]) == 1
+    assert await harness.mailboxes.remove(BOX, [Removal(WaitingEntry(entry, b""), left(cancelled), left("begun"))]) == 1
     record = await harness.record(BOX)
     assert record is not None
     assert record.state == "H"
@@ -160,7 +160,7 @@ async def test_a_command_that_was_read_ahead_can_be_cancelled(
 async def test_what_is_settled_or_runs_cannot_be_cancelled(harness: TransportHarness, worker: ManualWorker, index: int) -> None:
     await begun(harness, worker)
     entries: Any = await harness.client.xrange(harness.shard.mailbox(BOX))
-    waiting = Waiting(entries[index][0].decode(), b"")
+    waiting = WaitingEntry(entries[index][0].decode(), b"")
     assert await harness.mailboxes.remove(BOX, [Removal(waiting, left(NAMES[index]), left("begun"))]) == 0
     record = await harness.record(BOX)
     assert record is not None
@@ -170,7 +170,9 @@ async def test_what_is_settled_or_runs_cannot_be_cancelled(harness: TransportHar
 async def test_all_behind_a_running_command_can_be_purged(harness: TransportHarness, worker: ManualWorker) -> None:
     lease, _ = await begun(harness, worker)
     entries: Any = await harness.client.xrange(harness.shard.mailbox(BOX))
-    removed = [Removal(Waiting(entry.decode(), b""), left(fields[b"e"].decode()), left("begun")) for entry, fields in entries]
+    removed = [
+        Removal(WaitingEntry(entry.decode(), b""), left(fields[b"e"].decode()), left("begun")) for entry, fields in entries
+    ]
     assert await harness.mailboxes.remove(BOX, removed) == 3
     assert await worker.do(lease, done("c3")) == Released("idle")
     assert await harness.nothing_of(BOX)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from command_bus.transport.records import Waiting
+from command_bus.transport.records import WaitingEntry
 from command_bus.transport.steps import GiveBack, LeaseLost, PutOff, Released, Retry, Snoozes, Started
 from tests.conformance.harness import ManualWorker, TransportHarness, bury, done, left, park, removal
 
@@ -168,7 +168,7 @@ async def test_a_snoozing_head_that_is_removed_leaves_no_count(harness: Transpor
     await harness.put(BOX, "c1", "c2")
     lease, started = await worker.start()
     await worker.do(lease, PutOff(60_000))
-    assert await harness.mailboxes.remove(BOX, [removal(Waiting(started.message, b"c1"), left("c1"))]) == 1
+    assert await harness.mailboxes.remove(BOX, [removal(WaitingEntry(started.message, b"c1"), left("c1"))]) == 1
     record = await harness.record(BOX)
     assert record is not None
     assert (record.state, record.parts) == ("r", ())

@@ -16,7 +16,7 @@ from command_bus.serialization.envelope import pack_envelope
 from command_bus.serialization.outcome import OutcomeRecord
 from command_bus.serialization.reply import Cancelled, Completed
 from command_bus.serialization.wire_envelope import IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
-from command_bus.transport.ports.bulk import EntityOwner, Loaded, LoadItem, Opening, Version
+from command_bus.transport.ports.bulk import EntityOwner, LoadAnswer, LoadItem, Opening, Version
 from command_bus.transport.unique_keys import LoadKey
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
@@ -74,12 +74,12 @@ async def opened(bus: CommandBus, name: str = "d", opening: Opening = KEPT) -> V
     return version
 
 
-async def load(bus: CommandBus, version: Version, *items: LoadItem, **options: Any) -> Loaded:
+async def load(bus: CommandBus, version: Version, *items: LoadItem, **options: Any) -> LoadAnswer:
     shard = bus.session.redis.keys.shard_of(items[0][0])
     return await bus.session.transport.bulk.load(version, shard, items, **options)
 
 
-def codes(loaded: Loaded) -> str:
+def codes(loaded: LoadAnswer) -> str:
     return "".join(each.value for each in loaded.admissions)
 
 

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from command_bus.serialization.odd_values import stored_number, stored_text
 from command_bus.transport.mailboxes import EVERYTHING, envelope_in, is_mailbox, scope_of
 from command_bus.transport.ports.operator import Mailboxes
-from command_bus.transport.records import Contents, StoredEntity, Waiting
+from command_bus.transport.records import Contents, StoredEntity, WaitingEntry
 from command_bus.transport.redis.admin.entities import RedisEntities
 from command_bus.transport.redis.connection.connections import Connections, PageSize
 from command_bus.transport.redis.connection.retrying import RetryingRequests
@@ -125,7 +125,7 @@ class RedisMailboxes(RetryingRequests, Mailboxes):
         later = await self._ask_once(keys, lambda client: client.hget(keys.delayed_counts, mailbox))
         return max(int(length), 0) + stored_number("later", later)
 
-    async def waiting(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
+    async def waiting(self, mailbox: str) -> AsyncIterator[list[WaitingEntry]]:
         """Yield the commands that wait in a mailbox, page by page, delayed commands last."""
         async for page in self.lined_up(mailbox):
             yield page
@@ -137,7 +137,7 @@ class RedisMailboxes(RetryingRequests, Mailboxes):
             if found:
                 yield found
 
-    async def lined_up(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
+    async def lined_up(self, mailbox: str) -> AsyncIterator[list[WaitingEntry]]:
         """Yield the commands that wait in a mailbox now, page by page, without the delayed ones."""
         keys = self._keys_of(mailbox)
         run, start, size = partial(self._run_once, keys), OLDEST, PageSize(_PAGE)
@@ -145,13 +145,13 @@ class RedisMailboxes(RetryingRequests, Mailboxes):
             asked = size.count
             (page,) = await read_mailboxes(run, keys, [(mailbox, start)], asked)
             if page:
-                yield [Waiting(entry, fields.get(b"e", b"")) for entry, fields in page]
+                yield [WaitingEntry(entry, fields.get(b"e", b"")) for entry, fields in page]
                 start = "(" + page[-1][0]
             if len(page) < asked:
                 return
             size.observe(sum(len(value) for _, fields in page for value in fields.values()), len(page))
 
-    async def delayed(self, shard: int) -> AsyncIterator[list[tuple[str, Waiting]]]:
+    async def delayed(self, shard: int) -> AsyncIterator[list[tuple[str, WaitingEntry]]]:
         """Yield the delayed commands of a shard with their mailboxes, page by page."""
         keys = self._keys.shards[shard]
         cursor, size = 0, PageSize(_PAGE)
@@ -163,7 +163,7 @@ class RedisMailboxes(RetryingRequests, Mailboxes):
             size.observe(sum(map(len, values.values())), len(values))
             cut = ((command, value.partition(b"\n")) for command, value in values.items())
             yield [
-                (stored_text(parts[0]), Waiting(stored_text(command), envelope_in(parts[2]), delayed=True))
+                (stored_text(parts[0]), WaitingEntry(stored_text(command), envelope_in(parts[2]), delayed=True))
                 for command, parts in cut
                 if is_mailbox(parts[0]) and is_mailbox(command)
             ]

@@ -21,7 +21,7 @@ from command_bus.serialization.odd_values import stored_number, stored_text
 from command_bus.transport.ports.bulk import (
     DispatchFacts,
     EntityOwner,
-    Loaded,
+    LoadAnswer,
     LoadItem,
     Opening,
     OpenState,
@@ -95,7 +95,7 @@ class RedisBulkDispatches(RetryingRequests):
         sequenced: bool = False,
         suspects: Collection[str] | None = None,
         entity_owner: EntityOwner | None = None,
-    ) -> Loaded:
+    ) -> LoadAnswer:
         keys = self._keys.shards[shard]
         if any(item[7] is not None for item in items):
             return await self._load_unique(keys, version, items, backlog, sequenced=sequenced, entity_owner=entity_owner)
@@ -129,10 +129,10 @@ class RedisBulkDispatches(RetryingRequests):
         names += [prefix + mailbox for mailbox in boxes]
         answer: bytes = await self._retry(keys, BULK_LOAD, names, args)
         if answer == _DONE:
-            return Loaded(done=True, admissions=[])
+            return LoadAnswer(done=True, admissions=[])
         _check_loaded(version, entity_owner, answer)
         count = len(items)
-        return Loaded(done=False, admissions=_admissions(answer[:count]), shared=int(answer[count:] or 0))
+        return LoadAnswer(done=False, admissions=_admissions(answer[:count]), shared=int(answer[count:] or 0))
 
     async def _load_unique(
         self,
@@ -143,14 +143,14 @@ class RedisBulkDispatches(RetryingRequests):
         *,
         sequenced: bool,
         entity_owner: EntityOwner | None,
-    ) -> Loaded:
+    ) -> LoadAnswer:
         """Load a chunk in which commands have unique keys; it is asked again as long as others become those that it replaces."""
         head = self._head(keys, version, backlog, sequenced=sequenced)
         work = UniqueLoad(keys, version, items, head, retention=self._retention, entity_owner=entity_owner)
         while True:
             answer: bytes = await self._retry(keys, BULK_LOAD_UNIQUE, *work.request())
             if answer == _DONE:
-                return Loaded(done=True, admissions=[])
+                return LoadAnswer(done=True, admissions=[])
             _check_loaded(version, entity_owner, answer)
             if answer[: len(ASK_AGAIN)] != ASK_AGAIN:
                 return work.loaded(answer)

@@ -36,7 +36,7 @@ Asked = TypeVar("Asked", bound=tuple[Any, ...])
 
 
 @dataclass(slots=True)
-class Batch(Generic[Item]):
+class ScriptBatch(Generic[Item]):
     """One call of a script for some items.
 
     Attributes:
@@ -52,7 +52,7 @@ class Batch(Generic[Item]):
     items: list[Item]
 
 
-B = TypeVar("B", bound=Batch[Any])
+B = TypeVar("B", bound=ScriptBatch[Any])
 
 
 class ScriptLine(ABC, Generic[Item, B]):
@@ -233,7 +233,7 @@ class ScriptLine(ABC, Generic[Item, B]):
         self._posted = None
 
 
-class WorkerLine(ScriptLine[Asked, Batch[Asked]]):
+class WorkerLine(ScriptLine[Asked, ScriptBatch[Asked]]):
     """A line of a worker. A batch is repeated without end: a worker without its server has nothing else to do.
 
     An item is a tuple; the future of its answer comes last.
@@ -277,15 +277,15 @@ class WorkerLine(ScriptLine[Asked, Batch[Asked]]):
         return type(answer) is list
 
     @abstractmethod
-    def _hand_out(self, batch: Batch[Asked], answer: Any, *, confirmed: bool = True) -> None: ...
+    def _hand_out(self, batch: ScriptBatch[Asked], answer: Any, *, confirmed: bool = True) -> None: ...
 
-    async def _run(self, batch: Batch[Asked]) -> tuple[Any, bool]:
+    async def _run(self, batch: ScriptBatch[Asked]) -> tuple[Any, bool]:
         """Return the answer, and whether enough replicas have what was written."""
         if self._confirmed:
             return await self._connections.run_confirmed(batch.script, batch.keys, batch.args, self._confirmed)
         return await self._connections.run(batch.script, batch.keys, batch.args), True
 
-    async def _send_slowly(self, batch: Batch[Asked], error: CommandBusError | None) -> None:
+    async def _send_slowly(self, batch: ScriptBatch[Asked], error: CommandBusError | None) -> None:
         while True:
             if error is not None:
                 await asyncio.sleep(self._backoff.failed(error))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from command_bus.serialization.odd_values import stored_text
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.script_line import Batch, WorkerLine
+from command_bus.transport.redis.connection.script_line import ScriptBatch, WorkerLine
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.scripts import READ_RECORDS
 
@@ -50,10 +50,10 @@ class RecordReads(WorkerLine[_Read]):
     def _take(self) -> list[_Read]:
         return [each for each in super()._take() if not each.answer.done()]
 
-    def _batch(self, items: list[_Read]) -> Batch[_Read]:
-        return Batch(READ_RECORDS, [each.key for each in items], [_MOST_FIELDS, _MOST_BYTES], items)
+    def _batch(self, items: list[_Read]) -> ScriptBatch[_Read]:
+        return ScriptBatch(READ_RECORDS, [each.key for each in items], [_MOST_FIELDS, _MOST_BYTES], items)
 
-    def _hand_out(self, batch: Batch[_Read], answer: list[Any], *, confirmed: bool = True) -> None:
+    def _hand_out(self, batch: ScriptBatch[_Read], answer: list[Any], *, confirmed: bool = True) -> None:
         del confirmed
         for read, found in zip(batch.items, answer, strict=True):
             if not read.answer.done():

@@ -19,7 +19,7 @@ from command_bus.transport.ports.durable import Note, SideRecords, Stored
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
-from command_bus.transport.redis.connection.script_line import Batch, WorkerLine
+from command_bus.transport.redis.connection.script_line import ScriptBatch, WorkerLine
 from command_bus.transport.redis.durable.record_reads import CANNOT_READ, RecordReads
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import RECORD_STEPS
@@ -152,7 +152,7 @@ class _Shard(WorkerLine[_Item]):
     def _size(self, item: _Item) -> int:
         return sum(map(_size, item.notes))
 
-    def _batch(self, items: list[_Item]) -> Batch[_Item]:
+    def _batch(self, items: list[_Item]) -> ScriptBatch[_Item]:
         args: list[Any] = [GROUP, len(self._keys.mailboxes), 0, len(items)]
         args += [item.lease.mailbox for item in items]
         children: list[FollowUp] = []
@@ -169,7 +169,7 @@ class _Shard(WorkerLine[_Item]):
         others = [self._encode(child, boxes, args) for child in children]
         args[2] = len(boxes)
         sides = [self._keys.side(item.command_id) for item in items]
-        return Batch(RECORD_STEPS, [*self._head, *boxes, *sides, *others], args, items)
+        return ScriptBatch(RECORD_STEPS, [*self._head, *boxes, *sides, *others], args, items)
 
     def _encode(self, child: FollowUp, boxes: dict[str, int], args: list[Any]) -> str:
         """Append the arguments of a command that is sent, note its mailbox and return its other key: see the head of `lua/record_steps.lua`."""
@@ -183,7 +183,7 @@ class _Shard(WorkerLine[_Item]):
         args += (box, way, child.command_id, child.envelope, child.mark)
         return self._keys.mark(child.command_id)
 
-    def _hand_out(self, batch: Batch[_Item], answer: list[Any], *, confirmed: bool = True) -> None:
+    def _hand_out(self, batch: ScriptBatch[_Item], answer: list[Any], *, confirmed: bool = True) -> None:
         """Hand the answers out. What too few replicas have, and has to last, is asked for again, after what waits: the server waits for replicas."""
         for item, found in zip(batch.items, answer, strict=True):
             if not confirmed and found is not None and not all(note.report for note in item.notes):

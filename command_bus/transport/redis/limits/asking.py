@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.script_line import Batch, WorkerLine
+from command_bus.transport.redis.connection.script_line import ScriptBatch, WorkerLine
 from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.limits.rules import limit_keys
@@ -86,30 +86,30 @@ class LimitAsks(WorkerLine[_Question]):
             items.append(self._line.popleft())
         return items
 
-    def _batch(self, items: list[_Question]) -> Batch[_Question]:
+    def _batch(self, items: list[_Question]) -> ScriptBatch[_Question]:
         args: list[Any] = [GROUP, items[0].verb, items[0].incarnation]
         for item in items:
             args += item.args
-        return Batch(LIMITS, self._names, args, items)
+        return ScriptBatch(LIMITS, self._names, args, items)
 
     def _is_answer(self, answer: Any) -> bool:
         return type(answer) is list or type(answer) is int or answer == _GONE
 
-    def _may_post(self, batch: Batch[_Question]) -> bool:
+    def _may_post(self, batch: ScriptBatch[_Question]) -> bool:
         return bool(batch.args[_INCARNATION])
 
-    def _heard(self, batch: Batch[_Question], answer: Any) -> None:
+    def _heard(self, batch: ScriptBatch[_Question], answer: Any) -> None:
         if answer == _GONE and batch.args[_INCARNATION] == self._incarnations.known(self._first):
             self._incarnations.forget()
 
-    def _hand_out(self, batch: Batch[_Question], answer: Any, *, confirmed: bool = True) -> None:
+    def _hand_out(self, batch: ScriptBatch[_Question], answer: Any, *, confirmed: bool = True) -> None:
         del confirmed
         answers: Sequence[Any] = answer if type(answer) is list else [answer if answer == _GONE else b"+"] * len(batch.items)
         for item, value in zip(batch.items, answers, strict=True):
             if not item.answer.done():
                 item.answer.set_result(None if value == _GONE else value == b"+")
 
-    async def _run(self, batch: Batch[_Question]) -> tuple[Any, bool]:
+    async def _run(self, batch: ScriptBatch[_Question]) -> tuple[Any, bool]:
         batch.args[_INCARNATION] = batch.args[_INCARNATION] or await self._incarnations.of(self._first)
         return await super()._run(batch)
 

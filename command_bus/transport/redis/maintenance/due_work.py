@@ -63,7 +63,7 @@ class Member(NamedTuple):
     score: float
 
 
-class Performed(NamedTuple):
+class PageResult(NamedTuple):
     """The result of a page of members: how many this worker dealt with, and those that are to be tried again a second later."""
 
     done: int
@@ -73,7 +73,7 @@ class Performed(NamedTuple):
 class DueJob(Protocol):
     """Deals with what is due of one kind."""
 
-    async def perform(self, members: Sequence[Member]) -> Performed:
+    async def perform(self, members: Sequence[Member]) -> PageResult:
         """Deal with members that are due. Afterwards each is gone from `due`, has another time there, or is among those left."""
         ...
 
@@ -341,14 +341,14 @@ class PauseJob(DueJob):
         self._holds = RedisHolds(connections, keys, patience=_PATIENCE)
         self._shard = shard
 
-    async def perform(self, members: Sequence[Member]) -> Performed:
+    async def perform(self, members: Sequence[Member]) -> PageResult:
         done, left = 0, list[str]()
         for member in members:
             try:
                 done += await self._holds.over(self._shard, member.name.removeprefix(PAUSE_END), member.score)
             except NewerState:  # a worker of that release ends it
                 left.append(member.name)
-        return Performed(done, left)
+        return PageResult(done, left)
 
 
 class ScheduleJob(DueJob):
@@ -361,9 +361,9 @@ class ScheduleJob(DueJob):
     def __init__(self, schedules: DueSchedules) -> None:
         self._schedules = schedules
 
-    async def perform(self, members: Sequence[Member]) -> Performed:
+    async def perform(self, members: Sequence[Member]) -> PageResult:
         done, left = await self._schedules.fire_due([member.name[2:] for member in members])
-        return Performed(done, [f"s:{name}" for name in left])
+        return PageResult(done, [f"s:{name}" for name in left])
 
 
 class ScheduleSweep:

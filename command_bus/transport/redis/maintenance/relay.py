@@ -18,7 +18,7 @@ from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.maintenance.due_work import DueJob, Member, Performed
+from command_bus.transport.redis.maintenance.due_work import DueJob, Member, PageResult
 from command_bus.transport.redis.scripts import RELAY, RELAYED
 
 _PAGE = 100
@@ -81,7 +81,7 @@ class RelayJob(DueJob):
         self._pages = PageSize(_PAGE, _MOST_BYTES)
         self._backoff = LoggedBackoff(self._source.outage, "cannot relay commands to another shard", _log)
 
-    async def perform(self, members: Sequence[Member]) -> Performed:
+    async def perform(self, members: Sequence[Member]) -> PageResult:
         """Relay what can be relayed now; what waits for another server is left."""
         done, left = 0, list[str]()
         for member in members:
@@ -98,7 +98,7 @@ class RelayJob(DueJob):
                 done += 1
             else:
                 left.append(member.name)
-        return Performed(done, left)
+        return PageResult(done, left)
 
     async def _relay(self, member: str) -> bool:
         """Relay all that is there for a shard; return False if some is left for later."""

@@ -19,7 +19,7 @@ _DIGEST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Suspended:
+class SuspendedCommand:
     """A command that waits."""
 
     mailbox: str
@@ -42,12 +42,12 @@ class SuspendedReading:
         self._connections = connections
         self._space = space
 
-    async def holders(self, mailboxes: Sequence[str]) -> dict[str, Suspended]:
+    async def holders(self, mailboxes: Sequence[str]) -> dict[str, SuspendedCommand]:
         """Return the commands that are suspended in these mailboxes, where one is."""
         by_shard: dict[int, list[str]] = defaultdict(list)
         for mailbox in mailboxes:
             by_shard[self._space.shard_of(mailbox)].append(mailbox)
-        found: dict[str, Suspended] = {}
+        found: dict[str, SuspendedCommand] = {}
         for number, names in by_shard.items():
             keys = self._space.shards[number]
             values = await self._fields(keys.prefix, keys.suspended, names)
@@ -57,7 +57,7 @@ class SuspendedReading:
                     found[mailbox] = suspended
         return found
 
-    async def read(self, mailbox: str, value: bytes) -> Suspended | None:
+    async def read(self, mailbox: str, value: bytes) -> SuspendedCommand | None:
         """Return a suspended command by what the hash `suspended` has for its mailbox; None if that cannot be read."""
         since, _, command_id = value.decode(errors="replace").partition("|")
         if not since.isdecimal():
@@ -71,7 +71,7 @@ class SuspendedReading:
             pass_over("x", command_id, error)
             return None
 
-    async def _suspended(self, mailbox: str, command_id: str, since_ms: int) -> Suspended:
+    async def _suspended(self, mailbox: str, command_id: str, since_ms: int) -> SuspendedCommand:
         keys = self._space.shards[self._space.shard_of(mailbox)]
         side = keys.side(command_id)
         awaiting = await self._awaiting(keys.prefix, side)
@@ -85,7 +85,7 @@ class SuspendedReading:
         is_all = len(children) == len(awaited) == int(left or 0) > 0
         if is_all:  # else what is followed ends here
             is_all = await self._connections.at(keys.prefix).ask(lambda client: client.zscore(keys.due, f"r:{mailbox}")) is None
-        return Suspended(mailbox, command_id, since_ms, children, is_all)
+        return SuspendedCommand(mailbox, command_id, since_ms, children, is_all)
 
     async def _awaiting(self, prefix: str, side: str) -> dict[str, str]:
         """Return the fields that a side record says are awaited, each with the fence of who awaits it."""

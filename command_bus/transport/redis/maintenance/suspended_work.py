@@ -28,7 +28,7 @@ from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.durable.lost_outcomes import LostOutcomes
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.maintenance.periodic import run_periodically
-from command_bus.transport.redis.maintenance.suspended_reading import Suspended, SuspendedReading
+from command_bus.transport.redis.maintenance.suspended_reading import SuspendedCommand, SuspendedReading
 
 _PAGE = 50
 """Commands that a turn looks at, at least."""
@@ -51,7 +51,7 @@ _log = logging.getLogger("command_bus.worker")
 class _Edge(NamedTuple):
     """A command that waits, and the call that it waits for, whose entity another one holds."""
 
-    waits: Suspended
+    waits: SuspendedCommand
     child: CalledCommand
 
 
@@ -133,10 +133,10 @@ class SuspendedWork:
                 await self._lost.look_up(suspended.mailbox, suspended.command_id, child)
         await self._follow(suspended)
 
-    async def _follow(self, first: Suspended) -> None:
+    async def _follow(self, first: SuspendedCommand) -> None:
         """Follow what a command waits for, from entity to entity; end a circle that was seen in the last turn."""
         came_by: dict[str, _Edge] = {}
-        level: Sequence[Suspended] = [first]
+        level: Sequence[SuspendedCommand] = [first]
         for _ in range(_LONGEST):
             edges = {child.mailbox: _Edge(each, child) for each in level if each.only_calls for child in each.awaited}
             if first.mailbox in edges:

@@ -22,7 +22,7 @@ from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.limits.rules import limit_keys
 from command_bus.transport.redis.mailbox_record import LIMITED, LONE, READY, MailboxRecord, parse_record
-from command_bus.transport.redis.maintenance.due_work import DueJob, Member, Performed
+from command_bus.transport.redis.maintenance.due_work import DueJob, Member, PageResult
 from command_bus.transport.redis.maintenance.periodic import run_periodically
 from command_bus.transport.redis.scripts import LIMITS, WAKE_LIMITED
 
@@ -69,10 +69,10 @@ class LimitWork(DueJob):
         self._cursor = 0
         self._after = dict.fromkeys((*_HOLDERS, _QUEUED), b"")
 
-    async def perform(self, members: Sequence[Member]) -> Performed:
+    async def perform(self, members: Sequence[Member]) -> PageResult:
         flat: list[bytes] = await self._limits("wake", [member.name[2:] for member in members])
         await self._wake([(stored_text(name), int(shard)) for name, shard in zip(flat[::2], flat[1::2], strict=True)])
-        return Performed(len(members))
+        return PageResult(len(members))
 
     async def _limits(self, verb: str, args: Sequence[Any]) -> Any:
         incarnation = await self._incarnations.of(self._first)

@@ -21,7 +21,7 @@ from command_bus.transport.redis.worker.consumer import ConsumerLoop
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.step_batcher import KnownLimits, LineUse, StepBatcher
 from command_bus.transport.slots import Slots
-from command_bus.transport.steps import Answer, Asked, Cancellation, GiveBack, Lease, Refused, Take
+from command_bus.transport.steps import Answer, Cancellation, GiveBack, Lease, LimitQuestion, Refused, Take
 
 _log = logging.getLogger("command_bus.worker")
 _SIGN_OFF = 1.0  # seconds
@@ -121,7 +121,7 @@ class RedisWorkerSide:
         await self.leases.stop()
         await self._sign_off()
 
-    async def admit(self, lease: Lease, asked: Asked, keyed: str, *, must_yield: bool) -> Answer:
+    async def admit(self, lease: Lease, asked: LimitQuestion, keyed: str, *, must_yield: bool) -> Answer:
         lease.is_limited = True
         may_start = await self._asks.ask(lease, asked.message, keyed, must_yield=must_yield)
         if may_start is None:  # the first shard has lost its data: it is read again, and asked for again

@@ -21,7 +21,7 @@ from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable,
 from command_bus.randomness import token
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
-from command_bus.transport.redis.connection.script_line import Batch, ScriptLine
+from command_bus.transport.redis.connection.script_line import ScriptBatch, ScriptLine
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.scripts import ENQUEUE, ENQUEUE_ONE, ENQUEUE_UNIQUE
 from command_bus.transport.redis.sending.enqueue_arguments import enqueue_arguments, enqueue_one_arguments, renew
@@ -56,7 +56,7 @@ _GENERAL = 1.0  # seconds
 
 
 @dataclass(slots=True)
-class Waiting:
+class QueuedCommands:
     """Some commands of one caller that leave together."""
 
     submissions: Sequence[Submission]
@@ -69,7 +69,7 @@ class Waiting:
 
 
 @dataclass(slots=True)
-class _Batch(Batch[Waiting]):
+class _Batch(ScriptBatch[QueuedCommands]):
     """Commands that leave together. Until the batch may have been applied, callers that give up leave it; then it stays as it is."""
 
     number: int
@@ -77,7 +77,7 @@ class _Batch(Batch[Waiting]):
     """Whether it waited for long before it left: deadlines in its envelopes are packed again."""
 
 
-class EnqueueLine(ScriptLine[Waiting, _Batch]):
+class EnqueueLine(ScriptLine[QueuedCommands, _Batch]):
     """The line in front of one shard.
 
     Args:
@@ -125,7 +125,7 @@ class EnqueueLine(ScriptLine[Waiting, _Batch]):
         if self._watch.refuses:
             raise self._watch.refusal()
         answer = self._future()
-        self._put(Waiting(submissions, answer, mono() + timeout, alone))
+        self._put(QueuedCommands(submissions, answer, mono() + timeout, alone))
         self.pending += len(submissions)
         return answer
 
@@ -138,8 +138,8 @@ class EnqueueLine(ScriptLine[Waiting, _Batch]):
 
     # The usual case.
 
-    def _take(self) -> list[Waiting]:
-        items: list[Waiting] = []
+    def _take(self) -> list[QueuedCommands]:
+        items: list[QueuedCommands] = []
         commands, size = 0, 0
         unique: set[str] = set()
         while self._line:
@@ -159,12 +159,12 @@ class EnqueueLine(ScriptLine[Waiting, _Batch]):
             commands, size = commands + len(waiting.submissions), size + more
         return items
 
-    def _batch(self, items: list[Waiting]) -> _Batch:
+    def _batch(self, items: list[QueuedCommands]) -> _Batch:
         now = mono()
         stale, self._left_at = now - self._left_at > _STALE, now
         return self._numbered(items, next(self._numbers), now, stale=stale)
 
-    def _numbered(self, items: list[Waiting], number: int, now: float, *, stale: bool) -> _Batch:
+    def _numbered(self, items: list[QueuedCommands], number: int, now: float, *, stale: bool) -> _Batch:
         """Return a batch with a number. A single command goes to the script for one, unless that said lately that it cannot take any."""
         last = items[0].deadline if len(items) == 1 else max([waiting.deadline for waiting in items])
         head = [number, 0, int((_ANSWER_KEPT + max(0.0, last - now)) * 1000), self._limit]
@@ -282,7 +282,7 @@ class EnqueueLine(ScriptLine[Waiting, _Batch]):
             return batch
         return self._told(batch, answer) if type(answer) is bytes and answer[:1] == ASK_AGAIN else None
 
-    def _again(self, batch: _Batch, left: list[Waiting], doubt: CommandBusError | None) -> _Batch:
+    def _again(self, batch: _Batch, left: list[QueuedCommands], doubt: CommandBusError | None) -> _Batch:
         """Return the batch for its next try: the same, or a new one without callers that gave up before it can have been applied."""
         if doubt is None and len(left) != len(batch.items):
             stale, batch = batch.stale, self._batch(left)
@@ -315,7 +315,7 @@ class EnqueueLine(ScriptLine[Waiting, _Batch]):
     def _no_answer(self) -> TransportUnavailable:
         return TransportUnavailable(f"no answer from {self._connections.label} in time", outcome_unknown=True)
 
-    def _failed(self, items: Sequence[Waiting], error: BaseException) -> None:
+    def _failed(self, items: Sequence[QueuedCommands], error: BaseException) -> None:
         """Fail those after it, too, if the task that sent them was ended."""
         if isinstance(error, asyncio.CancelledError):
             items = [*items, *self._line]
@@ -323,7 +323,7 @@ class EnqueueLine(ScriptLine[Waiting, _Batch]):
             error = BusClosed("the bus was closed, or its event loop ended, in between")
         self._fail(items, error if isinstance(error, CommandBusError) else TransportUnavailable(f"it could not be sent: {error}"))
 
-    def _resolve(self, asked: list[Waiting], answer: bytes) -> None:
+    def _resolve(self, asked: list[QueuedCommands], answer: bytes) -> None:
         """Give each caller its answer. Callers whose deadline has passed already have an error with an unknown outcome."""
         if asked[0].submissions[0].unique is not None:
             answer = admissions_of(list(_submissions(asked)), answer)
@@ -340,7 +340,7 @@ class EnqueueLine(ScriptLine[Waiting, _Batch]):
                     waiting.answer.set_result(_ADMISSIONS[codes[0]] if waiting.alone else [_ADMISSIONS[code] for code in codes])
             start = end
 
-    def _fail(self, batch: Sequence[Waiting], error: CommandBusError) -> None:
+    def _fail(self, batch: Sequence[QueuedCommands], error: CommandBusError) -> None:
         for waiting in batch:
             if waiting.counted_off:
                 continue
@@ -349,7 +349,7 @@ class EnqueueLine(ScriptLine[Waiting, _Batch]):
             if not waiting.answer.done():
                 waiting.answer.set_exception(error)
 
-    def _expire(self, batch: list[Waiting], error: CommandBusError, pause: float) -> list[Waiting]:
+    def _expire(self, batch: list[QueuedCommands], error: CommandBusError, pause: float) -> list[QueuedCommands]:
         """Fail those whose deadline passes before the next try; the others remain."""
         soon = mono() + pause
         late = [waiting for waiting in batch if waiting.deadline <= soon]
@@ -358,11 +358,11 @@ class EnqueueLine(ScriptLine[Waiting, _Batch]):
         return [waiting for waiting in batch if waiting.deadline > soon]
 
 
-def _submissions(items: Sequence[Waiting]) -> Iterable[Submission]:
+def _submissions(items: Sequence[QueuedCommands]) -> Iterable[Submission]:
     return itertools.chain.from_iterable([waiting.submissions for waiting in items])
 
 
-def _first_deadline(items: list[Waiting]) -> float:
+def _first_deadline(items: list[QueuedCommands]) -> float:
     return items[0].deadline if len(items) == 1 else min([waiting.deadline for waiting in items])
 
 

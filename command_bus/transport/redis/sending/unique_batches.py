@@ -12,7 +12,7 @@ from typing import Any
 
 from command_bus.serialization.reply import Cancelled, pack_reply
 from command_bus.transport.flows import NORMAL_FLOW
-from command_bus.transport.ports.bulk import EntityOwner, Loaded, LoadItem, Version
+from command_bus.transport.ports.bulk import EntityOwner, LoadAnswer, LoadItem, Version
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.sending.enqueue_arguments import flow_argument
 from command_bus.transport.retention import Retention
@@ -171,13 +171,13 @@ class UniqueLoad:
         texts = texts_in(answer, len(ASK_AGAIN))
         self._named = {key.decode(): value for key, value in zip(texts[::2], texts[1::2], strict=True)}
 
-    def loaded(self, answer: bytes) -> Loaded:
+    def loaded(self, answer: bytes) -> LoadAnswer:
         """Return what became of the chunk."""
         count = len(self._items)
         codes = answer[:count]
         shared, _, names = answer[count:].partition(b" ")
         others = tuple(name.decode(errors="replace") for name in texts_in(names, 0))
-        return Loaded(False, [_ADMISSIONS[code] for code in codes], int(shared), others)
+        return LoadAnswer(False, [_ADMISSIONS[code] for code in codes], int(shared), others)
 
     def _command(self, item: LoadItem) -> Iterable[Any]:
         mailbox, command_id, _, envelope, entity, number, _, key = item

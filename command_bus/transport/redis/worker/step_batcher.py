@@ -17,7 +17,7 @@ from command_bus.tasks import all_of
 from command_bus.transport.mailboxes import type_of
 from command_bus.transport.ports.worker import Steps
 from command_bus.transport.redis.connection.connections import Connections, PageSize
-from command_bus.transport.redis.connection.script_line import Batch, WorkerLine
+from command_bus.transport.redis.connection.script_line import ScriptBatch, WorkerLine
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.mailbox_record import PLACE, is_first_start, parse_started, snoozes_of
 from command_bus.transport.redis.scripts import ADVANCE, ADVANCE_AND_SEND, FILL_LINE
@@ -26,7 +26,6 @@ from command_bus.transport.steps import (
     NO_SETTLEMENT,
     NO_SNOOZES,
     Answer,
-    Asked,
     ChildOutcome,
     DeadLetterStep,
     Done,
@@ -34,6 +33,7 @@ from command_bus.transport.steps import (
     GiveBack,
     Lease,
     LeaseLost,
+    LimitQuestion,
     Park,
     Released,
     Settlement,
@@ -197,7 +197,7 @@ class _Shard(WorkerLine[_Waiting]):
             return _SMALL + _size_of(step.left) + len(step.record) + len(step.raw)
         return _SMALL + _size_of(step.left) if type(step) is Done and step.left is not NO_SETTLEMENT else _SMALL
 
-    def _batch(self, items: list[_Waiting]) -> Batch[_Waiting]:
+    def _batch(self, items: list[_Waiting]) -> ScriptBatch[_Waiting]:
         prefix = self._keys.mailboxes
         limits = self._known_limits.keys(self._keys)
         head, sign = (*self._head_keys, *limits), -1 if limits else 1
@@ -213,7 +213,7 @@ class _Shard(WorkerLine[_Waiting]):
             else self._line_use.keys(self._keys)
         )
         keys = [*head, *[prefix + lease.mailbox for lease, _, _ in items], *names, *line]
-        return Batch(ADVANCE_AND_SEND if sent else ADVANCE, keys, args, items)
+        return ScriptBatch(ADVANCE_AND_SEND if sent else ADVANCE, keys, args, items)
 
     def _to_read(self, leases: list[Lease]) -> int:
         """Return how many commands the server reads for each of these mailboxes, of which none is read ahead."""
@@ -224,7 +224,7 @@ class _Shard(WorkerLine[_Waiting]):
     def _is_deep(self, mailbox: str) -> bool:
         return self._max_depth(type_of(mailbox)) >= _DEEP
 
-    def _heard(self, batch: Batch[_Waiting], answer: list[Any]) -> None:
+    def _heard(self, batch: ScriptBatch[_Waiting], answer: list[Any]) -> None:
         size = commands = 0
         for body in filter(None, answer[2::2]):  # most commands were read ahead
             if type(body) is bytes:
@@ -236,7 +236,7 @@ class _Shard(WorkerLine[_Waiting]):
         self._most = self._answers.count
         self._ahead.observe(size, commands)
 
-    def _hand_out(self, batch: Batch[_Waiting], answer: list[Any], *, confirmed: bool = True) -> None:
+    def _hand_out(self, batch: ScriptBatch[_Waiting], answer: list[Any], *, confirmed: bool = True) -> None:
         now = answer[0].decode()
         for (lease, _, waiting), state, body in zip(batch.items, answer[1::2], answer[2::2], strict=True):
             result = _SETTLED.get(state)
@@ -249,11 +249,11 @@ class _Shard(WorkerLine[_Waiting]):
                     continue
                 if lease.ahead and not self._reads_ahead(lease.mailbox):
                     lease.ahead = None
-                if type(result) is Asked:
+                if type(result) is LimitQuestion:
                     self._known_limits.known = True
             if not waiting.done():
                 waiting.set_result(result)
-            elif type(result) is Started or type(result) is Asked:
+            elif type(result) is Started or type(result) is LimitQuestion:
                 self._give_back(lease)
 
     def _give_back(self, lease: Lease) -> None:
@@ -297,7 +297,7 @@ def _decode(lease: Lease, state: bytes, body: Any, now: str, confirmed: bool) ->
     return Started(fence, message, int(attempt), int(first), int(now), body, fields, confirmed, snoozes, is_first)
 
 
-def _asked(lease: Lease, body: list[Any], now: str) -> Asked:
+def _asked(lease: Lease, body: list[Any], now: str) -> LimitQuestion:
     """Return what has to be asked for before the next command starts. It may have been read ahead; it will be read again."""
     message: str = body[0].decode("utf-8", "backslashreplace")
     entry, paid, flow, is_due, suspect = body[1:]
@@ -309,7 +309,7 @@ def _asked(lease: Lease, body: list[Any], now: str) -> Asked:
         envelope = entry[0] if type(entry[-1]) is list else _envelope_in(entry)
     lease.ahead, lease.attempt_id = None, ""
     flow = flow.decode("utf-8", "backslashreplace")
-    return Asked(message, envelope, bool(paid), flow, int(now) if is_due else 0, bool(suspect))
+    return LimitQuestion(message, envelope, bool(paid), flow, int(now) if is_due else 0, bool(suspect))
 
 
 def _envelope_in(fields: list[bytes]) -> bytes | None:
