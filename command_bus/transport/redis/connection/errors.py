@@ -61,7 +61,16 @@ def translated(error: BaseException, where: str, *, writes: bool = False) -> Com
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
         refused = _never_sent(error)
         return TransportUnavailable(f"{where} cannot be reached: {text or type(error).__name__}", outcome_unknown=not refused)
-    return UnsuitableServer(f"{where} answered with an error that this library does not expect: {text}", outcome_unknown=writes)
+    return UnsuitableServer(f"{where} {_unexpected(text)}", outcome_unknown=writes)
+
+
+def _unexpected(text: str) -> str:
+    if text.startswith("WRONGTYPE"):
+        return (
+            f"has a value of another type where this library keeps its own: {text}. Something else wrote a key of the namespace; "
+            "`command-bus doctor` names odd values"
+        )
+    return f"answered with an error that this library does not expect: {text}"
 
 
 def _of_no_primary(error: BaseException, where: str) -> TransportUnavailable:
