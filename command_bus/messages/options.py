@@ -1,4 +1,4 @@
-"""Keyword arguments of dispatches and calls that are handed on, as types: see `command_bus.keywords`."""
+"""Keyword arguments of dispatches and calls that are handed on, as types."""
 
 from __future__ import annotations
 

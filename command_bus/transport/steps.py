@@ -172,7 +172,7 @@ class Started:
 
     @property
     def entry(self) -> bytes:
-        """Its entry as a dead letter keeps it: see `entry_text.py`."""
+        """Its entry as a dead letter keeps it: see `mailboxes.pack_entry`."""
         if self.envelope is None:
             return b"".join(self.raw)
         return pack_entry(self.raw or (b"e", self.envelope))

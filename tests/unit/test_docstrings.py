@@ -137,3 +137,11 @@ def test_a_docstring_that_begins_with_a_question_is_found() -> None:
         "line 2: C",
     ]
     assert not headed_by_a_question(ast.parse('"""Costs."""\nclass C:\n    """The way it works."""'))
+
+
+def test_files_that_are_named_exist() -> None:
+    there = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
+    named = re.compile(r"`(?:[\w/]*/)?(\w+\.(?:py|lua))`")
+    texts = sorted([*(ROOT / "command_bus").rglob("*.py"), *(ROOT / "command_bus").rglob("*.lua")])
+    lost = {path.name: found - there for path in texts if (found := set(named.findall(path.read_text(encoding="utf-8")))) - there}
+    assert not lost

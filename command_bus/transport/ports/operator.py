@@ -1,4 +1,4 @@
-"""The protocols of a transport for operators. See `interfaces.py`."""
+"""The protocols of a transport for operators. See `transport.py`."""
 
 from __future__ import annotations
 

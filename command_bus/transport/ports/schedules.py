@@ -1,4 +1,4 @@
-"""The protocol of a transport for schedules. Their records are opaque bytes here, written by compare-and-set only. See `interfaces.py`."""
+"""The protocol of a transport for schedules. Their records are opaque bytes here, written by compare-and-set only. See `transport.py`."""
 
 from __future__ import annotations
 

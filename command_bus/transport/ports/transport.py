@@ -1,9 +1,9 @@
 """The protocols of a transport: one part for each role, so that a producer never meets consumer code.
 
-`Transport` holds the parts. A sender uses those of `sender_interfaces.py`: `producer`, `replies`, `marks`, `agreements`, `locations`; also
-`announcements`. A worker uses `worker_side` (`worker_interfaces.py`), `agreements`, `announcements` and `limits`. An operator uses
-`operator` (`admin_interfaces.py`). Bulk loads use `bulk` (`bulk.py`), schedules `schedules` (`schedule_interfaces.py`), notifications
-`channels` (`channels.py`), webhooks `notes` (`notes.py`).
+`Transport` holds the parts. A sender uses those of `sender.py`: `producer`, `replies`, `marks`, `agreements`, `locations`; also
+`announcements`. A worker uses `worker_side` (`worker.py`), `agreements`, `announcements` and `limits`. An operator uses
+`operator` (`operator.py`). Bulk loads use `bulk` (`bulk.py`), schedules `schedules` (`schedules.py`), notifications
+`channels`, webhooks `notes` (both in `extensions.py`).
 The values that pass through are in `submissions.py`, `steps.py`, `records.py`, `interrupts.py` and `marks.py`. Envelopes and replies are
 opaque bytes here. A transport may lack `limits`, `schedules`, `bulk`, `channels`, `notes`, `operator.events` or `operator.interrupts`: the property
 then raises `UnsuitableServer`.

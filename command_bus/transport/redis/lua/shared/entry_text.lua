@@ -3,7 +3,7 @@
 --
 -- The text of an entry that has an envelope only is the envelope. Any other is the byte 0xc1, with which no
 -- MessagePack begins, and for each field its name, a colon, the length of its value, a colon and the value.
--- `entry_text.py` does the same in Python.
+-- `mailboxes.pack_entry` does the same in Python.
 
 -- Return the fields and values of a text, in their order.
 local function fields_in(text)
