@@ -127,6 +127,14 @@ async def test_147_slow_and_cut_connections_hold_up_no_one(bus: CommandBus, tmp_
                 await asyncio.sleep(0.02)
 
 
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    """Return what still comes; what was written to a connection that the server had closed resets it."""
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+
+
 async def test_147_silent_connections_shut_out_no_one_for_long(bus: CommandBus, tmp_path: Path) -> None:
     lowered = "serving.MOST_AT_ONCE, serving._SPARE, serving.HEAD_TIMEOUT = 20, 4, 3"
     async with served(bus.url, bus.settings.namespace, tmp_path, limits=lowered) as url:
@@ -142,7 +150,7 @@ async def test_147_silent_connections_shut_out_no_one_for_long(bus: CommandBus, 
             async with httpx.AsyncClient(base_url=url, headers=AUTH, trust_env=False) as other:
                 assert await asked(other) == 200, "the one goes that was silent for longest"
             async with asyncio.timeout(8):
-                assert not any([await reader.read() for reader, _ in silent])
+                assert not any([await rest(reader) for reader, _ in silent])
             async with httpx.AsyncClient(base_url=url, headers=AUTH, trust_env=False) as other:
                 assert await asked(other) == 200
             assert await asked(kept) == 200, "a connection that has asked is kept"
@@ -151,7 +159,7 @@ async def test_147_silent_connections_shut_out_no_one_for_long(bus: CommandBus, 
             assert b"401" in await reader.readline()
             writer.write(b"GET /openapi.js")  # the head of a second request, and no more of it
             async with asyncio.timeout(8):
-                await reader.read()
+                await rest(reader)
             silent.append((reader, writer))
         for _, writer in silent:
             writer.close()

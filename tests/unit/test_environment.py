@@ -61,6 +61,6 @@ async def test_a_worker_warns_of_a_misspelt_variable(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("COMMAND_BUS_CONCURENCY", "5")
     async with CommandBus.in_memory(registry=HandlerRegistry()) as bus, bus.worker():
         pass
-    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         "COMMAND_BUS_CONCURENCY is no setting and is not read; did you mean COMMAND_BUS_CONCURRENCY?"
     ]
