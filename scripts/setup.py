@@ -49,7 +49,7 @@ VENV = ROOT / os.environ.get("SETUP_VENV", ".venv")
 PYTHON = VENV / "bin" / "python"
 PROCESSES = 2 * (os.cpu_count() or 1) + 1  # that run tests: many of them wait for something
 CHECKED = ("command_bus", "tests", "examples", "scripts", "benchmarks", "integrations")
-SHAPE = tuple(f"tests/unit/test_{name}.py" for name in ("architecture", "docstrings", "exports", "sizes"))
+SHAPE = tuple(f"tests/unit/test_{name}.py" for name in ("architecture", "docstrings", "exports", "sizes", "volume"))
 LEFTOVERS = (".cache", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build", "dist")
 
 
