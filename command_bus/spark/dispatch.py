@@ -115,7 +115,7 @@ def dispatch_dataframe(
     began = time.monotonic()
     _check_texts(dispatch_id, outcomes, remember_for)
     _check_names(columns, entity, command_column)
-    _check_values(max_rejects, partitions, id_namespace, dry_run)
+    _check_values(max_rejects, partitions, id_namespace, dry_run, mapper)
     target = Target.resolve(url, namespace)
     texts = {  # the options of the data source, so that both are checked and planned alike
         "url": target.url,
@@ -311,7 +311,7 @@ def _duration(value: timedelta | str, name: str) -> str:
             raise InvalidSettings(
                 f"{name} = {value} is no time to keep anything: give a timedelta above 0, or a text such as '7 days'"
             )
-        return f"{int(value.total_seconds() * 1000)} ms"
+        return f"{max(value // timedelta(milliseconds=1), 1)} ms"
     duration_ms(value, name)
     return value
 
@@ -326,7 +326,7 @@ def _check_names(columns: object, entity: object, command_column: object) -> Non
         raise InvalidSettings(f"columns = {columns!r}: give the name of a column for each field, as a dict")
 
 
-def _check_values(max_rejects: object, partitions: object, id_namespace: object, dry_run: object) -> None:
+def _check_values(max_rejects: object, partitions: object, id_namespace: object, dry_run: object, mapper: object) -> None:
     """Check what is no option of the data source, which checks its own."""
     if max_rejects is not None and not _is_limit(max_rejects):
         raise InvalidSettings(f"max_rejects = {max_rejects!r}: give a whole number of rows, or a share of them below 1")
@@ -336,6 +336,8 @@ def _check_values(max_rejects: object, partitions: object, id_namespace: object,
         raise InvalidSettings(f"id_namespace = {id_namespace!r}: give a UUID")
     if type(dry_run) is not bool:
         raise InvalidSettings(f"dry_run = {dry_run!r}: give True or False")
+    if mapper is not None and not callable(mapper):
+        raise InvalidSettings(f"mapper = {mapper!r}: give a function from a row to a command")
 
 
 def _is_limit(value: object) -> bool:
@@ -343,7 +345,7 @@ def _is_limit(value: object) -> bool:
 
 
 def _check_texts(dispatch_id: object, outcomes: object, remember_for: object) -> None:
-    if not isinstance(dispatch_id, str) or not dispatch_id.strip():
+    if not isinstance(dispatch_id, str) or not dispatch_id.strip() or dispatch_id.encode(errors="ignore").decode() != dispatch_id:
         raise InvalidSettings(
             f"dispatch_id = {dispatch_id!r}: name this dispatch, by a text such as 'orders-2026-11-21', so that running it again adds nothing twice"
         )

@@ -25,6 +25,8 @@ _DURATION = re.compile(
 )
 _UNITS = {"ms": 1, "mi": 60_000, "m": 60_000, "s": 1000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LONGEST_NUMBER = 19  # digits, as Spark's own have at most
+_SHOWN = 200  # characters of a value
 # What Spark adds by itself.
 _SPARKS_OWN = frozenset({"checkpointlocation", "path", "queryname"})
 
@@ -43,7 +45,7 @@ def duration_ms(text: str, option: str) -> int:
     milliseconds = float(match[1]) * factor
     if milliseconds > LONGEST * 1000:
         raise InvalidSettings(f"option {option} = {text!r} is too long: it is at most {LONGEST:,.0f} s (31 years)")
-    return int(milliseconds)
+    return int(milliseconds) or int(milliseconds > 0)
 
 
 def instant_ms(moment: datetime) -> int:
@@ -127,7 +129,7 @@ class WriteOptions:
             "onInvalid", "maxRejects", "maxBacklog", "maxWait", "batchSize", "outcomes", "maxOutcomes", "rememberFor", "mapper", "keepOrder",
             "priority",
         )  # fmt: skip
-        outcomes_ms = read.duration("outcomes") or 0
+        outcomes_ms = read.duration("outcomes", zero=True) or 0
         return cls(
             command=read.text("command") or ""
             if read.text("mapper")
@@ -140,7 +142,7 @@ class WriteOptions:
             sequence_column=read.text("sequenceColumn"),
             columns=read.pairs("columns"),
             dispatch_id=read.text("dispatchId"),
-            version=read.count("dispatchVersion", least=0),
+            version=read.count("dispatchVersion", least=0, most=2**53 - 1),  # the server's scripts count in doubles
             on_invalid=cast("OnInvalid", read.choice("onInvalid", get_args(OnInvalid), "quarantine")),
             max_rejects=read.count("maxRejects", least=0),
             max_backlog=read.count("maxBacklog"),
@@ -261,13 +263,14 @@ class _Reader:
                 return choice
         raise InvalidSettings(f"option {name} = {value!r}: there are {', '.join(choices)}")
 
-    def count(self, name: str, *, least: int = 1) -> int | None:
+    def count(self, name: str, *, least: int = 1, most: int = 2**63 - 1) -> int | None:
         value = self.text(name)
         if value is None:
             return None
-        if not value.strip().isdecimal() or int(value) < least:
-            raise InvalidSettings(f"option {name} = {value!r} is a whole number, at least {least}")
-        return int(value)
+        number = _whole(value)
+        if number is None or not least <= number <= most:
+            raise InvalidSettings(f"option {name} = {value[:_SHOWN]!r} is a whole number, at least {least} and at most {most}")
+        return number
 
     def flag(self, name: str) -> bool | None:
         value = self.text(name)
@@ -282,34 +285,43 @@ class _Reader:
         value = self.text(name)
         if value is None:
             return None
-        if value.strip().isdecimal():
-            return int(value)
+        if (number := _whole(value)) is not None:
+            return number
         try:
             moment = datetime.fromisoformat(value.strip())
         except ValueError:
             raise InvalidSettings(
-                f"option {name} = {value!r} is no time: write milliseconds since 1970, or a text like 2026-11-21T05:00:00Z"
+                f"option {name} = {value[:_SHOWN]!r} is no time: write milliseconds since 1970, or a text like 2026-11-21T05:00:00Z"
             ) from None
         return instant_ms(moment)
 
-    def duration(self, name: str, *, bare: str = "") -> int | None:
+    def duration(self, name: str, *, bare: str = "", zero: bool = False) -> int | None:
         value = self.text(name)
         if value is None:
             return None
-        return duration_ms(value + bare if bare and value.replace(".", "", 1).isdecimal() else value, name)
+        found = duration_ms(value + bare if bare and value.replace(".", "", 1).isdecimal() else value, name)
+        if not found and not zero:
+            raise InvalidSettings(f"option {name} = {value!r} is no time at all: give more, or leave it out")
+        return found
 
     def pairs(self, name: str) -> dict[str, str]:
         value = self.text(name) or ""
         try:
             given = _pairs_of_json(value) if value.lstrip().startswith("{") else _pairs_of_text(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise InvalidSettings(
-                f"option {name} = {value!r}: write it like 'field=column, other=column2', or as a JSON object of texts"
+                f"option {name} = {value[:_SHOWN]!r}: write it like 'field=column, other=column2', or as a JSON object of texts"
             ) from None
         pairs = dict(given)
         if len(pairs) < len(given):
             raise InvalidSettings(f"option {name} = {value!r} names a field twice")
         return pairs
+
+
+def _whole(text: str) -> int | None:
+    """Return a whole number that is not negative; None if it is none, or longer than Spark's own."""
+    text = text.strip()
+    return int(text) if text.isdecimal() and len(text) <= _LONGEST_NUMBER else None
 
 
 def _pairs_of_json(text: str) -> list[tuple[str, str]]:

@@ -60,13 +60,27 @@ class CommandBusSource(DataSource):
         """Plan a batch read."""
         from command_bus.spark.reading.reader import reader_of
 
+        self._check_columns(schema)
         return reader_of(self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Plan a streaming read."""
         from command_bus.spark.reading.reader import stream_reader_of
 
+        self._check_columns(schema)
         return stream_reader_of(self.options)
+
+    def _check_columns(self, schema: StructType) -> None:
+        """Check that a view is read with its own columns.
+
+        Raises:
+            InvalidSettings: The query gives it others.
+        """
+        own = self.schema()
+        if schema.simpleString() != own.simpleString():
+            raise InvalidSettings(
+                f"a view has columns of its own ({', '.join(own.names)}): leave out schema(…) or the columns of CREATE VIEW, and select"
+            )
 
 
 def register(spark: SparkSession | None = None) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, IsNotNull, LessThanOrEq
 from redis import Redis
 
 from command_bus.spark.reading.reader import PushdownReader, reader_of
+from command_bus.spark.reading.views import schema_of
 from tests.spark.outcomes import (
     DAY,
     Pay,
@@ -116,6 +117,13 @@ def test_timestamps_include_the_start_and_exclude_the_end(spark: SparkSession, n
     assert found(startingTimestamp="2026-11-21T12:00:58Z") == [58, 59]
     assert found(endingTimestamp="2026-11-21T13:00:02+01:00") == [0, 1]
     assert found(startingTimestamp=noon + DAY) == found(endingTimestamp=noon - DAY) == []
+
+
+def test_a_view_with_other_columns_is_refused(spark: SparkSession, namespace: Namespace) -> None:
+    reader = spark.read.format("command_bus").options(**namespace.options, view="entities")
+    with pytest.raises(AnalysisException, match="InvalidSettings: a view has columns of its own \\(entity_type, entity, mailbox"):
+        reader.schema("entity string").load().collect()
+    assert reader.schema(schema_of("entities")).load().collect() == []
 
 
 def test_filters_are_pushed_down_if_allowed(spark: SparkSession, namespace: Namespace) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from command_bus import (
 from command_bus.spark import dispatch_dataframe
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.writing.writer import BatchWriter, WritePlan
-from tests.spark.trucks import Move, Namespace
+from tests.spark.trucks import Move, Namespace, halved
 from tests.spark.writes import MOVE, MOVES, ROWS_OF_MOVES, write
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
@@ -27,6 +29,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"command": "tests.spark.trucks:Movv"}, "module tests.spark.trucks has no Command Movv"),
     ({"command": "tests.spark.trucks:Where"}, "tests.spark.trucks.Where is no Command"),
     ({"command": "no_such_module:Move"}, "no class can be imported by this name (No module named 'no_such_module'"),
+    ({"command": "..:Move"}, "no class can be imported by this name (it begins with a dot"),
     ({"command": "Sail"}, "no running worker knows it as a wire name"),
     ({"command": f"{MOVE},tests.spark.trucks:Stop"}, "2 commands need option commandColumn"),
     ({"entityColumn": "nope"}, "option entityColumn = 'nope' names no column; there are truck, seq, load, note, command_id"),
@@ -98,6 +101,32 @@ def test_a_missing_column_is_named(spark: SparkSession, namespace: Namespace) ->
         dispatch(command=int)
     with pytest.raises(InvalidSettings, match="say which column holds the entity id"):
         dispatch(command=None, mapper=lambda row: row)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"mapper": 3}, "mapper = 3: give a function from a row to a command"),
+        ({"mapper": partial(halved, Lock())}, "make its locks, connections and sessions where it runs"),
+        ({"dispatch_id": "\ud800"}, "name this dispatch"),
+        ({"remember_for": "0 s"}, "rememberFor = '0 s' is no time at all"),
+        ({"max_wait": 0}, "maxWait = '0 s' is no time at all"),
+    ],
+)
+def test_an_argument_that_nothing_can_be_done_with_is_refused(
+    spark: SparkSession, namespace: Namespace, arguments: dict[str, Any], text: str
+) -> None:
+    given: dict[str, Any] = {
+        "key": "seq",
+        "order_by": "seq",
+        "dispatch_id": "d",
+        "entity": "truck",
+        **namespace.options,
+        **arguments,
+    }
+    with pytest.raises(InvalidSettings) as caught:
+        dispatch_dataframe(spark.createDataFrame([("a", 1, 1.0, None)], MOVES), None if "mapper" in arguments else Move, **given)
+    assert text in caught.value.message
 
 
 def test_an_unreachable_server_gives_a_short_error(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

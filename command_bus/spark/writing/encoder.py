@@ -19,6 +19,7 @@ from command_bus.spark.writing.command_encoder import CommandEncoder, Packed, ch
 from command_bus.spark.writing.command_mapping import CommandMapping
 from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.spark.writing.task_results import RowReject
+from command_bus.worker.run_ends import text_of
 
 Mapper = Callable[[dict[str, Any]], Message[Any]]
 
@@ -157,7 +158,9 @@ class BatchEncoder:
                 yield packed
             except Exception as error:  # noqa: BLE001 - the user's function may raise anything; only this row is rejected
                 text = (
-                    error.message if isinstance(error, CommandBusError) else f"the mapper raised {type(error).__name__}: {error}"
+                    error.message
+                    if isinstance(error, CommandBusError)
+                    else f"the mapper raised {type(error).__name__}: {text_of(error)}"
                 )
                 yield RowReject.of(command_id=command_id, command="", entity=None, reason="invalid", error=text[:2000], row=row)
 

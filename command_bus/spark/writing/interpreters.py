@@ -88,7 +88,11 @@ _PICKLED = "pickle:"
 
 
 def pickled(thing: Any) -> str:
-    """Return an object as text, pickled by value, so that executors need not import the module of a notebook."""
+    """Return an object as text, pickled by value, so that executors need not import the module of a notebook.
+
+    Raises:
+        InvalidSettings: It holds something that cannot leave this process.
+    """
     from pyspark import cloudpickle
 
     base: Any = cloudpickle.CloudPickler  # it has no types
@@ -110,7 +114,12 @@ def pickled(thing: Any) -> str:
             return reduced
 
     buffer = BytesIO()
-    Pickler(buffer).dump(thing)
+    try:
+        Pickler(buffer).dump(thing)
+    except Exception as error:
+        raise InvalidSettings(
+            f"{thing!r} cannot be sent to executors ({type(error).__name__}: {error}): make its locks, connections and sessions where it runs"
+        ) from error
     return _PICKLED + base64.b64encode(buffer.getvalue()).decode()
 
 

@@ -46,6 +46,8 @@ def import_named(module: str, name: str) -> Any:
         raise InvalidSettings(
             f"module {module!r} is not imported here: {_PACKAGES} names the packages whose commands and mappers options may name"
         )
+    if module.startswith("."):
+        raise ImportError("it begins with a dot")
     found = reduce(getattr, name.split("."), import_module(module))
     if are_restricted() and not may_import(str(getattr(found, "__module__", ""))):
         raise InvalidSettings(f"{module}:{name} was not defined in a package of {_PACKAGES}")

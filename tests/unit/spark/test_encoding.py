@@ -369,6 +369,21 @@ def test_a_mapper_may_not_change_the_entity_of_a_row() -> None:
     assert encode(columns, mapper=mapper)[1][1][0] == "thing:y"  # no column was named by which they are arranged
 
 
+def test_a_mapper_s_error_without_a_text_costs_its_own_row_alone() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    def mapper(row: dict[str, Any]) -> Command[None]:
+        if row["count"] == 1:
+            raise Mute
+        return Free(count=2)
+
+    mute, good = encode({"command_id": ["a", "b"], "count": [1, 2]}, mapper=mapper)
+    assert why(mute) == "the mapper raised Mute: (the text of this Mute cannot be read)"
+    assert good[1][0] == "~:b"
+
+
 @pytest.mark.parametrize("command", [Whole, Single])
 def test_serializers_run(command: type[Command[None]]) -> None:
     (packed,) = encode({"command_id": ["a"], "thing": ["x"], "count": [1]}, command)

@@ -390,6 +390,7 @@ class TestOptions:
             ({"veiw": "outcomes"}, "did you mean view"),
             ({"view": "outcome"}, "there are outcomes, deadLetters"),
             ({"startingTimestamp": "soon"}, "milliseconds since 1970"),
+            ({"startingTimestamp": "9" * 5000}, "milliseconds since 1970"),
             ({"startingTimestamp": "2", "endingTimestamp": "1"}, "before startingTimestamp"),
             ({"view": "entities", "dispatchId": "d"}, "goes with the views outcomes, deadLetters, rejects, dispatches"),
             ({"view": "rejects", "endingTimestamp": "1"}, "not with rejects"),
