@@ -85,6 +85,8 @@ SESSION_COOKIE = "command_bus_session"
 _SESSION = "session"
 _HASHES_AT_ONCE = 2
 """Each takes 32 MiB."""
+_MOST_WAITING = 40
+"""Passwords that are checked or wait for it: some seconds. More are not taken, since each keeps its connection."""
 _NETWORK_V6 = 64
 """Bits of an IPv6 address that belong to one household."""
 
@@ -162,6 +164,7 @@ class Passwords:
         self.signer = Signer()
         self._decoy = decoy_hash()
         self._hashing = asyncio.Semaphore(_HASHES_AT_ONCE)
+        self._waiting = 0
 
     async def user(self, connection: HTTPConnection) -> User | None:
         """Return whose session a request has."""
@@ -172,11 +175,20 @@ class Passwords:
             return None
         return User(name, entry[1])
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether so many passwords wait to be checked that no more are taken."""
+        return self._waiting >= _MOST_WAITING
+
     async def is_user(self, name: str, password: str) -> bool:
         """Return whether the password is that user's. It takes as long for a user that there is not."""
         entry = self._now().get(name)
-        async with self._hashing:
-            right = await asyncio.to_thread(is_password, password, self._decoy if entry is None else entry[0])
+        self._waiting += 1
+        try:
+            async with self._hashing:
+                right = await asyncio.to_thread(is_password, password, self._decoy if entry is None else entry[0])
+        finally:
+            self._waiting -= 1
         return right and self._now().get(name) == entry is not None
 
     def session(self, name: str) -> str:

@@ -45,6 +45,10 @@ async def sign_in(state: State, request: Request) -> Response:
         response = _form(state, request, following, "Too many tries. Wait some minutes.", 429)
         response.headers["Retry-After"] = str(math.ceil(wait))
         return response
+    if users.is_busy:
+        response = _form(state, request, following, "Many sign in just now. Try again in some seconds.", 503)
+        response.headers["Retry-After"] = "5"
+        return response
     users.attempts.begin(source)
     name = fields["name"].strip()
     if not await users.is_user(name, fields["password"]):

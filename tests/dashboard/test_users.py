@@ -112,6 +112,15 @@ async def test_161_many_tries_at_a_time_are_no_way_around() -> None:
     assert sorted(each.status_code for each in answers) == [403] * 5 + [429] * 15
 
 
+async def test_of_very_many_sign_ins_at_a_time_some_are_sent_away() -> None:
+    app, users = door()
+    users._waiting = 38  # others
+    answers = await asyncio.gather(*(sign_in(app) for _ in range(4)))
+    assert sorted(each.status_code for each in answers) == [303, 303, 503, 503]
+    assert {each.headers.get("retry-after") for each in answers if each.status_code == 503} == {"5"}
+    assert (await sign_in(app)).status_code == 303
+
+
 async def test_161_a_password_of_one_s_own_makes_no_room_for_more_guesses() -> None:
     app, users = door()
     for _ in range(4):
