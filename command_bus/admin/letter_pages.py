@@ -27,7 +27,7 @@ _CURSOR = re.compile(r"(\d{1,19})-(\d{1,19})-(\d{1,4})")
 _SIZES = (64, 128, 256)
 """Letters of each shard that the requests of a page ask for. One may have many megabytes: a larger answer is not asked for at first."""
 _LARGE = 8 << 20
-"""Bytes of letters behind which a page asks for no more."""
+"""Bytes of letters after which a page asks for no more, and ends."""
 
 Place = tuple[int, int, int]
 """The place of a letter among those of all shards: its ms, its number in that, its shard."""
@@ -41,12 +41,14 @@ class LetterPart:
         found: The letters that are wanted.
         cursor: The place where the next page begins, or None.
         looked: Letters that were looked at.
+        size: Bytes of what was found.
         oldest_ms: The time of the oldest of those.
     """
 
     found: list[DeadLetter] = field(default_factory=list)
     cursor: str | None = None
     looked: int = 0
+    size: int = 0
     oldest_ms: int | None = None
 
 
@@ -102,13 +104,14 @@ def _take(part: LetterPart, readers: list[_Shard], limit: int, read: Callable[[S
     fresh = sorted((each for reader in readers for each in reader.letters), reverse=True)
     ready = [each for each in fresh if horizon is None or each.place >= horizon]
     for each in ready:
-        if len(part.found) == limit:
+        if len(part.found) == limit or part.size > _LARGE:
             return True
         part.looked, part.oldest_ms = part.looked + 1, each.place[0]
         part.cursor = "-".join(map(str, each.place))
         letter = read(each.stored)
         if letter is not None:
             part.found.append(letter)
+            part.size += len(each.stored.raw)
     for reader in readers:
         reader.letters = [each for each in reader.letters if horizon is not None and each.place < horizon]
     if horizon is None:

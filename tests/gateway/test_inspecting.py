@@ -75,6 +75,21 @@ async def test_dead_letters_are_chosen(ops: Client) -> None:
         assert (await ops.ask("GET", "/dead-letters", params=none)).json()["letters"] == []
 
 
+async def test_a_page_of_large_dead_letters_ends_early(ops: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("command_bus.admin.letter_pages._LARGE", 1)
+    accounts = [fresh() for _ in range(3)]
+    for account in accounts:
+        await burnt(ops, account)
+    found: list[str] = []
+    params: dict[str, Any] = {"name": "Burn", "limit": 200}
+    while len(found) < len(accounts):
+        page = (await ops.ask("GET", "/dead-letters", params=params)).json()
+        assert len(page["letters"]) == 1
+        found.append(page["letters"][0]["entity_id"])
+        params["cursor"] = page["cursor"]
+    assert found == accounts[::-1]
+
+
 async def test_schedules(ops: Client, bus: CommandBus) -> None:
     name = "books of/a-1"
     await bus.schedules.put(name, Deposit(account_id="a-1", amount=1), every(3600))
