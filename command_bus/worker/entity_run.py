@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from command_bus.clock import mono
 from command_bus.serialization.limits import printable
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.ports.worker import Steps, WorkerSlots
+from command_bus.transport.ports.worker import Steps
+from command_bus.transport.slots import Slots
 from command_bus.transport.steps import (
     Answer,
     DeadLetterStep,
@@ -123,7 +124,7 @@ class EntityRun:
         self,
         steps: Steps,
         executor: Executes,
-        slots: WorkerSlots,
+        slots: Slots,
         *,
         quantum: int,
         quantum_time: float,

@@ -28,7 +28,7 @@ from command_bus.serialization.limits import printable
 from command_bus.serialization.reply import Cancelled
 from command_bus.transport.mailboxes import mailbox_label, type_of
 from command_bus.transport.ports.sender import Agreements
-from command_bus.transport.ports.worker import WorkerSlots
+from command_bus.transport.slots import Slots
 from command_bus.transport.steps import (
     Cancellation,
     Cause,
@@ -79,7 +79,7 @@ class Executor:
         self,
         decisions: Decisions,
         threads: HandlerThreads,
-        slots: WorkerSlots,
+        slots: Slots,
         *,
         worker: str,
         grace: float,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from command_bus.transport.ports.worker import WorkerSlots
+from command_bus.transport.slots import Slots
 from command_bus.worker.threads import HandlerThreads
 
 _LEND_LATER = 1.0
@@ -30,9 +30,7 @@ class Lending:
 
     __slots__ = ("_beyond", "_ended", "_is_lent", "_loop", "_slots", "_threads", "_turn", "_waits")
 
-    def __init__(
-        self, slots: WorkerSlots, threads: HandlerThreads | None, *, beyond: bool, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, slots: Slots, threads: HandlerThreads | None, *, beyond: bool, loop: asyncio.AbstractEventLoop) -> None:
         self._slots = slots
         self._threads = threads
         self._beyond = beyond

@@ -200,7 +200,6 @@ class Worker:
             check_wired(self.registry)  # now, because a container is wired by the lifespan at the latest
             await self.declarations.write()
             self._parts = _Parts(self, self._bus.session, self._bus.middleware)
-            await self._parts.side.start()
         except BaseException:
             await self._stack.aclose()
             raise
@@ -329,7 +328,7 @@ class _Parts:
         )
         if worker.paused:
             self.side.slots.pause()
-        self.side.begin(runs.run, lost)
+        self.side.start(runs.run, lost)
 
     def _side_options(self, worker: Worker) -> WorkerSideOptions:
         settings = worker.settings

@@ -115,7 +115,7 @@ class ListConsumer:
     def running(self) -> dict[asyncio.Task[None], str]:
         return dict(self._tasks)
 
-    async def start(self) -> None:
+    def start(self) -> None:
         self._reader = asyncio.create_task(self._read(), name="lists.read")
 
     async def stop_reading(self) -> None:
@@ -178,13 +178,11 @@ class ListWorkerSide:
         self.leases.held[activation] = lease
         return lease
 
-    def begin(self, run: Run, decide: Decide) -> None:
+    def start(self, run: Run, decide: Decide) -> None:
         self.consumer = ListConsumer(self, run)
         self._decide = decide
-
-    async def start(self) -> None:
         self._clock = asyncio.create_task(self._tick(), name="lists.clock")
-        await self.consumer.start()
+        self.consumer.start()
 
     async def admit(self, lease: Lease, asked: LimitQuestion, keyed: str, *, must_yield: bool) -> Answer:
         raise AssertionError("nothing is asked for here")

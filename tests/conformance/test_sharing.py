@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from command_bus import Command, CommandBus, EntityId
-from command_bus.transport.redis.worker.consumer import ConsumerLoop
-from command_bus.transport.redis.worker.reader import Delivery
+from command_bus.transport.redis.worker.consumer import ConsumerLoop, Delivery
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 

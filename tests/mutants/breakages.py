@@ -339,7 +339,7 @@ MUTANTS = (
     ),
     Mutant(
         "what a broken connection was assigned is not looked for",
-        f"{_REDIS}/worker/reader.py",
+        f"{_REDIS}/worker/consumer.py",
         "        deliveries = await self._unknown_pending()\n        if deliveries:\n            _log",
         "        deliveries = []\n        if deliveries:\n            _log",
         "tests/conformance/steps/test_recovery.py::test_an_activation_sent_to_a_dead_connection_is_found_early",

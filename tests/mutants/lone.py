@@ -7,7 +7,7 @@ from tests.mutants.mutant import Mutant
 __all__ = ["LONE"]
 
 _LUA = "transport/redis/lua"
-_CONSUMER, _READER = "transport/redis/worker/consumer.py", "transport/redis/worker/reader.py"
+_CONSUMER = "transport/redis/worker/consumer.py"
 _TEST, _FETCH = "tests/conformance/steps/test_lone_commands.py", "tests/conformance/steps/test_fetch.py"
 
 LONE = (
@@ -106,16 +106,16 @@ LONE = (
     ),
     Mutant(
         "what a lost fetch started counts as interrupted",
-        _READER,
+        _CONSUMER,
         "        if self._unheard:\n",
         "        if False:\n",
         f"{_FETCH}::test_a_lost_answer_loses_no_attempt",
     ),
     Mutant(
         "a lease counts from when the answer came",
-        _READER,
-        "        return parse_fetched(answer, self._worker, first), asked\n",
-        "        return parse_fetched(answer, self._worker, first), mono()\n",
+        _CONSUMER,
+        "        return parse_fetched(answer, self._loop.worker, first), asked\n",
+        "        return parse_fetched(answer, self._loop.worker, first), mono()\n",
         f"{_FETCH}::test_an_answer_that_took_longer_than_the_lease_starts_nothing",
     ),
 )

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.memory import MemoryClients
-from command_bus.transport.redis.worker.consumer import ConsumerLoop
+from command_bus.transport.redis.worker.consumer import ConsumerLoop, Delivery
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
-from command_bus.transport.redis.worker.reader import Delivery
+from command_bus.transport.redis.worker.step_batcher import KnownLimits, LineUse
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import Answer, GiveBack, Lease, Released, Step
 
@@ -42,6 +42,8 @@ async def test_what_is_handed_back_does_not_run() -> None:
         slots=slots,
         leases=LeaseKeeper(MemoryClients(), keys, worker="w", lease=30.0, heartbeat=lambda _: b""),
         steps=steps,
+        line=LineUse(),
+        limits=KnownLimits(keys.shards[0]),
         run=run,
         wake=lambda _: None,
         settle=settle,

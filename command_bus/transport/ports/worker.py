@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from asyncio import Future, Task
+from asyncio import Task
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from command_bus.transport.ports.durable import SideRecords
 from command_bus.transport.ports.schedules import DueSchedules
+from command_bus.transport.slots import Slots
 from command_bus.transport.steps import Answer, Cancellation, Lease, LimitQuestion, Started, Step
 
 Run = Callable[[Lease], Awaitable[None]]
@@ -31,56 +32,6 @@ class Steps(Protocol):
         `yield` while no other mailbox of the shard waits; else the mailbox is made ready for any worker. A mailbox that is paused or parked
         starts nothing: the answer is `Released("stop")`. With the answer `Started`, `lease.attempt_id` is that of the new start.
         """
-        ...
-
-
-class WorkerSlots(Protocol):
-    """The slots of a worker: as many entities as it may run at a time."""
-
-    @property
-    def lent(self) -> int:
-        """How many are lent."""
-        ...
-
-    @property
-    def all_lent(self) -> bool:
-        """Whether no more may be lent."""
-        ...
-
-    def lend(self, *, beyond: bool = False) -> bool:
-        """Lend the slot of a handler that waits; return False if no more may be lent. `beyond` lends it all the same."""
-        ...
-
-    def take_back(self) -> Future[None]:
-        """Take a slot again for a handler that goes on, before any reader does; return what is done once it has one."""
-        ...
-
-    def withdraw(self, turn: Future[None]) -> bool:
-        """Leave the slot lent that `take_back` waits for, and end that wait; return False if the slot is taken already."""
-        ...
-
-    def take_back_now(self) -> None:
-        """Take a slot again at once, also beyond the limit."""
-        ...
-
-    def admits_caller(self) -> bool:
-        """Return whether a handler may begin that will lend its slot."""
-        ...
-
-    def another_waits(self, reader: int) -> bool:
-        """Return whether the reader of another shard waits for a slot."""
-        ...
-
-    def pause(self) -> None:
-        """Let nothing more be read until `resume`; what a read under way brings is given back."""
-        ...
-
-    def resume(self) -> None:
-        """Let more be read."""
-        ...
-
-    def resize(self, total: int) -> None:
-        """Have another number of slots."""
         ...
 
 
@@ -109,10 +60,6 @@ class Leases(Protocol):
 
 class Consumer(Protocol):
     """Reads activations and runs them, never more than there are free slots."""
-
-    async def start(self) -> None:
-        """Begin to read; return at once."""
-        ...
 
     async def stop_reading(self) -> None:
         """Read no more; hand back untouched what is still delivered."""
@@ -170,14 +117,14 @@ class WorkerSideOptions:
 class WorkerSide(Protocol):
     """The transport's side of one worker.
 
-    After `begin` and `start` the consumer reads activations while there are free slots, makes a task for each, and
+    After `start` the consumer reads activations while there are free slots, makes a task for each, and
     awaits `run(lease)` in it. When `run` returns, the lease is dropped and the slot given back. In the background
     leases are renewed, delayed commands and retries are made ready when they are due, and leases of lost workers are taken over: what was
-    started under one is settled by `decide`. `slots` is a `transport.slots.Slots` with one reader per shard.
+    started under one is settled by `decide`. `slots` has one reader per shard.
     """
 
     @property
-    def slots(self) -> WorkerSlots:
+    def slots(self) -> Slots:
         """Where entities run."""
         ...
 
@@ -198,7 +145,7 @@ class WorkerSide(Protocol):
 
     @property
     def consumer(self) -> Consumer:
-        """Reads; there after `begin`."""
+        """Reads; there after `start`."""
         ...
 
     @property
@@ -206,12 +153,8 @@ class WorkerSide(Protocol):
         """Leases taken over from lost workers so far."""
         ...
 
-    def begin(self, run: Run, decide: Decide) -> None:
-        """Make `consumer`, which runs a mailbox by `run` and settles what a lost worker has started by `decide`."""
-        ...
-
-    async def start(self) -> None:
-        """Begin to renew leases, to recover and to read."""
+    def start(self, run: Run, decide: Decide) -> None:
+        """Begin to renew leases, to recover and to read: run a mailbox by `run`, settle what a lost worker has started by `decide`."""
         ...
 
     async def admit(self, lease: Lease, asked: LimitQuestion, keyed: str, *, must_yield: bool) -> Answer:

@@ -15,7 +15,7 @@ from command_bus.transport.redis.maintenance.due_work import Member
 from command_bus.transport.redis.maintenance.waking import LimitWork
 from command_bus.transport.redis.ready_stream import delete_entries
 from command_bus.transport.redis.scripts import FETCH
-from command_bus.transport.redis.worker.reader import parse_fetched
+from command_bus.transport.redis.worker.consumer import parse_fetched
 from command_bus.transport.steps import Lease
 from tests.conformance.harness import ManualWorker, TransportHarness
 

@@ -13,9 +13,9 @@ from command_bus import Command, CommandBus, CommandContext, EntityId, Worker
 from command_bus.errors import TransportUnavailable
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.scripts import FETCH
-from command_bus.transport.redis.worker import reader
+from command_bus.transport.redis.worker import consumer
+from command_bus.transport.redis.worker.consumer import Delivery, parse_fetched
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
-from command_bus.transport.redis.worker.reader import Delivery, parse_fetched
 from command_bus.transport.steps import GiveBack, Released
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, side_of
@@ -223,7 +223,7 @@ async def test_a_lost_answer_loses_none_if_looking_for_it_fails_once(sandbox: Sa
         async with bus.worker(concurrency=16) as worker:
             fetches = Fetches(worker)
             fetches.loses = lambda count: count == 2
-            really, failed = reader.ensure_ready, []
+            really, failed = consumer.ensure_ready, []
 
             async def ensure_ready(*args: Any) -> bool:
                 if fetches.lost and not failed:
@@ -231,7 +231,7 @@ async def test_a_lost_answer_loses_none_if_looking_for_it_fails_once(sandbox: Sa
                     raise TransportUnavailable("timed out")
                 return await really(*args)
 
-            monkeypatch.setattr(reader, "ensure_ready", ensure_ready)
+            monkeypatch.setattr(consumer, "ensure_ready", ensure_ready)
             await bus.wait_idle(20)
         assert failed
         assert await letters(bus) == 0
@@ -246,7 +246,7 @@ async def test_what_is_being_given_back_is_not_interrupted(sandbox: Sandbox) -> 
         async with bus.worker(concurrency=16) as worker:
             fetches = Fetches(worker)
             loop = fetches.reader._loop
-            answered, advance = loop._slots.answered, loop._steps.advance
+            answered, advance = loop.slots.answered, loop.steps.advance
             refused: list[int] = []
 
             def no_room(shard: int, ask: Any, fetched: int, needed: int) -> int:
@@ -260,8 +260,8 @@ async def test_what_is_being_given_back_is_not_interrupted(sandbox: Sandbox) -> 
                 await asyncio.sleep(1.0)
                 return await advance(lease, step)
 
-            loop._slots.answered = no_room  # type: ignore[method-assign]
-            loop._steps.advance = lambda lease, step: (later if step == GiveBack(counts=False) else advance)(lease, step)  # type: ignore[method-assign, assignment, return-value]
+            loop.slots.answered = no_room  # type: ignore[method-assign]
+            loop.steps.advance = lambda lease, step: (later if step == GiveBack(counts=False) else advance)(lease, step)  # type: ignore[method-assign, assignment, return-value]
             fetches.loses = lambda count: count == 3
             await bus.wait_idle(20)
         assert refused

@@ -74,7 +74,7 @@ class RedisWorkerSide:
     def recovered(self) -> int:
         return self._recovery.recovered
 
-    def begin(self, run: Run, decide: Decide) -> None:
+    def start(self, run: Run, decide: Decide) -> None:
         options = self._options
         self._recovery = PendingRecovery(
             self._connections,
@@ -103,14 +103,12 @@ class RedisWorkerSide:
             wake=self._recovery.wake,
             settle=partial(self._recovery.settle, ours=True),
         )
+        self.leases.start()
+        self._recovery.start()
+        self.consumer.start()
 
     def cancel_all(self, why: Cancellation) -> None:
         self.leases.cancel_all(why)
-
-    async def start(self) -> None:
-        self.leases.start()
-        self._recovery.start()
-        await self.consumer.start()
 
     async def stop(self, patience: float) -> None:
         await self._recovery.stop()

@@ -5,6 +5,10 @@ more to read, fetch.lua reads without waiting and starts lone commands. The COUN
 per stream, so every reader takes its slots before it asks; `Slots` decides how readers share them, and which may block. A read that
 blocks without slots may return activations when all slots are taken; they are given back at once. Fetches start small and double while
 full ones follow one another: a worker that always asked for all that it could run would starve the others when its handlers are short.
+
+A delivered activation may not have arrived: it may have been assigned to a connection that broke. So after every read error, and from
+time to time for one lease after it, the worker looks up the activations that are pending in its name and not held here. What a fetch had
+started without being heard is given back uncounted; the others are settled: ready again, or interrupted.
 """
 
 from __future__ import annotations
@@ -12,28 +16,326 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import NoScriptError, ResponseError
 
 from command_bus.clock import mono
+from command_bus.errors import CommandBusError, TransportUnavailable
 from command_bus.serialization.limits import printable
-from command_bus.transport.ports.worker import Consumer, Steps
+from command_bus.tasks import end_tasks
+from command_bus.transport.ports.worker import Consumer, Run, Steps
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff
+from command_bus.transport.redis.keys import GROUP, KeySpace
+from command_bus.transport.redis.mailbox_record import PLACE, is_first_start, parse_record, parse_started
+from command_bus.transport.redis.ready_stream import delete_entries, ensure_ready, mailbox_of, why_gone
+from command_bus.transport.redis.scripts import FETCH
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
-from command_bus.transport.redis.worker.reader import Delivery, Reader
 from command_bus.transport.redis.worker.step_batcher import KnownLimits, LineUse
 from command_bus.transport.slots import Ask, Slots
-from command_bus.transport.steps import Answer, GiveBack, Lease, StepFailed
+from command_bus.transport.steps import Answer, GiveBack, Lease, Started, StepFailed
 
+BLOCK = 2.0
+_FIRST_FETCH = 8
+_SOON = 0.05  # seconds
+_MOST_FETCHED = 1_000  # a script of a few milliseconds
+_BLOCKING = ("BLOCK", int(BLOCK * 1000))
 _BROKEN_PAUSE = 1.0  # seconds
 _UNTOUCHED = GiveBack(counts=False)
 _log = logging.getLogger("command_bus.worker")
 
 
+@dataclass(slots=True)
+class Delivery:
+    """An entry of the ready stream that is assigned to this worker.
+
+    Attributes:
+        activation: Its id.
+        mailbox: The mailbox that it names; None for a tick, which names none.
+        holder: The lease under which its command was started together with the delivery; empty if none was.
+        attempt_id: The attempt id of that start; empty if its answer was lost.
+        started: That command; None if a take has to start it, or the answer was lost.
+        has_place: Whether limits gave it a place.
+    """
+
+    activation: str
+    mailbox: str | None
+    holder: str = ""
+    attempt_id: str = ""
+    started: Started | None = None
+    has_place: bool = False
+
+
+def deliveries_of(entries: list[tuple[bytes, dict[bytes, bytes]]]) -> list[Delivery]:
+    """Return the entries of the ready stream as deliveries."""
+    return [Delivery(entry.decode(), mailbox_of(fields) if b"e" in fields else None) for entry, fields in entries]
+
+
+def parse_fetched(answer: list[Any], worker: str, first: int) -> list[Delivery]:
+    """Return the deliveries in an answer of fetch.lua.
+
+    Args:
+        answer: Unparsed.
+        worker: Name of the worker that fetched.
+        first: Number of the lease of the first activation.
+    """
+    now = answer[0].decode()
+    now_ms = int(now)
+    found: list[Delivery] = []
+    for number, at in enumerate(range(1, len(answer), 4), first):
+        activation, name, running, envelope = answer[at : at + 4]
+        delivery = Delivery(activation.decode(), None if name is None else mailbox_of({b"e": name}))
+        if running is not None:
+            fence, message, attempt, first_ms, *parts = parse_started(running)
+            delivery.holder, delivery.attempt_id = f"{worker}#f{number}", f"{fence}|{message}"
+            delivery.started = Started(
+                fence,
+                message,
+                int(attempt),
+                int(first_ms),
+                now_ms,
+                envelope,
+                is_first=is_first_start(attempt, first_ms, now, parts),
+            )
+            delivery.has_place = PLACE in parts
+        found.append(delivery)
+    return found
+
+
+def note_unheard(deliveries: Sequence[Delivery], records: Iterable[bytes | None], worker: str, unheard: Sequence[range]) -> None:
+    """Note which activations were started by a fetch whose answer was lost.
+
+    Args:
+        deliveries: The activations.
+        records: The records of their mailboxes.
+        worker: Name of the worker that fetched.
+        unheard: Numbers of the leases of those fetches.
+    """
+    for delivery, record in zip(deliveries, map(parse_record, records), strict=True):
+        number = record.holder.removeprefix(f"{worker}#f")
+        if record.activation == delivery.activation and number.isdecimal() and any(int(number) in each for each in unheard):
+            delivery.holder, delivery.attempt_id = record.holder, record.attempt_id
+
+
+class Reader:
+    """The blocking read of one shard."""
+
+    def __init__(self, loop: ConsumerLoop, shard: int) -> None:
+        self._loop = loop
+        self._keys = loop.keys.shards[shard]
+        self._connections = loop.connections.at(self._keys.prefix)
+        self._pipe = self._connections.pipe(BLOCK)
+        self._shard = shard
+        self._client_id = 0
+        self._stopping = False
+        self._count, self._last_full = _FIRST_FETCH, 0.0
+        self._is_busy = False
+        self._number = 1
+        self._unheard: list[range] = []
+        """Numbers of leases under which fetches whose answer was lost may have started something, even long after."""
+        self._recheck_at: float | None = None
+        self._recheck_until = 0.0
+        self._backoff = LoggedBackoff(self._connections.outage, "cannot read work", _log)
+        self._task: asyncio.Task[None] | None = None
+        self._read_at = -math.inf
+        self._full = False
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since its last successful read, infinite after a failure; 0 while it waits for a slot."""
+        return 0.0 if self._full else mono() - self._read_at
+
+    @property
+    def reads(self) -> bool:
+        """Whether it goes on. An event loop that shuts down cancels all tasks before any of them runs again."""
+        return not self._stopping and self._task is not None and not self._task.done() and not self._task.cancelling()
+
+    def start(self) -> None:
+        """Begin to read; returns at once."""
+        self._read_at = mono()
+        self._task = asyncio.get_running_loop().create_task(self._read_for_ever(), name=f"command_bus.reader{self._keys.prefix}")
+
+    async def stop(self) -> None:
+        """Wake the blocked read, wait for it, and give back activations that a broken connection may have been assigned."""
+        self._stopping = True
+        if self._task is None:
+            return
+        try:
+            if self._client_id:
+                await self._connections.commands.client_unblock(self._client_id)
+                await asyncio.wait([self._task], timeout=0.5)
+        except CONNECTION_ERRORS:
+            pass  # not reachable or not permitted: the cancellation below does it as well
+        await end_tasks([self._task])
+        await self._connections.end(self._pipe)  # nothing more may be delivered to it
+        try:
+            async with asyncio.timeout(1.0):
+                await self._discard(self._loop.hand_back(self._shard, await self._unknown_pending()))
+        except (CommandBusError, TimeoutError):
+            _log.warning("%s: cannot look for undelivered work; what there is waits for its lease to end", self._keys.prefix)
+
+    async def _read_for_ever(self) -> None:
+        while not self._stopping:
+            self._full = True
+            fetches = self._is_busy and not self._connections.confirms  # a start that replicas confirm is one of advance.lua
+            ask = await self._loop.slots.ask(self._shard, self._count, may_block=not fetches)
+            self._full = False
+            try:
+                deliveries, read_at = await self._read(ask, fetches=fetches)
+            except BaseException as error:
+                self._loop.slots.answered(self._shard, ask, 0, 0)
+                if not isinstance(error, Exception):
+                    raise
+                await self._mend(error)
+                continue
+            try:
+                self._read_at = mono()
+                await self._discard(self._loop.arrived(self._shard, ask, deliveries, read_at))
+                if self._recheck_at is not None and mono() >= self._recheck_at:
+                    await self._adopt()
+                    self._recheck_at = mono() + BLOCK if mono() < self._recheck_until else None
+                self._backoff.worked()
+            except Exception as error:  # noqa: BLE001 - whatever it is, this shard must be read
+                await self._mend(error)
+            self._is_busy = len(deliveries) == ask.count
+            self._count = self._next_count(len(deliveries), ask.count)
+
+    def _next_count(self, fetched: int, asked: int) -> int:
+        """Return how much to ask for next: twice as much after full reads in quick succession, little after a pause."""
+        if fetched < asked:
+            return self._count if fetched else _FIRST_FETCH
+        quick = mono() - self._last_full < _SOON
+        self._last_full = mono()
+        return min(self._count * 2, self._loop.slots.total) if quick else _FIRST_FETCH
+
+    async def _mend(self, error: Exception) -> None:
+        """Wait after a failed read, create the group if needed, and settle what is pending in our name, now and a block later."""
+        self._client_id, self._read_at = 0, -math.inf
+        await asyncio.sleep(self._backoff.failed(error, unexpected=not isinstance(error, CommandBusError)))
+        self._recheck_until = mono() + self._loop.leases.lease
+        self._recheck_at = mono() + BLOCK if await self._recover() else mono()
+
+    async def _read(self, ask: Ask, *, fetches: bool) -> tuple[list[Delivery], float | None]:
+        """Return what is delivered; and when the server was asked, unless it waited for work."""
+        try:
+            if not self._client_id:
+                self._client_id = await self._own_id()
+            if fetches:
+                return await self._fetch(ask)
+            request = ("XREADGROUP", "GROUP", GROUP, self._loop.worker, "COUNT", ask.count, *(_BLOCKING if ask.blocks else ()))
+            answer: Any = await self._pipe.request(*request, "STREAMS", self._keys.ready, ">")
+        except ResponseError as error:
+            if "NOGROUP" in str(error) or "UNBLOCKED" in str(error) or "requires the key to exist" in str(error):
+                raise TransportUnavailable(f"the ready stream or its group is gone: {error}") from error
+            raise translated(error, self._connections.label) from error
+        except CONNECTION_ERRORS as error:
+            raise translated(error, self._connections.label) from error
+        entries = answer[0][1] if answer else []
+        return deliveries_of([(entry, dict(zip(fields[::2], fields[1::2], strict=True))) for entry, fields in entries]), None
+
+    async def _fetch(self, ask: Ask) -> tuple[list[Delivery], float]:
+        """Read without waiting, and start the lone commands: where the last read was full there is more."""
+        keys, count, asked = self._keys, min(ask.count, _MOST_FETCHED), mono()
+        first, self._number = self._number, self._number + count
+        limits = self._loop.limits.keys(keys)
+        limits = (*limits, keys.due) if limits else limits
+        names = (
+            keys.ready,
+            keys.active,
+            keys.lone,
+            keys.fence,
+            keys.paused,
+            keys.watched,
+            keys.rules,
+            *limits,
+            *self._loop.line.keys(keys),
+        )
+        request = ("EVALSHA", FETCH.sha, len(names), *names, GROUP, self._loop.worker, count, first, len(limits))
+        self._unheard.append(range(first, first + count))
+        try:
+            answer: Any = await self._pipe.request(*request)
+        except NoScriptError:
+            await self._connections.script_cache.load(FETCH)
+            answer = await self._pipe.request(*request)
+        self._unheard.pop()
+        return parse_fetched(answer, self._loop.worker, first), asked
+
+    async def _own_id(self) -> int:
+        try:
+            return int(await self._pipe.request("CLIENT", "ID"))
+        except ResponseError:
+            return -1  # not permitted, or a server that lacks it: reading works without
+
+    async def _recover(self) -> bool:
+        """Create the group if it is gone, and settle what is pending in our name."""
+        try:
+            if await ensure_ready(self._connections, self._keys):
+                # No renewal yet: it would find nothing of ours pending. What runs here is read again first, and goes on.
+                why = await why_gone(self._connections, self._keys)
+                _log.warning("%s: the consumer group was gone and is created again: %s", self._keys.ready, why)
+            else:
+                self._loop.leases.renew_soon()  # recovery must not take them for abandoned
+            await self._adopt()
+        except CommandBusError:
+            return False
+        return True
+
+    async def _adopt(self) -> None:
+        """Settle what is pending in our name without being held here.
+
+        It is not simply run: this worker may have started a command of it, and lost track of its lease since. Only what was started by a
+        fetch that was never answered is given back: no handler of it ran.
+        """
+        deliveries = await self._unknown_pending()
+        if deliveries:
+            _log.warning("%s: %d activations are ours without being held here", self._keys.ready, len(deliveries))
+            await self._discard(
+                self._loop.hand_back(self._shard, [each for each in deliveries if each.mailbox is None or each.holder])
+            )
+            others = [(each.activation, each.mailbox) for each in deliveries if each.mailbox is not None and not each.holder]
+            await self._loop.settle(self._shard, others)
+
+    async def _unknown_pending(self) -> list[Delivery]:
+        """Return activations that are pending in our name without being held here."""
+        pending: Any = await self._connections.ask(
+            lambda client: client.xpending_range(
+                self._keys.ready, GROUP, min="-", max="+", count=10_000, consumername=self._loop.worker
+            )
+        )
+        ids = [item["message_id"].decode() for item in pending]
+        unknown = [entry for entry in ids if not self._loop.knows(self._shard, entry)]
+        if not unknown:
+            return []
+        claimed: Any = await self._connections.ask(
+            lambda client: client.xclaim(self._keys.ready, GROUP, self._loop.worker, 0, unknown)
+        )
+        deliveries = deliveries_of([(entry, fields) for entry, fields in claimed if entry is not None and fields])
+        if self._unheard:
+            await self._find_unheard([each for each in deliveries if each.mailbox is not None])
+        return deliveries
+
+    async def _find_unheard(self, deliveries: list[Delivery]) -> None:
+        """Note which of these activations were started by a fetch whose answer was lost."""
+        if not deliveries:
+            return
+        records: Any = await self._connections.ask(
+            lambda client: client.hmget(self._keys.active, [each.mailbox or "" for each in deliveries])
+        )
+        note_unheard(deliveries, records, self._loop.worker, self._unheard)
+
+    async def _discard(self, ticks: list[str]) -> None:
+        await delete_entries(self._connections, self._keys, ticks)
+
+
+@dataclass(eq=False)
 class ConsumerLoop(Consumer):
     """Feeds activations to `run` while slots are free.
 
-    Args:
+    Attributes:
         connections: The connections of this process.
         keys: The shards.
         worker: This worker's name, which is that of its consumer.
@@ -47,45 +349,33 @@ class ConsumerLoop(Consumer):
         settle: Settles activations that are assigned to this worker, but that it does not hold.
     """
 
-    def __init__(
-        self,
-        connections: Connections,
-        keys: KeySpace,
-        *,
-        worker: str,
-        slots: Slots,
-        leases: LeaseKeeper,
-        steps: Steps,
-        line: LineUse | None = None,
-        limits: KnownLimits | None = None,
-        run: Callable[[Lease], Awaitable[None]],
-        wake: Callable[[int], None],
-        settle: Callable[[int, list[tuple[str, str]]], Awaitable[None]],
-    ) -> None:
-        self._connections, self._keys = connections, keys
-        self._worker, self._slots, self.leases = worker, slots, leases
-        self._steps, self._run, self._kick = steps, run, wake
-        self.settle, self.line, self.limits = settle, line or LineUse(), limits or KnownLimits(keys.shards[0])
+    connections: Connections
+    keys: KeySpace
+    worker: str
+    slots: Slots
+    leases: LeaseKeeper
+    steps: Steps
+    line: LineUse
+    limits: KnownLimits
+    run: Run
+    wake: Callable[[int], None]
+    settle: Callable[[int, list[tuple[str, str]]], Awaitable[None]]
+
+    def __post_init__(self) -> None:
         self._readers: list[Reader] = []
         self._running: dict[asyncio.Task[None], str] = {}  # mailboxes
         self._giving_back: set[asyncio.Task[None]] = set()
         self._returning: set[tuple[int, str]] = set()
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Begin to read; returns at once."""
-        for shard in range(self._keys.count):
-            self._readers.append(Reader(self, self._connections, self._keys.shards[shard], shard, self._worker))
+        self._readers += [Reader(self, shard) for shard in range(self.keys.count)]
         for reader in self._readers:
             reader.start()
 
     async def stop_reading(self) -> None:
         """Stop reading; give back activations that are delivered until then."""
         await asyncio.gather(*(reader.stop() for reader in self._readers))
-
-    @property
-    def most(self) -> int:
-        """Most activations that a single read may fetch."""
-        return self._slots.total
 
     @property
     def running(self) -> dict[asyncio.Task[None], str]:
@@ -104,10 +394,6 @@ class ConsumerLoop(Consumer):
     def reads(self) -> bool:
         return all(reader.reads for reader in self._readers)
 
-    async def turn(self, shard: int, wanted: int, *, may_block: bool) -> Ask:
-        """Wait until a reader may read, and for how many; `may_block` is whether the read may wait for work."""
-        return await self._slots.ask(shard, wanted, may_block=may_block)
-
     def arrived(self, shard: int, ask: Ask, deliveries: list[Delivery], read_at: float | None) -> list[str]:
         """Run what was read; return the ids of ticks, which name no mailbox.
 
@@ -120,17 +406,13 @@ class ConsumerLoop(Consumer):
         ticks = [each.activation for each in deliveries if each.mailbox is None]
         # An activation that is held here already is delivered again if the group was deleted: it goes on.
         activations = [each for each in deliveries if each.mailbox is not None and not self.knows(shard, each.activation)]
-        room = self._slots.answered(shard, ask, len(deliveries), len(activations))
+        room = self.slots.answered(shard, ask, len(deliveries), len(activations))
         for each in activations[:room]:
             self._hold(shard, each, read_at)
         self.hand_back(shard, activations[room:])
         if ticks:
-            self._kick(shard)
+            self.wake(shard)
         return ticks
-
-    def failed(self, shard: int, ask: Ask) -> None:
-        """Return the slots of a read that failed."""
-        self._slots.answered(shard, ask, 0, 0)
 
     def knows(self, shard: int, activation: str) -> bool:
         """Return whether this activation is held here, or being given back."""
@@ -142,7 +424,7 @@ class ConsumerLoop(Consumer):
             if each.mailbox is not None:
                 lease = Lease(shard, each.mailbox, each.activation, mono(), each.holder, each.attempt_id)
                 name = f"command_bus.give_back {each.mailbox}"
-                answer = self._steps.advance(lease, _UNTOUCHED)
+                answer = self.steps.advance(lease, _UNTOUCHED)
                 task = asyncio.get_running_loop().create_task(self._give_back(lease, answer), name=name)
                 self._returning.add((shard, each.activation))
                 self._giving_back.add(task)
@@ -162,16 +444,16 @@ class ConsumerLoop(Consumer):
             answer = await asked
             while type(answer) is StepFailed:  # until its key is repaired, as for a command that runs
                 await asyncio.sleep(_BROKEN_PAUSE)
-                answer = await self._steps.advance(lease, _UNTOUCHED)
+                answer = await self.steps.advance(lease, _UNTOUCHED)
         finally:
             self._returning.discard((lease.shard, lease.activation))
 
     async def _run_held(self, lease: Lease) -> None:
         try:
-            await self._run(lease)
+            await self.run(lease)
         finally:
             self.leases.drop(lease)
-            self._slots.give()
+            self.slots.give()
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._running.pop(task, None)
