@@ -53,7 +53,7 @@ async def past(bus: CommandBus) -> None:
             depth=depth, in_flight=96 if depth > 100 else 40, oldest_age=depth / 90, parked=2 if late else 0, dead_letters=letters, workers=1,
         )  # fmt: skip
         data = pack({name: getattr(point, name) for name in TrendPoint.__slots__})
-        await bus.transport.operator.journals.append("trends", data, kept=2880, once_ms=point.at_ms)
+        await bus.transport.operator.history.append("trends", data, kept=2880, once_ms=point.at_ms)
 
 
 async def shoot(browser: Browser, bus: CommandBus) -> None:

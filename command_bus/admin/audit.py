@@ -114,7 +114,7 @@ class Audit:
         """
         texts = [text[:_LONGEST] for text in (who, act, target, why, outcome, ref, details)]
         data = pack([text.encode(errors="replace").decode() for text in texts], _LIMITS)
-        entry = await self._session.transport.operator.journals.append("audit", data, kept=_KEPT)
+        entry = await self._session.transport.operator.history.append("audit", data, kept=_KEPT)
         return entry or ""
 
     async def page(self, *, limit: int = 100, cursor: str | None = None) -> AuditPage:
@@ -132,7 +132,7 @@ class Audit:
             raise InvalidSettings("limit: at least 1")
         if cursor is not None and not cursor.replace("-", "", 1).isdecimal():
             raise InvalidSettings(f"cursor={cursor!r}: not the cursor of a page of the audit log")
-        found = await self._session.transport.operator.journals.newest("audit", cursor or "", limit + 1)
+        found = await self._session.transport.operator.history.newest("audit", cursor or "", limit + 1)
         entries = tuple(_entry(entry, data) for entry, data in found[:limit])
         return AuditPage(entries, entries[-1].id if len(found) > limit else None)
 
@@ -216,7 +216,7 @@ class Trends:
         minute = await operator.entities.now_ms() // _MINUTE_MS * _MINUTE_MS
         point = TrendPoint.of(stats, minute)
         data = pack({name: getattr(point, name) for name in TrendPoint.__slots__}, _TREND_LIMITS)
-        return await operator.journals.append("trends", data, kept=_TRENDS_KEPT, once_ms=minute) is not None
+        return await operator.history.append("trends", data, kept=_TRENDS_KEPT, once_ms=minute) is not None
 
     async def list(self, *, minutes: int = 180) -> list[TrendPoint]:
         """Return the points of the last minutes that have one, oldest first.
@@ -230,7 +230,7 @@ class Trends:
         """
         if not 1 <= minutes <= _TRENDS_KEPT:
             raise InvalidSettings(f"minutes={minutes}: 1 to {_TRENDS_KEPT}")
-        found = await self._session.transport.operator.journals.newest("trends", "", minutes)
+        found = await self._session.transport.operator.history.newest("trends", "", minutes)
         points = [_point(data) for _, data in reversed(found)]
         return [point for point in points if point is not None]
 

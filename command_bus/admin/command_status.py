@@ -128,7 +128,7 @@ class StatusReader:
         """
         found: list[str] = []
         for _ in range(_LOOKS):
-            marks = await self._session.transport.marks.read(self._id)
+            marks = await self._session.transport.locations.marks(self._id)
             found = [box for box in map(mailbox_in, marks) if box is not None]
             if not marks and (delayed := await self._session.transport.operator.mailboxes.find_delayed(self._id)) is not None:
                 found = [delayed[0]]
@@ -192,7 +192,7 @@ class StatusReader:
         (stored, retry_ms, wait, suspended), now, (ends, wish) = await asyncio.gather(
             look_at(self._session, mailbox),
             transport.operator.entities.now_ms(),
-            transport.operator.suspensions.fields(mailbox, self._id, [ENDING, CANCEL]),
+            transport.durable.fields(mailbox, self._id, [ENDING, CANCEL]),
         )
         info = entity_info(
             stored,
@@ -263,7 +263,7 @@ class StatusReader:
 
     async def parked_in(self) -> str | None:
         """Return the mailbox that the command parks; None if it parks none."""
-        marks = [mark for mark in await self._session.transport.marks.read(self._id) if is_settled(mark)]
+        marks = [mark for mark in await self._session.transport.locations.marks(self._id) if is_settled(mark)]
         reply = reply_in(marks[0]) if marks else None
         if reply is None or self._outcome(reply) in _NEVER_PARK:
             return None

@@ -104,7 +104,7 @@ class Commands:
             envelope = await self._durable_in(mailbox, wanted)
             sealed = self._sealed(envelope, mailbox, wanted, f"g:{checked}", data)
             signal = SignalToBring(checked, once, sealed, is_parked=mailbox == parked)
-            told = await self._session.transport.wishes.signal(mailbox, wanted, signal)
+            told = await self._session.transport.durable.signal(mailbox, wanted, signal)
             if told == "full":
                 raise BadStep(
                     f"{command_id} takes no further signal {name!r}. The most of a name that a command has waited for is {MOST_SIGNALS:,} signals "
@@ -121,7 +121,7 @@ class Commands:
         Raises:
             InvalidCommand: It is not durable.
         """
-        begun = await self._session.transport.wishes.has_begun(mailbox, command_id)
+        begun = await self._session.transport.durable.has_begun(mailbox, command_id)
         envelope = await StatusReader(self._session, command_id).envelope_in(mailbox, begun=begun)
         if not begun and envelope is not None and not is_durable(envelope.options):
             raise InvalidCommand(
@@ -149,7 +149,7 @@ class Commands:
 
     async def _waiting_in(self, command_id: str) -> list[str]:
         """Return the mailboxes in which a command is not settled, by its marks."""
-        marks = await self._session.transport.marks.read(command_id)
+        marks = await self._session.transport.locations.marks(command_id)
         return [mailbox for mailbox in map(mailbox_in, marks) if mailbox is not None]
 
     async def status(self, command_id: str | UUID) -> CommandStatus:

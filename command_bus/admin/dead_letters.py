@@ -393,7 +393,7 @@ class DeadLetters:
         Raises:
             BadStep: Its end was written by another release.
         """
-        fields = await self._session.transport.wishes.read(stored.mailbox, envelope.command_id)
+        fields = await self._session.transport.durable.record(stored.mailbox, envelope.command_id)
         if ENDING in fields:
             return unpack_ending(fields[ENDING])._replace(given_up=failed_undos(fields))
         return Ending("cancelled", reply) if any(name.startswith(UNDO) for name in fields) else None

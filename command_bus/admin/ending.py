@@ -205,14 +205,14 @@ class Cancelling:
         Raises:
             BadStep: Its end was written by another release.
         """
-        told = await self._session.transport.wishes.cancel(mailbox, self._id, (self._reason or "it was cancelled").encode())
+        told = await self._session.transport.durable.cancel(mailbox, self._id, (self._reason or "it was cancelled").encode())
         if told != "gone" and running is not None:
             await self._request(mailbox, running.attempt)
         return await self._ends_cancelled(mailbox) if told == "ending" else told != "gone"
 
     async def _ends_cancelled(self, mailbox: str) -> bool:
         """Return whether a durable command whose end is decided ends as cancelled."""
-        (ending,) = await self._session.transport.operator.suspensions.fields(mailbox, self._id, [ENDING])
+        (ending,) = await self._session.transport.durable.fields(mailbox, self._id, [ENDING])
         return await self._was_cancelled("") if ending is None else unpack_ending(ending).status == "cancelled"
 
     async def _request(self, mailbox: str, attempt: Attempt) -> None:
@@ -236,14 +236,14 @@ class Cancelling:
 
     async def _has_begun(self, mailbox: str) -> bool:
         """Return whether a durable command has stored something: its steps may have to be undone."""
-        return await self._session.transport.wishes.has_begun(mailbox, self._id)
+        return await self._session.transport.durable.has_begun(mailbox, self._id)
 
     async def _is_there(self, mailbox: str) -> bool:
         return mailbox in await self._waiting.find(self._id)
 
     async def _was_cancelled(self, answer: str) -> bool:
         """Return whether a command that has ended was cancelled: by its mark, else by what its worker said."""
-        marks = await self._session.transport.marks.read(self._id)
+        marks = await self._session.transport.locations.marks(self._id)
         replies = [reply for reply in map(reply_in, filter(is_settled, marks)) if reply is not None]
         if not replies:
             return answer in _DONE

@@ -261,7 +261,7 @@ class Entities:
         limited = [each.mailbox for each in entities if each.state == "limited"]
         waits = await transport.limits.waits(limited) if limited else {}
         waiting = [each.mailbox for each in entities if each.state == "suspended"]
-        suspended = await transport.operator.suspensions.read(waiting) if waiting else {}
+        suspended = await transport.durable.suspended(waiting) if waiting else {}
         now = await reader.now_ms()
         return tuple(
             entity_info(

@@ -39,15 +39,16 @@ class EntityLook(NamedTuple):
 
 async def look_at(session: Session, mailbox: str) -> EntityLook:
     """Read a mailbox and what it may wait for at the same time; what has changed meanwhile is read again."""
-    operator = session.transport.operator
+    transport = session.transport
+    entities = transport.operator.entities
     stored, due, suspended = await asyncio.gather(
-        operator.entities.look(mailbox), operator.entities.retry_times([mailbox]), operator.suspensions.read([mailbox])
+        entities.look(mailbox), entities.retry_times([mailbox]), transport.durable.suspended([mailbox])
     )
     if stored.state in ("retrying", "snoozed") and not due:
-        due = await operator.entities.retry_times([mailbox])
+        due = await entities.retry_times([mailbox])
     if stored.state == "suspended" and not suspended:
-        suspended = await operator.suspensions.read([mailbox])
-    waits = await session.transport.limits.waits([mailbox]) if stored.state == "limited" else {}  # a transport may have none
+        suspended = await transport.durable.suspended([mailbox])
+    waits = await transport.limits.waits([mailbox]) if stored.state == "limited" else {}  # a transport may have none
     return EntityLook(
         stored, due.get(mailbox), waits.get(mailbox), suspended.get(mailbox) if stored.state == "suspended" else None
     )

@@ -92,7 +92,7 @@ class RecordReader:
         """
         reader = StatusReader(self._session, self._id)
         mailbox = await self._mailbox() or await reader.parked_in()
-        fields = {} if mailbox is None else await self._session.transport.wishes.read(mailbox, self._id)
+        fields = {} if mailbox is None else await self._session.transport.durable.record(mailbox, self._id)
         if mailbox is None:
             await reader.status()
         entries = sorted(
@@ -117,7 +117,7 @@ class RecordReader:
                     yield ProgressInfo(last.share, last.note, last.at_ms, status.outcome or status.state)
                     return
             else:
-                (found,) = await self._session.transport.operator.suspensions.fields(mailbox, self._id, [PROGRESS])
+                (found,) = await self._session.transport.durable.fields(mailbox, self._id, [PROGRESS])
                 now = progress_in(self._session, mailbox, self._id, found)
                 if now not in (last, ProgressInfo()):
                     last = now
@@ -127,7 +127,7 @@ class RecordReader:
 
     async def _mailbox(self) -> str | None:
         """Return where the command waits or runs; None if it is settled or not known."""
-        marks = await self._session.transport.marks.read(self._id)
+        marks = await self._session.transport.locations.marks(self._id)
         return next((mailbox for mailbox in map(mailbox_in, marks) if mailbox is not None), None)
 
 

@@ -198,13 +198,14 @@ class Views:
         """Read entities, what is first in them, and what they wait for."""
         if not names:
             return _Facts({}, {}, {}, {}, {})
-        operator, limits = self._session.transport.operator, self._session.transport.limits
+        transport = self._session.transport
+        operator = transport.operator
         entities, firsts, waits, due, waiting = await asyncio.gather(
             operator.views.look(names),
             operator.views.first_commands(names),
-            limits.waits(limited) if limited else _nothing(),
+            transport.limits.waits(limited) if limited else _nothing(),
             operator.entities.retry_times(names),
-            operator.suspensions.read(suspended),
+            transport.durable.suspended(suspended),
         )
         return _Facts(entities, firsts, waits, waiting, due)
 

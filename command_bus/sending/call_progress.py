@@ -95,7 +95,7 @@ async def _tell(session: Session, command_id: str, mailbox: Callable[[], str], t
     while True:
         await pauses.wait()
         try:
-            (found,) = await session.transport.operator.suspensions.fields(mailbox(), command_id, [PROGRESS])
+            (found,) = await session.transport.durable.fields(mailbox(), command_id, [PROGRESS])
         except TransportUnavailable:
             continue
         now = progress_in(session, mailbox(), command_id, found)

@@ -184,15 +184,15 @@ class Children:
         """
         if await self.remove(mailbox, command_id):
             return True
-        wishes = self._session.transport.wishes
-        if is_durable or await wishes.has_begun(mailbox, command_id):
-            await wishes.cancel(mailbox, command_id, reason.encode())
+        durable = self._session.transport.durable
+        if is_durable or await durable.has_begun(mailbox, command_id):
+            await durable.cancel(mailbox, command_id, reason.encode())
         return False
 
     async def look_up(self, called: CalledCommand) -> None:
         """Bring the caller the outcome of a call that has ended, if that was lost on its way. It stays lost for now while a server is away."""
         with suppress(CommandBusError):
-            await self._session.transport.wishes.look_up(self._mailbox, self._caller, called)
+            await self._session.transport.durable.look_up(self._mailbox, self._caller, called)
 
     def awaited(self, work: Awaitable[T]) -> Awaitable[T]:
         """Return what waits for this: where a test has virtual time, that passes meanwhile."""

@@ -117,7 +117,7 @@ class ResultReader:
         while True:
             left = deadline - mono()
             try:
-                for mark in await self._session.transport.marks.read(command_id):
+                for mark in await self._session.transport.locations.marks(command_id):
                     if (record := reply_in(mark)) is not None:
                         return record
             except TransportUnavailable:
@@ -129,11 +129,11 @@ class ResultReader:
             pause = min(pause * 1.5, _POLL_LAST)
 
     async def result(self, command_id: str, reply_type: Any, timeout: float, of: Sequence[str | None] = ()) -> Any:
-        marks = await self._session.transport.marks.read(command_id)
+        marks = await self._session.transport.locations.marks(command_id)
         record = next((reply for mark in marks if (reply := reply_in(mark)) is not None), None)
         if record is None and marks and timeout > 0:
             record = await self.polled(command_id, mono() + timeout)
-            marks = await self._session.transport.marks.read(command_id)
+            marks = await self._session.transport.locations.marks(command_id)
         if record is not None:
             return self.value_of(record, reply_type, command_id, of)
         if mailbox := next(filter(None, map(mailbox_in, marks)), None):

@@ -60,7 +60,7 @@ class WaitingCommands:
 
     async def find(self, command_id: str) -> list[str]:
         """Return the mailboxes in which a command may wait or run: by its marks, else where it stands in a line; that goes through all."""
-        marks = await self._session.transport.marks.read(command_id)
+        marks = await self._session.transport.locations.marks(command_id)
         if marks:
             return [mailbox for mailbox in map(mailbox_in, marks) if mailbox is not None]
         delayed = await self._mailboxes.find_delayed(command_id)

@@ -10,7 +10,7 @@ from command_bus.transport.ports.durable import CalledCommand, Note, SignalToBri
 from command_bus.transport.steps import Answer, ChildOutcome, Lease, Released, Started, Suspend
 from tests.conformance.list_server import Box, ListLine, ListServer, wall_ms
 
-__all__ = ["ListSideRecords", "ListSuspensions", "ListWishes", "arrive", "deliver", "resume", "suspend"]
+__all__ = ["ListDurableCommands", "ListSideRecords", "arrive", "deliver", "resume", "suspend"]
 
 
 def resume(server: ListServer, mailbox: str) -> None:
@@ -101,35 +101,8 @@ class ListSideRecords:
         return value if note.is_time else None
 
 
-class ListSuspensions:
-    """Implements `Suspensions`."""
-
-    def __init__(self, server: ListServer) -> None:
-        self._server = server
-
-    async def read(self, mailboxes: Sequence[str]) -> dict[str, StoredSuspension]:
-        boxes = {
-            name: box for name in mailboxes if (box := self._server.boxes.get(name)) is not None and box.state == "suspended"
-        }
-        return {name: self._suspension(name, box) for name, box in boxes.items()}
-
-    async def fields(self, mailbox: str, command_id: str, names: Sequence[str]) -> list[bytes | None]:
-        side = self._server.sides.get(command_id, {})
-        return [side.get(name) for name in names]
-
-    async def orphans(self, most: int) -> list[str]:
-        return [command_id for command_id in self._server.sides if command_id not in self._server.marks][:most]
-
-    def _suspension(self, name: str, box: Box) -> StoredSuspension:
-        command_id = box.entries[0].command_id
-        side = self._server.sides.get(command_id, {})
-        until = None if box.due == float("inf") else wall_ms() + int((box.due - time.monotonic()) * 1000)
-        awaited = tuple((field, side.get(f"c:{field.removeprefix('o:')}")) for field in sorted(box.awaited))
-        return StoredSuspension(name, command_id, abs(box.first), until, awaited, "k" in side, side.get("cancel"))
-
-
-class ListWishes:
-    """Implements `Wishes`."""
+class ListDurableCommands:
+    """Implements `DurableCommands`."""
 
     def __init__(self, server: ListServer) -> None:
         self._server = server
@@ -158,8 +131,28 @@ class ListWishes:
         resume(self._server, mailbox)
         return "taken"
 
-    async def read(self, mailbox: str, command_id: str) -> Mapping[str, bytes]:
+    async def record(self, mailbox: str, command_id: str) -> Mapping[str, bytes]:
         return dict(self._server.sides.get(command_id, {}))
 
     def _waits(self, command_id: str) -> bool:
         return self._server.marks.get(command_id, b"")[:1] == b"q"
+
+    async def suspended(self, mailboxes: Sequence[str]) -> dict[str, StoredSuspension]:
+        boxes = {
+            name: box for name in mailboxes if (box := self._server.boxes.get(name)) is not None and box.state == "suspended"
+        }
+        return {name: self._suspension(name, box) for name, box in boxes.items()}
+
+    async def fields(self, mailbox: str, command_id: str, names: Sequence[str]) -> list[bytes | None]:
+        side = self._server.sides.get(command_id, {})
+        return [side.get(name) for name in names]
+
+    async def orphans(self, most: int) -> list[str]:
+        return [command_id for command_id in self._server.sides if command_id not in self._server.marks][:most]
+
+    def _suspension(self, name: str, box: Box) -> StoredSuspension:
+        command_id = box.entries[0].command_id
+        side = self._server.sides.get(command_id, {})
+        until = None if box.due == float("inf") else wall_ms() + int((box.due - time.monotonic()) * 1000)
+        awaited = tuple((field, side.get(f"c:{field.removeprefix('o:')}")) for field in sorted(box.awaited))
+        return StoredSuspension(name, command_id, abs(box.first), until, awaited, "k" in side, side.get("cancel"))

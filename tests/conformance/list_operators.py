@@ -32,7 +32,6 @@ from command_bus.transport.steps import (
     Settlement,
 )
 from command_bus.transport.unique_keys import StoredKey
-from tests.conformance.list_durable import ListSuspensions
 from tests.conformance.list_server import Box, Delayed, ListServer, wall_ms
 
 __all__ = ["ListAnnouncements", "ListOperatorSide", "stored_entity"]
@@ -401,7 +400,6 @@ class ListOperatorSide:
         self.holds = ListHolds(server)
         self.types = ListTypes(server)
         self.shares = ListShares()
-        self.suspensions = ListSuspensions(server)
 
     @property
     def events(self) -> NoReturn:
@@ -418,10 +416,6 @@ class ListOperatorSide:
     @property
     def views(self) -> NoReturn:
         raise UnsuitableServer("this transport has no views of a part")
-
-    @property
-    def journals(self) -> NoReturn:
-        raise UnsuitableServer("this transport keeps no journals")
 
     @property
     def obliteration(self) -> NoReturn:

@@ -24,7 +24,7 @@ from command_bus.transport.records import (
     CommandLocation,
 )
 from command_bus.transport.submissions import Admission, Submission
-from tests.conformance.list_durable import ListWishes, deliver
+from tests.conformance.list_durable import ListDurableCommands, deliver
 from tests.conformance.list_operators import ListAnnouncements, ListOperatorSide, stored_entity
 from tests.conformance.list_server import ListLine, ListServer, wall_ms
 from tests.conformance.list_worker import ListWorkerSide
@@ -45,8 +45,7 @@ class ListTransport:
         self.reconnects = 0
         self.producer: Any = ListProducer(server, settings)
         self.replies = ListReplies(server)
-        self.marks = ListMarks(server)
-        self.wishes = ListWishes(server)
+        self.durable = ListDurableCommands(server)
         server.deliver = partial(deliver, server)
         self.agreements = ListAgreements(server, settings)
         self.locations = ListLocator(server)
@@ -194,17 +193,6 @@ class ListReplies:
                 reply.future.set_result(record)
 
 
-class ListMarks:
-    """Implements `Marks`."""
-
-    def __init__(self, server: ListServer) -> None:
-        self._server = server
-
-    async def read(self, command_id: str) -> list[bytes]:
-        mark = self._server.marks.get(command_id)
-        return [] if mark is None else [mark]
-
-
 class ListAgreements:
     """Implements `Agreements`."""
 
@@ -236,6 +224,10 @@ class ListLocator:
 
     def __init__(self, server: ListServer) -> None:
         self._server = server
+
+    async def marks(self, command_id: str) -> list[bytes]:
+        mark = self._server.marks.get(command_id)
+        return [] if mark is None else [mark]
 
     async def shard_depth(self, shard: int) -> int:
         return sum(map(self._server.depth, self._server.mailboxes))

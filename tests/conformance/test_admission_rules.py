@@ -31,9 +31,9 @@ async def follow_the_rules(bus: CommandBus) -> None:
     batch = [command("a:1", "c1"), command("a:1", "c2", delay_ms=60_000), command("a:1", "c3"), command("a:2", "c4")]
     full = await producer.enqueue_many([*batch, command("a:1", "c5"), command("a:1", "c1")], 5.0)
     assert full == [ACCEPTED, ACCEPTED, ENTITY_FULL, ACCEPTED, HELD_BACK, DUPLICATE]
-    [mark] = await transport.marks.read("c1")
+    [mark] = await transport.locations.marks("c1")
     assert (digest_in(mark), mailbox_in(mark)) == (b"the same", "a:1")
-    assert await transport.marks.read("c3") == []
+    assert await transport.locations.marks("c3") == []
 
     await bus.entity("a", "2").drain()
     drained = [command("a:2", "c4"), command("a:2", "c4", b"the s__e"), command("a:2", "c6"), command("a:2", "c7")]
@@ -44,7 +44,7 @@ async def follow_the_rules(bus: CommandBus) -> None:
     assert await producer.enqueue_many(after_a_conflict, 5.0) == [CONFLICT, ACCEPTED], "a conflict holds nothing back"
     unmarked = [command("a:3", "c9", marked=False), command("a:3", "c9", marked=False)]
     assert await producer.enqueue_many(unmarked, 5.0) == [ACCEPTED, ACCEPTED]
-    assert await transport.marks.read("c9") == []
+    assert await transport.locations.marks("c9") == []
     beyond = [command("a:4", "d1"), command("a:4", "d2"), command("a:4", "c1"), command("a:5", "d3")]
     assert await producer.enqueue_many(beyond, 5.0) == [TOTAL_FULL, HELD_BACK, DUPLICATE, TOTAL_FULL]
 

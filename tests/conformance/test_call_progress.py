@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from command_bus import Command, CommandBus, CommandContext, CommandFailed, DurableContext, EntityId, InvalidCommand, ProgressInfo
-from command_bus.transport.redis.admin.suspensions import RedisSuspensions
+from command_bus.transport.redis.durable.commands import RedisDurableCommands
 from tests.conformance.conftest import Sandbox
 
 
@@ -111,7 +111,7 @@ async def test_who_does_not_ask_looks_at_nothing(sandbox: Sandbox, station: Stat
         raise AssertionError("a look that nobody asked for")
 
     station.free.set()
-    monkeypatch.setattr(RedisSuspensions, "fields", fields)
+    monkeypatch.setattr(RedisDurableCommands, "fields", fields)
     async with sandbox.bus() as bus, bus.worker():
         assert await bus.call(Load(shop="a"), timeout=20) == 1
         station.free.clear()

@@ -114,7 +114,7 @@ async def test_replies_of_a_class_travel_compressed(sandbox: Sandbox) -> None:
     sandbox.registry.handles(Read)(read)
     async with sandbox.bus() as bus, bus.worker():
         assert await bus.call(Read(note="a"), command_id="c-1", timeout=10) == TEXT
-        [mark] = [each for each in await bus.transport.marks.read("c-1") if each]
+        [mark] = [each for each in await bus.transport.locations.marks("c-1") if each]
         assert len(mark) < 1000
 
 

@@ -288,8 +288,8 @@ DURABLE_ENDS = (
     Mutant(
         "a cancellation does not go down to durable calls",
         "sending/children.py",
-        "        if is_durable or await wishes.has_begun(mailbox, command_id):\n",
-        "        if is_durable and not await wishes.has_begun(mailbox, command_id):\n",
+        "        if is_durable or await durable.has_begun(mailbox, command_id):\n",
+        "        if is_durable and not await durable.has_begun(mailbox, command_id):\n",
         "tests/conformance/durable/test_durable_begun_calls.py::test_a_cancellation_goes_down_to_durable_calls_that_have_begun",
     ),
     Mutant(

@@ -34,7 +34,7 @@ async def examine_durable(bus: CommandBus, longest: float, line: CommandLine) ->
     page = await bus.entities.list(states={"suspended"}, order="age", limit=1000, scan=_SCANNED)
     found = check_suspended(page.entities, longest, await transport.operator.entities.now_ms(), line)
     try:
-        return found + check_orphans(await transport.operator.suspensions.orphans(_SCANNED))
+        return found + check_orphans(await transport.durable.orphans(_SCANNED))
     except CommandBusError:  # a user that may not look through all keys
         return found
 

@@ -138,39 +138,15 @@ class StoredSuspension:
     cancel: bytes | None = None
 
 
-class Suspensions(Protocol):
-    """Reads what is suspended."""
-
-    async def read(self, mailboxes: Sequence[str]) -> dict[str, StoredSuspension]:
-        """Return the suspended commands of these mailboxes, where one is."""
-        ...
-
-    async def fields(self, mailbox: str, command_id: str, names: Sequence[str]) -> list[bytes | None]:
-        """Return fields of a side record."""
-        ...
-
-    async def orphans(self, most: int) -> list[str]:
-        """Return ids of commands that have a side record, and no mark: they are not known. About so many keys of a shard are looked at."""
-        ...
-
-
-class Wishes(Protocol):
-    """Brings signals and wishes to durable commands, from any process."""
+class DurableCommands(Protocol):
+    """Brings signals and wishes to durable commands, and reads what they have stored, from any process."""
 
     async def signal(self, mailbox: str, command_id: str, signal: SignalToBring) -> Told:
         """Bring a signal; it is kept until its command asks for it."""
         ...
 
-    async def has_begun(self, mailbox: str, command_id: str) -> bool:
-        """Return whether a command that runs or waits in this mailbox has stored something."""
-        ...
-
     async def cancel(self, mailbox: str, command_id: str, wish: bytes) -> Told:
         """Bring the wish that a command ends."""
-        ...
-
-    async def read(self, mailbox: str, command_id: str) -> Mapping[str, bytes]:
-        """Return a side record; it is empty if there is none."""
         ...
 
     async def look_up(self, mailbox: str, command_id: str, called: CalledCommand) -> bool:
@@ -179,4 +155,24 @@ class Wishes(Protocol):
         Raises:
             CommandBusError: The server cannot be asked.
         """
+        ...
+
+    async def has_begun(self, mailbox: str, command_id: str) -> bool:
+        """Return whether a command that runs or waits in this mailbox has stored something."""
+        ...
+
+    async def record(self, mailbox: str, command_id: str) -> Mapping[str, bytes]:
+        """Return a side record; it is empty if there is none."""
+        ...
+
+    async def fields(self, mailbox: str, command_id: str, names: Sequence[str]) -> list[bytes | None]:
+        """Return fields of a side record."""
+        ...
+
+    async def suspended(self, mailboxes: Sequence[str]) -> dict[str, StoredSuspension]:
+        """Return the suspended commands of these mailboxes, where one is."""
+        ...
+
+    async def orphans(self, most: int) -> list[str]:
+        """Return ids of commands that have a side record, and no mark: they are not known. About so many keys of a shard are looked at."""
         ...

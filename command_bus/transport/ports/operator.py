@@ -9,7 +9,6 @@ from typing import Literal, Protocol
 
 from command_bus.transport.flows import Flow
 from command_bus.transport.interrupts import Attempt, Interrupt
-from command_bus.transport.ports.durable import Suspensions
 from command_bus.transport.records import (
     Contents,
     HistoryExtent,
@@ -70,8 +69,14 @@ class EventStreams(Protocol):
         ...
 
 
+JournalName = Literal["audit", "trends"]
+
+
 class HistoryStore(Protocol):
-    """Reads the ends of commands that have a history. An entry's id is `ms-number`, and `-` and `+` stand before and behind all."""
+    """Reads the ends of commands that have a history. An entry's id is `ms-number`, and `-` and `+` stand before and behind all.
+
+    It also keeps journals: the newest of some entries in time's order. What they hold is opaque here.
+    """
 
     async def find(self, command_id: str) -> list[StoredEnd]:
         """Return the end of a command in each shard that has one."""
@@ -85,11 +90,17 @@ class HistoryStore(Protocol):
         """Return how much each shard keeps, with the bounds of at most so many of its oldest ends."""
         ...
 
+    async def append(self, name: JournalName, data: bytes, *, kept: int, once_ms: int | None = None) -> str | None:
+        """Write an entry; return its id. With `once_ms` only the first is written that names this time or a later one; else None."""
+        ...
+
+    async def newest(self, name: JournalName, before: str, count: int) -> list[tuple[str, bytes]]:
+        """Return entries with their ids, newest first: before one of them, which is left out; empty: before none."""
+        ...
+
 
 GroupName = Literal["parked", "paused", "limited", "suspended", "retrying", "waiting", "running"]
 """What mailboxes that do not get on have in common."""
-
-JournalName = Literal["audit", "trends"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +169,6 @@ class Views(Protocol):
 
     def parking(self) -> AsyncIterator[list[StoredDeadLetter]]:
         """Yield the dead letters that park an entity, page by page, in no order."""
-        ...
-
-
-class Journals(Protocol):
-    """Keeps entries in time's order, the newest of them only. What they hold is opaque here."""
-
-    async def append(self, name: JournalName, data: bytes, *, kept: int, once_ms: int | None = None) -> str | None:
-        """Write an entry; return its id. With `once_ms` only the first is written that names this time or a later one; else None."""
-        ...
-
-    async def newest(self, name: JournalName, before: str, count: int) -> list[tuple[str, bytes]]:
-        """Return entries with their ids, newest first: before one of them, which is left out; empty: before none."""
         ...
 
 
@@ -495,7 +494,7 @@ class OperatorSide(Protocol):
 
     @property
     def history(self) -> HistoryStore:
-        """Reads the ends of commands."""
+        """Reads the ends of commands; keeps what operators did, and figures over time."""
         ...
 
     @property
@@ -504,18 +503,8 @@ class OperatorSide(Protocol):
         ...
 
     @property
-    def suspensions(self) -> Suspensions:
-        """Reads what is suspended."""
-        ...
-
-    @property
     def views(self) -> Views:
         """Reads what stands still, and parts of what is long."""
-        ...
-
-    @property
-    def journals(self) -> Journals:
-        """Keeps what operators did, and figures over time."""
         ...
 
     @property

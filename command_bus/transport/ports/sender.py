@@ -105,14 +105,6 @@ class Replies(Protocol):
         ...
 
 
-class Marks(Protocol):
-    """Reads the marks of command ids; `marks.py` says what is in one."""
-
-    async def read(self, command_id: str) -> list[bytes]:
-        """Return the marks of a command id: several if it was accepted in several shards."""
-        ...
-
-
 class Agreements(Protocol):
     """The agreement of all clients of a namespace on the mailbox policy of each entity type."""
 
@@ -156,7 +148,11 @@ class Agreements(Protocol):
 
 
 class CommandLocator(Protocol):
-    """Finds one command for a caller whose time is over. A sender may have few rights: what it may not read is left out."""
+    """Finds single commands. A sender may have few rights: what it may not read is left out."""
+
+    async def marks(self, command_id: str) -> list[bytes]:
+        """Return the marks of a command id (see `marks.py`): several if it was accepted in several shards."""
+        ...
 
     async def look(self, mailbox: str, command_id: str) -> CommandLocation:
         """Return where a command of this mailbox is.

@@ -1,6 +1,6 @@
 """The protocols of a transport: one part for each role, so that a producer never meets consumer code.
 
-`Transport` holds the parts. A sender uses those of `sender.py`: `producer`, `replies`, `marks`, `agreements`, `locations`; also
+`Transport` holds the parts. A sender uses those of `sender.py`: `producer`, `replies`, `agreements`, `locations`; also
 `announcements`. A worker uses `worker_side` (`worker.py`), `agreements`, `announcements` and `limits`. An operator uses
 `operator` (`operator.py`). Bulk loads use `bulk` (`bulk.py`), schedules `schedules` (`schedules.py`), notifications
 `channels`, webhooks `notes` (both in `extensions.py`).
@@ -18,12 +18,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from command_bus.transport.ports.bulk import BulkDispatches
-from command_bus.transport.ports.durable import Wishes
+from command_bus.transport.ports.durable import DurableCommands
 from command_bus.transport.ports.extensions import Availability, Channels, Notes
 from command_bus.transport.ports.limits import BusLimits
 from command_bus.transport.ports.operator import Announcements, OperatorSide
 from command_bus.transport.ports.schedules import ScheduleStore
-from command_bus.transport.ports.sender import Agreements, CommandLocator, Marks, Producer, Replies
+from command_bus.transport.ports.sender import Agreements, CommandLocator, Producer, Replies
 from command_bus.transport.ports.worker import WorkerSide, WorkerSideOptions
 
 
@@ -44,11 +44,6 @@ class Transport(Protocol):
     @property
     def replies(self) -> Replies:
         """Receives replies."""
-        ...
-
-    @property
-    def marks(self) -> Marks:
-        """Reads marks."""
         ...
 
     @property
@@ -77,8 +72,8 @@ class Transport(Protocol):
         ...
 
     @property
-    def wishes(self) -> Wishes:
-        """Brings signals and wishes to durable commands."""
+    def durable(self) -> DurableCommands:
+        """Brings signals and wishes to durable commands, and reads what they have stored."""
         ...
 
     @property

@@ -17,13 +17,13 @@ from command_bus.transport.redis.connection.clients import clients_of
 from command_bus.transport.redis.connection.connections import Connections, Replicas
 from command_bus.transport.redis.connection.credentials import connection_options, with_tls_hint
 from command_bus.transport.redis.connection.factory import ClientFactory
-from command_bus.transport.redis.durable.wishes import RedisWishes
+from command_bus.transport.redis.durable.commands import RedisDurableCommands
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.limits.rules import RedisLimits
 from command_bus.transport.redis.namespace import Namespace, open_namespace
 from command_bus.transport.redis.scheduling.store import RedisSchedules
 from command_bus.transport.redis.sending.producer import StreamProducer
-from command_bus.transport.redis.sending.rpc import RedisMarks, RpcHandler
+from command_bus.transport.redis.sending.rpc import RpcHandler
 from command_bus.transport.redis.server_check import ServerFacts
 from command_bus.transport.retention import Retention
 
@@ -56,15 +56,14 @@ class RedisTransport:
         self._stream = StreamProducer(connections, keys, max_pending=settings.max_pending, **limits)
         self.producer: Producer = self._stream  # an observer may stand before it
         self.replies = RpcHandler(connections, keys, has_blmpop=facts.has_blmpop)
-        self.locations = RedisLocator(connections, keys)
         patience = settings.dispatch_timeout
+        self.locations = RedisLocator(connections, keys, patience=patience)
         self.bulk = RedisBulkDispatches(connections, keys, max_depth=settings.max_depth, patience=patience, **limits)
-        self.marks = RedisMarks(connections, keys, patience=patience)
         self.announcements = RedisAnnouncements(connections, keys, patience=patience)
         self._reply_ttl = settings.reply_ttl
         self._patience = patience
         self._operator: RedisOperatorSide | None = None
-        self.wishes = RedisWishes(connections, keys, patience=patience)
+        self.durable = RedisDurableCommands(connections, keys, patience=patience)
         self.channels = RedisChannels(connections, keys)
         self.notes = RedisNotes(connections, keys, patience=patience)
         self.limits = RedisLimits(connections, keys, patience=patience)

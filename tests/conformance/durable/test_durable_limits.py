@@ -6,7 +6,7 @@ import pytest
 
 from command_bus.messages.limits import Rate
 from command_bus.transport.ports.durable import SignalToBring
-from command_bus.transport.redis.durable.wishes import RedisWishes
+from command_bus.transport.redis.durable.commands import RedisDurableCommands
 from command_bus.transport.steps import GiveBack, Lease, LimitQuestion, Refused, Released, Started, Suspend, Take
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done
 from tests.conformance.limits.limit_bench import LimitBench
@@ -38,7 +38,7 @@ async def wake(bench: LimitBench, mailbox: str, once: str = "once") -> None:
     """Bring a suspended command the signal that it waits for."""
     harness = bench.harness
     await harness.client.set(harness.shard.mark(mailbox[4:]), b"q" + 8 * b"." + mailbox.encode())
-    wishes = RedisWishes(harness.connections, harness.keys, patience=5)
+    wishes = RedisDurableCommands(harness.connections, harness.keys, patience=5)
     assert await wishes.signal(mailbox, mailbox[4:], SignalToBring("go", once, b"value")) == "taken"
 
 

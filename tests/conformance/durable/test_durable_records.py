@@ -11,9 +11,9 @@ import pytest
 from command_bus import DurableContext
 from command_bus.transport.ports.durable import Note, SignalToBring
 from command_bus.transport.redis.durable import side_records
+from command_bus.transport.redis.durable.commands import RedisDurableCommands
 from command_bus.transport.redis.durable.lost_outcomes import Telling, tell
 from command_bus.transport.redis.durable.side_records import RedisSideRecords, read_side_record
-from command_bus.transport.redis.durable.wishes import RedisWishes
 from command_bus.transport.redis.scripts import READ_RECORDS
 from command_bus.transport.steps import FollowUp, Lease
 from tests.conformance.conftest import Sandbox
@@ -108,7 +108,7 @@ async def test_what_came_early_stays_once_its_command_stores_something(
 ) -> None:
     """A signal that comes before the first start has a time to live: its command may never start."""
     await harness.put(BOX, "c1")
-    wishes = RedisWishes(harness.connections, harness.keys, patience=1.0)
+    wishes = RedisDurableCommands(harness.connections, harness.keys, patience=1.0)
     assert await wishes.signal(BOX, "c1", SignalToBring("go", "s1", b"value")) == "taken"
     side = harness.shard.side("c1")
     assert await harness.client.pttl(side) > 0

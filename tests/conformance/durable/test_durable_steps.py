@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from command_bus.transport.ports.durable import Note, SignalToBring
+from command_bus.transport.redis.durable.commands import RedisDurableCommands
 from command_bus.transport.redis.durable.side_records import RedisSideRecords
-from command_bus.transport.redis.durable.wishes import RedisWishes
 from command_bus.transport.redis.keys import delayed_member
 from command_bus.transport.steps import (
     NO_SETTLEMENT,
@@ -247,7 +247,7 @@ async def test_one_of_two_awaited_outcomes_does_not_wake_it(
     assert await worker.do(lease, suspended(OUTCOME, "g:s#1", wanted=2)) == Released("wait")
     await worker.do(child, telling())
     assert await state(harness) == "U"
-    wishes = RedisWishes(harness.connections, harness.keys, patience=5)
+    wishes = RedisDurableCommands(harness.connections, harness.keys, patience=5)
     await harness.client.set(harness.shard.mark("c1"), b"q" + 8 * b"." + BOX.encode())
     assert await wishes.signal(BOX, "c1", SignalToBring("s", "once", b"value")) == "taken"
     assert await state(harness) == "o"
@@ -302,7 +302,7 @@ async def test_a_suspension_goes_on_when_its_time_is_over(harness: TransportHarn
 
 async def test_a_wait_of_which_nothing_was_stored_is_woken(harness: TransportHarness, worker: ManualWorker) -> None:
     """By a signal, also one that came before; neither ends with the time for which early signals are kept."""
-    wishes = RedisWishes(harness.connections, harness.keys, patience=5)
+    wishes = RedisDurableCommands(harness.connections, harness.keys, patience=5)
     await harness.put(BOX, "c1")
     await harness.client.set(harness.shard.mark("c1"), b"q" + 8 * b"." + BOX.encode())
     assert await wishes.signal(BOX, "c1", SignalToBring("s", "once", b"value")) == "taken"
@@ -320,7 +320,7 @@ async def test_a_wait_of_which_nothing_was_stored_is_woken(harness: TransportHar
 
 
 async def test_a_wish_lets_it_go_on_at_once(harness: TransportHarness, worker: ManualWorker) -> None:
-    wishes = RedisWishes(harness.connections, harness.keys, patience=5)
+    wishes = RedisDurableCommands(harness.connections, harness.keys, patience=5)
     await harness.put(BOX, "c1")
     await harness.client.set(harness.shard.mark("c1"), b"q" + 8 * b"." + BOX.encode())
     lease, _ = await worker.start()
@@ -337,7 +337,7 @@ async def is_streamed(harness: TransportHarness) -> bool:
 
 async def signal(harness: TransportHarness) -> None:
     await harness.client.set(harness.shard.mark("c1"), b"q" + 8 * b"." + BOX.encode())
-    wishes = RedisWishes(harness.connections, harness.keys, patience=5)
+    wishes = RedisDurableCommands(harness.connections, harness.keys, patience=5)
     assert await wishes.signal(BOX, "c1", SignalToBring("s", "once", b"value")) == "taken"
 
 

@@ -317,7 +317,7 @@ async def test_operators_see_it(harness: TransportHarness, worker: ManualWorker,
     if attempt is not None:
         assert isinstance(started, Started)
         assert (attempt.id, attempt.envelope) == (f"{started.fence}|{started.message}", b"c1")
-    locator = RedisLocator(harness.connections, harness.keys)
+    locator = RedisLocator(harness.connections, harness.keys, patience=5)
     assert await locator.line(BOX) == [(record.activation, b"c1")]
     assert (await locator.look(BOX, "c1")).entity.depth == 1
 

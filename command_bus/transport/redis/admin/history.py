@@ -1,4 +1,7 @@
-"""`RedisHistory`: reads the ends of commands that have a history. They are written where a command is settled (`lua/shared/outcomes.lua`)."""
+"""`RedisHistory`: reads the ends of commands that have a history. They are written where a command is settled (`lua/shared/outcomes.lua`).
+
+It also keeps the journals of what operators did, and of figures over time.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from command_bus.serialization.odd_values import stored_number
-from command_bus.transport.ports.operator import HistoryStore, JournalName, Journals
+from command_bus.transport.ports.operator import HistoryStore, JournalName
 from command_bus.transport.records import EndBounds, HistoryExtent, StoredEnd
 from command_bus.transport.redis.connection.connections import PageSize
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 
 _PAGE = 200
+_DATA = "v"
 _ENTRY = re.compile(rb"[0-9]{1,19}-[0-9]{1,19}")
 
 _Answer = tuple[int, list[tuple[bytes, dict[bytes, bytes]]]]
@@ -48,6 +52,20 @@ class RedisHistory(RetryingRequests, HistoryStore):
     async def extents(self, count: int) -> list[HistoryExtent]:
         found = await self._everywhere(lambda client, keys: _extent(client, keys.history, count))
         return [HistoryExtent(shard, *extent) for shard, extent in enumerate(found)]
+
+    async def append(self, name: JournalName, data: bytes, *, kept: int, once_ms: int | None = None) -> str | None:
+        """Append it once: a lost answer leaves open whether the entry is there."""
+        keys, entry_id = self._keys.shards[0], "*" if once_ms is None else f"{once_ms}-0"
+        entry: bytes | None = await self._ask_once(keys, _append, getattr(keys, name), data, entry_id, kept)
+        return None if entry is None else entry.decode()
+
+    async def newest(self, name: JournalName, before: str, count: int) -> list[tuple[str, bytes]]:
+        keys = self._keys.shards[0]
+        stream: str = getattr(keys, name)
+        page: Any = await self._ask(
+            keys, lambda client: client.xrevrange(stream, f"({before}" if before else "+", "-", count=count)
+        )
+        return [(entry.decode(), (fields or {}).get(_DATA.encode(), b"")) for entry, fields in page]
 
     async def _page(self, shard: int, newest: str, oldest: str, count: int) -> _Answer:
         keys = self._keys.shards[shard]
@@ -89,27 +107,6 @@ def _end(shard: int, entry: bytes, fields: dict[bytes, bytes], now_ms: int) -> S
     settled_ms, _, sequence = entry.partition(b"-")
     age_ms = _number(fields, b"a")
     return StoredEnd(int(settled_ms), int(sequence), shard, fields.get(b"r", b""), int(settled_ms) + age_ms <= now_ms)
-
-
-_DATA = "v"
-
-
-class RedisJournals(RetryingRequests, Journals):
-    """Implements `Journals`."""
-
-    async def append(self, name: JournalName, data: bytes, *, kept: int, once_ms: int | None = None) -> str | None:
-        """Append it once: a lost answer leaves open whether the entry is there."""
-        keys, entry_id = self._keys.shards[0], "*" if once_ms is None else f"{once_ms}-0"
-        entry: bytes | None = await self._ask_once(keys, _append, getattr(keys, name), data, entry_id, kept)
-        return None if entry is None else entry.decode()
-
-    async def newest(self, name: JournalName, before: str, count: int) -> list[tuple[str, bytes]]:
-        keys = self._keys.shards[0]
-        stream: str = getattr(keys, name)
-        page: Any = await self._ask(
-            keys, lambda client: client.xrevrange(stream, f"({before}" if before else "+", "-", count=count)
-        )
-        return [(entry.decode(), (fields or {}).get(_DATA.encode(), b"")) for entry, fields in page]
 
 
 async def _append(client: Redis, stream: str, data: bytes, entry_id: str, kept: int) -> bytes | None:

@@ -5,6 +5,7 @@ A sender may have fewer rights than an operator: what it may not read is left ou
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,8 +18,9 @@ from command_bus.transport.ports.sender import CommandLocator
 from command_bus.transport.records import CommandLocation, Hold
 from command_bus.transport.redis.admin.entities import surveyed
 from command_bus.transport.redis.admin.holds import parse_hold
-from command_bus.transport.redis.connection.connections import Connections, PageSize
-from command_bus.transport.redis.keys import KeySpace, ShardKeys, delayed_member, delayed_number
+from command_bus.transport.redis.connection.connections import PageSize
+from command_bus.transport.redis.connection.retrying import RetryingRequests
+from command_bus.transport.redis.keys import ShardKeys, delayed_member, delayed_number
 from command_bus.transport.redis.mailbox_record import OLDEST, STOPPED, MailboxRecord, parse_record, read_mailboxes
 
 _PARKED = b"?"
@@ -27,34 +29,26 @@ _MOST = 1000
 """Entries of a line that are gone through to find a command's place in it."""
 
 
-class RedisLocator(CommandLocator):
-    """Implements `CommandLocator`: looks once, without repeating what fails.
+class RedisLocator(RetryingRequests, CommandLocator):
+    """Implements `CommandLocator`: looks once, without repeating what fails."""
 
-    Args:
-        connections: The connections of this process.
-        keys: The shards.
-    """
+    async def marks(self, command_id: str) -> list[bytes]:
+        values = await asyncio.gather(*(self._mark(shard, command_id) for shard in self._keys.shards))
+        return [value for value in values if value is not None]
 
-    def __init__(self, connections: Connections, keys: KeySpace) -> None:
-        self._connections = connections
-        self._keys = keys
+    async def _mark(self, shard: ShardKeys, command_id: str) -> bytes | None:
+        return await self._unless_odd("k", command_id, self._ask_once(shard, _get, shard.mark(command_id)), None)
 
     async def look(self, mailbox: str, command_id: str) -> CommandLocation:
-        """Return where a command of this mailbox is.
-
-        Raises:
-            CommandBusError: The server cannot be asked.
-        """
-        keys = self._shard(mailbox)
-        place = self._connections.at(keys.prefix)
-        answers = await place.ask(_look, keys, mailbox, command_id)
+        keys = self._keys_of(mailbox)
+        answers = await self._ask_once(keys, _look, keys, mailbox, command_id)
         found = parse_record(answers[0] if isinstance(answers[0], bytes) else None)
-        settled = await place.ask(_settled, keys, mailbox, found)
+        settled = await self._ask_once(keys, _settled, keys, mailbox, found)
         record, paused, later, length, mark, retry, number, workers, time = map(_permitted, answers)
         delayed = (
             None
             if number is None
-            else await place.ask(lambda client: client.zscore(keys.due, delayed_member(number, command_id)))
+            else await self._ask_once(keys, lambda client: client.zscore(keys.due, delayed_member(number, command_id)))
         )
         scopes = (mailbox, scope_of(mailbox), EVERYTHING)
         holds = {scope: parse_hold(scope, value) for scope, value in zip(scopes, paused or (), strict=False) if value is not None}
@@ -78,11 +72,11 @@ class RedisLocator(CommandLocator):
 
     async def shard_depth(self, shard: int) -> int:
         keys = self._keys.shards[shard]
-        found: Any = await self._connections.at(keys.prefix).ask(lambda client: client.hget(keys.stats, "depth"))
+        found: Any = await self._ask_once(keys, lambda client: client.hget(keys.stats, "depth"))
         return stored_number("stats", found)
 
     async def line(self, mailbox: str, most: int | None = None) -> Sequence[tuple[str, bytes]]:
-        keys = self._shard(mailbox)
+        keys = self._keys_of(mailbox)
         found: list[tuple[str, bytes]] = []
         size, start = PageSize(_PAGE), OLDEST
         while len(found) < (most or _MOST):
@@ -94,9 +88,6 @@ class RedisLocator(CommandLocator):
             size.observe(sum(len(envelope) for _, envelope in found[-len(page) :]), len(page))
             start = "(" + found[-1][0]
         return found
-
-    def _shard(self, mailbox: str) -> ShardKeys:
-        return self._keys.shards[self._keys.shard_of(mailbox)]
 
 
 async def _look(client: Redis, keys: ShardKeys, mailbox: str, command_id: str) -> Any:
@@ -131,3 +122,7 @@ def _is_parked(record: bytes | None, holds: Mapping[str, Hold]) -> bool:
 
 def _permitted(answer: Any) -> Any:
     return None if isinstance(answer, Exception) else answer
+
+
+def _get(client: Redis, key: str) -> Any:
+    return client.get(key)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from command_bus.transport.redis.admin.dead_letters import RedisDeadLetters
 from command_bus.transport.redis.admin.entities import RedisEntities
 from command_bus.transport.redis.admin.events import RedisEventStreams
-from command_bus.transport.redis.admin.history import RedisHistory, RedisJournals
+from command_bus.transport.redis.admin.history import RedisHistory
 from command_bus.transport.redis.admin.holds import RedisHolds
 from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
 from command_bus.transport.redis.admin.shares import RedisShares
 from command_bus.transport.redis.admin.statistics import RedisStatistics
-from command_bus.transport.redis.admin.suspensions import RedisSuspensions
 from command_bus.transport.redis.admin.type_records import RedisObliteration, RedisTypeRecords
 from command_bus.transport.redis.admin.views import RedisViews
 from command_bus.transport.redis.connection.connections import Connections
@@ -38,8 +37,6 @@ class RedisOperatorSide:
         self.types = RedisTypeRecords(connections, keys, patience=patience)
         self.obliteration = RedisObliteration(connections, keys, patience=patience)
         self.events = RedisEventStreams(connections, keys, patience=patience)
-        self.suspensions = RedisSuspensions(connections, keys, patience=patience)
         self.history = RedisHistory(connections, keys, patience=patience)
         self.views = RedisViews(connections, keys, patience=patience, entities=self.entities)
-        self.journals = RedisJournals(connections, keys, patience=patience)
         self.interrupts = RedisInterrupts(connections, keys, patience=patience)

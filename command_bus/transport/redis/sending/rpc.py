@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
 from command_bus.clock import mono
@@ -22,12 +21,11 @@ from command_bus.randomness import token
 from command_bus.serialization.reply import reply_id
 from command_bus.tasks import end_tasks
 from command_bus.transport.marks import reply_in
-from command_bus.transport.ports.sender import Marks, Reply
+from command_bus.transport.ports.sender import Reply
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.pipe import Requests
-from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
 BLOCK = 2.0
@@ -208,18 +206,3 @@ class RpcHandler:
             for mark in marks:
                 if (record := reply_in(mark)) is not None:
                     self._deliver(record)
-
-
-class RedisMarks(RetryingRequests, Marks):
-    """Implements `Marks`."""
-
-    async def read(self, command_id: str) -> list[bytes]:
-        values = await asyncio.gather(*(self._mark(shard, command_id) for shard in self._keys.shards))
-        return [value for value in values if value is not None]
-
-    async def _mark(self, shard: ShardKeys, command_id: str) -> bytes | None:
-        return await self._unless_odd("k", command_id, self._ask_once(shard, _get, shard.mark(command_id)), None)
-
-
-def _get(client: Redis, key: str) -> Any:
-    return client.get(key)
