@@ -6,7 +6,7 @@ from hashlib import sha1
 from typing import Any
 
 from command_bus.errors import MissingExtra
-from command_bus.testing.simulated.store import COMMANDS, ReplyError, Store
+from command_bus.testing.simulated.store import ReplyError, Store, find
 
 try:
     import lupa.lua51
@@ -73,15 +73,9 @@ def _from_lua(reply: Any) -> Any:
 
 
 def _request(name: bytes, *args: Any) -> Any:
-    texts = [_text(arg) for arg in args]
-    name = name.upper()
-    function = COMMANDS.get(name)
-    if function is None and texts:
-        function = COMMANDS.get(name + b" " + texts.pop(0).upper())
-    if function is None:
-        return _table_from({b"err": b"ERR unknown command '%s'" % name})
     try:
-        return _to_lua(function(_current[-1], texts))
+        function, rest = find([name, *map(_text, args)])
+        return _to_lua(function(_current[-1], rest))
     except ReplyError as error:
         return _table_from({b"err": str(error).encode()})
 

@@ -9,13 +9,11 @@ from typing import Any
 
 from redis import exceptions as redis_errors
 
-from command_bus.testing.simulated import ranges
 from command_bus.testing.simulated.scripting import Scripts
-from command_bus.testing.simulated.store import COMMANDS, Args, ReplyError, Store, popped
+from command_bus.testing.simulated.store import COMMANDS, Args, ReplyError, Store, find, option
 from command_bus.testing.simulated.streams import read_group
 
 _INFO = b"redis_version:7.2.0\r\nredis_mode:standalone\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\nrole:master\r\n"
-_REGISTERS = (ranges,)  # its commands, as it is imported
 _ERRORS: dict[str, type[redis_errors.ResponseError]] = {"NOSCRIPT": redis_errors.NoScriptError}
 
 Answers = list[Any]
@@ -101,41 +99,20 @@ class Server:
 
     def _answer(self, link: Link, name: bytes, args: Args) -> Any:
         try:
-            function = COMMANDS.get(name)
-            if function is not None:
-                return function(self.store, args[1:])
-            if name == b"EVALSHA":
-                return self.scripts.evalsha(self.store, args[1:])
-            if name == b"EVAL":
-                return self.scripts.eval(self.store, args[1:])
-            return self._about_itself(link, name, args)
+            own = _OWN.get(name) or _OWN.get(b" ".join(args[:2]).upper())
+            if own is not None:
+                return own(self, link, args)
+            function, rest = find(args)
+            return function(self.store, rest)
         except ReplyError as error:
-            text = str(error)
-            code = text.partition(" ")[0]
-            return _ERRORS.get(code, redis_errors.ResponseError)(text.removeprefix("ERR "))
+            return _reply_of(error)
 
-    def _about_itself(self, link: Link, name: bytes, args: Args) -> Any:
-        if name == b"INFO":
-            return _INFO
-        two = name + b" " + args[1].upper() if len(args) > 1 else name
-        if two == b"CLIENT ID":
-            return link.id
-        if two == b"CLIENT UNBLOCK":
-            parked = self._parked.pop(int(args[2]), None)
-            if parked is not None:
-                parked.reply([None])
-            return int(parked is not None)
-        if two == b"SCRIPT FLUSH":
-            self.scripts.flush()
-            return b"OK"
-        if two == b"SCRIPT LOAD":
-            return self.scripts.load(args[2])
-        if two == b"SCRIPT EXISTS":
-            return self.scripts.known(args[2:])
-        function = COMMANDS.get(name) or COMMANDS.get(two)
-        if function is None:
-            raise ReplyError(f"ERR unknown command '{two.decode()}'")
-        return function(self.store, args[2:])
+    def unblock(self, link_id: int) -> int:
+        """End the blocking read of a connection; return whether it had one."""
+        parked = self._parked.pop(link_id, None)
+        if parked is not None:
+            parked.reply([None])
+        return int(parked is not None)
 
     # Blocking reads.
 
@@ -146,28 +123,32 @@ class Server:
     def _blocks(self, link: Link, name: bytes, args: Args, reply: Reply, answers: Answers) -> bool:
         """Answer a read that may block, or park it; return whether it is parked."""
         if name == b"BLMPOP":
-            block, key, count = float(args[0]), args[2], int(args[5])
+            lasts: float | None = float(args[0])
+            key, count = args[2], args[5]
 
-            def retry() -> Any:
-                values = popped(self.store, key, count)
+            def look() -> Any:
+                values = COMMANDS[b"RPOP"](self.store, [key, count])
                 return [key, values] if values else None
         else:
-            words = [word.upper() for word in args]
-            block = int(args[words.index(b"BLOCK") + 1]) / 1000 if b"BLOCK" in words else None  # type: ignore[assignment]
+            block = option(args, b"BLOCK")
+            lasts = None if block is None else int(block) / 1000
 
-            def retry() -> Any:
+            def look() -> Any:
                 return read_group(self.store, args)
 
-        try:
-            found = retry()
-        except ReplyError as error:
-            found = redis_errors.ResponseError(str(error))
-        if found is not None or block is None:
+        def retry() -> Any:
+            try:
+                return look()
+            except ReplyError as error:
+                return redis_errors.ResponseError(str(error))
+
+        found = retry()
+        if found is not None or lasts is None:
             answers.append(found)
             return False
-        until = self.store.clock() + block
+        until = self.store.clock() + lasts
         self._parked[link.id] = _Parked(link, retry, lambda values: reply([*answers, *values]), until)
-        self._call_at(self.time() + block, self._wake_up, link.id)
+        self._call_at(self.time() + lasts, self._wake_up, link.id)
         return True
 
     def _wake_up(self, link_id: int) -> None:
@@ -187,10 +168,30 @@ class Server:
         for link_id, parked in list(self._parked.items()):
             if not self.listens(parked.link):
                 continue
-            try:
-                found = parked.retry()
-            except ReplyError as error:
-                found = redis_errors.ResponseError(str(error))
+            found = parked.retry()
             if found is not None:
                 del self._parked[link_id]
                 parked.reply([found])
+
+
+def _flushed(server: Server) -> bytes:
+    server.scripts.flush()
+    return b"OK"
+
+
+def _reply_of(error: ReplyError) -> redis_errors.ResponseError:
+    text = str(error)
+    return _ERRORS.get(text.partition(" ")[0], redis_errors.ResponseError)(text.removeprefix("ERR "))
+
+
+_OWN: dict[bytes, Callable[[Server, Link, Args], Any]] = {
+    b"EVALSHA": lambda server, _, args: server.scripts.evalsha(server.store, args[1:]),
+    b"EVAL": lambda server, _, args: server.scripts.eval(server.store, args[1:]),
+    b"INFO": lambda *_: _INFO,
+    b"CLIENT ID": lambda _, link, __: link.id,
+    b"CLIENT UNBLOCK": lambda server, _, args: server.unblock(int(args[2])),
+    b"SCRIPT FLUSH": lambda server, *_: _flushed(server),
+    b"SCRIPT LOAD": lambda server, _, args: server.scripts.load(args[2]),
+    b"SCRIPT EXISTS": lambda server, _, args: server.scripts.known(args[2:]),
+}
+"""Commands of a server about itself and its scripts."""

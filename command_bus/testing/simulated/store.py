@@ -1,21 +1,28 @@
 """A store with the Redis commands that the bus uses: strings, hashes, sorted sets, lists. Streams are in `streams`.
 
 Written for speed and for control over time. The conformance suite runs on it as on every server, and so checks it. Commands are
-functions of the store and their arguments as bytes, found by name in `COMMANDS`. Errors are raised as `ReplyError`.
+functions of the store and their arguments as bytes, found by name in `COMMANDS`; those of a collection are written as functions of its
+Python value (`of`). Errors are raised as `ReplyError`.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, TypeVar
+
+
+def option(words: Sequence[bytes], name: bytes, at: int = 1) -> bytes | None:
+    """Return the word that stands behind an option, in any case; None without the option."""
+    names = [word.upper() for word in words]
+    return words[names.index(name) + at] if name in names else None
 
 
 def matching(options: Sequence[bytes]) -> Callable[[bytes], object]:
     """Return what says whether a name matches the pattern of a scan: that of `MATCH`, else any."""
-    names = [option.upper() for option in options[::2]]
-    pattern = options[2 * names.index(b"MATCH") + 1] if b"MATCH" in names else b"*"
-    parts = re.findall(rb"\\.|\[(?:\\.|[^\]])*\]|.", pattern, re.DOTALL)
+    parts = re.findall(rb"\\.|\[(?:\\.|[^\]])*\]|.", option(options, b"MATCH") or b"*", re.DOTALL)
     return re.compile(b"".join(map(_as_regex, parts)), re.DOTALL).fullmatch
 
 
@@ -95,13 +102,50 @@ class Store:
         return [key for key in list(self.data) if self.has(key)]
 
 
-COMMANDS: dict[bytes, Callable[[Store, Args], Any]] = {}
+Command = Callable[[Store, Args], Any]
+COMMANDS: dict[bytes, Command] = {}
 
 
-def command(function: Callable[[Store, Args], Any]) -> Callable[[Store, Args], Any]:
+def command(function: Command) -> Command:
     """Register a command under its function's name."""
     COMMANDS[function.__name__.rstrip("_").upper().replace("__", " ").encode()] = function
     return function
+
+
+def of(kind: type[Any], function: Callable[..., Any]) -> Command:
+    """Return the command of a collection: a function of its value, which is empty if there is no such key, and of the further arguments.
+
+    As in Redis, a key is there while its value holds something.
+    """
+
+    def run(store: Store, args: Args) -> Any:
+        key, *rest = args
+        found = store.get(key, kind)
+        value = kind() if found is None else found
+        answer = function(value, *rest)
+        if not value:
+            store.drop(key)
+        elif found is None:
+            store.data[key] = value
+        return answer
+
+    return run
+
+
+def find(args: Args) -> tuple[Command, Args]:
+    """Return the command of a request, whose name has one word or two, and its arguments.
+
+    Raises:
+        ReplyError: There is none.
+    """
+    name = args[0].upper()
+    function = COMMANDS.get(name)
+    if function is not None:
+        return function, args[1:]
+    function = COMMANDS.get(b" ".join(args[:2]).upper())
+    if function is None:
+        raise ReplyError(f"ERR unknown command '{name.decode()}'")
+    return function, args[2:]
 
 
 def number(value: float) -> bytes:
@@ -113,27 +157,9 @@ def number(value: float) -> bytes:
 
 
 @command
-def ping(store: Store, args: Args) -> Any:
-    return b"PONG"
-
-
-@command
 def time(store: Store, args: Args) -> Any:
-    micros = int(store.clock() * 1_000_000)
-    return [b"%d" % (micros // 1_000_000), b"%d" % (micros % 1_000_000)]
-
-
-@command
-def exists(store: Store, args: Args) -> Any:
-    return sum(store.has(key) for key in args)
-
-
-@command
-def del_(store: Store, args: Args) -> Any:
-    return sum(store.has(key) and store.drop(key) for key in args)
-
-
-COMMANDS[b"UNLINK"] = del_
+    seconds, micros = divmod(int(store.clock() * 1_000_000), 1_000_000)
+    return [b"%d" % seconds, b"%d" % micros]
 
 
 @command
@@ -151,11 +177,6 @@ def pexpire(store: Store, args: Args) -> Any:
 
 
 @command
-def persist(store: Store, args: Args) -> Any:
-    return int(store.has(args[0]) and store.expires.pop(args[0], None) is not None)
-
-
-@command
 def pttl(store: Store, args: Args) -> Any:
     if not store.has(args[0]):
         return -2
@@ -163,15 +184,23 @@ def pttl(store: Store, args: Args) -> Any:
 
 
 @command
-def scan(store: Store, args: Args) -> Any:
-    return [b"0", [*filter(matching(args[1:]), store.names())]]
-
-
-@command
 def type_(store: Store, args: Args) -> Any:
     names = {bytes: b"string", dict: b"hash", ZSet: b"zset", list: b"list"}
     return names.get(store.data[args[0]].__class__, b"stream") if store.has(args[0]) else b"none"
 
+
+def _deleted(store: Store, keys: Args) -> int:
+    return sum(store.has(key) and store.drop(key) for key in keys)
+
+
+COMMANDS |= {
+    b"PING": lambda *_: b"PONG",
+    b"EXISTS": lambda store, args: sum(map(store.has, args)),
+    b"DEL": _deleted,
+    b"UNLINK": _deleted,
+    b"PERSIST": lambda store, args: int(store.has(args[0]) and store.expires.pop(args[0], None) is not None),
+    b"SCAN": lambda store, args: [b"0", [*filter(matching(args[1:]), store.names())]],
+}
 
 # Strings.
 
@@ -190,7 +219,7 @@ def mget(store: Store, args: Args) -> Any:
 @command
 def set_(store: Store, args: Args) -> Any:
     key, value, *rest = args
-    options = [option.upper() for option in rest]
+    options = [each.upper() for each in rest]
     there = store.has(key)
     if b"NX" in options and there:
         return None
@@ -199,144 +228,95 @@ def set_(store: Store, args: Args) -> Any:
         raise ReplyError(WRONG_TYPE)
     store.data[key] = value
     store.expires.pop(key, None)
-    if b"PX" in options:
-        store.expires[key] = store.now + int(float(options[options.index(b"PX") + 1]))
+    if lasts := option(options, b"PX"):
+        store.expires[key] = store.now + int(float(lasts))
     return before if b"GET" in options else b"OK"
 
 
-# Hashes.
+# Collections. The left end of a list is the end of the Python list.
 
 
-@command
-def hset(store: Store, args: Args) -> Any:
-    table = store.make(args[0], dict)
+def _flat(pairs: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+    return [*chain.from_iterable(pairs)]
+
+
+def _removed(table: dict[bytes, Any], *names: bytes) -> int:
+    return sum(table.pop(name, None) is not None for name in names)
+
+
+def _put(table: dict[bytes, Any], names: Sequence[bytes], values: Iterable[Any]) -> int:
     before = len(table)
-    table.update(zip(args[1::2], args[2::2], strict=True))
+    table.update(zip(names, values, strict=True))
     return len(table) - before
 
 
-@command
-def hsetnx(store: Store, args: Args) -> Any:
-    table = store.make(args[0], dict)
-    if args[1] in table:
-        return 0
-    table[args[1]] = args[2]
-    return 1
+def _put_absent(table: dict[bytes, bytes], name: bytes, value: bytes) -> int:
+    return 0 if name in table else _put(table, [name], [value])
 
 
-@command
-def hget(store: Store, args: Args) -> Any:
-    return (store.get(args[0], dict) or {}).get(args[1])
-
-
-@command
-def hmget(store: Store, args: Args) -> Any:
-    table = store.get(args[0], dict) or {}
-    return [table.get(field) for field in args[1:]]
-
-
-@command
-def hgetall(store: Store, args: Args) -> Any:
-    return [part for pair in (store.get(args[0], dict) or {}).items() for part in pair]
-
-
-@command
-def hkeys(store: Store, args: Args) -> Any:
-    return list(store.get(args[0], dict) or ())
-
-
-@command
-def hscan(store: Store, args: Args) -> Any:
-    matches = matching(args[2:])
-    return [b"0", [part for name, value in (store.get(args[0], dict) or {}).items() if matches(name) for part in (name, value)]]
-
-
-@command
-def hlen(store: Store, args: Args) -> Any:
-    return len(store.get(args[0], dict) or ())
-
-
-@command
-def hstrlen(store: Store, args: Args) -> Any:
-    return len((store.get(args[0], dict) or {}).get(args[1], b""))
-
-
-@command
-def hexists(store: Store, args: Args) -> Any:
-    return int(args[1] in (store.get(args[0], dict) or ()))
-
-
-@command
-def hdel(store: Store, args: Args) -> Any:
-    table = store.get(args[0], dict)
-    if not table:
-        return 0
-    removed = sum(table.pop(field, None) is not None for field in args[1:])
-    if not table:
-        store.drop(args[0])
-    return removed
-
-
-@command
-def hincrby(store: Store, args: Args) -> Any:
-    table = store.make(args[0], dict)
+def _add(table: dict[bytes, bytes], name: bytes, added: bytes) -> int:
     try:
-        value = int(table.get(args[1], b"0")) + int(float(args[2]))
+        value = int(table.get(name, b"0")) + int(float(added))
     except ValueError:
         raise ReplyError("ERR hash value is not an integer") from None
     if not -(2**63) <= value < 2**63:
         raise ReplyError("ERR increment or decrement would overflow")
-    table[args[1]] = b"%d" % value
+    table[name] = b"%d" % value
     return value
 
 
-# Sorted sets.
+def _scanned(table: dict[bytes, bytes], _cursor: bytes, *options: bytes) -> list[Any]:
+    matches = matching(options)
+    return [b"0", _flat(pair for pair in table.items() if matches(pair[0]))]
 
 
-@command
-def zadd(store: Store, args: Args) -> Any:
-    members = store.make(args[0], ZSet)
-    before = len(members)
-    for score, member in zip(args[1::2], args[2::2], strict=True):
-        members[member] = float(score)
-    return len(members) - before
+def _scored(ranked: Iterable[tuple[bytes, float]], *, scores: bool) -> list[bytes]:
+    """Return members, each with its score if that is wanted."""
+    return _flat((member, number(score)) for member, score in ranked) if scores else [member for member, _ in ranked]
 
 
-@command
-def zrem(store: Store, args: Args) -> Any:
-    members = store.get(args[0], ZSet)
-    if not members:
-        return 0
-    removed = sum(members.pop(member, None) is not None for member in args[1:])
-    if not members:
-        store.drop(args[0])
-    return removed
+def _score(members: ZSet, member: bytes) -> bytes | None:
+    return number(members[member]) if member in members else None
 
 
-@command
-def zscore(store: Store, args: Args) -> Any:
-    score = (store.get(args[0], ZSet) or ZSet()).get(args[1])
-    return None if score is None else number(score)
+def _ranks(members: ZSet, start: bytes, stop: bytes, *options: bytes) -> list[bytes]:
+    return _scored(members.ranked()[int(start) : None if stop == b"-1" else int(stop) + 1], scores=bool(options))
 
 
-@command
-def zcard(store: Store, args: Args) -> Any:
-    return len(store.get(args[0], ZSet) or ())
+def _end(text: bytes) -> tuple[float, bool]:
+    """Return an end of a range of scores, and whether it belongs to it."""
+    bare = text.removeprefix(b"(")
+    return {b"+inf": math.inf, b"-inf": -math.inf}.get(bare) or float(bare), bare == text
 
 
-@command
-def zrange(store: Store, args: Args) -> Any:
-    members = store.get(args[0], ZSet)
-    if not members:
-        return []
-    start, stop = int(args[1]), int(args[2])
-    ranked = members.ranked()[start : None if stop == -1 else stop + 1]
-    if len(args) > 3:
-        return [part for member, score in ranked for part in (member, number(score))]
-    return [member for member, _ in ranked]
+def _between(members: ZSet, *ends: bytes) -> list[tuple[bytes, float]]:
+    (low, with_low), (high, with_high) = map(_end, ends)
+    return [
+        (member, score)
+        for member, score in members.ranked()
+        if (low <= score if with_low else low < score) and (score <= high if with_high else score < high)
+    ]
 
 
-# Lists; the left end is the end of the Python list.
+def _limited(found: list[T], options: Sequence[bytes]) -> list[T]:
+    """Return the part of what was found that `LIMIT` names; without it all."""
+    first, count = option(options, b"LIMIT"), option(options, b"LIMIT", 2)
+    return found if first is None or count is None else found[int(first) :][: int(count)]
+
+
+def _by_score(members: ZSet, low: bytes, high: bytes, *options: bytes) -> list[bytes]:
+    scores = any(each.upper() == b"WITHSCORES" for each in options)
+    return _scored(_limited(_between(members, low, high), options), scores=scores)
+
+
+def _by_name(members: ZSet, low: bytes, high: bytes, *options: bytes) -> list[bytes]:
+    found = sorted(
+        member
+        for member in members
+        if (low == b"-" or low[1:] < member or (low[:1] == b"[" and low[1:] == member))
+        and (high == b"+" or member < high[1:] or (high[:1] == b"[" and high[1:] == member))
+    )
+    return _limited(found, options)
 
 
 @command
@@ -347,27 +327,42 @@ def lpush(store: Store, args: Args) -> Any:
     return len(values)
 
 
-def popped(store: Store, key: bytes, count: int) -> list[bytes]:
-    """Pop values from the right end."""
-    values = store.get(key, list)
-    if not values:
-        return []
-    taken, values[:count] = values[:count], []
-    if not values:
-        store.drop(key)
-    return taken
+def _popped(values: list[bytes], count: bytes) -> list[bytes] | None:
+    taken, values[: int(count)] = values[: int(count)], []
+    return taken or None
 
 
-@command
-def rpop(store: Store, args: Args) -> Any:
-    return popped(store, args[0], int(args[1])) or None
-
-
-@command
-def llen(store: Store, args: Args) -> Any:
-    return len(store.get(args[0], list) or ())
-
-
-@command
-def lrange(store: Store, args: Args) -> Any:
-    return list(reversed(store.get(args[0], list) or []))
+_COLLECTIONS: dict[type[Any], dict[bytes, Callable[..., Any]]] = {
+    dict: {
+        b"HSET": lambda table, *pairs: _put(table, pairs[::2], pairs[1::2]),
+        b"HSETNX": _put_absent,
+        b"HGET": lambda table, name: table.get(name),
+        b"HMGET": lambda table, *names: [table.get(name) for name in names],
+        b"HGETALL": lambda table: _flat(table.items()),
+        b"HKEYS": list,
+        b"HSCAN": _scanned,
+        b"HLEN": len,
+        b"HSTRLEN": lambda table, name: len(table.get(name, b"")),
+        b"HEXISTS": lambda table, name: int(name in table),
+        b"HDEL": _removed,
+        b"HINCRBY": _add,
+    },
+    ZSet: {
+        b"ZADD": lambda members, *pairs: _put(members, pairs[1::2], map(float, pairs[::2])),
+        b"ZREM": _removed,
+        b"ZSCORE": _score,
+        b"ZCARD": len,
+        b"ZRANGE": _ranks,
+        b"ZCOUNT": lambda members, *ends: len(_between(members, *ends)),
+        b"ZRANGEBYSCORE": _by_score,
+        b"ZREMRANGEBYSCORE": lambda members, *ends: _removed(members, *_scored(_between(members, *ends), scores=False)),
+        b"ZRANGEBYLEX": _by_name,
+        b"ZLEXCOUNT": lambda members, *ends: len(_by_name(members, *ends)),
+    },
+    list: {
+        b"RPOP": _popped,
+        b"LLEN": len,
+        b"LRANGE": lambda values, *_: values[::-1],
+    },
+}
+COMMANDS |= {name: of(kind, function) for kind, table in _COLLECTIONS.items() for name, function in table.items()}

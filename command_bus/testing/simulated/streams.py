@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
-from command_bus.testing.simulated.store import COMMANDS, Args, ReplyError, Store, command
+from command_bus.testing.simulated.store import COMMANDS, Args, ReplyError, Store, command, of, option
 
 Id = tuple[int, int]
 _LAST: Id = (2**64 - 1, 2**64 - 1)
@@ -38,6 +41,10 @@ class Stream:
         self.entries: dict[Id, list[bytes]] = {}
         self.last: Id = (0, 0)
         self.groups: dict[bytes, Group] = {}
+
+    def __bool__(self) -> bool:
+        """Return whether it was ever written to, or read by a group: it is there then, though it may have no entries."""
+        return self.last != (0, 0) or bool(self.groups)
 
 
 def id_of(text: bytes, low: int = 0) -> Id:
@@ -111,44 +118,22 @@ def _given_id(stream: Stream, text: bytes) -> Id:
     return entry
 
 
-@command
-def xlen(store: Store, args: Args) -> Any:
-    stream = store.get(args[0], Stream)
-    return len(stream.entries) if stream else 0
-
-
-@command
-def xdel(store: Store, args: Args) -> Any:
-    stream = store.get(args[0], Stream)
-    if stream is None:
-        return 0
-    return sum(stream.entries.pop(id_of(text), None) is not None for text in args[1:])
-
-
-@command
-def xtrim(store: Store, args: Args) -> Any:
-    stream = store.get(args[0], Stream)
-    if stream is None:
-        return 0
-    if args[1].upper() == b"MINID":
-        low = id_of(args[-1])
+def _trim(stream: Stream, by: bytes, *rest: bytes) -> int:
+    if by.upper() == b"MINID":
+        low = id_of(rest[-1])
         gone = [entry for entry in stream.entries if entry < low]
-        if b"~" in args:  # whole nodes, which are small here
+        if b"~" in rest:  # whole nodes, which are small here
             gone = gone[: len(gone) // 3 * 3]
     else:
-        gone = list(stream.entries)[: max(0, len(stream.entries) - int(args[-1]))]
+        gone = list(stream.entries)[: max(0, len(stream.entries) - int(rest[-1]))]
     for entry in gone:
         del stream.entries[entry]
     return len(gone)
 
 
-@command
-def xrange(store: Store, args: Args) -> Any:
-    stream = store.get(args[0], Stream)
-    if stream is None:
-        return []
-    start, end = bounds(args[1], args[2])
-    count = int(args[4]) if len(args) > 4 else -1
+def _range(stream: Stream, low: bytes, high: bytes, *options: bytes) -> list[Any]:
+    start, end = bounds(low, high)
+    count = int(option(options, b"COUNT") or -1)
     found: list[Any] = []
     if start == end:
         fields = stream.entries.get(start)
@@ -161,21 +146,27 @@ def xrange(store: Store, args: Args) -> Any:
     return found
 
 
-@command
-def xrevrange(store: Store, args: Args) -> Any:
-    count = int(args[4]) if len(args) > 4 else None
-    return list(reversed(xrange(store, [args[0], args[2], args[1]])))[:count]
+def _range_back(stream: Stream, high: bytes, low: bytes, *options: bytes) -> list[Any]:
+    count = option(options, b"COUNT")
+    return _range(stream, low, high)[::-1][: None if count is None else int(count)]
+
+
+def _deleted(stream: Stream, *ids: bytes) -> int:
+    return sum(stream.entries.pop(id_of(text), None) is not None for text in ids)
+
+
+def _places(args: Args) -> tuple[Args, Args]:
+    """Return the streams of a read, and the ids behind which it reads them."""
+    places = args[[word.upper() for word in args].index(b"STREAMS") + 1 :]
+    return places[: len(places) // 2], places[len(places) // 2 :]
 
 
 @command
 def xread(store: Store, args: Args) -> Any:
-    words = [word.upper() for word in args]
-    count = args[words.index(b"COUNT") + 1] if b"COUNT" in words else b"-1"
-    places = args[words.index(b"STREAMS") + 1 :]
-    half = len(places) // 2
+    count = option(args, b"COUNT") or b"-1"
     found = [
-        [key, xrange(store, [key, b"(" + after, b"+", b"COUNT", count]) if id_of(after) < _LAST else []]
-        for key, after in zip(places[:half], places[half:], strict=True)
+        [key, COMMANDS[b"XRANGE"](store, [key, b"(" + after, b"+", b"COUNT", count]) if id_of(after) < _LAST else []]
+        for key, after in zip(*_places(args), strict=True)
     ]
     return [stream for stream in found if stream[1]] or None
 
@@ -183,12 +174,10 @@ def xread(store: Store, args: Args) -> Any:
 # Groups.
 
 
-@command
-def xgroup__create(store: Store, args: Args) -> Any:
-    stream = store.make(args[0], Stream)
-    if args[1] in stream.groups:
+def _new_group(stream: Stream, name: bytes, last: bytes, *_: bytes) -> bytes:
+    if name in stream.groups:
         raise ReplyError("BUSYGROUP Consumer Group name already exists")
-    stream.groups[args[1]] = Group(stream.last if args[2] == b"$" else id_of(args[2]))
+    stream.groups[name] = Group(stream.last if last == b"$" else id_of(last))
     return b"OK"
 
 
@@ -202,15 +191,7 @@ def xgroup__delconsumer(store: Store, args: Args) -> Any:
     return len(lost)
 
 
-@command
-def xgroup__destroy(store: Store, args: Args) -> Any:
-    stream = store.get(args[0], Stream)
-    return int(stream is not None and stream.groups.pop(args[1], None) is not None)
-
-
-@command
-def xinfo__groups(store: Store, args: Args) -> Any:
-    stream = store.make(args[0], Stream)
+def _groups(stream: Stream) -> list[Any]:
     return [
         [b"name", name, b"pending", len(group.pending), b"last-delivered-id", text_of(group.last)]
         for name, group in stream.groups.items()
@@ -228,12 +209,10 @@ def xinfo__consumers(store: Store, args: Args) -> Any:
 
 def read_group(store: Store, args: Args) -> Any:
     """XREADGROUP without blocking: return the answer, or None if there is nothing to read."""
-    group_name, consumer = args[1], args[2]
-    words = [word.upper() for word in args]
-    key = args[words.index(b"STREAMS") + 1]
-    start = args[words.index(b"STREAMS") + 2]
-    count = int(args[words.index(b"COUNT") + 1]) if b"COUNT" in words else 2**31
-    stream, group = _group(store, key, group_name)
+    consumer = args[2]
+    (key,), (start,) = _places(args)
+    count = int(option(args, b"COUNT") or 2**31)
+    stream, group = _group(store, key, args[1])
     now = store.now
     group.consumers[consumer] = now
     if start != b">":
@@ -254,13 +233,9 @@ def read_group(store: Store, args: Args) -> Any:
     return [[key, found]]
 
 
-@command
-def xack(store: Store, args: Args) -> Any:
-    stream = store.get(args[0], Stream)
-    if stream is None or args[1] not in stream.groups:
-        return 0
-    pending = stream.groups[args[1]].pending
-    return sum(pending.pop(id_of(text), None) is not None for text in args[2:])
+def _acknowledged(stream: Stream, name: bytes, *ids: bytes) -> int:
+    group = stream.groups.get(name)
+    return 0 if group is None else sum(group.pending.pop(id_of(text), None) is not None for text in ids)
 
 
 @command
@@ -270,9 +245,7 @@ def xpending(store: Store, args: Args) -> Any:
     if not rest:
         if not group.pending:
             return [0, None, None, None]
-        per: dict[bytes, int] = {}
-        for pending in group.pending.values():
-            per[pending.consumer] = per.get(pending.consumer, 0) + 1
+        per = Counter(pending.consumer for pending in group.pending.values())
         ids = sorted(group.pending)
         return [len(ids), text_of(ids[0]), text_of(ids[-1]), [[name, b"%d" % count] for name, count in per.items()]]
     idle = 0
@@ -295,15 +268,10 @@ def xclaim(store: Store, args: Args) -> Any:
     consumer, idle = args[2], int(args[3])
     now = store.now
     words = [word.upper() for word in args[4:]]
-    justid = b"JUSTID" in words
-    retries = int(words[words.index(b"RETRYCOUNT") + 1]) if b"RETRYCOUNT" in words else None
+    justid, retries = b"JUSTID" in words, option(words, b"RETRYCOUNT")
     group.consumers[consumer] = now
     claimed: list[Any] = []
-    for text in words:
-        if not text[:1].isdigit() or b"-" not in text:
-            if text in (b"JUSTID", b"RETRYCOUNT"):
-                break
-            continue
+    for text in takewhile(lambda word: b"-" in word, words):
         entry = id_of(text)
         pending = group.pending.get(entry)
         if pending is None or (idle and now - pending.at_ms < idle):
@@ -314,10 +282,21 @@ def xclaim(store: Store, args: Args) -> Any:
             continue
         if store.watch is not None:
             store.watch.claimed(args[0], text, pending.consumer, consumer, justid=justid)
-        count = pending.count + (not justid) if retries is None else retries
-        group.pending[entry] = Pending(consumer, now, count)
+        group.pending[entry] = Pending(consumer, now, pending.count + (not justid) if retries is None else int(retries))
         claimed.append(text if justid else [text, list(fields)])
     return claimed
 
 
 COMMANDS[b"XREADGROUP"] = read_group
+_OF_STREAMS: dict[bytes, Callable[..., Any]] = {
+    b"XLEN": lambda stream: len(stream.entries),
+    b"XDEL": _deleted,
+    b"XTRIM": _trim,
+    b"XRANGE": _range,
+    b"XREVRANGE": _range_back,
+    b"XACK": _acknowledged,
+    b"XGROUP CREATE": _new_group,
+    b"XGROUP DESTROY": lambda stream, name: int(stream.groups.pop(name, None) is not None),
+    b"XINFO GROUPS": _groups,
+}
+COMMANDS |= {name: of(Stream, function) for name, function in _OF_STREAMS.items()}
