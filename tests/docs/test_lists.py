@@ -11,6 +11,7 @@ from command_bus.observer import Observer
 from command_bus.serialization.wire_envelope import KNOWN_OPTIONS
 from command_bus.settings import BusSettings
 from command_bus.transport.redis.connection.factory import CONNECT_TIMEOUT, SOCKET_TIMEOUT
+from command_bus.transport.redis.keys import KEYS, ShardKeys, suffix
 from command_bus.transport.steps import Done
 from command_bus.worker import lifecycle
 from command_bus.worker.lifecycle import SettledCommand
@@ -26,6 +27,20 @@ def test_the_wire_format_has_each_option() -> None:
     text = (ROOT / "docs/wire-format.md").read_text()
     options = text.partition("\n## Options\n")[2].partition("\n## ")[0]
     assert sorted(re.findall(r"^\| `(.)` \|", options, re.MULTILINE)) == sorted(KNOWN_OPTIONS)
+
+
+def test_the_wire_format_has_each_key_with_its_type() -> None:
+    table = (ROOT / "docs/wire-format.md").read_text().partition("\n## Keys\n")[2].partition("\n## ")[0]
+    described: dict[str, str] = {}
+    for names, kinds in re.findall(r"^\| (`[^|]+) \| ([^|]+?) \|", table.replace("\\|", "/"), re.MULTILINE):
+        listed = re.findall(r"`([^`]+)`", names)
+        each = kinds.split(", ") if len(listed) > 1 else [kinds]
+        described.update(zip(listed, each, strict=True))
+    parts = {f"b:<dispatch id>:{part}" for part in ("ids", "home", "rows", "seq", "out", "bad")}
+    stems = {re.sub(r":(<[^>]+>|E)$", ":", name): name for name in described.keys() - parts}
+    assert stems.keys() == {suffix(name) for name in KEYS}
+    assert [name for name, kind in KEYS.items() if not described[stems[suffix(name)]].startswith(kind)] == []
+    assert KEYS.keys() == set(ShardKeys.__slots__) - {"prefix", "fair"}
 
 
 def test_a_settled_command_names_each_status() -> None:

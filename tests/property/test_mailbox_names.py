@@ -13,7 +13,7 @@ from command_bus.errors import InvalidCommand
 from command_bus.messages.message import canonical_entity_id
 from command_bus.messages.policies import PerEntity, lanes
 from command_bus.transport.mailboxes import free_mailbox, mailbox_label, mailbox_name, mailbox_parts, stands_in
-from command_bus.transport.redis.keys import ShardKeys
+from command_bus.transport.redis.keys import KEYS, ShardKeys
 
 AWKWARD = [
     "}",
@@ -80,7 +80,7 @@ def test_a_name_is_plain_and_stays_in_its_slot(kind: str, name: str) -> None:
     assert _PLAIN.fullmatch(mailbox)
     assert len(mailbox) < 1700
     assert key_slot(key.encode()) == key_slot(keys.ready.encode())
-    assert key not in {getattr(keys, slot) for slot in ShardKeys.__slots__}
+    assert key not in {getattr(keys, name) for name in KEYS}
     assert mailbox_label(mailbox).isprintable()
     shown_type, shown_id = mailbox_parts(mailbox)
     assert (shown_type, shown_id) == (kind, name) or (shown_id is None and len(name.encode()) > 512)

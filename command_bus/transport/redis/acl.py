@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
 from command_bus.errors import InvalidSettings
-from command_bus.transport.redis.keys import ShardKeys
+from command_bus.transport.redis.keys import KEYS, ShardKeys, suffix
 
 Role = Literal["producer", "worker", "operator", "pipeline", "owner"]
 """A producer dispatches and calls; a worker runs commands; an operator reads, pauses, replays and cancels; a pipeline is a producer that
@@ -186,7 +186,6 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
     ),
 }
 
-_KEY_NAMES: Final = tuple(name for name in ShardKeys.__slots__ if name not in ("prefix", "fair"))
 _PRUNING: Final = (("xrange xdel", "dead"),)
 _TELLING: Final = (("incrby pexpire", "hints*"),)
 _HEARING: Final = (("get decr", "hints*"),)
@@ -197,8 +196,7 @@ _HEAR: Final = ("worker", "operator", "owner")
 
 def _every_key() -> str:
     """Return the names of all keys, as in `_GRANTS`."""
-    keys = ShardKeys("-", 0)
-    return " ".join(name + ("*" if getattr(keys, name).endswith(":") else "") for name in _KEY_NAMES)
+    return " ".join(name + ("*" if suffix(name).endswith(":") else "") for name in KEYS)
 
 
 _GRANTS["owner"] = (

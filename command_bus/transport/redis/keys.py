@@ -7,7 +7,8 @@ them unreadable. The encoded name `type:id` (or `type/lane`) is the *mailbox* na
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, get_type_hints
 from zlib import crc32
 
 from command_bus.serialization.odd_values import stored_number
@@ -32,8 +33,16 @@ def delayed_id(member: str) -> str:
     return member[2:].partition(":")[2]
 
 
+Hash = Annotated[str, "hash"]
+Stream = Annotated[str, "stream"]
+SortedSet = Annotated[str, "sorted set"]
+String = Annotated[str, "string"]
+List = Annotated[str, "list"]
+
+
+@dataclass(init=False, slots=True, eq=False, repr=False)
 class ShardKeys:
-    """The names of one shard's keys.
+    """The names of one shard's keys, each with the type of its value. `KEYS` lists them.
 
     Args:
         namespace: Name of the namespace.
@@ -41,141 +50,103 @@ class ShardKeys:
 
     Attributes:
         prefix: What all names begin with: the hash tag and a colon.
-        meta: Hash of what all clients must agree on; of the first shard only.
-        ready: Stream of activations, the mailboxes that a worker may hold.
-        active: Hash of mailbox name -> record (see `mailbox_record`).
-        lone: Hash of mailbox name -> envelope, of mailboxes with a single command.
-        flows: Hash of what classes and shares have used; there once they are used.
-        turns: Sorted set of flows, by their virtual time.
-        line: Sorted set of the places of mailboxes that wait behind the ready stream.
+        meta: What all clients must agree on; of the first shard only.
+        ready: Activations, the mailboxes that a worker may hold.
+        active: Mailbox name -> record (see `mailbox_record`).
+        lone: Mailbox name -> envelope, of mailboxes with a single command.
+        flows: What classes and shares have used; there once they are used.
+        turns: Flows, by their virtual time.
+        line: The places of mailboxes that wait behind the ready stream.
         fair: These three, in the order in which scripts take them.
         fence: The highest fence.
-        stats: Hash of counters.
-        due: Sorted set of retries, delayed commands, schedules and ends of pauses, by the ms when they are due.
-        delayed: Hash of command id -> mailbox name and envelope.
-        delayed_counts: Hash of mailbox name -> number of delayed commands; `*` and a command id -> its own number, which orders them.
-        paused: Hash of scope -> hold.
-        parked: Hash of mailbox name -> id of its dead letter.
-        dead: Stream of dead letters.
-        workers: Hash of consumer name -> what the worker publishes of itself.
-        interrupts: Hash of mailbox name -> request to end an attempt.
-        unique: Hash of unique key -> the command that holds it (see `lua/shared/unique.lua`).
-        rules: Hash of what limits apply.
-        limits: Hash of what limits have spent, and who waits for one; of the first shard only.
-        places: Sorted set of the queues and places of limits; of the first shard only.
-        watched: Hash of entity type -> number of events to keep.
-        events: Stream of events that workers and operators write.
-        arrivals: Stream of events that senders write: whatever has a sender's rights may write anything there.
-        schedules: Hash of schedule -> record, in the shard of its name.
-        fired: Hash of schedule -> number of its last firing in this shard.
-        commands: Hash of wire name -> description of a command; of the first shard only.
-        dispatches: Sorted set of dispatch ids, by the ms when they expire.
+        stats: Counters.
+        due: Retries, delayed commands, schedules and ends of pauses, by the ms when they are due.
+        delayed: Command id -> mailbox name and envelope.
+        delayed_counts: Mailbox name -> number of delayed commands; `*` and a command id -> its own number, which orders them.
+        paused: Scope -> hold.
+        parked: Mailbox name -> id of its dead letter.
+        dead: Dead letters.
+        workers: Consumer name -> what the worker publishes of itself.
+        interrupts: Mailbox name -> request to end an attempt.
+        unique: Unique key -> the command that holds it (see `lua/shared/unique.lua`).
+        rules: What limits apply.
+        limits: What limits have spent, and who waits for one; of the first shard only.
+        places: The queues and places of limits; of the first shard only.
+        watched: Entity type -> number of events to keep.
+        events: Events that workers and operators write.
+        arrivals: Events that senders write: whatever has a sender's rights may write anything there.
+        schedules: Schedule -> record, in the shard of its name.
+        fired: Schedule -> number of its last firing in this shard.
+        commands: Wire name -> description of a command; of the first shard only.
+        dispatches: Dispatch ids, by the ms when they expire.
         mailboxes: Prefix of the mailboxes' names.
         marks: Prefix of the marks' names.
         last_batches: Prefix of the names of producers' last batches.
         notes: Prefix of the names of books of notes (see `transport.ports.extensions`); of the first shard only.
         outs: Prefix of the names of streams of follow-ups for other shards.
         sides: Prefix of the names of side records.
-        suspended: Hash of mailbox name -> since when, and which durable command waits there.
+        suspended: Mailbox name -> since when, and which durable command waits there.
         relays: Prefix of the names of what was taken of those of other shards.
         bulk: Prefix of the names of a dispatch's keys.
         hints: Prefix of the names of hints, the new commands of a type for which nothing was woken yet; of the first shard only.
-        audit: Stream of what operators did; of the first shard only.
-        trends: Stream of figures over time; of the first shard only.
-        history: Stream of the ends of commands that have a history.
-        history_ids: Hash of command id -> entry in that stream.
+        audit: What operators did; of the first shard only.
+        trends: Figures over time; of the first shard only.
+        history: The ends of commands that have a history.
+        history_ids: Command id -> entry in that stream.
         inboxes: Prefix of the inboxes' names.
     """
 
-    __slots__ = (
-        "active",
-        "arrivals",
-        "audit",
-        "bulk",
-        "commands",
-        "dead",
-        "delayed",
-        "delayed_counts",
-        "dispatches",
-        "due",
-        "events",
-        "fair",
-        "fence",
-        "fired",
-        "flows",
-        "hints",
-        "history",
-        "history_ids",
-        "inboxes",
-        "interrupts",
-        "last_batches",
-        "limits",
-        "line",
-        "lone",
-        "mailboxes",
-        "marks",
-        "meta",
-        "notes",
-        "outs",
-        "parked",
-        "paused",
-        "places",
-        "prefix",
-        "ready",
-        "relays",
-        "rules",
-        "schedules",
-        "sides",
-        "stats",
-        "suspended",
-        "trends",
-        "turns",
-        "unique",
-        "watched",
-        "workers",
-    )
+    prefix: str
+    fair: tuple[str, str, str]
+    meta: Hash
+    ready: Stream
+    active: Hash
+    lone: Hash
+    flows: Hash
+    turns: SortedSet
+    line: SortedSet
+    fence: String
+    stats: Hash
+    due: SortedSet
+    delayed: Hash
+    delayed_counts: Hash
+    paused: Hash
+    parked: Hash
+    dead: Stream
+    workers: Hash
+    interrupts: Hash
+    unique: Hash
+    rules: Hash
+    limits: Hash
+    places: SortedSet
+    watched: Hash
+    events: Stream
+    arrivals: Stream
+    schedules: Hash
+    fired: Hash
+    commands: Hash
+    dispatches: SortedSet
+    mailboxes: Stream
+    marks: String
+    last_batches: String
+    notes: Hash
+    outs: Stream
+    sides: Hash
+    suspended: Hash
+    relays: Hash
+    bulk: Hash
+    hints: String
+    audit: Stream
+    trends: Stream
+    history: Stream
+    history_ids: Hash
+    inboxes: List
 
     def __init__(self, namespace: str, shard: int | Literal["*"]) -> None:
-        self.prefix = prefix = f"{{{namespace}:{shard}}}:"
-        self.meta = prefix + "meta"
-        self.ready = prefix + "ready"
-        self.active = prefix + "active"
-        self.lone = prefix + "lone"
-        self.flows = prefix + "flows"
-        self.turns = prefix + "turns"
-        self.line = prefix + "line"
+        self.prefix = f"{{{namespace}:{shard}}}:"
+        for name in KEYS:
+            setattr(self, name, self.prefix + suffix(name))
         self.fair = (self.flows, self.turns, self.line)
-        self.fence = prefix + "fence"
-        self.stats = prefix + "stats"
-        self.due = prefix + "due"
-        self.delayed = prefix + "delayed"
-        self.delayed_counts = prefix + "later"
-        self.paused = prefix + "paused"
-        self.parked = prefix + "parked"
-        self.dead = prefix + "dead"
-        self.workers = prefix + "workers"
-        self.interrupts = prefix + "interrupts"
-        self.unique = prefix + "unique"
-        self.rules = prefix + "rules"
-        self.limits = prefix + "limits"
-        self.places = prefix + "places"
-        self.watched = prefix + "watched"
-        self.events, self.arrivals = prefix + "events", prefix + "arrivals"
-        self.schedules = prefix + "schedules"
-        self.fired = prefix + "fired"
-        self.commands = prefix + "commands"
-        self.dispatches = prefix + "dispatches"
-        self.mailboxes = prefix + "m:"
-        self.marks = prefix + "k:"
-        self.inboxes = prefix + "in:"
-        self.last_batches = prefix + "p:"
-        self.bulk = prefix + "b:"
-        self.hints, self.audit, self.trends = prefix + "hint:", prefix + "audit", prefix + "trends"
-        self.history, self.history_ids = prefix + "history", prefix + "history:ids"
-        self.notes, self.outs = prefix + "note:", prefix + "out:"
-        self.relays = prefix + "relayed:"
-        self.sides = prefix + "x:"
-        self.suspended = prefix + "suspended"
 
     def mailbox(self, name: str) -> str:
         """Return the name of a mailbox's stream."""
@@ -228,6 +199,33 @@ class ShardKeys:
     def rejects(self, dispatch_id: str) -> str:
         """Return the name of the rows of a dispatch that are no commands."""
         return self.bulk + encoded(dispatch_id) + ":bad"
+
+
+KEYS: Final[dict[str, str]] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(ShardKeys, include_extras=True).items()
+    if hasattr(hint, "__metadata__")
+}
+"""The type of each key's value, by its attribute of `ShardKeys`."""
+_SUFFIXES: Final = {
+    "delayed_counts": "later",
+    "mailboxes": "m:",
+    "marks": "k:",
+    "last_batches": "p:",
+    "notes": "note:",
+    "outs": "out:",
+    "sides": "x:",
+    "relays": "relayed:",
+    "bulk": "b:",
+    "hints": "hint:",
+    "history_ids": "history:ids",
+    "inboxes": "in:",
+}
+
+
+def suffix(name: str) -> str:
+    """Return what follows the prefix of the shard in the name of a key. Behind a colon at its end a name of its own follows."""
+    return _SUFFIXES.get(name, name)
 
 
 class KeySpace:
