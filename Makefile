@@ -55,7 +55,7 @@ chaos:      ## ten minutes of faults on a real bus, and a verdict on what was re
 simulate:   ## seeds of the deterministic simulator: faults, and every promise checked (ARGS="--seeds 20000", "--seed 4711 --seeds 1")
 	@$(SETUP) simulate $(ARGS)
 
-mutants:    ## break the code on purpose, one bug at a time; the tests must find each
+mutants:    ## break the code on purpose, one bug at a time: the tests must find each of the list, and mutmut's survivors are named (ARGS="--pure")
 	@$(SETUP) mutants $(ARGS)
 
 docs:       ## build the documentation site in build/site, warnings as errors

@@ -88,6 +88,9 @@ SPARK = Part(
     "pyspark_command_bus", ROOT / "constraints-spark.txt", ("demo-spark",), ROOT / "integrations/pyspark_command_bus", "0.5 GB"
 )
 
+FUZZ_LOCK = ROOT / "constraints-fuzz.txt"
+MUTANTS_LOCK = ROOT / "constraints-mutants.txt"
+
 LOCK_HEADER = """\
 # Every package of the set-up (extras {extras}), pinned by version and hash, for Python 3.11 and later on Linux and macOS.
 # Written by `python3 scripts/setup.py lock` (arguments such as --upgrade are passed on to `uv pip compile`); do not edit.
@@ -324,19 +327,22 @@ def proofs(arguments: list[str]) -> None:
     become([str(PYTHON), "-m", "tests.spark.proofs", *(arguments or ["all"])])
 
 
-def fuzz(arguments: list[str]) -> None:
-    """Fuzz the decoders: with atheris where it can be had, else with hypothesis alone."""
-    set_up(BASE)
-    lock = str(ROOT / "constraints-fuzz.txt")
+def add_tool(lock: Path) -> bool:
+    """Install what this lock names into the environment; return whether that worked."""
     uv = shutil.which("uv")
     install = (
         [uv, "pip", "install", "--python", str(PYTHON)]
         if uv
         else [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check"]
     )
-    install += ["--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", lock]
-    got = subprocess.run(install, cwd=ROOT, env=environment(), capture_output=True, check=False)
-    if got.returncode:
+    install += ["--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", str(lock)]
+    return subprocess.run(install, cwd=ROOT, env=environment(), capture_output=True, check=False).returncode == 0
+
+
+def fuzz(arguments: list[str]) -> None:
+    """Fuzz the decoders: with atheris where it can be had, else with hypothesis alone."""
+    set_up(BASE)
+    if not add_tool(FUZZ_LOCK):
         say(f"there is no atheris for Python {sys.version.split()[0]} on this machine: fuzzing with hypothesis alone")
     become([str(PYTHON), "-m", "tests.fuzz.decode", *arguments])
 
@@ -352,7 +358,10 @@ def simulate(arguments: list[str]) -> None:
 
 
 def mutants(arguments: list[str]) -> None:
+    """Hunt the mutants of the list, and those that mutmut makes of pure modules, where mutmut can be had."""
     set_up(BASE)
+    if not add_tool(MUTANTS_LOCK):
+        say(f"the packages of {MUTANTS_LOCK.name} could not be installed: pure modules are not mutated")
     become([str(PYTHON), "-m", "tests.mutants", *arguments])
 
 
@@ -374,6 +383,7 @@ def check(arguments: list[str]) -> None:
         "mypy": ["mypy", *(arguments or present)],
         "pyright": ["pyright", "--pythonpath", str(PYTHON), *(arguments or present)],
         "architecture": ["python", "-m", "pytest", "-q", *SHAPE],
+        "commits": ["python", "-m", "scripts.commits"],
     }
     failed: list[str] = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -417,7 +427,12 @@ def lock(arguments: list[str]) -> None:
     compile_lock(BASE, compiler, left_out=["command-bus"])
     after = ["--constraint", str(BASE.lock)]
     compile_lock(SPARK, [*compiler, *after], left_out=["command-bus", *BASE.packages()], after=f"after {BASE.lock.name} ")
-    compile_docs_lock([*compiler[:3], "-", *compiler[4:]])
+    given = [*compiler[:3], "-", *compiler[4:]]
+    compile_tool_lock(site.LOCK, site.REQUIREMENTS, "of the documentation", given)
+    left_out = [word for name in BASE.packages() for word in ("--no-emit-package", name)]
+    compile_tool_lock(
+        MUTANTS_LOCK, ("mutmut>=3.8",), "of `make mutants`", [*given, *after, *left_out], f"after {BASE.lock.name} "
+    )
 
 
 def compile_lock(part: Part, compiler: list[str], left_out: list[str], after: str = "") -> None:
@@ -433,12 +448,12 @@ def compile_lock(part: Part, compiler: list[str], left_out: list[str], after: st
         compiled.unlink()
 
 
-def compile_docs_lock(compiler: list[str]) -> None:
-    say(f"pinning every package in {site.LOCK.name}")
-    given = "\n".join(site.REQUIREMENTS)
+def compile_tool_lock(lock: Path, requirements: tuple[str, ...], purpose: str, compiler: list[str], after: str = "") -> None:
+    say(f"pinning every package in {lock.name}")
+    given = "\n".join(requirements)
     compiled = subprocess.run(compiler, input=given, text=True, stdout=subprocess.PIPE, check=True, cwd=ROOT, env=environment())
-    header = LOCK_HEADER.replace("(extras {extras})", "of the documentation").format(after="", file=site.LOCK.name)
-    site.LOCK.write_text(header + compiled.stdout)
+    header = LOCK_HEADER.replace("(extras {extras})", purpose).format(after=after, file=lock.name)
+    lock.write_text(header + compiled.stdout)
 
 
 def clean(_arguments: list[str]) -> None:

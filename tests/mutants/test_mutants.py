@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
+from tests.mutants import pure
 from tests.mutants.breakages import MUTANTS
 from tests.mutants.hunt import ROOT, broken_texts, hunt
 from tests.selection import quick
@@ -23,7 +27,6 @@ CHOSEN = (
     "mailboxes are trimmed",
     "a live lease is stolen",
     "what was interrupted runs again, whatever its contract",
-    "retried once at most",
     "leases are not renewed",
     "scripts are not loaded again",
     "delayed commands come too soon",
@@ -63,3 +66,25 @@ def test_every_test_that_is_to_see_a_mutant_exists() -> None:
 
 def test_names_are_unique() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_the_modules_and_tests_that_mutmut_is_given_exist() -> None:
+    given = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mutmut"]
+    named = [*given["only_mutate"], *given["pytest_add_cli_args_test_selection"], *given["also_copy"]]
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_survivors_are_counted_by_module_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verdicts = {
+        "command_bus.spelling.x_nearest__mutmut_1": "killed",
+        "command_bus.spelling.x_nearest__mutmut_2": "survived",
+        "command_bus.transport.slots.xǁSlotsǁask__mutmut_1": "no tests",
+    }
+    pure.report(verdicts, tmp_path / "survivors.txt")
+    said = capsys.readouterr().out
+    assert "command_bus.spelling: 1 of 2 mutants are dead; 1 survived" in said
+    assert "command_bus.transport.slots: 0 of 1 mutants are dead; 1 no tests" in said
+    assert (tmp_path / "survivors.txt").read_text(encoding="utf-8").splitlines() == [
+        "command_bus.spelling.x_nearest__mutmut_2: survived",
+        "command_bus.transport.slots.xǁSlotsǁask__mutmut_1: no tests",
+    ]

@@ -40,7 +40,7 @@ def three_versions() -> type[Command[int]]:
     ],
 )
 def test_steps_are_applied_from_the_version_that_was_sent(version: int, fields: dict[str, Any]) -> None:
-    assert upcast(three_versions(), fields, version) == {"account": "a", "cents": 300, "currency": "EUR"}
+    assert upcast(three_versions(), dict(fields), version) == {"account": "a", "cents": 300, "currency": "EUR"}
 
 
 @pytest.mark.parametrize("version", [0, -1, 1.0, True, "2", 1_000_001])

@@ -1,0 +1,57 @@
+"""Breakages of fencing: only the holder of a lease changes anything, and fences grow."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_LUA = "transport/redis/lua"
+
+FENCING = (
+    Mutant(
+        "settle under a stale fence",
+        f"{_LUA}/advance/3c_perform.lua",
+        "find(record, ours, 2, true) == 2 then\n",
+        "sub(record, 2, #activation + 3) == '|' .. activation .. '|' then\n",
+    ),
+    Mutant(
+        "settle for every holder of a lease",
+        f"{_LUA}/advance/3c_perform.lua",
+        "find(record, ours, 2, true) == 2 then\n",
+        "true then\n",
+    ),
+    Mutant(
+        "a started command is given to every lease that asks",
+        f"{_LUA}/advance/3c_perform.lua",
+        "  if not find(state, '^[hHO]$') or held_for ~= holders[step] then return 'gone' end\n",
+        "  if not find(state, '^[hHO]$') then return 'gone' end\n",
+        "tests/conformance/steps/test_steps.py::test_another_lease_of_the_same_worker_takes_no_started_command",
+    ),
+    Mutant(
+        "a take of what is gone starts it again",
+        f"{_LUA}/advance/3c_perform.lua",
+        "  if held_by ~= activation then return 'gone' end\n",
+        "  if verb == 't' and state == 'h' then\n"
+        "    return start(step, name, activation, holders[step], next_of(step), attempt, first, follow, parts)\n"
+        "  end\n"
+        "  if held_by ~= activation then return 'gone' end\n",
+    ),
+    Mutant(
+        "a fence that does not grow",
+        f"{_LUA}/shared/fences.lua",
+        "    fence, low = fence + 1, low + 1\n",
+        "",
+    ),
+    Mutant(
+        "a fence that is not kept",
+        f"{_LUA}/shared/fences.lua",
+        "local fence, kept = time[1] * 1000000 + time[2] - 1, tonumber(redis.call('GET', key) or '0')",
+        "local fence, kept = time[1] * 1000 - 1, nil",
+    ),
+    Mutant(
+        "fetching keeps no fence",
+        f"{_LUA}/fetch.lua",
+        "keep_fence()\n",
+        "",
+        "tests/conformance/steps/test_fetch.py::test_the_fence_is_kept",
+    ),
+)
