@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from command_bus.dashboard.forms import Fields
 from command_bus.dashboard.users import Role
 from command_bus.dashboard.visit import Visit
 
+T = TypeVar("T")
 _LONGEST = 500
 
 
@@ -62,6 +64,12 @@ class Plan:
     further: str = ""
 
 
+Planning = Callable[[Visit, Fields], Awaitable[Plan]]
+"""Says what an act would do, given the fields of the address or form."""
+Performing = Callable[[Visit, Fields], Awaitable[str]]
+"""Does it, given the fields; says what came of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Act:
     """Something that may be done.
@@ -69,18 +77,45 @@ class Act:
     Attributes:
         title: On its button, and as the audit log has it.
         role: Who may do it.
-        plan: Says what it would do, given the fields of the address or form.
-        perform: Does it, given the fields; says what came of it.
+        plan: Says what it would do.
+        perform: Does it.
         is_grave: Whether something is lost by it.
     """
 
     title: str
     role: Role
-    plan: Callable[[Visit, Fields], Awaitable[Plan]]
-    perform: Callable[[Visit, Fields], Awaitable[str]]
+    plan: Planning
+    perform: Performing
     is_grave: bool = False
 
 
 def reason_of(fields: Fields) -> str:
     """Return the reason that a form gives, in one line."""
     return " ".join(fields["why"].split())[:_LONGEST]
+
+
+def signed(visit: Visit, fields: Fields) -> str:
+    """Return the reason with the name of who gives it."""
+    return f"{reason_of(fields)} ({visit.user.name})"
+
+
+def changing(
+    named: Callable[[Visit, Fields], tuple[T, str]],
+    change: Callable[[T, Visit, Fields], Awaitable[bool]],
+    done: str,
+    otherwise: str,
+) -> Performing:
+    """Return what performs an act that may find nothing to change.
+
+    Args:
+        named: Returns what the fields name, and its name for people.
+        change: Changes it; returns whether that was needed.
+        done: What stands behind the name if it was.
+        otherwise: What stands there if it was not.
+    """
+
+    async def perform(visit: Visit, fields: Fields) -> str:
+        target, label = named(visit, fields)
+        return label + (done if await change(target, visit, fields) else otherwise)
+
+    return perform

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from command_bus.dashboard.acts.act import Act, Input, Plan
+from command_bus.dashboard.acts.act import Act, Input, Plan, changing
 from command_bus.dashboard.forms import Fields
 from command_bus.dashboard.visit import Visit
 from command_bus.errors import InvalidSettings
@@ -10,32 +10,30 @@ from command_bus.messages.limits import Rate
 
 
 async def _plan_limit(visit: Visit, fields: Fields) -> Plan:
-    known = {each.name: each for each in await visit.bus.limits.list()}
-    now = known.get(fields["name"])
-    waiting = f"{now.waiting:,} entities wait for it now." if now is not None else "It is new."
-    inputs = (
-        Input("name", "Limit", value=fields["name"], hint="bus, type:…, entity:…, or the name of a named limit"),
-        Input(
-            "rate", "Starts", "number", fields["rate"] or _text(now.rate if now is not None else None), hint="empty: any number"
-        ),
-        Input("per", "in seconds", "number", fields["per"] or _text(now.per if now is not None else None) or "1"),
-        Input(
-            "concurrency",
-            "At a time",
-            "number",
-            fields["concurrency"] or _text(now.concurrency if now is not None else None),
-            hint="empty: any number",
-        ),
-    )
-    label = f"limit {fields['name'] or 'that you name'}"
-    before = "new" if now is None else f"before: {_limit(_text(now.rate), _text(now.per), _text(now.concurrency))}"
-    details = f"{_limit(fields['rate'], fields['per'] or '1', fields['concurrency'])}; {before}"
+    name, label = _limit(visit, fields)
+    now = next((each for each in await visit.bus.limits.list() if each.name == name), None)
+    rate, per, places = ("", "", "") if now is None else map(_text, (now.rate, now.per, now.concurrency))
+    waiting = "It is new." if now is None else f"{now.waiting:,} entities wait for it now."
+    before = "new" if now is None else f"before: {_allowed(rate, per, places)}"
     return Plan(
-        label, f"1 limit holds for the whole fleet, at once. {waiting}", visit.url("/limits"), inputs=inputs, details=details
+        label,
+        f"1 limit holds for the whole fleet, at once. {waiting}",
+        visit.url("/limits"),
+        inputs=(
+            Input("name", "Limit", value=name, hint="bus, type:…, entity:…, or the name of a named limit"),
+            Input("rate", "Starts", "number", fields["rate"] or rate, hint="empty: any number"),
+            Input("per", "in seconds", "number", fields["per"] or per or "1"),
+            Input("concurrency", "At a time", "number", fields["concurrency"] or places, hint="empty: any number"),
+        ),
+        details=f"{_allowed(fields['rate'], fields['per'] or '1', fields['concurrency'])}; {before}",
     )
 
 
-def _limit(rate: str, per: str, concurrency: str) -> str:
+def _limit(_: Visit, fields: Fields) -> tuple[str, str]:
+    return fields["name"], f"limit {fields['name'] or 'that you name'}"
+
+
+def _allowed(rate: str, per: str, concurrency: str) -> str:
     """Return what a limit allows, for the audit log."""
     parts = [f"{rate.strip()} per {per.strip()} s"] if rate.strip() else []
     parts += [f"{concurrency.strip()} at a time"] if concurrency.strip() else []
@@ -54,10 +52,6 @@ async def _put_limit(visit: Visit, fields: Fields) -> str:
 async def _plan_unlimit(visit: Visit, fields: Fields) -> Plan:
     says = "1 limit that was put by hand is taken back: what code declares holds again, or nothing."
     return Plan(f"limit {fields['name']}", says, visit.url("/limits"), {"name": fields["name"]})
-
-
-async def _unlimit(visit: Visit, fields: Fields) -> str:
-    return f"limit {fields['name']} {'is taken back' if await visit.bus.limits.remove(fields['name']) else 'was not put by hand'}"
 
 
 async def _plan_weight(visit: Visit, fields: Fields) -> Plan:
@@ -118,7 +112,17 @@ def _text(number: float | None) -> str:
 
 SETTING_ACTS = {
     "limit.put": Act("Put limit", "admin", _plan_limit, _put_limit),
-    "limit.remove": Act("Take limit back", "admin", _plan_unlimit, _unlimit),
+    "limit.remove": Act(
+        "Take limit back",
+        "admin",
+        _plan_unlimit,
+        changing(
+            lambda _, fields: (fields["name"], f"limit {fields['name']}"),
+            lambda name, visit, _: visit.bus.limits.remove(name),
+            " is taken back",
+            " was not put by hand",
+        ),
+    ),
     "share.put": Act("Give weight", "admin", _plan_weight, _weigh),
     "events.watch": Act("Record events", "admin", _plan_watch, _watch),
     "events.unwatch": Act("Record events no more", "admin", _plan_unwatch, _unwatch),

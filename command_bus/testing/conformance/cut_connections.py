@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from redis import Redis as SyncRedis
@@ -63,48 +64,42 @@ class Severable(ClientFactory):
         return self if clients is self._clients else Severable(clients, self._cut)
 
     def commands(self) -> Redis:
-        return self._guarded(self._clients.commands())
+        client: Redis = self._guarded(self._clients.commands(), self._awaited)
+        return client
 
     def pipe(self, block: float = 0.0) -> Requests:
         return _SeverablePipe(self._clients.pipe(block), self._cut)
 
     def thread(self, patience: float) -> SyncRedis:
-        client: Any = self._clients.thread(patience)
-        execute, pipeline, cut = client.execute_command, client.pipeline, self._cut
+        client: SyncRedis = self._guarded(self._clients.thread(patience), self._called)
+        return client
 
-        def guarded(function: Any) -> Any:
-            def call(*arguments: Any, **options: Any) -> Any:
-                cut.check()
-                answer = function(*arguments, **options)
-                cut.check()
-                return answer
-
-            return call
+    def _guarded(self, client: Any, guarded: Callable[[Any], Any]) -> Any:
+        """Return a client whose requests and pipelines are guarded."""
+        pipeline = client.pipeline
 
         def guarded_pipeline(*arguments: Any, **options: Any) -> Any:
             pipe = pipeline(*arguments, **options)
             pipe.execute = guarded(pipe.execute)
             return pipe
 
-        client.execute_command, client.pipeline = guarded(execute), guarded_pipeline
-        return client  # type: ignore[no-any-return]  # what the factory made, guarded
+        client.execute_command, client.pipeline = guarded(client.execute_command), guarded_pipeline
+        return client
 
-    def _guarded(self, client: Any) -> Redis:
-        execute, pipeline, cut = client.execute_command, client.pipeline, self._cut
+    def _called(self, function: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self._cut.check()
+            answer = function(*arguments, **options)
+            self._cut.check()
+            return answer
 
-        def guarded(function: Any) -> Any:
-            async def call(*arguments: Any, **options: Any) -> Any:
-                cut.check()
-                answer = await function(*arguments, **options)
-                cut.check()
-                return answer
+        return call
 
-            return call
+    def _awaited(self, function: Any) -> Any:
+        async def call(*arguments: Any, **options: Any) -> Any:
+            self._cut.check()
+            answer = await function(*arguments, **options)
+            self._cut.check()
+            return answer
 
-        def guarded_pipeline(*arguments: Any, **options: Any) -> Any:
-            pipe = pipeline(*arguments, **options)
-            pipe.execute = guarded(pipe.execute)
-            return pipe
-
-        client.execute_command, client.pipeline = guarded(execute), guarded_pipeline
-        return client  # type: ignore[no-any-return]  # what the factory made, guarded
+        return call

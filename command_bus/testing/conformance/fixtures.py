@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from command_bus.admin.info import DeadLetter
 from command_bus.bus import CommandBus
@@ -15,6 +15,7 @@ from command_bus.session import TransportOpener
 from command_bus.testing.conformance.cut_connections import Severable
 from command_bus.transport.redis.connection.factory import ClientFactory
 
+E = TypeVar("E", bound=Exception)
 LEASE = 1.0
 """Seconds; short, because some promises are about what happens after it."""
 _PATIENCE = 20.0
@@ -25,6 +26,19 @@ def expect(found: object, wanted: object, what: str) -> None:
     """Raise `AssertionError` unless both are equal. `python -O` would remove `assert`."""
     if found != wanted:
         raise AssertionError(f"{what}: {found!r}, not {wanted!r}")
+
+
+async def raised(kind: type[E], doing: Awaitable[object], otherwise: str) -> E:
+    """Return the error that an awaitable raises.
+
+    Raises:
+        AssertionError: It raised none, which broke what `otherwise` says.
+    """
+    try:
+        await doing
+    except kind as error:
+        return error
+    raise AssertionError(otherwise)
 
 
 async def until(condition: Callable[[], Any | Awaitable[Any]], what: str) -> Any:

@@ -15,7 +15,7 @@ from command_bus.errors import (
     NoHandler,
     QueueFull,
 )
-from command_bus.testing.conformance.fixtures import LEASE, PromiseSandbox, expect, until
+from command_bus.testing.conformance.fixtures import LEASE, PromiseSandbox, expect, raised, until
 from command_bus.testing.conformance.messages import Forward, Held, Journey, Log, Once, Parking, Refuse, Unknown, Work
 
 Promise = Callable[[PromiseSandbox], Coroutine[Any, Any, None]]
@@ -67,12 +67,11 @@ async def a_repeated_id_runs_once(sandbox: PromiseSandbox) -> None:
             expect((await bus.dispatch(Work(item="a", number=1), command_id="c-1")).status, "duplicate", "receipt after the end")
             replies = [await bus.call(Work(item="a", number=2), command_id="c-2") for _ in range(2)]
             expect(replies, [2, 2], "replies of a repeated call")
-            try:
-                await bus.dispatch(Work(item="a", number=3), command_id="c-2")
-            except IdempotencyConflict:
-                pass
-            else:
-                raise AssertionError("another command under a used id was accepted")
+            await raised(
+                IdempotencyConflict,
+                bus.dispatch(Work(item="a", number=3), command_id="c-2"),
+                "another command under a used id was accepted",
+            )
     expect(log.of("a"), [1, 2], "starts")
 
 
@@ -81,18 +80,12 @@ async def callers_learn_the_outcome(sandbox: PromiseSandbox) -> None:
     Log(sandbox.registry)
     async with sandbox.working() as bus:
         expect(await bus.call(Work(item="a", number=7), timeout=_IDLE), 7, "result")
-        try:
-            await bus.call(Refuse(item="a"), timeout=_IDLE)
-        except CommandRejected as refusal:
-            expect((refusal.code, refusal.details), ("planned", {"left": 3}), "refusal")
-        else:
-            raise AssertionError("a refusal did not reach its caller")
-        try:
-            await bus.call(Work(item="a", number=1, fails=9), timeout=_IDLE)
-        except CommandFailed as failure:
-            expect((failure.error_type, failure.attempts), ("OSError", 3), "failure")
-        else:
-            raise AssertionError("a failure did not reach its caller")
+        refusal = await raised(CommandRejected, bus.call(Refuse(item="a"), timeout=_IDLE), "a refusal did not reach its caller")
+        expect((refusal.code, refusal.details), ("planned", {"left": 3}), "refusal")
+        failure = await raised(
+            CommandFailed, bus.call(Work(item="a", number=1, fails=9), timeout=_IDLE), "a failure did not reach its caller"
+        )
+        expect((failure.error_type, failure.attempts), ("OSError", 3), "failure")
 
 
 async def dead_letters_and_replay(sandbox: PromiseSandbox) -> None:
@@ -116,12 +109,7 @@ async def a_parked_entity_waits(sandbox: PromiseSandbox) -> None:
     log = Log(sandbox.registry)
     async with sandbox.working(2) as bus:
         await bus.dispatch_batch([Parking(item="a", number=1), Work(item="a", number=2), Work(item="b", number=1)])
-        try:
-            await bus.wait_idle(_IDLE)
-        except EntitiesStopped:
-            pass
-        else:
-            raise AssertionError("a parked entity counts as idle")
+        await raised(EntitiesStopped, bus.wait_idle(_IDLE), "a parked entity counts as idle")
         expect((log.of("a"), log.of("b")), ([1], [1]), "starts while it is parked")
         log.mended = True
         (letter,) = await sandbox.letters(bus)
@@ -148,12 +136,7 @@ async def what_expired_is_not_started(sandbox: PromiseSandbox) -> None:
         await asyncio.sleep(0.1)
         async with bus.worker():
             await bus.wait_idle(_IDLE)
-            try:
-                await bus.result(receipt.command_id, timeout=_IDLE)
-            except CommandExpired:
-                pass
-            else:
-                raise AssertionError("an expired command has a result")
+            await raised(CommandExpired, bus.result(receipt.command_id, timeout=_IDLE), "an expired command has a result")
     expect(log.started, [], "starts")
 
 
@@ -162,12 +145,8 @@ async def limits_refuse(sandbox: PromiseSandbox) -> None:
     log = Log(sandbox.registry)
     async with sandbox.bus() as bus:
         await bus.dispatch_batch(Work(item="a", number=number) for number in range(bus.settings.max_depth))
-        try:
-            await bus.dispatch(Work(item="a", number=-1))
-        except QueueFull as refusal:
-            expect(refusal.retry_after > 0, True, "retry_after is positive")
-        else:
-            raise AssertionError("more than max_depth was accepted")
+        refusal = await raised(QueueFull, bus.dispatch(Work(item="a", number=-1)), "more than max_depth was accepted")
+        expect(refusal.retry_after > 0, True, "retry_after is positive")
         await bus.entity("item", "a").purge()
         await bus.dispatch(Work(item="a", number=1))
         async with bus.worker():
@@ -193,13 +172,7 @@ async def an_unknown_command_is_answered(sandbox: PromiseSandbox) -> None:
     """Store a command that no worker handles as a dead letter after its grace, and answer its caller."""
     log = Log(sandbox.registry)
     async with sandbox.working() as bus:
-        call = asyncio.create_task(bus.call(Unknown(item="a"), timeout=_IDLE))
-        try:
-            await call
-        except NoHandler:
-            pass
-        else:
-            raise AssertionError("a command without a handler has a result")
+        await raised(NoHandler, bus.call(Unknown(item="a"), timeout=_IDLE), "a command without a handler has a result")
         expect(await bus.call(Work(item="a", number=1), timeout=_IDLE), 1, "what follows it")
     expect(log.of("a"), [1], "starts")
 

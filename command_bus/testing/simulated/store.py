@@ -193,14 +193,16 @@ def _deleted(store: Store, keys: Args) -> int:
     return sum(store.has(key) and store.drop(key) for key in keys)
 
 
-COMMANDS |= {
-    b"PING": lambda *_: b"PONG",
-    b"EXISTS": lambda store, args: sum(map(store.has, args)),
-    b"DEL": _deleted,
-    b"UNLINK": _deleted,
-    b"PERSIST": lambda store, args: int(store.has(args[0]) and store.expires.pop(args[0], None) is not None),
-    b"SCAN": lambda store, args: [b"0", [*filter(matching(args[1:]), store.names())]],
-}
+COMMANDS.update(
+    {
+        b"PING": lambda *_: b"PONG",
+        b"EXISTS": lambda store, args: sum(map(store.has, args)),
+        b"DEL": _deleted,
+        b"UNLINK": _deleted,
+        b"PERSIST": lambda store, args: int(store.has(args[0]) and store.expires.pop(args[0], None) is not None),
+        b"SCAN": lambda store, args: [b"0", [*filter(matching(args[1:]), store.names())]],
+    }
+)
 
 # Strings.
 
@@ -365,4 +367,4 @@ _COLLECTIONS: dict[type[Any], dict[bytes, Callable[..., Any]]] = {
         b"LRANGE": lambda values, *_: values[::-1],
     },
 }
-COMMANDS |= {name: of(kind, function) for kind, table in _COLLECTIONS.items() for name, function in table.items()}
+COMMANDS.update({name: of(kind, function) for kind, table in _COLLECTIONS.items() for name, function in table.items()})

@@ -299,4 +299,4 @@ _OF_STREAMS: dict[bytes, Callable[..., Any]] = {
     b"XGROUP DESTROY": lambda stream, name: int(stream.groups.pop(name, None) is not None),
     b"XINFO GROUPS": _groups,
 }
-COMMANDS |= {name: of(Stream, function) for name, function in _OF_STREAMS.items()}
+COMMANDS.update({name: of(Stream, function) for name, function in _OF_STREAMS.items()})
