@@ -449,6 +449,16 @@ class LetterPage:
     oldest_ms: int | None
 
 
+def _counted(name: str) -> Any:
+    """Return the field of a counter, which the shards have under this name."""
+    return field(default=0, metadata={"counter": name})
+
+
+def _summed(name: str) -> Any:
+    """Return the field of a figure that is the sum of this one of each shard."""
+    return field(default=0, metadata={"figure": name})
+
+
 @dataclass(frozen=True, slots=True)
 class Stats:
     """A snapshot of the namespace.
@@ -492,39 +502,39 @@ class Stats:
         history: Ends of commands in the history; see `bus.history`.
     """
 
-    depth: int
-    in_flight: int
-    ready: int
-    delayed: int
-    paused: int
-    parked: int
-    entities: int
-    oldest_age: float
-    longest_running: float
-    dead_letters: int
-    accepted: int
-    settled: int
-    completed: int
-    rejected: int
-    expired: int
-    dead_lettered: int
-    retried: int
-    handed_back: int
-    workers: tuple[WorkerInfo, ...]
+    depth: int = _counted("depth")
+    in_flight: int = _summed("in_flight")
+    ready: int = 0
+    delayed: int = _summed("due")
+    paused: int = 0
+    parked: int = _summed("parked")
+    entities: int = _summed("active")
+    oldest_age: float = 0.0
+    longest_running: float = 0.0
+    dead_letters: int = _summed("dead")
+    accepted: int = _counted("accepted")
+    settled: int = _counted("settled")
+    completed: int = 0
+    rejected: int = _counted("rejected")
+    expired: int = _counted("expired")
+    dead_lettered: int = _counted("dead")
+    retried: int = _counted("retried")
+    handed_back: int = _counted("handed_back")
+    workers: tuple[WorkerInfo, ...] = ()
     priorities: tuple[PriorityInfo, ...] = ()
-    snoozed: int = 0
-    pruned: int = 0
-    superseded: int = 0
-    folded: int = 0
-    schedules: int = 0
-    fired: int = 0
-    fired_late: int = 0
+    snoozed: int = _counted("snoozed")
+    pruned: int = _counted("pruned")
+    superseded: int = _counted("superseded")
+    folded: int = _counted("folded")
+    schedules: int = _counted("scheduled")
+    fired: int = _counted("fired")
+    fired_late: int = _counted("late")
     schedule_overdue: float = 0.0
-    limited: int = 0
-    schedules_stored: int = 0
-    ticks_missed: int = 0
-    ticks_skipped: int = 0
-    suspended: int = 0
-    suspensions: int = 0
-    cancelled: int = 0
-    history: int = 0
+    limited: int = _summed("limited")
+    schedules_stored: int = _summed("schedules")
+    ticks_missed: int = _counted("missed")
+    ticks_skipped: int = _counted("skipped")
+    suspended: int = _summed("suspended")
+    suspensions: int = _counted("suspended")
+    cancelled: int = _counted("cancelled")
+    history: int = _summed("history")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
 
 from command_bus.admin.info import PriorityInfo, Stats
 from command_bus.clock import mono
@@ -13,7 +16,7 @@ from command_bus.messages.policies import PRIORITIES
 from command_bus.serialization.announcements import WorkerInfo, read_worker
 from command_bus.session import Session
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.records import ShardCounters, ShardSnapshot
+from command_bus.transport.records import ShardSnapshot
 
 _NAMED = 100
 _POLL_FIRST, _POLL_LAST = 0.01, 0.1  # seconds
@@ -33,46 +36,27 @@ class Statistics:
         """Return the sum over the shards."""
         transport = self._session.transport
         shots = await asyncio.gather(*(transport.operator.statistics.snapshot(shard) for shard in range(transport.shards)))
-        counters = sum((shot.counters for shot in shots), ShardCounters())
+        counters: Counter[str] = Counter()
+        for shot in shots:
+            counters.update(shot.counters)
+        read: dict[str, Any] = {}
+        for each in fields(Stats):
+            if name := each.metadata.get("counter"):
+                read[each.name] = max(counters[name], 0)
+            elif name := each.metadata.get("figure"):
+                read[each.name] = sum(getattr(shot, name) for shot in shots)
         workers = _live_workers(shots)
-        in_flight = sum(shot.in_flight for shot in shots)
+        ended_otherwise = sum(counters[name] for name in ("rejected", "expired", "buried", "cancelled"))
         return Stats(
-            depth=max(counters.depth, 0),
-            in_flight=in_flight,
-            ready=max(sum(shot.ready + sum(shot.line or ()) for shot in shots) - in_flight, 0),
-            delayed=sum(shot.due for shot in shots),
+            ready=max(sum(shot.ready + sum(shot.line or ()) for shot in shots) - read["in_flight"], 0),
             paused=len({scope for shot in shots for scope in shot.paused}),  # that of a type is on every shard
-            parked=sum(shot.parked for shot in shots),
-            entities=sum(shot.active for shot in shots),
             oldest_age=max((_age(shot) for shot in shots), default=0.0),
             longest_running=max((worker.longest for worker in workers), default=0.0),
-            dead_letters=sum(shot.dead for shot in shots),
-            accepted=counters.accepted,
-            settled=counters.settled,
-            completed=counters.settled - counters.rejected - counters.expired - counters.buried - counters.cancelled,
-            rejected=counters.rejected,
-            expired=counters.expired,
-            dead_lettered=counters.dead,
-            retried=counters.retried,
-            handed_back=counters.handed_back,
-            pruned=counters.pruned,
-            superseded=counters.superseded,
-            folded=counters.folded,
+            completed=counters["settled"] - ended_otherwise,
             workers=workers,
             priorities=_priorities(shots),
-            snoozed=counters.snoozed,
-            schedules=max(counters.scheduled, 0),
-            fired=counters.fired,
-            fired_late=counters.late,
             schedule_overdue=max((_overdue(shot) for shot in shots), default=0.0),
-            limited=sum(shot.limited for shot in shots),
-            schedules_stored=sum(shot.schedules for shot in shots),
-            history=sum(shot.history for shot in shots),
-            ticks_missed=counters.missed,
-            ticks_skipped=counters.skipped,
-            suspended=sum(shot.suspended for shot in shots),
-            suspensions=counters.suspended,
-            cancelled=counters.cancelled,
+            **read,
         )
 
     async def until_idle(self, timeout: float | None) -> None:
@@ -113,10 +97,10 @@ class Statistics:
         transport = self._session.transport
         for shard in range(transport.shards):
             shot = await transport.operator.statistics.snapshot(shard)
-            events += shot.counters.accepted + shot.counters.settled
+            events += shot.counters["accepted"] + shot.counters["settled"]
             if not shot.active and not shot.due:
                 continue
-            left += max(shot.counters.depth, 1)
+            left += max(shot.counters["depth"], 1)
             names = None
             if (shot.paused or shot.parked) and not shot.due and not shot.ends:
                 names = await transport.operator.statistics.stopped(shard, _NAMED)

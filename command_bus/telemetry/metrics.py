@@ -107,45 +107,38 @@ _CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2
 _WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 _UNKNOWN, _OTHER = "unknown", "other"
 
-_NAMESPACE: dict[str, tuple[str, Callable[[Stats], float]]] = {
-    "depth": ("Commands accepted and not settled: waiting, delayed, running, parked.", lambda stats: stats.depth),
-    "in_flight_entities": ("Entities held by workers.", lambda stats: stats.in_flight),
-    "ready_entities": ("Entities that wait for a worker.", lambda stats: stats.ready),
-    "parked_entities": ("Entities held by a poisoned command until an operator decides.", lambda stats: stats.parked),
-    "limited": ("Entities that wait for a limit.", lambda stats: stats.limited),
-    "suspended": ("Durable commands that wait without a worker.", lambda stats: stats.suspended),
-    "suspensions": ("Times since the namespace was made that a durable command was suspended.", lambda stats: stats.suspensions),
-    "snoozed": ("Starts since the namespace was made whose handler put its command off.", lambda stats: stats.snoozed),
-    "folded": (
-        "Commands since the namespace was made that were dropped: another held their unique key.",
-        lambda stats: stats.folded,
-    ),
-    "superseded": (
-        "Commands since the namespace was made that another of their unique key replaced.",
-        lambda stats: stats.superseded,
-    ),
-    "pruned": ("Dead letters deleted since the namespace was made, as too old or too many.", lambda stats: stats.pruned),
-    "paused": ("Entities, entity types and buses that are paused or drained.", lambda stats: stats.paused),
-    "delayed": ("Commands and retries that wait for their time.", lambda stats: stats.delayed),
-    "oldest_age_seconds": (
-        "For how long the entity at the head of the line has waited for a worker.",
-        lambda stats: stats.oldest_age,
-    ),
-    "longest_running_seconds": (
+_NAMESPACE = (
+    ("depth", "depth", "Commands accepted and not settled: waiting, delayed, running, parked."),
+    ("in_flight_entities", "in_flight", "Entities held by workers."),
+    ("ready_entities", "ready", "Entities that wait for a worker."),
+    ("parked_entities", "parked", "Entities held by a poisoned command until an operator decides."),
+    ("limited", "limited", "Entities that wait for a limit."),
+    ("suspended", "suspended", "Durable commands that wait without a worker."),
+    ("suspensions", "suspensions", "Times since the namespace was made that a durable command was suspended."),
+    ("snoozed", "snoozed", "Starts since the namespace was made whose handler put its command off."),
+    ("folded", "folded", "Commands since the namespace was made that were dropped: another held their unique key."),
+    ("superseded", "superseded", "Commands since the namespace was made that another of their unique key replaced."),
+    ("pruned", "pruned", "Dead letters deleted since the namespace was made, as too old or too many."),
+    ("paused", "paused", "Entities, entity types and buses that are paused or drained."),
+    ("delayed", "delayed", "Commands and retries that wait for their time."),
+    ("oldest_age_seconds", "oldest_age", "For how long the entity at the head of the line has waited for a worker."),
+    (
+        "longest_running_seconds",
+        "longest_running",
         "For how long the attempt that runs longest has run, as its worker last said.",
-        lambda stats: stats.longest_running,
     ),
-    "dead_letters": ("Letters in the dead-letter queue.", lambda stats: stats.dead_letters),
-    "workers": ("Live workers.", lambda stats: len(stats.workers)),
-    "history": ("Ends of commands in the history.", lambda stats: stats.history),
-    "schedules": ("Schedules that have a tick to come.", lambda stats: stats.schedules),
-    "schedules_stored": ("Schedules in all, also those that are paused or ended.", lambda stats: stats.schedules_stored),
-    "schedules_fired": ("Firings of schedules since the namespace was made.", lambda stats: stats.fired),
-    "schedules_late": ("Firings more than a second behind their time.", lambda stats: stats.fired_late),
-    "schedules_missed": ("Ticks left out because no worker fired them in time.", lambda stats: stats.ticks_missed),
-    "schedules_skipped": ("Ticks left out because the firing before was not settled.", lambda stats: stats.ticks_skipped),
-    "schedule_overdue_seconds": ("For how long the latest schedule has been due.", lambda stats: stats.schedule_overdue),
-}
+    ("dead_letters", "dead_letters", "Letters in the dead-letter queue."),
+    ("workers", "workers", "Live workers."),
+    ("history", "history", "Ends of commands in the history."),
+    ("schedules", "schedules", "Schedules that have a tick to come."),
+    ("schedules_stored", "schedules_stored", "Schedules in all, also those that are paused or ended."),
+    ("schedules_fired", "fired", "Firings of schedules since the namespace was made."),
+    ("schedules_late", "fired_late", "Firings more than a second behind their time."),
+    ("schedules_missed", "ticks_missed", "Ticks left out because no worker fired them in time."),
+    ("schedules_skipped", "ticks_skipped", "Ticks left out because the firing before was not settled."),
+    ("schedule_overdue_seconds", "schedule_overdue", "For how long the latest schedule has been due."),
+)
+"""Gauges of the whole namespace: name, attribute of `Stats`, help."""
 
 
 class PrometheusMetrics:
@@ -310,9 +303,10 @@ class PrometheusMetrics:
         yield odd
         stats = self._stats
         if stats is not None:
-            for name, (text, figure) in _NAMESPACE.items():
+            for name, attribute, text in _NAMESPACE:
                 gauge = GaugeMetricFamily(f"command_bus_namespace_{name}", text, labels=("namespace",))
-                gauge.add_metric((self._namespace,), figure(stats))
+                figure = getattr(stats, attribute)
+                gauge.add_metric((self._namespace,), len(figure) if attribute == "workers" else figure)
                 yield gauge
             yield from self._of_priorities(stats.priorities)
             yield from self._of_tenants()

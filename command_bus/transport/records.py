@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Final, Literal, NamedTuple, Self
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
 
 from command_bus.transport.flows import NO_FLOW, Flow
 
@@ -174,68 +174,11 @@ class MailboxHead:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardCounters:
-    """Counters since the namespace was made, under the names by which they are stored.
-
-    Attributes:
-        depth: Commands that are accepted and not settled.
-        accepted: Commands accepted.
-        settled: Commands settled.
-        rejected: Settled commands that their handlers refused.
-        expired: Settled commands that expired before they were started.
-        buried: Settled commands that became dead letters, without their entity being parked.
-        dead: Dead letters, those of parked entities included.
-        retried: Attempts that were followed by another after a delay.
-        snoozed: Starts whose handler put its command off.
-        handed_back: Starts that did not count as an attempt.
-        pruned: Dead letters that were deleted because they were too old or too many.
-        superseded: Commands that another of their unique key replaced.
-        folded: Commands dropped because another held their unique key.
-        scheduled: Schedules that have a time to come.
-        fired: Firings of schedules.
-        late: Those more than a second behind their time.
-        missed: Ticks of schedules that were left out because no worker fired them in time.
-        skipped: Ticks that were left out because of `overlap`.
-        suspended: The number of times a durable command was suspended.
-        cancelled: Settled commands that were cancelled after they had started.
-    """
-
-    depth: int = 0
-    accepted: int = 0
-    settled: int = 0
-    rejected: int = 0
-    expired: int = 0
-    buried: int = 0
-    dead: int = 0
-    retried: int = 0
-    snoozed: int = 0
-    handed_back: int = 0
-    pruned: int = 0
-    superseded: int = 0
-    folded: int = 0
-    scheduled: int = 0
-    fired: int = 0
-    late: int = 0
-    missed: int = 0
-    skipped: int = 0
-    suspended: int = 0
-    cancelled: int = 0
-
-    @classmethod
-    def of(cls, stored: Mapping[str, int]) -> Self:
-        """Return the counters among stored ones; a counter that is not stored is 0, other names are ignored."""
-        return cls(**{each.name: stored.get(each.name, 0) for each in fields(cls)})
-
-    def __add__(self, other: Self) -> Self:
-        return type(self)(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
-
-
-@dataclass(frozen=True, slots=True)
 class ShardSnapshot:
     """The figures of one shard at one moment.
 
     Attributes:
-        counters: Counters since the namespace was made.
+        counters: Counters since the namespace was made, by the names under which they are stored; `command_bus.admin.info.Stats` has their meaning.
         ready: Activations, those that workers hold included.
         in_flight: Activations that workers hold.
         oldest_ready_ms: When the first activation became ready that no worker holds; None if there is none.
@@ -256,7 +199,7 @@ class ShardSnapshot:
         history: Ends of commands in the history.
     """
 
-    counters: ShardCounters
+    counters: Counter[str]
     ready: int
     in_flight: int
     oldest_ready_ms: int | None

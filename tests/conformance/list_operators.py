@@ -20,7 +20,6 @@ from command_bus.transport.records import (
     Hold,
     MailboxHead,
     Resolution,
-    ShardCounters,
     ShardSnapshot,
     StoredDeadLetter,
     StoredEntity,
@@ -67,9 +66,10 @@ class ListStatistics:
         held = sum(box.state == "held" for box in server.boxes.values())
         waiting = sum(box.state == "waiting" for box in server.boxes.values())
         oldest = next(iter(server.ready), None)
-        counted = ShardCounters.of(server.counters)
+        counters = server.counters.copy()
+        counters["depth"] = counters["accepted"] - counters["settled"]
         return ShardSnapshot(
-            counters=replace(counted, depth=counted.accepted - counted.settled),
+            counters=counters,
             ready=len(server.ready) + held,
             in_flight=held,
             oldest_ready_ms=None if oldest is None else int(oldest.partition("-")[0]),

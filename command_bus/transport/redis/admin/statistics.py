@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 from redis.asyncio import Redis
@@ -11,7 +12,7 @@ from redis.exceptions import ResponseError
 from command_bus.errors import NewerState, TransportUnavailable
 from command_bus.serialization.odd_values import stored_ms
 from command_bus.transport.ports.operator import StatisticsReader
-from command_bus.transport.records import Recount, ShardCounters, ShardSnapshot
+from command_bus.transport.records import Recount, ShardSnapshot
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import RECOUNT
@@ -28,15 +29,15 @@ class RedisStatistics(RetryingRequests, StatisticsReader):
         keys = self._keys.shards[shard]
         found: dict[str, Any] = await self._ask_once(keys, _read, keys)
         seconds, micros = found["time"]
-        counters = {name.decode(errors="replace"): _number(value) for name, value in found["counters"].items()}
+        counters = Counter({name.decode(errors="replace"): _number(value) for name, value in found["counters"].items()})
         waiting = found["waiting"]
-        sums, ends = ShardCounters.of(counters), sum(name[:2] == b"p:" for name, _ in found["first_due"])
+        ends = sum(name[:2] == b"p:" for name, _ in found["first_due"])
         return ShardSnapshot(
-            counters=sums,
+            counters=counters,
             ready=found["ready"],
             in_flight=_pending(found),
             oldest_ready_ms=min([*found["oldest"], *(_number(entry.partition(b"-")[0]) for entry, _ in waiting)], default=None),
-            due=max(found["due"] - max(sums.scheduled, 0) - ends, 0),
+            due=max(found["due"] - max(counters["scheduled"], 0) - ends, 0),
             ends=ends,
             active=found["active"],
             paused=frozenset(scope.decode(errors="backslashreplace") for scope in found["paused"]),
