@@ -3,7 +3,8 @@
     docs/ and the root's own pages → build/pages (links as the site needs them) → Zensical, warnings as errors → build/site
 
 Zensical lives in an environment of its own, `.venv-docs`, with exactly the versions and hashes of constraints-docs.txt: nothing of it is needed
-to run the project. Docstrings are read, not imported; the help of the command line is printed by the project's own environment.
+to run the project. Docstrings are read, not imported; the help of the command line and the tests of each
+promise are printed by the project's own environment.
 
 On the site there is no repository around the pages. So a link to a page of the root leads to its copy, and a link to a file (a test, say)
 becomes its path. The sources stay as they are: their links work where people read them.
@@ -53,9 +54,10 @@ def assemble(pages: Path = PAGES) -> None:
     for name, page in ROOT_PAGES.items():
         if name != "README.md":
             (pages / page).write_text(for_the_site((ROOT / name).read_text(encoding="utf-8"), name), encoding="utf-8")
-    options = subprocess.run([str(PYTHON), "-m", "scripts.cli_help"], cwd=ROOT, check=True, capture_output=True, text=True)
-    with (pages / "cli.md").open("a", encoding="utf-8") as cli:
-        cli.write(f"\n{options.stdout}")
+    for module, page in (("cli_help", "cli.md"), ("promises", ROOT_PAGES["CONTRIBUTING.md"])):
+        printed = subprocess.run([str(PYTHON), "-m", f"scripts.{module}"], cwd=ROOT, check=True, capture_output=True, text=True)
+        with (pages / page).open("a", encoding="utf-8") as end:
+            end.write(f"\n{printed.stdout}")
 
 
 def for_the_site(text: str, source: str) -> str:

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(300)]  #
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.promise("Accepted is stored", "A thread starts nothing late", "Hot entities hold up no others")
 @pytest.mark.parametrize(
     "arguments",
     [pytest.param("--server valkey --seed 1 --seconds 16 --durability always", id="valkey, power loss as well")],

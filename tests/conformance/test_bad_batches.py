@@ -34,6 +34,7 @@ async def test_29_the_same_id_and_payload_run_once(sandbox: Sandbox) -> None:
             await service.assert_unharmed("a")
 
 
+@pytest.mark.promise("One id, one command")
 async def test_30_the_same_id_with_another_payload_is_a_conflict(sandbox: Sandbox) -> None:
     async with sandbox.bus() as bus:
         service = PutService(sandbox, bus)

@@ -43,6 +43,7 @@ GARBAGE = {
 }
 
 
+@pytest.mark.promise("A mailbox has undecodable bytes")
 @pytest.mark.parametrize("raw", GARBAGE.values(), ids=GARBAGE.keys())
 async def test_14_garbage_is_dead_lettered_as_it_is(sandbox: Sandbox, raw: bytes) -> None:
     async with put_service(sandbox) as service:
@@ -60,6 +61,7 @@ async def test_14_garbage_is_dead_lettered_as_it_is(sandbox: Sandbox, raw: bytes
         await service.assert_unharmed("a")
 
 
+@pytest.mark.promise("A mailbox has undecodable bytes")
 async def test_14_garbage_between_good_commands_keeps_the_line_in_order(sandbox: Sandbox) -> None:
     async with sandbox.bus() as bus:
         service = PutService(sandbox, bus)

@@ -105,6 +105,7 @@ async def test_20_a_handler_that_cancels_itself_is_interrupted(sandbox: Sandbox)
         await service.assert_unharmed("a")
 
 
+@pytest.mark.promise("The application cancels a handler's task, or the handler's error has no text")
 async def test_20_a_handler_whose_task_is_cancelled_is_interrupted(sandbox: Sandbox) -> None:
     """Also one in a thread, which does not notice; and one that swallows it, whose result counts."""
     running: dict[str, asyncio.Task[Any]] = {}
@@ -147,6 +148,7 @@ def _by_name() -> dict[str, asyncio.Task[Any]]:
     return {task.get_name(): task for task in asyncio.all_tasks()}
 
 
+@pytest.mark.promise("A handler blocks the event loop")
 async def test_21_a_blocked_loop_keeps_its_lease_and_is_reported(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -257,6 +259,7 @@ async def test_23_a_result_of_another_type_is_completed_and_told(sandbox: Sandbo
         await service.assert_unharmed("a")
 
 
+@pytest.mark.promise("The application cancels a handler's task, or the handler's error has no text")
 @pytest.mark.parametrize(
     "error", [NoText(), NotEvenAnError(), ValueError("\ud800"), ValueError("x" * 1_000_000), ValueError(object())], ids=type
 )
@@ -301,6 +304,7 @@ class Crew:
             process.wait()
 
 
+@pytest.mark.promise("At least once", "A handler kills its process, again and again")
 async def test_25_a_command_that_kills_its_worker_ends_after_its_attempts(sandbox: Sandbox) -> None:
     if sandbox.url is None:
         pytest.skip("another process cannot reach a server in this one")

@@ -216,6 +216,7 @@ async def test_an_absent_server_fails_fast_and_comes_back(tcp_server: EmbeddedSe
             pass
 
 
+@pytest.mark.promise("A worker is cut off from Redis")
 async def test_a_worker_that_lost_its_lease_does_not_start_the_command_again(tcp_server: EmbeddedServer) -> None:
     """Cut off for longer than its lease, a worker cancels its handler; back again, it finds the activation pending in its own name."""
     registry = HandlerRegistry()

@@ -73,6 +73,7 @@ def station(sandbox: Sandbox) -> Station:
     return Station(sandbox)
 
 
+@pytest.mark.promise("Progress is written in time")
 @pytest.mark.parametrize(("command", "result"), [(Load(shop="a"), 1), (Thread(shop="a"), 2), (Trip(trip="t"), 3)])
 async def test_a_caller_hears_how_far_it_is(sandbox: Sandbox, station: Station, command: Command[int], result: int) -> None:
     async with sandbox.bus() as bus, bus.worker():

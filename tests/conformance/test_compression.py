@@ -57,6 +57,7 @@ async def the_letter(bus: CommandBus) -> Any:
     return letter
 
 
+@pytest.mark.promise("Compression changes only sizes")
 async def test_what_waits_is_small_and_runs_as_it_was_sent(sandbox: Sandbox) -> None:
     notes = Notes(sandbox)
     async with sandbox.bus(compress_above=1000) as bus, sandbox.bus() as plain:
@@ -118,6 +119,7 @@ async def test_replies_of_a_class_travel_compressed(sandbox: Sandbox) -> None:
         assert len(mark) < 1000
 
 
+@pytest.mark.promise("Compression changes only sizes")
 async def test_a_repeat_is_found_however_it_travels(sandbox: Sandbox) -> None:
     notes = Notes(sandbox)
     async with sandbox.bus(compress_above=1000) as bus, sandbox.bus() as plain:
@@ -173,6 +175,7 @@ async def test_schedules_and_limits_read_it(sandbox: Sandbox, monkeypatch: pytes
     assert (notes.seen, keys) == ([TEXT], ["red"])
 
 
+@pytest.mark.promise("Compression changes only sizes")
 async def test_114_a_payload_that_expands_beyond_the_limit_is_a_dead_letter(sandbox: Sandbox) -> None:
     notes = Notes(sandbox)
     bomb = zlib.compress(b"\0" * 10_000_000)

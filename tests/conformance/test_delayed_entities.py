@@ -19,6 +19,7 @@ def _in_seconds(due_ms: int | None) -> float:
     return (due_ms - wall_ms()) / 1000
 
 
+@pytest.mark.promise("The first due time is known")
 async def test_an_entity_with_delayed_commands_only_reports_when_the_first_is_due(sandbox: Sandbox) -> None:
     async with sandbox.bus() as bus:
         ann = bus.entity("person", "ann")

@@ -29,6 +29,7 @@ def app(sandbox: Sandbox) -> App:
     return App(sandbox)
 
 
+@pytest.mark.promise("Each outcome is typed")
 async def test_call_gives_the_typed_result(sandbox: Sandbox, app: App) -> None:
     async with sandbox.bus() as bus, bus.worker():
         assert await bus.call(Deposit(account_id="a", amount=5), timeout=5) == 5
@@ -37,6 +38,7 @@ async def test_call_gives_the_typed_result(sandbox: Sandbox, app: App) -> None:
         assert await bus.call(Free(number=4), timeout=5) == 8
 
 
+@pytest.mark.promise("Accepted is stored")
 async def test_dispatch_is_accepted_without_a_worker_and_runs_later(sandbox: Sandbox, app: App) -> None:
     async with sandbox.bus() as bus:
         receipt = await bus.dispatch(Deposit(account_id="a", amount=5))
@@ -47,6 +49,7 @@ async def test_dispatch_is_accepted_without_a_worker_and_runs_later(sandbox: San
         assert app.balances == {"a": 5}
 
 
+@pytest.mark.promise("Order per entity")
 @pytest.mark.parametrize("concurrency", [1, 3, 50])
 async def test_entities_run_in_order_and_one_at_a_time(sandbox: Sandbox, app: App, concurrency: int) -> None:
     async with sandbox.bus() as bus:
@@ -77,6 +80,7 @@ async def test_awkward_entity_ids_keep_to_themselves(sandbox: Sandbox, app: App,
     assert await sandbox.entity_keys() == []
 
 
+@pytest.mark.promise("Retries keep their place")
 async def test_a_retry_keeps_its_place(sandbox: Sandbox, app: App) -> None:
     async with sandbox.bus() as bus:
         await bus.dispatch(Flaky(line="l", fail=2))
@@ -93,6 +97,7 @@ async def test_call_waits_through_retries(sandbox: Sandbox, app: App) -> None:
         assert await bus.call(Flaky(line="l", fail=1), timeout=5) == "attempt 2"
 
 
+@pytest.mark.promise("One id, one command")
 async def test_a_repeated_id_runs_once_and_a_repeated_call_gets_the_stored_reply(sandbox: Sandbox, app: App) -> None:
     async with sandbox.bus() as bus, bus.worker():
         command = Deposit(account_id="a", amount=5)
@@ -134,6 +139,7 @@ async def test_two_concurrent_calls_with_one_id_get_one_result(sandbox: Sandbox,
         assert results == [5, 5, 5]
 
 
+@pytest.mark.promise("A delayed command holds up nothing")
 async def test_a_delayed_command_comes_when_it_is_due_and_holds_nobody(sandbox: Sandbox, app: App) -> None:
     async with sandbox.bus() as bus, bus.worker():
         await bus.dispatch(Step(line="l", number=0), delay=0.3)
@@ -146,6 +152,7 @@ async def test_a_delayed_command_comes_when_it_is_due_and_holds_nobody(sandbox: 
     assert await sandbox.entity_keys() == []
 
 
+@pytest.mark.promise("Refusals keep the order")
 async def test_depth_limits_refuse_with_retry_after(sandbox: Sandbox, app: App) -> None:
     async with sandbox.bus(max_depth=3) as bus:
         for number in range(3):
@@ -231,6 +238,7 @@ async def test_a_hot_entity_yields_its_slot(sandbox: Sandbox, app: App) -> None:
     assert app.seen.index(("cold", 0)) <= 10
 
 
+@pytest.mark.promise("An idle entity leaves nothing")
 async def test_nothing_is_left_of_idle_entities(sandbox: Sandbox, app: App) -> None:
     async with sandbox.bus(shards=2) as bus, bus.worker():
         await bus.dispatch_batch(Deposit(account_id=f"a{number}", amount=1) for number in range(300))
@@ -267,6 +275,7 @@ async def test_handlers_dispatch_and_carry_correlation(sandbox: Sandbox) -> None
     assert seen == {"first": ("one", None), "second": ("one", "one")}
 
 
+@pytest.mark.promise("The fence grows")
 async def test_the_fence_grows_with_every_start(sandbox: Sandbox) -> None:
     fences: list[int] = []
 

@@ -60,6 +60,7 @@ async def waiting(bus: CommandBus) -> dict[str, int]:
     return {each.priority: each.waiting for each in (await bus.stats()).priorities}
 
 
+@pytest.mark.promise("A row waits where Python's would")
 async def test_what_is_loaded_waits_by_its_priority(sandbox: Sandbox) -> None:
     async with sandbox.bus(registry=registry) as bus:
         version = await opened(bus)
@@ -93,6 +94,7 @@ async def test_an_urgent_row_lifts_its_entity_and_keeps_its_place(sandbox: Sandb
         assert ran.index("u1") < ran.index("u2") < OPEN + 24
 
 
+@pytest.mark.promise("A row waits where Python's would")
 async def test_tenants_of_what_is_loaded_take_turns(sandbox: Sandbox) -> None:
     async with sandbox.bus(registry=registry) as bus:
         version = await opened(bus)

@@ -77,6 +77,7 @@ async def outcomes(bus: CommandBus, dispatch: str) -> list[tuple[str, OutcomeRec
     return found
 
 
+@pytest.mark.promise("A row is one command")
 @pytest.mark.parametrize("shards", [1, 4])
 async def test_what_is_loaded_again_is_there_once_and_in_order(sandbox: Sandbox, shards: int) -> None:
     seen: list[tuple[str, int]] = []
@@ -105,6 +106,7 @@ async def test_what_is_loaded_again_is_there_once_and_in_order(sandbox: Sandbox,
         assert (await bus.stats()).depth == 0
 
 
+@pytest.mark.promise("A row is one command")
 async def test_nothing_is_added_to_a_version_that_is_committed(sandbox: Sandbox) -> None:
     async with sandbox.bus() as bus:
         version, dispatches = Version("d"), bus.session.transport.bulk
@@ -346,6 +348,7 @@ async def test_rejected_rows_are_noted_once_and_up_to_a_limit(sandbox: Sandbox) 
         assert facts.rejected == 4
 
 
+@pytest.mark.promise("A row is one command")
 async def test_random_interleavings_of_attempts_give_the_one_history(sandbox: Sandbox) -> None:
     """Attempts of the same partition that overlap, break off and write on after the commit: each row once, in order."""
     for seed in range(8):

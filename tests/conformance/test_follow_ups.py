@@ -109,6 +109,7 @@ async def test_what_a_handler_sends_comes_once_and_in_its_order(
     assert not [key for key in await sandbox.keys() if ":out:" in key]
 
 
+@pytest.mark.promise("Follow-ups come with the settlement")
 @pytest.mark.parametrize("shards", [1, 4])
 async def test_a_handler_that_fails_sends_nothing_until_it_returns(sandbox: Sandbox, work: Work, shards: int) -> None:
     async with sandbox.bus(shards=shards) as bus, bus.worker():

@@ -55,6 +55,7 @@ async def test_a_parked_call_is_replayed_after_its_deadline(sandbox: Sandbox) ->
     assert await sandbox.entity_keys() == []
 
 
+@pytest.mark.promise("A deadline is for the first start")
 async def test_a_command_that_was_started_does_not_expire(sandbox: Sandbox) -> None:
     attempts: list[float] = []
 
@@ -72,6 +73,7 @@ async def test_a_command_that_was_started_does_not_expire(sandbox: Sandbox) -> N
         assert [letter.reason async for letter in bus.dead_letters.list()] == ["failed"]
 
 
+@pytest.mark.promise("At most once")
 async def test_at_most_once_is_one_start_also_when_the_handler_raises(sandbox: Sandbox) -> None:
     starts: list[int] = []
 
@@ -146,6 +148,7 @@ async def test_a_worker_that_is_stopped_while_it_starts_is_stopped(sandbox: Sand
         assert (await bus.stats()).workers == ()
 
 
+@pytest.mark.promise("The ready stream or its group is deleted")
 async def test_lost_activations_are_found_by_the_sweep(sandbox: Sandbox) -> None:
     from command_bus.transport.redis.ready_stream import repair_page
 

@@ -20,6 +20,7 @@ class Trace(Command[tuple[str, str | None]], entity="box"):
     box: EntityId
 
 
+@pytest.mark.promise("A handler's task outlives the handler")
 @pytest.mark.parametrize("runs", ["async", "thread"])
 async def test_it_may_call_the_entity_once_the_handler_is_over(sandbox: Sandbox, runs: str) -> None:
     over = asyncio.Event()

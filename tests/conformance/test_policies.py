@@ -200,6 +200,7 @@ async def test_60_what_cannot_travel_is_refused_before_anything_is_sent(
         assert (await bus.stats()).depth == 0
 
 
+@pytest.mark.promise("A dispatch's policy holds everywhere")
 async def test_every_way_of_sending_takes_them(sandbox: Sandbox) -> None:
     seen = Seen(sandbox, ValueError("no"))
     options: dict[str, Any] = {"retry": RetryPolicy(attempts=2, **QUICK), "attempt_timeout": 9.0}
@@ -252,6 +253,7 @@ async def test_a_call_waits_as_long_as_its_entity_type_says(sandbox: Sandbox) ->
         assert time.monotonic() - began < 5
 
 
+@pytest.mark.promise("Snoozes keep the place")
 @pytest.mark.parametrize("where", ["type", "bus"])
 async def test_at_most_once_by_type_or_bus_starts_once(sandbox: Sandbox, where: str) -> None:
     seen = Seen(sandbox, ValueError("no"))
@@ -266,6 +268,7 @@ async def test_at_most_once_by_type_or_bus_starts_once(sandbox: Sandbox, where: 
         assert (await bus.fleet.command("Plain")).delivery == "at_most_once"  # type: ignore[union-attr]
 
 
+@pytest.mark.promise("A dispatch's policy holds everywhere")
 async def test_61_an_envelope_with_an_option_of_a_later_release_waits_for_one(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

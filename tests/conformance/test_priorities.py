@@ -92,6 +92,7 @@ async def test_urgent_work_passes_bulk_work_that_waits(sandbox: Sandbox) -> None
     assert starts == {"high": 2, "normal": 0, "low": 300}, "its first command, too, was lifted"
 
 
+@pytest.mark.promise("Priorities and shares")
 async def test_a_call_has_a_priority_of_its_own(sandbox: Sandbox) -> None:
     """Also a raw one, and what stands before it in its entity's line is lifted with it."""
     async with sandbox.bus(registry=registry) as bus:
@@ -179,6 +180,7 @@ async def test_a_tenant_alone_gets_all_and_retries_count(sandbox: Sandbox) -> No
     assert len(ran) == 225
 
 
+@pytest.mark.promise("Priorities and shares")
 async def test_switched_on_under_load_with_workers_that_die(sandbox: Sandbox) -> None:
     """No command is lost, none runs out of its entity's order, and nothing stands still."""
     async with sandbox.bus(registry=registry, lease=1.0) as bus:

@@ -123,6 +123,7 @@ async def _record(bus: CommandBus, command_id: str, *, share: float) -> CommandR
     return found[-1]
 
 
+@pytest.mark.promise("Progress is written in time")
 @pytest.mark.parametrize("command", [Load(shop="a", steps=2), Thread(shop="a")])
 async def test_what_a_handler_reports_is_seen_while_it_runs(sandbox: Sandbox, seen: Seen, command: Command[Any]) -> None:
     async with sandbox.bus() as bus, bus.worker():
@@ -156,6 +157,7 @@ async def test_the_iterator_ends_with_the_outcome(sandbox: Sandbox, seen: Seen) 
             await bus.commands.record("no-such")
 
 
+@pytest.mark.promise("Progress is written in time")
 async def test_much_is_written_once_a_second_and_the_last_is_not_lost(
     sandbox: Sandbox, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +191,7 @@ async def _last(bus: CommandBus) -> None:
         pass
 
 
+@pytest.mark.promise("Progress is written in time")
 async def test_the_log_keeps_the_last_hundred_of_all_runs(sandbox: Sandbox, seen: Seen) -> None:
     async with sandbox.bus() as bus, bus.worker():
         await bus.dispatch(Flaky(shop="a"), command_id="c-1")
@@ -246,6 +249,7 @@ async def test_130_after_the_end_and_without_the_lease_it_is_refused(sandbox: Sa
             seen.contexts[0].progress(0.5)
 
 
+@pytest.mark.promise("Progress is written in time")
 async def test_a_handler_whose_lease_was_taken_over_writes_nothing(sandbox: Sandbox, seen: Seen) -> None:
     async with sandbox.bus() as bus, bus.worker():
         await bus.dispatch(Load(shop="a"), command_id="c-1")

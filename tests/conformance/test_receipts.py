@@ -51,6 +51,7 @@ def registry() -> HandlerRegistry:
     return registry
 
 
+@pytest.mark.promise("Results are kept")
 async def test_a_receipt_gives_the_result_typed(sandbox: Sandbox, registry: HandlerRegistry) -> None:
     async with sandbox.bus(registry=registry) as bus:
         receipt = await bus.dispatch(Weigh(scale="a", grams=1500), keep_result=True)

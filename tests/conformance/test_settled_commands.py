@@ -30,6 +30,7 @@ def app(sandbox: Sandbox) -> App:
     return App(sandbox)
 
 
+@pytest.mark.promise("Dead letters keep their cause")
 async def test_a_poisoned_command_is_dead_lettered_with_its_cause(sandbox: Sandbox, app: App) -> None:
     async with sandbox.bus() as bus, bus.worker():
         with pytest.raises(CommandFailed) as failure:
@@ -47,6 +48,7 @@ async def test_a_poisoned_command_is_dead_lettered_with_its_cause(sandbox: Sandb
         assert [letter async for letter in bus.dead_letters.list()] == []
 
 
+@pytest.mark.promise("Each outcome is typed")
 async def test_a_rejection_is_settled_and_typed(sandbox: Sandbox, app: App) -> None:
     async with sandbox.bus() as bus, bus.worker():
         with pytest.raises(CommandRejected) as refusal:
@@ -56,6 +58,7 @@ async def test_a_rejection_is_settled_and_typed(sandbox: Sandbox, app: App) -> N
         assert (stats.rejected, stats.completed, stats.dead_letters) == (1, 0, 0)
 
 
+@pytest.mark.promise("Dead letters keep their cause")
 async def test_a_parked_entity_waits_for_replay_and_keeps_its_order(sandbox: Sandbox, app: App) -> None:
     async with sandbox.bus() as bus, bus.worker():
         with pytest.raises(CommandFailed):
@@ -109,6 +112,7 @@ async def _first_letter(bus: Any) -> Any:
     raise AssertionError("no dead letter")
 
 
+@pytest.mark.promise("A deadline is for the first start")
 async def test_an_expired_command_is_not_started(sandbox: Sandbox, app: App) -> None:
     async with sandbox.bus() as bus:
         with pytest.raises(CommandTimeout) as timeout:
@@ -124,6 +128,7 @@ async def test_an_expired_command_is_not_started(sandbox: Sandbox, app: App) -> 
             assert (letter.reason, letter.command_id) == ("expired", "e")
 
 
+@pytest.mark.promise("Unknown commands wait")
 async def test_an_unknown_command_waits_for_a_newer_worker(sandbox: Sandbox, app: App) -> None:
     class New(Command[str], entity="line"):
         line: EntityId
@@ -145,6 +150,7 @@ async def test_an_unknown_command_waits_for_a_newer_worker(sandbox: Sandbox, app
             assert await bus.result("n") == "done"
 
 
+@pytest.mark.promise("Unknown commands wait")
 @pytest.mark.parametrize("older", [1, 3])
 async def test_an_unknown_command_reaches_a_newer_worker_among_older_ones(sandbox: Sandbox, app: App, older: int) -> None:
     """Readers are woken in turn, and a retry wakes two of them, once for itself and once for the clock: the same ones every time."""
@@ -170,6 +176,7 @@ async def test_an_unknown_command_reaches_a_newer_worker_among_older_ones(sandbo
         assert await call == "done"
 
 
+@pytest.mark.promise("Each outcome is typed")
 async def test_an_unknown_command_is_answered_after_its_grace(sandbox: Sandbox, app: App) -> None:
     class Unheard(Command[str], entity="line"):
         line: EntityId

@@ -58,6 +58,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return answers
 
 
+@pytest.mark.promise("Unknown commands wait")
 @pytest.mark.parametrize("fails", [False, True])
 async def test_what_a_live_worker_knows_is_not_given_up_by_another(sandbox: Sandbox, asked: list[bool], fails: bool) -> None:
     """The one that knows it is busy, or the command has been retried for longer than unknown ones are offered."""

@@ -60,6 +60,7 @@ class Registered:
             await asyncio.sleep(0)
 
 
+@pytest.mark.promise("Threads hang")
 @pytest.mark.parametrize("mixed", [True, False])
 async def test_commands_behind_a_hung_thread_go_to_an_idle_worker(
     sandbox: Sandbox, mixed: bool, caplog: pytest.LogCaptureFixture
@@ -144,6 +145,7 @@ async def test_asynchronous_work_goes_on_beside_hung_threads(sandbox: Sandbox) -
             stuck.let_go.set()
 
 
+@pytest.mark.promise("A thread starts nothing late")
 async def test_a_thread_starts_nothing_whose_lease_is_over(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process seems stopped between the hand-over to the thread and its first step."""
     registry, ran = HandlerRegistry(), list[int]()

@@ -65,6 +65,7 @@ async def in_vain(bus: CommandBus, command: Command[Any], seconds: float = 0.3) 
     return error
 
 
+@pytest.mark.promise("A timeout says where the command is")
 async def test_without_a_worker(sandbox: Sandbox) -> None:
     async with sandbox.bus() as bus:
         error = await in_vain(bus, Refund(account="a"))
@@ -74,6 +75,7 @@ async def test_without_a_worker(sandbox: Sandbox) -> None:
         assert (free.state, free.position) == ("no_worker", 1)
 
 
+@pytest.mark.promise("A timeout says where the command is")
 async def test_with_a_worker_that_lacks_the_handler(sandbox: Sandbox) -> None:
     others = HandlerRegistry()
 
@@ -89,6 +91,7 @@ async def test_with_a_worker_that_lacks_the_handler(sandbox: Sandbox) -> None:
         assert "does not handle 'Refund' (did you mean 'Refunds'?). Handled are: Refunds" in str(error)
 
 
+@pytest.mark.promise("A timeout says where the command is")
 async def test_behind_a_command_that_runs_for_long(sandbox: Sandbox, gate: Gate) -> None:
     async with sandbox.bus() as bus, bus.worker() as worker:
         await bus.dispatch(Refund(account="a"), command_id="slow")
@@ -131,6 +134,7 @@ async def test_all_slots_taken(sandbox: Sandbox, gate: Gate) -> None:
         await bus.wait_idle(10)
 
 
+@pytest.mark.promise("A timeout says where the command is")
 async def test_of_a_paused_entity(sandbox: Sandbox, gate: Gate) -> None:
     async with sandbox.bus() as bus, bus.worker():
         await until(bus.fleet.workers)
@@ -158,6 +162,7 @@ async def test_a_command_that_waits_for_its_retry(sandbox: Sandbox, gate: Gate) 
         assert "which waits for its next attempt, due in " in str(behind)
 
 
+@pytest.mark.promise("A timeout says where the command is")
 async def test_the_look_never_hides_the_timeout(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """The look takes no longer than the caller waited, and its errors are not raised."""
 

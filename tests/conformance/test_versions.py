@@ -84,6 +84,7 @@ async def the_letter(bus: CommandBus) -> Any:
     return letter
 
 
+@pytest.mark.promise("Versions of a command")
 async def test_what_waits_from_earlier_versions_runs_in_order_in_the_new_shape(sandbox: Sandbox) -> None:
     desk = Desk(Deposit3)
     async with sandbox.bus() as old, sandbox.bus() as newer, sandbox.bus() as bus:
@@ -111,6 +112,7 @@ async def _is(value: bool) -> bool:
     return value
 
 
+@pytest.mark.promise("Versions of a command")
 async def test_an_older_worker_leaves_a_newer_command_to_a_newer_worker(sandbox: Sandbox) -> None:
     old, new = Desk(Deposit), Desk(Deposit2)
     async with sandbox.bus() as bus, bus.worker(registry=old.registry):
@@ -123,6 +125,7 @@ async def test_an_older_worker_leaves_a_newer_command_to_a_newer_worker(sandbox:
     assert (old.seen, new.seen) == ([], [{"cents": 5}, {"cents": 6}])
 
 
+@pytest.mark.promise("Versions of a command")
 async def test_113_after_the_grace_a_newer_command_is_a_letter_that_a_newer_worker_can_run(sandbox: Sandbox) -> None:
     old, new = Desk(Deposit), Desk(Deposit2)
     async with sandbox.bus(unknown_grace=0.2) as bus:

@@ -57,6 +57,7 @@ class Most:
         self.now -= 1
 
 
+@pytest.mark.promise("Hot entities hold up no others")
 @pytest.mark.parametrize("shards", [1, 4, 16])
 async def test_a_cold_entity_of_any_shard_gets_a_slot_of_hot_ones(sandbox: Sandbox, shards: int) -> None:
     """The hot ones are all of one shard, the cold ones of all: each begins before the hot ones have done half of their work."""
@@ -105,6 +106,7 @@ async def ordering(sandbox: Sandbox, most: Most) -> Callable[[CommandBus], None]
     return buses.append
 
 
+@pytest.mark.promise("Waiting callers hold up nothing")
 @pytest.mark.parametrize(("concurrency", "orders"), [(1, 1), (1, 20), (10, 10), (10, 100)])
 async def test_handlers_that_wait_for_replies_take_no_slots(sandbox: Sandbox, concurrency: int, orders: int) -> None:
     most = Most()
@@ -121,6 +123,7 @@ async def test_handlers_that_wait_for_replies_take_no_slots(sandbox: Sandbox, co
             assert (await bus.stats()).in_flight == 0
 
 
+@pytest.mark.promise("Waiting callers hold up nothing")
 async def test_above_the_limit_callers_wait_and_their_calls_run(sandbox: Sandbox) -> None:
     """More orders than may wait, all before their stocks in the line of the ready."""
     most = Most()
@@ -256,6 +259,7 @@ async def test_a_result_that_is_waited_for_lends_the_slot_too(sandbox: Sandbox) 
         assert await bus.call(Order(order="o", stocks=[]), timeout=15) == 7
 
 
+@pytest.mark.promise("Waiting callers hold up nothing")
 async def test_threads_that_wait_for_replies_are_replaced(sandbox: Sandbox) -> None:
     """Two threads and two slots, ten orders; the stocks need threads as well."""
     if sandbox.url is None:

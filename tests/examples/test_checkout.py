@@ -17,6 +17,7 @@ from examples.flights.verdict import Check
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.promise("A stored step is not repeated")
 @pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.timeout(150)

@@ -198,6 +198,7 @@ class TestSignals:
         stats = await bus.stats()
         assert (stats.depth, stats.completed, stats.workers) == (1, 1, ())
 
+    @pytest.mark.promise("SIGTERM")
     async def test_past_the_grace_time_a_handler_is_cancelled_and_runs_again_elsewhere(self, shop: Shop, bus: CommandBus) -> None:
         process = shop.start_worker("--grace", "0.2")
         await send(bus, "Work", "a", 30.0)

@@ -133,6 +133,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
     project.close()
 
 
+@pytest.mark.promise("The program that started the development server ends or is killed, or the socket is gone after a restart")
 @pytest.mark.parametrize("how", quick(["end", "die"], ["end"]))
 def test_what_a_script_dispatched_is_there_for_the_worker_that_comes_later(project: Project, how: str) -> None:
     said = project.run("shop.py", how, "o-1", "o-2", code=None)
@@ -154,6 +155,7 @@ def test_what_a_script_dispatched_is_there_for_the_worker_that_comes_later(proje
     assert "accepted" in project.run("shop.py", "end", "o-1")
 
 
+@pytest.mark.promise("The program that started the development server ends or is killed, or the socket is gone after a restart")
 def test_a_restart_of_the_machine_takes_only_the_socket(project: Project, tmp_path: Path) -> None:
     project.run("shop.py", "die", "o-1", code=None)
     (tmp_path / "run").rename(tmp_path / "gone")

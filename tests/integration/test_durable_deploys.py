@@ -112,6 +112,7 @@ async def let_go(bus: CommandBus) -> None:
         await bus.commands.signal(f"c-{number}", "go", signal_id="once")
 
 
+@pytest.mark.promise("Releases finish each other's commands")
 @pytest.mark.parametrize(("release", "steps"), [("longer", {"t"}), ("shorter", set[str]()), ("swapped", set[str]())])
 async def test_two_releases_that_fit_finish_each_other_s_orders(deployment: Deployment, release: str, steps: set[str]) -> None:
     both, over = ("first", release), asyncio.Event()
@@ -145,6 +146,7 @@ async def test_two_releases_that_fit_finish_each_other_s_orders(deployment: Depl
     assert by_two, "no order was carried on by the other release"
 
 
+@pytest.mark.promise("Releases finish each other's commands")
 async def test_a_step_that_has_changed_is_refused_and_goes_on_with_the_code_that_fits(deployment: Deployment) -> None:
     async with CommandBus(deployment.url, namespace=deployment.namespace, lease=LEASE) as bus:
         await dispatched(bus)

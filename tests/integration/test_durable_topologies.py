@@ -111,6 +111,7 @@ class Orders:
                 return
 
 
+@pytest.mark.promise("Acknowledged steps survive a failover")
 @pytest.mark.slow
 async def test_durable_orders_survive_a_failover_of_sentinel(sentinel: SentinelServers) -> None:
     def killed() -> None:
@@ -120,6 +121,7 @@ async def test_durable_orders_survive_a_failover_of_sentinel(sentinel: SentinelS
     await Orders(sentinel.url, "durable-sentinel", 2, replicas=2).survive(killed)  # all: a failover may choose either
 
 
+@pytest.mark.promise("Acknowledged steps survive a failover")
 async def test_durable_orders_survive_a_failover_in_a_cluster(cluster: ClusterServers) -> None:
     """Each order, what it calls and what it sends are in other shards, of other primaries."""
 
@@ -130,6 +132,7 @@ async def test_durable_orders_survive_a_failover_in_a_cluster(cluster: ClusterSe
     await Orders(cluster.url, "durable-cluster", 6, replicas=1).survive(killed)
 
 
+@pytest.mark.promise("Acknowledged steps survive a failover")
 @pytest.mark.slow
 async def test_a_step_or_signal_that_no_replica_has_is_not_acknowledged(tmp_path: Path) -> None:
     """Replicas are away; then the primary fails, and a replica that knows nothing of it takes over."""

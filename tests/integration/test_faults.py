@@ -47,6 +47,7 @@ def _assert_sound(history: History) -> None:
     assert history.fences_regressing() == []
 
 
+@pytest.mark.promise("Order per entity", "A worker is stopped beyond its lease, then continued")
 @pytest.mark.parametrize(
     ("live", "lines"),
     [
@@ -105,6 +106,7 @@ async def _assert_downstream(fleet: Fleet, lines: int, total: int) -> None:
     await client.aclose()
 
 
+@pytest.mark.promise("At most once")
 @pytest.mark.slow
 async def test_at_most_once_never_starts_twice(fleet: Fleet) -> None:
     rng = random.Random(3)
@@ -133,6 +135,7 @@ async def test_at_most_once_never_starts_twice(fleet: Fleet) -> None:
     assert letters, "no command was interrupted: the faults did not hit"
 
 
+@pytest.mark.promise("A handler blocks the event loop")
 @pytest.mark.slow
 async def test_a_handler_that_blocks_the_loop_keeps_its_lease(fleet: Fleet) -> None:
     fleet.lease = 3.0
@@ -148,6 +151,7 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease(fleet: Fleet) -> N
     assert all(event.at > end for event in history.events if event.number > 0)
 
 
+@pytest.mark.promise("A worker is killed")
 async def test_a_killed_worker_s_entity_goes_on_after_its_lease(fleet: Fleet) -> None:
     async with CommandBus(fleet.url, namespace=fleet.namespace, lease=fleet.lease) as bus:
         fleet.start(1)
@@ -165,6 +169,7 @@ async def test_a_killed_worker_s_entity_goes_on_after_its_lease(fleet: Fleet) ->
     assert again.at - killed < fleet.lease + 5.0  # a busy machine; `make chaos` measures it
 
 
+@pytest.mark.promise("SIGTERM")
 async def test_sigterm_finishes_what_runs_and_hands_the_rest_back(fleet: Fleet) -> None:
     async with CommandBus(fleet.url, namespace=fleet.namespace, lease=fleet.lease) as bus:
         fleet.concurrency = 4
@@ -185,6 +190,7 @@ async def test_sigterm_finishes_what_runs_and_hands_the_rest_back(fleet: Fleet) 
     assert set(history.starts().values()) == {1}, "handing back is not an attempt"
 
 
+@pytest.mark.promise("Redis restarts with its data")
 async def test_workers_and_callers_survive_a_server_restart(tmp_path: object, fleet: Fleet) -> None:
     with EmbeddedServer.start(persistence=fleet.log.parent / "data", config={"appendfsync": "always"}) as server:
         fleet.url = server.url

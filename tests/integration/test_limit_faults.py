@@ -43,6 +43,7 @@ async def _until_all_places_are_taken(bus: CommandBus) -> None:
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.promise("Places come back")
 @pytest.mark.slow
 async def test_the_places_of_killed_workers_come_back_with_their_leases(fleet: Fleet) -> None:
     kills: list[tuple[float, int]] = []

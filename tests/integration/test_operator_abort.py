@@ -140,6 +140,7 @@ def abort(shop: Shop, account: str, *options: str) -> tuple[int, dict[str, Any]]
     return done.returncode, json.loads(done.stdout)
 
 
+@pytest.mark.promise("A handler hangs")
 def test_a_hung_handler_harms_neither_worker_nor_other_entities(shop: Shop, bus: SyncCommandBus) -> None:
     worker = shop.start()
     bus.dispatch_raw("account", "a", "Transfer", {"account": "a"}, command_id="t-1")
@@ -166,6 +167,7 @@ def test_a_hung_handler_harms_neither_worker_nor_other_entities(shop: Shop, bus:
     assert worker.poll() is None
 
 
+@pytest.mark.promise("A handler hangs")
 def test_a_hung_thread_gets_context_cancelled_and_is_left(shop: Shop, bus: SyncCommandBus) -> None:
     shop.start()
     bus.dispatch_raw("account", "a", "Print", {"account": "a"}, command_id="p-1")

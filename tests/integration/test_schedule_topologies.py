@@ -30,6 +30,7 @@ class Tick(Command[None], entity="ticker"):
     ticker: EntityId
 
 
+@pytest.mark.promise("Fired ticks survive a failover")
 @pytest.mark.slow
 async def test_a_firing_that_no_replica_has_is_fired_again_after_a_failover(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -83,6 +84,7 @@ async def test_a_firing_that_no_replica_has_is_fired_again_after_a_failover(
     assert stats.fired == 1
 
 
+@pytest.mark.promise("Fired ticks survive a failover")
 @pytest.mark.slow
 async def test_a_put_beside_a_firing_that_no_replica_has_waits_for_replicas_or_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

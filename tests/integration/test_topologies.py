@@ -97,6 +97,7 @@ class ContinuousLoad:
             assert first_starts == list(range(self._number + 1)), f"l{line}"
 
 
+@pytest.mark.promise("A primary fails, freezes or hands over behind Sentinels, or in a Cluster")
 @pytest.mark.slow
 async def test_sentinel_failovers_in_mid_run(sentinel: SentinelServers) -> None:
     def killed() -> None:
@@ -112,6 +113,7 @@ async def test_sentinel_failovers_in_mid_run(sentinel: SentinelServers) -> None:
     await ContinuousLoad(sentinel.url, "mid-run", 1, replicas=2).survives(killed, frozen)  # all: a failover may choose either
 
 
+@pytest.mark.promise("The server is away")
 @pytest.mark.slow
 async def test_with_fail_fast_sends_go_on_after_a_failover(sentinel: SentinelServers) -> None:
     refused = 0
@@ -154,6 +156,7 @@ async def test_a_frozen_node_delays_only_its_own_shards(cluster: ClusterServers)
         cluster.settled()
 
 
+@pytest.mark.promise("A primary fails, freezes or hands over behind Sentinels, or in a Cluster")
 @pytest.mark.slow
 async def test_a_cluster_s_primary_freezes_in_mid_run(cluster: ClusterServers) -> None:
     def frozen() -> None:
@@ -165,6 +168,7 @@ async def test_a_cluster_s_primary_freezes_in_mid_run(cluster: ClusterServers) -
     await ContinuousLoad(cluster.url, "frozen", 6).survives(frozen)
 
 
+@pytest.mark.promise("A slot of a Cluster moves")
 async def test_a_cluster_s_primary_is_killed_and_slots_move_in_mid_run(cluster: ClusterServers) -> None:
     key = "{mid-run:0}:ready"
 
@@ -200,6 +204,7 @@ async def test_shards_spread_over_the_primaries(cluster: ClusterServers) -> None
         assert all(entities > 50 for entities in held)
 
 
+@pytest.mark.promise("Accepted is stored")
 async def test_without_replicas_nothing_is_confirmed_and_no_at_most_once_starts(tmp_path: Path) -> None:
     registry, started = HandlerRegistry(), asyncio.Event()
 

@@ -64,6 +64,7 @@ async def test_a_lost_lease_ends_in_its_time(sandbox: Sandbox, server: LiveServe
         await ghost.steps.close(1)
 
 
+@pytest.mark.promise("The server's clock goes back")
 async def test_a_living_owner_keeps_its_lease(sandbox: Sandbox, server: LiveServer) -> None:
     gate, ran = asyncio.Event(), []
 
@@ -84,6 +85,7 @@ async def test_a_living_owner_keeps_its_lease(sandbox: Sandbox, server: LiveServ
     assert ran == ["a"]
 
 
+@pytest.mark.promise("The server's clock goes back")
 async def test_a_retry_waits_no_longer_than_its_delay(sandbox: Sandbox, server: LiveServer, runs: list[float]) -> None:
     async with sandbox.bus() as bus, bus.worker():
         await bus.dispatch(Work(line="a", fails=True))
@@ -94,6 +96,7 @@ async def test_a_retry_waits_no_longer_than_its_delay(sandbox: Sandbox, server: 
     assert 0.9 <= runs[1] - runs[0] < 2.0
 
 
+@pytest.mark.promise("The server's clock goes back")
 async def test_a_delayed_command_waits_no_longer_than_its_delay(sandbox: Sandbox, server: LiveServer, runs: list[float]) -> None:
     async with sandbox.bus() as bus, bus.worker():
         began = time.monotonic()

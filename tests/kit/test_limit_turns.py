@@ -65,6 +65,7 @@ def run() -> Run:
     return Run()
 
 
+@pytest.mark.promise("Limits are never exceeded")
 @pytest.mark.parametrize("shards", [1, 3])
 async def test_an_urgent_entity_goes_before_those_that_wait(run: Run, shards: int) -> None:
     async with run.bus(shards=shards) as bus:
@@ -93,6 +94,7 @@ async def test_so_it_does_where_a_script_refuses_it(run: Run, scope: Any) -> Non
     assert "urgent" in run.ran[before : before + 2]
 
 
+@pytest.mark.promise("Limits are never exceeded")
 async def test_classes_share_a_rate_by_their_weights(run: Run) -> None:
     """16 : 4 : 1, while all three wait; a class that is idle saves nothing up."""
     classes: list[Priority] = ["high", "normal", "low"]
@@ -111,6 +113,7 @@ async def test_classes_share_a_rate_by_their_weights(run: Run) -> None:
     assert all(abs(counted[each] - share) <= 2 for each, share in zip(classes, (64, 16, 4), strict=True)), counted
 
 
+@pytest.mark.promise("Limits are never exceeded")
 async def test_tenants_share_a_rate_by_their_weights(run: Run) -> None:
     """3 : 1 within five hundredths, also for one that comes behind the other's backlog; alone a tenant has all."""
     async with run.bus() as bus:

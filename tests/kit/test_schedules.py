@@ -87,6 +87,7 @@ async def test_workers_that_crash_fire_each_tick_once() -> None:
         assert list(dict.fromkeys(ran)) == sorted(set(ran))
 
 
+@pytest.mark.promise("Clocks jump ahead and back")
 @pytest.mark.parametrize("jump", [-3600.0, 3600.0 * 24])
 async def test_a_servers_clock_that_jumps(jump: float) -> None:
     """Back by an hour: no tick is repeated. A day ahead: nothing fires that is to come."""

@@ -473,6 +473,7 @@ class Chance:
         return alive, self._random.randrange(6), self._random.choice(VERBS), self._random.choice(FOLLOWS)
 
 
+@pytest.mark.promise("Order per entity")
 @pytest.mark.parametrize("seed", quick(range(16), range(6)))
 def test_long_histories(seed: int) -> None:
     """Deeper than the search above goes, and without a reduced example: the seed reproduces it, the trace shows it."""

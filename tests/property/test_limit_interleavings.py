@@ -237,6 +237,7 @@ async def _run(seed: int, clock: Clock) -> None:
     await harness.connections.close()
 
 
+@pytest.mark.promise("Places come back")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_limits_hold_in_any_order_of_what_happens(seed: int) -> None:
     with virtual_time() as clock:

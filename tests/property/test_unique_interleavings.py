@@ -308,6 +308,7 @@ def command_of(envelope: bytes | None) -> str:
     return unpack_envelope(envelope or b"").command_id
 
 
+@pytest.mark.promise("One waits per key")
 @pytest.mark.parametrize("seed", quick(range(25), range(10)))
 def test_the_model_holds_in_every_interleaving(seed: int) -> None:
     with patch.object(Backoff, "next", lambda _: 0.0):

@@ -270,6 +270,7 @@ async def test_a_worker_takes_over_lost_commands(place: Place) -> None:
     assert await place.denied() == []
 
 
+@pytest.mark.promise("Counters are wrong")
 @pytest.mark.parametrize("who", ["operator", "worker"])
 async def test_wrong_counters_are_set_right(place: Place, monkeypatch: pytest.MonkeyPatch, who: Role) -> None:
     monkeypatch.setattr("command_bus.transport.redis.maintenance.upkeep._EVERY", 0.0)

@@ -165,6 +165,7 @@ async def test_without_selectors_a_role_lacks_what_none_of_its_work_needs(oldest
             await client.aclose()
 
 
+@pytest.mark.promise("The scripts are gone and a sender may not load them")
 @pytest.mark.parametrize("role", ["producer", "pipeline"])
 async def test_senders_wait_for_a_worker_to_load_the_scripts(binary: Path, start: Starter, role: Role) -> None:
     """On a new server, and after it lost them: refused with a reason, or accepted once; never lost."""

@@ -224,6 +224,7 @@ def _words(shop: Shop, words: tuple[str, ...]) -> list[str]:
     return [f"0-{first.decode()}" if word is LETTER else word for word in words]
 
 
+@pytest.mark.promise("Operators' commands survive any entry")
 @pytest.mark.parametrize("words", ASKED, ids=lambda words: " ".join(words).encode("unicode_escape").decode())
 def test_no_command_obeys_or_ends_with_a_traceback(shop: Shop, words: tuple[str, ...]) -> None:
     done = shop.run(*_words(shop, words))

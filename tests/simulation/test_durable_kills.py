@@ -111,6 +111,7 @@ _NUMBERS = 6
 """Tests that share the scripts of a journey: `make test` kills behind each sixth."""
 
 
+@pytest.mark.promise("A stored step is not repeated")
 @pytest.mark.parametrize("first", quick(range(1, _NUMBERS + 1), [4]))
 @pytest.mark.parametrize("end", quick(["return", "reject"], ["reject"]))
 def test_a_kill_behind_each_script(end: str, first: int) -> None:
@@ -123,6 +124,7 @@ def test_a_kill_behind_each_script(end: str, first: int) -> None:
     assert number > 30
 
 
+@pytest.mark.promise("A stored step is not repeated")
 @pytest.mark.parametrize("end", ["return", "reject"])
 def test_a_kill_before_each_line(end: str) -> None:
     lines = [*(stage.key for stage in stages()), "end"]

@@ -29,6 +29,7 @@ ONCE_RED = {
 """Seeds that were red, with what was wrong; one for each kind that no table can hold as well."""
 
 
+@pytest.mark.promise("Snoozes keep the place")
 @pytest.mark.parametrize("first", quick(range(1, 361, 30), [1]))
 def test_fixed_seeds_keep_every_promise(first: int) -> None:
     seen: set[str] = set()

@@ -71,6 +71,7 @@ JOINS: dict[str, tuple[dict[str, str], str]] = {
 QUICK = (("left", True), ("not-adaptive", True), ("skew-inner", False))
 
 
+@pytest.mark.promise("Rows keep their order")
 @pytest.mark.parametrize(
     ("settings", "how", "few"),
     [
@@ -93,6 +94,7 @@ def test_order_holds_behind_a_join_on_the_entity(
     assert namespace.seqs() == ALL
 
 
+@pytest.mark.promise("Rows keep their order")
 @pytest.mark.parametrize("settings", [{ADAPTIVE: "true", **SKEW}], indirect=True, ids=["skew"])
 @pytest.mark.usefixtures("settings")
 def test_the_plan_keeps_the_shuffle(spark: SparkSession) -> None:

@@ -41,6 +41,7 @@ def places(namespace: Namespace) -> dict[str, tuple[str, str | None]]:
     return asyncio.run(read())
 
 
+@pytest.mark.promise("A row waits where Python's would")
 def test_a_column_and_the_class_say_where_rows_wait(spark: SparkSession, namespace: Namespace) -> None:
     rows = parcels(spark)
     arguments = {"key": "parcel", "order_by": "parcel", "dispatch_id": "d", **namespace.options}

@@ -128,6 +128,7 @@ class TestNothing:
 class TestOtherRows:
     """Rows that would be lost silently: their version was committed with others."""
 
+    @pytest.mark.promise("Other rows are noticed")
     @WAYS
     def test_a_restored_checkpoint_is_noticed(self, harbour: Harbour, way: str) -> None:
         run = getattr(harbour, way)
@@ -174,6 +175,7 @@ class TestOtherRows:
         with pytest.raises(StreamingQueryException, match="0 rows then, 1 now"):
             harbour.by_batch()
 
+    @pytest.mark.promise("Other rows are noticed")
     @pytest.mark.slow
     def test_a_second_insert_of_other_rows_is_noticed(self, spark: SparkSession, namespace: Namespace) -> None:
         rows = journeys(spark, 2, 5).withColumn("command_id", command_id(*KEY))
@@ -189,6 +191,7 @@ class TestOtherRows:
                 write(other)
         assert namespace.depth() == 10
 
+    @pytest.mark.promise("Other rows are noticed")
     @pytest.mark.slow
     def test_another_frame_under_an_old_name_is_refused(
         self, spark: SparkSession, namespace: Namespace, caplog: pytest.LogCaptureFixture

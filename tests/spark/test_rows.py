@@ -146,6 +146,7 @@ def test_a_key_of_an_unsupported_type_is_refused(spark: SparkSession, namespace:
         frame.select(command_id("k")).collect()
 
 
+@pytest.mark.promise("A row's id depends on its key")
 def test_a_run_that_is_completed_in_a_session_of_another_zone(spark: SparkSession, namespace: Namespace) -> None:
     rows = spark.range(1000, numPartitions=4).select(
         F.concat(F.lit("t"), (F.col("id") % 7).cast("string")).alias("truck"),
@@ -184,6 +185,7 @@ REASONS = {
 }
 
 
+@pytest.mark.promise("A row is what Python would send")
 @pytest.mark.parametrize("policy", ["quarantine", "drop"])
 def test_poison_is_set_aside_row_by_row(spark: SparkSession, namespace: Namespace, policy: Any) -> None:
     report = dispatch_dataframe(

@@ -125,6 +125,7 @@ def test_rows_are_folded_and_replaced_and_each_is_accounted_for(
     assert (view.folded, view.replaced, view.pending) == (76, 76, 0)
 
 
+@pytest.mark.promise("Rows with a key")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", quick(["Pull", "Push"], ["Pull"]))
 def test_a_task_that_is_killed_and_retried_decides_nothing_twice(

@@ -49,6 +49,7 @@ async def ran(scene: Scene) -> list[int]:
     return scene.ran
 
 
+@pytest.mark.promise("Commands due together keep their order")
 @pytest.mark.parametrize("way", LATER)
 async def test_what_is_due_in_one_millisecond_runs_in_the_order_of_acceptance(scene: Scene, way: str) -> None:
     scene.hold()
@@ -85,6 +86,7 @@ async def standing_behind(scene: Scene, line: str, way: Way, late: Way) -> list[
     return list(await ran(scene))
 
 
+@pytest.mark.promise("Later commands come after a due one")
 @pytest.mark.parametrize("way", LATER)
 async def test_what_comes_behind_a_moment_stands_behind_what_is_due_then(scene: Scene, way: str) -> None:
     found = {late: await standing_behind(scene, f"line-{late}", LATER[way], AT_ONCE[late]) for late in AT_ONCE}
@@ -94,6 +96,7 @@ async def test_what_comes_behind_a_moment_stands_behind_what_is_due_then(scene: 
 LATE = {"dispatch": "bus", "dispatch_batch": "bus", "context.send": "handler", "context.send to another shard": "handler"}
 
 
+@pytest.mark.promise("A moment stays")
 @pytest.mark.parametrize("way", LATE)
 async def test_a_moment_is_the_same_however_late_it_is_brought(scene: Scene, way: str) -> None:
     """A request in an outage, a handler that ends late, a relay that comes late; and the sender's clock is wrong."""

@@ -41,6 +41,7 @@ def _cells(end: str, *, first: bool) -> dict[str, Cell]:
     }
 
 
+@pytest.mark.promise("A run that has ended is over")
 @pytest.mark.timeout(180)  # many commands at a time, also on a busy machine
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("first", [pytest.param(True, id="part"), pytest.param(False, id="rest", marks=pytest.mark.slow)])

@@ -79,6 +79,7 @@ def enough_descriptors(count: int) -> None:
         pytest.skip(f"a process may not open {count} connections here")
 
 
+@pytest.mark.promise("Many connections fill the health port")
 @pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
 @pytest.mark.parametrize("said", ["", "GET /healthz HT", "GET /slow HTTP/1.1\r\n\r\n"], ids=["silent", "half", "slow"])
 async def test_a_probe_is_answered_behind_two_thousand_connections(

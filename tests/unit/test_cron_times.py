@@ -86,6 +86,7 @@ def debian(pattern: str, zone: ZoneInfo, begin: datetime, end: datetime) -> Iter
             yield at
 
 
+@pytest.mark.promise("Each tick fires once")
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("switch", ["forward", "back"])
 @pytest.mark.parametrize("tz", SWITCHES)

@@ -103,6 +103,7 @@ ATTACKS: dict[str, CommandInfo] = {
 }
 
 
+@pytest.mark.promise("Announcements never become code")
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_nothing_that_is_announced_becomes_code(attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -68,6 +68,7 @@ def test_a_few_are_offered_every_second_and_passed_on_by_chance() -> None:
     assert 0.4 < mean(wait == 0 for wait in waits) < 0.6
 
 
+@pytest.mark.promise("Unknown commands are offered again")
 def test_a_flood_is_offered_evenly_each_command_within_ten_seconds() -> None:
     offers = OldWorker(grace=600).offers(20_000, 40)
     waits = [after - before for each in offers for before, after in pairwise(each)]

@@ -184,6 +184,7 @@ def test_a_server_clock_that_is_far_ahead_is_not_followed() -> None:
     assert present(NOON - DAY, NOON) == NOON - DAY
 
 
+@pytest.mark.promise("Clocks jump ahead and back")
 @pytest.mark.parametrize("missed", ["one", "all", "skip"])
 def test_clocks_a_day_ahead_and_back_lose_no_tick_and_repeat_none(missed: Any) -> None:
     fired: list[int] = []

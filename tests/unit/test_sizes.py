@@ -97,5 +97,8 @@ TEST_LINES = 500
 
 
 def test_no_test_file_outgrows_its_limit() -> None:
-    sizes = {path.relative_to(ROOT).as_posix(): length(path) for path in (ROOT / "tests").rglob("*.py")}
+    sizes = {}
+    for path in (ROOT / "tests").rglob("*.py"):
+        marks = path.read_text(encoding="utf-8").count("\n@pytest.mark.promise(")  # an index, not code
+        sizes[path.relative_to(ROOT).as_posix()] = length(path) - marks
     assert {name: size for name, size in sizes.items() if size > TEST_LINES} == {}

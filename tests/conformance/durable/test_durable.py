@@ -29,6 +29,7 @@ def shop(sandbox: Sandbox) -> Shop:
 # Steps.
 
 
+@pytest.mark.promise("A stored step is not repeated")
 @pytest.mark.parametrize("shards", [1, 4])
 async def test_what_is_stored_is_not_done_again(sandbox: Sandbox, shop: Shop, shards: int) -> None:
     """Each attempt gets one step and one call further."""
@@ -110,6 +111,7 @@ async def test_a_stored_result_is_of_the_type_that_the_step_returns(sandbox: San
     assert shop.log == 2 * [(Receipt(7, "ann"), Receipt(8, "bob"))]
 
 
+@pytest.mark.promise("A stored step is not repeated")
 async def test_a_step_has_one_idempotency_key_in_all_attempts(sandbox: Sandbox, shop: Shop) -> None:
     @shop.script
     async def order(context: DurableContext) -> Any:
@@ -150,6 +152,7 @@ async def test_a_step_that_is_retried_in_place_uses_no_attempt_up(sandbox: Sandb
     assert (shop.count("run"), shop.count("pay")) == (1, 5)
 
 
+@pytest.mark.promise("A stored step is not repeated")
 @pytest.mark.parametrize("changed", ["step", "call"])
 async def test_another_step_under_a_known_name_gets_no_foreign_result(sandbox: Sandbox, shop: Shop, changed: str) -> None:
     @shop.script
@@ -261,6 +264,7 @@ async def test_outcomes_of_calls_are_raised_as_from_the_bus(sandbox: Sandbox, sh
     assert (shop.count(("reserve", "s-1")), shop.count(("reserve", "s-2"))) == (1, 1)
 
 
+@pytest.mark.promise("A durable wait holds no worker")
 @pytest.mark.parametrize("shards", [1, 4])
 async def test_a_call_that_takes_long_holds_no_slot(sandbox: Sandbox, shop: Shop, shards: int) -> None:
     """One slot serves the caller, what it calls, and others meanwhile; the entity's line waits."""
@@ -328,6 +332,7 @@ async def test_a_call_that_takes_too_long_stays_timed_out(sandbox: Sandbox, shop
 # Sleeps and signals.
 
 
+@pytest.mark.promise("A durable wait holds no worker")
 async def test_a_sleep_is_over_at_the_time_that_was_fixed_first(sandbox: Sandbox, shop: Shop) -> None:
     loop = asyncio.get_running_loop()
 
@@ -349,6 +354,7 @@ async def test_a_sleep_is_over_at_the_time_that_was_fixed_first(sandbox: Sandbox
     assert shop.log == ["run", "run", "awake", "run", "awake"]
 
 
+@pytest.mark.promise("A durable wait holds no worker")
 @pytest.mark.parametrize("when", ["before it starts", "before it waits", "while it waits"])
 async def test_a_signal_is_kept_until_it_is_asked_for(sandbox: Sandbox, shop: Shop, when: str) -> None:
     go = asyncio.Event()

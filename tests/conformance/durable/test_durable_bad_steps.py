@@ -181,6 +181,7 @@ async def test_128_signals_beyond_the_most_are_refused_and_harm_nobody(sandbox: 
     assert undone == ["s-1"]
 
 
+@pytest.mark.promise("A durable wait holds no worker")
 async def test_128_a_signal_that_cannot_be(sandbox: Sandbox) -> None:
     async def body(context: DurableContext) -> Any:
         return await context.signal("packed")

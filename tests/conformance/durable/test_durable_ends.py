@@ -48,6 +48,7 @@ async def three_refunds(context: DurableContext, shop: Shop) -> None:
     await context.call(Reserve(sku="s-3"), undo=Refund(account="a-3"))
 
 
+@pytest.mark.promise("Failed commands are undone")
 @pytest.mark.parametrize("shards", [1, 4])
 @pytest.mark.parametrize("end", ["reject", "fail", "give up"])
 async def test_it_is_undone_in_reverse_before_the_caller_learns(sandbox: Sandbox, shop: Shop, end: str, shards: int) -> None:
@@ -100,6 +101,7 @@ async def test_only_what_was_done_is_undone(sandbox: Sandbox, shop: Shop) -> Non
     assert refunds(shop) == ["a-1"]
 
 
+@pytest.mark.promise("Failed commands are undone")
 @pytest.mark.parametrize("shards", [1, 4])
 async def test_a_call_that_did_nothing_is_not_undone(sandbox: Sandbox, shop: Shop, shards: int) -> None:
     """One is rejected, one never runs, and one ends while the others are undone."""
@@ -310,6 +312,7 @@ async def test_a_command_that_has_not_started_is_taken_out_with_its_signals(sand
 # Compensation that fails.
 
 
+@pytest.mark.promise("Failed commands are undone")
 @pytest.mark.parametrize("shards", [1, 4])
 async def test_a_compensation_that_fails_parks_and_is_tried_again(sandbox: Sandbox, shop: Shop, shards: int) -> None:
     @shop.script

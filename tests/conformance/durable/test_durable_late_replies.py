@@ -15,6 +15,7 @@ from tests.conformance.durable.durable_shop import Flow, Refund, Reserve, Shop
 from tests.conformance.put_service import until
 
 
+@pytest.mark.promise("A stored step is not repeated")
 @pytest.mark.parametrize("comes", ["while the end of the time is stored", "after that"])
 async def test_a_reply_behind_the_end_of_its_time_changes_nothing(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, comes: str

@@ -36,6 +36,7 @@ async def suspended(bus: CommandBus, count: int) -> bool:
     return stats.in_flight == 0 and stats.depth >= count
 
 
+@pytest.mark.promise("A durable wait holds no worker")
 async def test_a_thousand_suspended_orders_hold_nothing_of_a_worker(sandbox: Sandbox, shop: Shop) -> None:
     @shop.script
     async def order(context: DurableContext) -> Any:

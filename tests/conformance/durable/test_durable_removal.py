@@ -18,6 +18,7 @@ class Release(Command[None], entity="sku"):
     sku: EntityId
 
 
+@pytest.mark.promise("Failed commands are undone")
 @pytest.mark.parametrize("how", ["cancel", "purge"])
 async def test_what_was_done_before_a_retry_is_undone(sandbox: Sandbox, how: str) -> None:
     done: list[str] = []

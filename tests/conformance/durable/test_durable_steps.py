@@ -180,6 +180,7 @@ async def test_progress_counts_attempts_anew(harness: TransportHarness, worker: 
     assert started.attempt == 2
 
 
+@pytest.mark.promise("A durable wait holds no worker")
 @pytest.mark.parametrize("order", ["it is suspended, then told", "it is told, then suspended"])
 @pytest.mark.parametrize("batched", [False, True])
 async def test_an_outcome_wakes_it(

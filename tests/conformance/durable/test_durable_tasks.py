@@ -36,6 +36,7 @@ def shop(sandbox: Sandbox) -> Shop:
     return Shop(sandbox)
 
 
+@pytest.mark.promise("A run that has ended is over")
 async def test_what_a_task_does_beside_a_failure_is_undone_after_it(sandbox: Sandbox, shop: Shop) -> None:
     """The charge is in flight when the handler fails: it is cut off or stored before the refund is sent."""
 
@@ -237,6 +238,7 @@ async def test_an_error_in_a_group_means_what_it_means_alone(sandbox: Sandbox, s
     assert shop.count(("refund", "a-1")) == (0 if parks or not durable else 1)
 
 
+@pytest.mark.promise("A run that has ended is over")
 async def test_a_context_that_is_over_sends_nothing(sandbox: Sandbox, shop: Shop) -> None:
     """Of a plain command as of a durable one: its task has outlived it, and the next command of the entity runs."""
     errors: list[str] = []

@@ -195,6 +195,7 @@ class Stuck:
                 self.gate.set()
 
 
+@pytest.mark.promise("Threads hang")
 async def test_a_step_for_which_no_thread_comes_free_goes_to_another_worker(sandbox: Sandbox) -> None:
     """Its handler sees what a suspension looks like. What it has stored stays, it takes no attempt, and its line waits."""
     stuck = Stuck(sandbox)

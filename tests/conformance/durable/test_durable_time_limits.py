@@ -99,6 +99,7 @@ async def test_the_limit_that_is_over_first_ends_its_block(sandbox: Sandbox, sho
     assert await _result(sandbox, shop) == (["outer"] if outer < 0.4 else ["inner", "outer"])
 
 
+@pytest.mark.promise("Time limits repeat")
 @pytest.mark.parametrize("how", ["gather", "all", "first", "call", "sleep"])
 async def test_all_that_is_awaited_is_cut_off(sandbox: Sandbox, shop: Shop, how: str) -> None:
     """What arrives after that is not seen by a later run, either."""

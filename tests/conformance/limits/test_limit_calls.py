@@ -102,6 +102,7 @@ async def _nothing_is_left(bus: CommandBus, name: str) -> bool:
     return all((line.used, line.waiting) == (0, 0) for line in lines)
 
 
+@pytest.mark.promise("Calls under one limit do not deadlock")
 @both
 @pytest.mark.parametrize("deep", [1, 3])
 async def test_callers_that_have_all_places_do_not_wait_for_each_other(
@@ -118,6 +119,7 @@ async def test_callers_that_have_all_places_do_not_wait_for_each_other(
     assert calls.most_outer == 3
 
 
+@pytest.mark.promise("Calls under one limit do not deadlock")
 @both
 async def test_a_call_passes_the_places_of_a_named_limit(sandbox: Sandbox, calls: Calls, shards: int) -> None:
     calls.callers = 2
@@ -128,6 +130,7 @@ async def test_a_call_passes_the_places_of_a_named_limit(sandbox: Sandbox, calls
     assert calls.most_outer == 2
 
 
+@pytest.mark.promise("Calls under one limit do not deadlock")
 @both
 async def test_a_called_command_takes_its_token_all_the_same(sandbox: Sandbox, calls: Calls, shards: int) -> None:
     """It passes those that wait for a place, because its caller keeps one; but it waits for its token."""
@@ -143,6 +146,7 @@ async def test_a_called_command_takes_its_token_all_the_same(sandbox: Sandbox, c
     assert calls.most_outer == 2
 
 
+@pytest.mark.promise("Calls under one limit do not deadlock")
 @both
 async def test_a_dispatch_waits_for_a_place(sandbox: Sandbox, calls: Calls, shards: int) -> None:
     """Nobody waits for it, so it can wait."""
@@ -167,6 +171,7 @@ async def _waiting(bus: CommandBus, count: int) -> bool:
     return await bus.limits.waiting() == count
 
 
+@pytest.mark.promise("Calls under one limit do not deadlock")
 @both
 async def test_a_called_command_that_fails_gives_no_place_of_its_caller_away(sandbox: Sandbox, calls: Calls, shards: int) -> None:
     """It is retried under the same place, which its caller has until it ends itself."""
@@ -188,6 +193,7 @@ async def test_a_called_command_that_fails_gives_no_place_of_its_caller_away(san
     assert calls.most_outer == 1
 
 
+@pytest.mark.promise("Calls under one limit do not deadlock")
 async def test_a_caller_whose_lease_is_over_lends_nothing(sandbox: Sandbox, calls: Calls) -> None:
     """An envelope can say anything; the server believes the places of leases alone."""
     async with sandbox.bus(entities=limited(Limit(concurrency=1, scope="type"))) as bus, bus.worker(concurrency=50):

@@ -33,6 +33,7 @@ def _begun(leases: dict[str, Lease]) -> list[str]:
     return [name for name, lease in leases.items() if lease.begun is not None]
 
 
+@pytest.mark.promise("Limits are never exceeded")
 async def test_as_many_start_as_there_are_tokens(bench: LimitBench) -> None:
     await bench.put("type:box", Rate(1, per=3600.0, burst=2))
     worker = bench.worker()
@@ -45,6 +46,7 @@ async def test_as_many_start_as_there_are_tokens(bench: LimitBench) -> None:
     assert _begun(await _fetched(bench, worker, "box:e")) == []
 
 
+@pytest.mark.promise("Limits are never exceeded")
 async def test_as_many_start_as_there_are_places(bench: LimitBench) -> None:
     """Those that are taken count, and the end of a lease gives its place back."""
     await bench.put("type:box", concurrency=3)
@@ -90,6 +92,7 @@ async def test_newcomers_stand_behind_a_queue(bench: LimitBench) -> None:
     assert await bench.queue() == [B, C]
 
 
+@pytest.mark.promise("Places come back")
 async def test_what_was_fetched_and_is_given_back_gives_its_place_back(bench: LimitBench) -> None:
     """As after a lost answer."""
     await bench.put("type:box", concurrency=1)

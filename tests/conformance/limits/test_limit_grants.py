@@ -26,6 +26,7 @@ def bench(harness: TransportHarness) -> LimitBench:
     return LimitBench(harness)
 
 
+@pytest.mark.promise("Places come back")
 async def test_a_grant_of_a_rate_has_no_place_of_the_rule_that_follows(bench: LimitBench, harness: TransportHarness) -> None:
     await bench.put("type:box", Rate(40, burst=2))
     worker = bench.worker()
@@ -42,6 +43,7 @@ async def test_a_grant_of_a_rate_has_no_place_of_the_rule_that_follows(bench: Li
     assert await bench.places() == ["box:c"]
 
 
+@pytest.mark.promise("Places come back")
 async def test_grants_of_places_are_no_tokens_of_the_rate_that_follows(bench: LimitBench, harness: TransportHarness) -> None:
     await bench.put("type:box", concurrency=1)
     worker = bench.worker()
@@ -76,6 +78,7 @@ STEPS: dict[str, Callable[[LimitBench], Awaitable[Any]]] = {
 }
 
 
+@pytest.mark.promise("A deleted namespace leaves nothing")
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "made again"])
 async def test_a_step_from_before_a_deletion_writes_nothing(
@@ -92,6 +95,7 @@ async def test_a_step_from_before_a_deletion_writes_nothing(
     assert await harness.everything() == before
 
 
+@pytest.mark.promise("A deleted namespace leaves nothing")
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "made again"])
 async def test_a_lease_from_before_a_deletion_gets_no_place(bench: LimitBench, harness: TransportHarness, again: bool) -> None:
     await bench.incarnations.all()

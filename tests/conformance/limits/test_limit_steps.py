@@ -72,6 +72,7 @@ async def test_a_lone_command_that_is_refused_has_its_place(bench: LimitBench, h
     assert await worker.do(first, done("a1")) == Released("idle")
 
 
+@pytest.mark.promise("Limits are never exceeded")
 async def test_newcomers_stand_behind_and_first_come_is_first_served(bench: LimitBench) -> None:
     await bench.put("type:box", QUICK)
     worker = bench.worker()
@@ -107,6 +108,7 @@ async def test_no_more_are_woken_than_there_are_tokens(bench: LimitBench, harnes
     assert len(await harness.activations()) == running + 3, "three are granted their start, and none of them has started"
 
 
+@pytest.mark.promise("Places come back")
 async def test_purging_who_waits_leaves_no_debt(bench: LimitBench, harness: TransportHarness) -> None:
     """Tokens are deducted at a start, so those that never start have taken none."""
     await bench.put("type:box", QUICK)
@@ -132,6 +134,7 @@ async def test_purging_who_waits_leaves_no_debt(bench: LimitBench, harness: Tran
     assert await bench.queue() == []
 
 
+@pytest.mark.promise("Places come back")
 async def test_a_raised_rule_holds_at_once_and_a_removed_one(bench: LimitBench, harness: TransportHarness) -> None:
     await bench.put("type:box", SLOW)
     worker = bench.worker()
@@ -189,6 +192,7 @@ ENDS: dict[str, Callable[[str], Step]] = {
 }
 
 
+@pytest.mark.promise("Places come back")
 @pytest.mark.parametrize("how", ENDS)
 async def test_a_place_returns_with_the_end_of_its_lease(bench: LimitBench, harness: TransportHarness, how: str) -> None:
     await bench.put("type:box", concurrency=1)
@@ -216,6 +220,7 @@ async def test_the_last_command_gives_the_place_back(bench: LimitBench, harness:
     assert await bench.passes() == []
 
 
+@pytest.mark.promise("Places come back")
 async def test_a_lost_worker_gives_the_place_back(bench: LimitBench, harness: TransportHarness) -> None:
     await bench.put("type:box", concurrency=1)
     worker, other = bench.worker(), bench.worker("w2")
@@ -227,6 +232,7 @@ async def test_a_lost_worker_gives_the_place_back(bench: LimitBench, harness: Tr
     assert await worker.do(first, done("a1")) == LeaseLost()
 
 
+@pytest.mark.promise("Places come back")
 async def test_a_place_is_kept_within_the_quantum_and_goes_past_it(bench: LimitBench, harness: TransportHarness) -> None:
     """Past the quantum a place goes to the first in the queue, although nothing stands in the ready stream."""
     await bench.put("type:box", concurrency=1)
@@ -288,6 +294,7 @@ async def test_a_request_that_comes_again_late_takes_no_place_away(bench: LimitB
     assert (await bench.places(), await bench.queue()) == ([A], [])
 
 
+@pytest.mark.promise("Places come back")
 async def test_a_late_end_of_a_lease_frees_no_place_of_another(bench: LimitBench, harness: TransportHarness) -> None:
     """What a worker says beyond its lease names an activation that is over."""
     await bench.put("type:box", concurrency=1)
@@ -457,6 +464,7 @@ async def test_a_lone_command_that_is_refused_elsewhere_gets_its_entry(bench: Li
     assert await harness.client.xlen(harness.shard.mailbox(A)) == 1
 
 
+@pytest.mark.promise("Limits are never exceeded")
 async def test_a_limited_entity_runs_nothing_twice(bench: LimitBench, harness: TransportHarness) -> None:
     """What was read ahead and settled is trimmed before its entity waits."""
     await bench.put("type:box", Rate(20, burst=2))

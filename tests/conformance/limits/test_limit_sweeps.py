@@ -73,6 +73,7 @@ async def limited(harness: TransportHarness) -> AsyncIterator[Limited]:
     await limited.asks.close(1)
 
 
+@pytest.mark.promise("Places come back")
 @pytest.mark.parametrize("tokens", [False, True], ids=["places", "tokens"])
 async def test_lost_grants_are_found_at_once_however_many_wait(limited: Limited, tokens: bool) -> None:
     """A worker that dies after the first shard has granted starts, and before their own shards know it, keeps nothing from others."""
@@ -97,6 +98,7 @@ async def test_lost_grants_are_found_at_once_however_many_wait(limited: Limited,
     assert await limited.ready(1) == MOST
 
 
+@pytest.mark.promise("Places come back")
 async def test_lost_ends_of_leases_are_found_at_once_however_many_wait(limited: Limited) -> None:
     await limited.limits.put(TYPE, rule_text(None, MOST))
     runs = [f"box:r{number}" for number in range(MOST)]
@@ -119,6 +121,7 @@ async def test_a_grant_is_known_until_it_is_used_or_taken_back(limited: Limited)
     assert not await limited.client(0).exists(places)
 
 
+@pytest.mark.promise("Places come back")
 async def test_a_shard_that_fails_costs_no_other_shard_its_turns(limited: Limited) -> None:
     await limited.limits.put(TYPE, rule_text(None, 2))
     assert all(await limited.ask("box:a", "box:b"))
@@ -134,6 +137,7 @@ async def test_a_shard_that_fails_costs_no_other_shard_its_turns(limited: Limite
     assert await limited.ready(2) == 1
 
 
+@pytest.mark.promise("Places come back")
 async def test_a_look_over_all_mailboxes_wakes_only_who_is_known_to_no_limit(limited: Limited) -> None:
     """Not who stands in a queue, nor who was granted its start a moment ago, and does not know it yet."""
     await limited.limits.put(TYPE, rule_text(None, 1))
@@ -171,6 +175,7 @@ async def test_a_sweep_asks_no_script_where_nothing_is_over(limited: Limited, mo
     assert verbs == ["clean", "over"]
 
 
+@pytest.mark.promise("Places come back")
 async def test_thousands_are_woken_at_once(limited: Limited) -> None:
     """As after a time without workers: all buckets of a limit are due, and what they grant is more than one command of the server takes."""
     keys, each = 25, 200

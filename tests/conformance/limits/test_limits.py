@@ -101,6 +101,7 @@ def shop(*limits: Limit) -> dict[str, EntityPolicy]:
 both = pytest.mark.parametrize("shards", [1, 3])
 
 
+@pytest.mark.promise("Limits are never exceeded")
 @both
 async def test_a_rate_of_a_type_is_kept_and_used(sandbox: Sandbox, ran: Ran, shards: int) -> None:
     rate = Rate(40, burst=4)
@@ -116,6 +117,7 @@ async def test_a_rate_of_a_type_is_kept_and_used(sandbox: Sandbox, ran: Ran, sha
     assert await sandbox.entity_keys() == [] or not [key for key in await sandbox.entity_keys() if "places" in key]
 
 
+@pytest.mark.promise("Limits are never exceeded")
 @both
 async def test_no_more_than_its_concurrency_run_and_all_do(sandbox: Sandbox, ran: Ran, shards: int) -> None:
     ran.seconds = 0.01
@@ -164,6 +166,7 @@ async def test_a_limit_that_a_class_does_not_have_is_a_failure(sandbox: Sandbox,
             await bus.call(Fetch(page="1", partner="a"), timeout=20)
 
 
+@pytest.mark.promise("Limits are never exceeded")
 @both
 async def test_a_named_limit_by_key_and_cost(sandbox: Sandbox, ran: Ran, shards: int) -> None:
     partner = Limit("partner", rate=Rate(40, burst=8))
@@ -216,6 +219,7 @@ async def test_delayed_and_replayed_commands_take_of_their_key(sandbox: Sandbox,
         assert entity.limit.limit == "partner[acme]"
 
 
+@pytest.mark.promise("Places come back")
 async def test_a_live_change_holds_for_all_until_it_is_taken_back(sandbox: Sandbox, ran: Ran) -> None:
     slow = Limit(rate=Rate(1, per=3600.0, burst=1), scope="type")
     async with sandbox.bus(entities=shop(slow)) as bus, bus.worker():

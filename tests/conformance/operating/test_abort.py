@@ -124,6 +124,7 @@ async def letters(bus: CommandBus) -> list[tuple[str, str, int]]:
     return [(letter.reason, letter.error_message, letter.attempts) async for letter in bus.dead_letters.list()]
 
 
+@pytest.mark.promise("An abort ends one attempt")
 async def test_an_aborted_async_handler_is_cancelled_and_retried(sandbox: Sandbox, seen: Seen) -> None:
     """Its last attempt becomes a dead letter, in the operator's words; what waits behind it goes on."""
     async with sandbox.bus() as bus, bus.worker() as worker:
@@ -247,6 +248,7 @@ async def test_a_handler_that_blocks_the_loop_is_named(sandbox: Sandbox, seen: S
     assert done
 
 
+@pytest.mark.promise("An abort ends one attempt")
 async def test_a_request_never_hits_another_attempt(sandbox: Sandbox, seen: Seen) -> None:
     """One that names an attempt that is over is left alone, and ends with its hash."""
     async with sandbox.bus() as bus, bus.worker():

@@ -160,6 +160,7 @@ async def _cancelled(bus: CommandBus, seen: Seen, command: Command[Any], *, coun
     return error.value
 
 
+@pytest.mark.promise("Started commands can be cancelled")
 @pytest.mark.parametrize("command", [Hang(box="a"), HangOnce(box="a"), Thread(box="a")])
 async def test_a_handler_ends_and_its_entity_goes_on(sandbox: Sandbox, seen: Seen, command: Command[Any]) -> None:
     async with sandbox.bus() as bus, bus.worker():
@@ -199,6 +200,7 @@ async def test_a_handler_that_swallows_it_is_settled_as_cancelled_all_the_same(s
         assert seen.starts == ["hang"]
 
 
+@pytest.mark.promise("Started commands can be cancelled")
 async def test_the_result_of_a_handler_that_was_first_stands(
     sandbox: Sandbox, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +227,7 @@ async def test_the_result_of_a_handler_that_was_first_stands(
         assert await second == 1
 
 
+@pytest.mark.promise("Started commands can be cancelled")
 async def test_one_that_waits_for_a_retry_is_taken_out(sandbox: Sandbox, seen: Seen) -> None:
     async with sandbox.bus() as bus, bus.worker():
         call = asyncio.create_task(bus.call(Fail(box="a"), command_id="c-1", timeout=20))
@@ -235,6 +238,7 @@ async def test_one_that_waits_for_a_retry_is_taken_out(sandbox: Sandbox, seen: S
         assert await bus.call(Note(box="a"), timeout=10) == 1
 
 
+@pytest.mark.promise("Started commands can be cancelled")
 async def test_an_attempt_that_another_worker_took_over_is_asked_for_again(
     sandbox: Sandbox, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,6 +321,7 @@ async def test_nothing_is_known(sandbox: Sandbox, seen: Seen) -> None:
         assert not await bus.commands.cancel("no-such", running=True)
 
 
+@pytest.mark.promise("Started commands can be cancelled")
 @pytest.mark.parametrize("waits", [True, False])
 async def test_a_durable_command_ends_where_it_waits(sandbox: Sandbox, seen: Seen, waits: bool) -> None:
     async with sandbox.bus() as bus, bus.worker():

@@ -135,6 +135,7 @@ async def test_its_trace_is_known_as_long_as_its_envelope(sandbox: Sandbox, seen
             assert ended.trace_id == ""
 
 
+@pytest.mark.promise("The status says where a command is")
 async def test_from_the_dispatch_to_the_end(sandbox: Sandbox, seen: Seen) -> None:
     async with sandbox.bus() as bus:
         await bus.dispatch(Work(desk="a", what="hang"), command_id="first")
@@ -217,6 +218,7 @@ async def test_131_what_is_not_known(sandbox: Sandbox, seen: Seen) -> None:
         assert (await bus.commands.status(kept.command_id)).position == 2
 
 
+@pytest.mark.promise("The status says where a command is")
 async def test_a_place_is_counted_to_a_thousand(sandbox: Sandbox, seen: Seen) -> None:
     async with sandbox.bus(max_depth=5000) as bus:
         await bus.dispatch_batch(Work(desk="a") for _ in range(999))
@@ -228,6 +230,7 @@ async def test_a_place_is_counted_to_a_thousand(sandbox: Sandbox, seen: Seen) ->
         assert (far.state, far.position, far.entity) == ("waiting", None, "desk:a")
 
 
+@pytest.mark.promise("The status says where a command is")
 @pytest.mark.parametrize(
     ("what", "shown", "is_timed"),
     [

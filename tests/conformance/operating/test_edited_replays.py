@@ -87,6 +87,7 @@ async def edit_a_parked_one(bus: CommandBus, till: Till, *, queued_first: bool) 
     assert not await bus.dead_letters.count()
 
 
+@pytest.mark.promise("An operator edits a dead letter")
 @pytest.mark.parametrize("queued_first", [True, False])
 async def test_a_parked_command_is_edited_at_its_place(sandbox: Sandbox, queued_first: bool) -> None:
     till = Till(sandbox.registry)

@@ -102,6 +102,7 @@ async def test_unwatched_types_publish_no_events(sandbox: Sandbox, gate: asyncio
         assert await kept(bus) == []
 
 
+@pytest.mark.promise("Events are in order")
 @pytest.mark.parametrize("shards", [1, 3])
 async def test_the_events_of_a_command_are_in_order(sandbox: Sandbox, gate: asyncio.Event, shards: int) -> None:
     async with sandbox.bus(shards=shards) as bus:
@@ -390,6 +391,7 @@ async def test_an_operation_on_all_shards_is_one_event(sandbox: Sandbox, gate: a
         ]
 
 
+@pytest.mark.promise("Events are in order")
 async def test_a_failed_step_publishes_no_event(sandbox: Sandbox, gate: asyncio.Event) -> None:
     """The key of the dead letters has another type: the step is repeated until it is repaired."""
     async with sandbox.bus() as bus:

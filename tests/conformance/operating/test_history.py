@@ -73,6 +73,7 @@ async def all_of(bus: CommandBus, **filters: Any) -> list[HistoryEntry]:
     return list(page.entries)
 
 
+@pytest.mark.promise("One end in the history")
 async def test_the_step_that_settles_keeps_the_end(sandbox: Sandbox) -> None:
     registered(sandbox)
     async with sandbox.bus() as bus, bus.worker() as worker:
@@ -103,6 +104,7 @@ async def test_the_step_that_settles_keeps_the_end(sandbox: Sandbox) -> None:
         assert (await bus.stats()).history == 5
 
 
+@pytest.mark.promise("One end in the history")
 async def test_without_a_history_nothing_is_written(sandbox: Sandbox) -> None:
     registered(sandbox)
     async with sandbox.bus() as bus, bus.worker():
@@ -138,6 +140,7 @@ async def test_dispatch_class_entity_type_and_bus_in_this_order(sandbox: Sandbox
     assert [age[1:] for age in ages[4:]] == [(hour, 100_000)]
 
 
+@pytest.mark.promise("One end in the history")
 async def test_what_operators_end_is_kept_too(sandbox: Sandbox) -> None:
     registered(sandbox)
     async with sandbox.bus() as bus:
@@ -167,6 +170,7 @@ async def test_what_operators_end_is_kept_too(sandbox: Sandbox) -> None:
     assert ends["later"].accepted_ms == 0
 
 
+@pytest.mark.promise("One end in the history")
 async def test_a_letter_leaves_one_end(sandbox: Sandbox) -> None:
     registered(sandbox)
     async with sandbox.bus() as bus, bus.worker() as worker:
@@ -228,6 +232,7 @@ async def test_one_that_is_replaced_has_ended(sandbox: Sandbox) -> None:
     assert entries["c-4"].accepted_ms == 0
 
 
+@pytest.mark.promise("One end in the history")
 async def test_too_old_and_too_many_go_with_their_ids(sandbox: Sandbox) -> None:
     registered(sandbox)
     async with aclosing(sandbox.client()) as client, sandbox.bus() as bus, bus.worker():

@@ -54,6 +54,7 @@ async def left(harness: TransportHarness) -> list[str]:
     return [fields[b"m"].decode() for _, fields in await harness.client.xrange(harness.shard.dead)]
 
 
+@pytest.mark.promise("Dead letters are too old or too many")
 async def test_old_letters_are_deleted_and_those_of_parked_entities_stay(harness: TransportHarness) -> None:
     await bury_at(harness, ("a", 90_000, False), ("b", 80_000, True), ("c", 70_000, False), ("d", 50_000, False), ("e", 0, True))
     pruning = LetterPruning(harness.connections, harness.shard, LetterLimits(ttl_ms=60_000))

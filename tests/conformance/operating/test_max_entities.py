@@ -66,6 +66,7 @@ async def test_on_lists() -> None:
         await follow_the_rules(bus)
 
 
+@pytest.mark.promise("More entities have work than `max_entities` allows")
 async def test_a_settled_entity_makes_room_and_a_parked_one_does_not(sandbox: Sandbox) -> None:
     sandbox.registry = registry()
     park = {"shop": EntityPolicy(on_poison="park")}
@@ -84,6 +85,7 @@ async def test_a_settled_entity_makes_room_and_a_parked_one_does_not(sandbox: Sa
         assert (await bus.dispatch(Order(shop="other"))).status == "accepted"
 
 
+@pytest.mark.promise("More entities have work than `max_entities` allows")
 @pytest.mark.parametrize("way", ["paused", "suspended"])
 async def test_paused_and_suspended_entities_count(sandbox: Sandbox, way: str) -> None:
     shop = Shop(sandbox)
@@ -103,6 +105,7 @@ async def test_paused_and_suspended_entities_count(sandbox: Sandbox, way: str) -
         assert refused.value.limit == "entities"
 
 
+@pytest.mark.promise("More entities have work than `max_entities` allows")
 async def test_what_becomes_due_is_never_refused(sandbox: Sandbox) -> None:
     sandbox.registry = registry()
     async with sandbox.bus(max_entities=1) as bus:

@@ -68,6 +68,7 @@ async def fill(bus: CommandBus) -> None:
     await bus.dispatch(Do(box="d"), delay=600)
 
 
+@pytest.mark.promise("A deleted namespace leaves nothing")
 @pytest.mark.parametrize("shards", [1, 3])
 async def test_every_key_of_the_namespace_goes_and_no_other(sandbox: Sandbox, gate: asyncio.Event, shards: int) -> None:
     other = Sandbox(sandbox.name, sandbox.clients, namespace=f"{sandbox.namespace}x")
@@ -114,6 +115,7 @@ async def test_64_it_is_refused_while_workers_live(sandbox: Sandbox, gate: async
     assert await sandbox.keys() == []
 
 
+@pytest.mark.promise("A deleted namespace leaves nothing")
 async def test_by_force_what_runs_can_settle_nothing_and_nothing_comes_to_life_again(
     sandbox: Sandbox, gate: asyncio.Event
 ) -> None:
@@ -136,6 +138,7 @@ async def test_by_force_what_runs_can_settle_nothing_and_nothing_comes_to_life_a
     assert await sandbox.keys() == []
 
 
+@pytest.mark.promise("A deleted namespace leaves nothing")
 async def test_one_that_broke_off_leaves_a_drained_namespace_and_is_repeated(
     sandbox: Sandbox, gate: asyncio.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +167,7 @@ def schedule_keys(keys: list[str]) -> list[str]:
     return [key for key in keys if not key.endswith((":meta", ":ready", ":workers"))]
 
 
+@pytest.mark.promise("A deleted namespace leaves nothing")
 @pytest.mark.parametrize("step", ["read", "change", "fire", "bar"])
 @pytest.mark.parametrize("shards", [1, 3])
 async def test_a_worker_that_was_stopped_at_a_step_of_a_firing_writes_nothing_afterwards(
@@ -204,6 +208,7 @@ async def test_a_worker_that_was_stopped_at_a_step_of_a_firing_writes_nothing_af
         assert await sandbox.keys() == []
 
 
+@pytest.mark.promise("A deleted namespace leaves nothing")
 async def test_an_armed_firing_meets_another_namespace_of_the_name(sandbox: Sandbox, clock: Clock) -> None:
     async with sandbox.bus() as working, sandbox.bus() as bus:
         clock.rule(working)
@@ -220,6 +225,7 @@ async def test_an_armed_firing_meets_another_namespace_of_the_name(sandbox: Sand
             assert (await another.stats()).depth == 1, "it begins afresh, with what is there now"
 
 
+@pytest.mark.promise("A deleted namespace leaves nothing")
 async def test_a_refused_firing_that_replicas_would_confirm_brings_no_key_back(sandbox: Sandbox, clock: Clock) -> None:
     async with sandbox.bus() as working, sandbox.bus() as bus:
         clock.rule(working)
@@ -237,6 +243,7 @@ async def test_a_refused_firing_that_replicas_would_confirm_brings_no_key_back(s
         await confirming.close()
 
 
+@pytest.mark.promise("A deleted namespace leaves nothing")
 async def test_nothing_fires_while_a_namespace_is_deleted_or_behind_it(
     sandbox: Sandbox, gate: asyncio.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

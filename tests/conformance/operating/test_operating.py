@@ -117,6 +117,7 @@ async def _load(bus: CommandBus, version: Version, items: list[LoadItem]) -> lis
     return [answers[index] for index in range(len(items))]
 
 
+@pytest.mark.promise("Pause and drain")
 @pytest.mark.parametrize("shards", [1, 3])
 async def test_a_paused_bus_starts_nothing_at_all(sandbox: Sandbox, seen: Seen, shards: int) -> None:
     async with sandbox.bus(shards=shards) as bus, bus.worker():
@@ -147,6 +148,7 @@ async def test_a_pause_lets_running_commands_end_and_starts_no_other(sandbox: Sa
         assert seen.of("a") == [1, 2]
 
 
+@pytest.mark.promise("Pause and drain")
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("what", ["entity", "type", "bus"])
 async def test_draining_works_off_what_was_accepted_and_refuses_the_rest(

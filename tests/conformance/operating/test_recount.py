@@ -56,6 +56,7 @@ async def test_settled_commands_that_still_stand_there_do_not_count(harness: Tra
     assert (await recounts(harness).recount(correct=False)) == Recount(2, 2, 0)
 
 
+@pytest.mark.promise("Counters are wrong")
 @pytest.mark.parametrize("value", ["0", "99", "-7", "no number"])
 async def test_wrong_ones_are_set_right(harness: TransportHarness, value: str) -> None:
     count = await filled(harness)
@@ -111,6 +112,7 @@ async def test_a_state_of_a_later_release_is_not_counted(harness: TransportHarne
         await recounts(harness).recount(correct=True)
 
 
+@pytest.mark.promise("Counters are wrong")
 @pytest.mark.parametrize("shards", [1, 3])
 async def test_it_is_exact_while_commands_come_and_go(sandbox: Sandbox, shards: int) -> None:
     async with put_service(sandbox, shards=shards, entities={"box": EntityPolicy()}) as service:
@@ -145,6 +147,7 @@ def upkeep(harness: TransportHarness) -> Upkeep:
     return Upkeep(harness.connections, harness.shard, worker="w1", lease=30.0, counters=counters)
 
 
+@pytest.mark.promise("Counters are wrong")
 async def test_workers_set_wrong_counters_right(
     harness: TransportHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -160,6 +163,7 @@ async def test_workers_set_wrong_counters_right(
     assert "depth was 99, and 8 were counted; of 1 entities the delayed commands" in caplog.text
 
 
+@pytest.mark.promise("Counters are wrong")
 async def test_an_idle_shard_is_counted_at_once(harness: TransportHarness) -> None:
     """Without that, who waits for an idle bus, as before a deploy, would wait for an hour."""
     counters = upkeep(harness)

@@ -37,6 +37,7 @@ def held(bus: CommandBus, scope: str) -> Any:
     return bus.entity("box", "a") if scope == "box:a" else bus.entities.of("box") if scope == "box:*" else bus.entities
 
 
+@pytest.mark.promise("A pause ends at its time")
 @each_scope
 async def test_a_timed_pause_ends_by_itself(sandbox: Sandbox, ran: list[str], scope: str) -> None:
     async with sandbox.bus(shards=2) as bus, bus.worker():
@@ -60,6 +61,7 @@ async def gone(bus: CommandBus) -> bool:
     return not (await bus.stats()).paused
 
 
+@pytest.mark.promise("A pause ends at its time")
 @each_scope
 async def test_each_pause_and_resume_replaces_the_end(harness: TransportHarness, scope: str) -> None:
     """A pause without an end is not ended by what was left of an earlier one."""

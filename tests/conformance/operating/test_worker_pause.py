@@ -61,6 +61,7 @@ async def test_a_paused_worker_takes_nothing_until_it_goes_on(sandbox: Sandbox, 
         assert len(floor.started) == 6
 
 
+@pytest.mark.promise("A worker is paused")
 async def test_what_a_read_under_way_brings_is_given_back(sandbox: Sandbox, floor: Floor) -> None:
     floor.gate.set()
     async with sandbox.bus() as bus, bus.worker() as worker:
@@ -77,6 +78,7 @@ async def test_what_a_read_under_way_brings_is_given_back(sandbox: Sandbox, floo
         assert (await bus.stats()).retried == 0
 
 
+@pytest.mark.promise("A worker is paused")
 async def test_the_entity_of_a_paused_worker_goes_on_elsewhere(sandbox: Sandbox, floor: Floor) -> None:
     async with sandbox.bus() as bus, bus.worker() as worker:
         for number in range(3):

@@ -30,6 +30,7 @@ from tests.conformance.put_service import until
 from tests.conformance.schedules.schedule_parts import MINUTE, Clock, Poll, Stopped, Sweep, fire, ids, raw
 
 
+@pytest.mark.promise("Refused firings stay due")
 async def test_a_full_or_drained_entity_delays_and_loses_nothing(sandbox: Sandbox, clock: Clock) -> None:
     async with sandbox.bus(entities={"shop": EntityPolicy(max_depth=1)}) as opened:
         bus = clock.rule(opened)
@@ -50,6 +51,7 @@ async def test_a_full_or_drained_entity_delays_and_loses_nothing(sandbox: Sandbo
         assert await ids(bus) == ["poll@2027-01-15T08:01:00Z"]
 
 
+@pytest.mark.promise("More entities have work than `max_entities` allows")
 async def test_a_firing_for_one_entity_too_many_waits(sandbox: Sandbox, clock: Clock) -> None:
     async with sandbox.bus(max_entities=1) as opened:
         bus = clock.rule(opened)

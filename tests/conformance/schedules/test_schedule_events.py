@@ -39,6 +39,7 @@ async def test_nothing_is_told_while_nobody_watches(sandbox: Sandbox, bus: Comma
     assert await told(bus, "shop", SCHEDULES) == []
 
 
+@pytest.mark.promise("Events of schedules")
 @pytest.mark.parametrize("shards", [1, 3])
 async def test_what_a_schedule_does_is_told_in_order(sandbox: Sandbox, clock: Clock, shards: int) -> None:
     async with sandbox.bus(shards=shards) as bus:
@@ -106,6 +107,7 @@ async def test_missed_ticks_that_do_not_fire_are_told(bus: CommandBus, clock: Cl
     assert sum(event.count for event in events) + sum(event.kind in ("fired", "late") for event in events) == 609
 
 
+@pytest.mark.promise("Events of schedules")
 async def test_a_refused_firing_is_told_once(sandbox: Sandbox, bus: CommandBus, clock: Clock) -> None:
     await bus.events.watch(SCHEDULES)
     await bus.schedules.put("poll", Poll(shop="7"), every(60))
@@ -154,6 +156,7 @@ async def test_a_move_is_told_in_both_places(bus: CommandBus, clock: Clock) -> N
     assert await told(bus, None) == [], "a schedule is no command without an entity"
 
 
+@pytest.mark.promise("Events of schedules")
 async def test_a_firing_is_told_once_whoever_completes_it(sandbox: Sandbox, bus: CommandBus, clock: Clock) -> None:
     await bus.events.watch(SCHEDULES)
     await bus.schedules.put("poll", Poll(shop="7"), every(60))

@@ -9,6 +9,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+import pytest
+
 from command_bus import CommandBus, CommandContext, every
 from command_bus.transport.redis.transport import RedisTransport
 from tests.conformance.conftest import Sandbox
@@ -45,6 +47,7 @@ def handled(sandbox: Sandbox) -> list[str]:
     return ran
 
 
+@pytest.mark.promise("Older workers leave schedules alone")
 async def test_a_worker_that_knows_no_schedules_deletes_none(sandbox: Sandbox) -> None:
     ran = handled(sandbox)
     async with worker_before(sandbox) as bus:
@@ -59,6 +62,7 @@ async def test_a_worker_that_knows_no_schedules_deletes_none(sandbox: Sandbox) -
             assert (await new.schedules.get("poll")).left_out == 0
 
 
+@pytest.mark.promise("Older workers leave schedules alone")
 async def test_ticks_fire_once_whichever_worker_is_first(sandbox: Sandbox) -> None:
     ran = handled(sandbox)
     async with worker_before(sandbox), sandbox.bus() as bus, bus.worker(), worker_before(sandbox):

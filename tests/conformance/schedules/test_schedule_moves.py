@@ -28,6 +28,7 @@ async def there(sandbox: Sandbox, clock: Clock) -> AsyncIterator[CommandBus]:
     await other.clean()
 
 
+@pytest.mark.promise("Schedules move")
 @pytest.mark.parametrize("missed", ["one", "all", "skip"])
 async def test_a_move_loses_no_tick_and_fires_none_twice(bus: CommandBus, there: CommandBus, clock: Clock, missed: Any) -> None:
     await bus.schedules.put("poll", Poll(shop="7"), every(60), missed=missed, max_runs=9)
@@ -121,6 +122,7 @@ async def test_another_one_of_the_name_stays_or_is_replaced(bus: CommandBus, the
     assert (await there.schedules.get("poll")).runs == 4, "what the other one fired counts"
 
 
+@pytest.mark.promise("Schedules move")
 async def test_the_number_of_shards_changes_and_schedules_go_along(sandbox: Sandbox, clock: Clock) -> None:
     async with sandbox.bus(shards=1) as opened:
         bus = clock.rule(opened)
@@ -147,6 +149,7 @@ async def test_the_number_of_shards_changes_and_schedules_go_along(sandbox: Sand
             assert await ids(bus, str(number)) == [f"poll-{number}@2027-01-15T08:0{minute}:00Z" for minute in (2, 3)]
 
 
+@pytest.mark.promise("Schedules move")
 async def test_workers_that_live_fire_nothing_that_is_exported(sandbox: Sandbox) -> None:
     ran: list[str] = []
 

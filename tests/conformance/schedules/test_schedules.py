@@ -41,6 +41,7 @@ async def test_a_schedule_without_an_entity(bus: CommandBus, clock: Clock) -> No
     assert (await bus.stats()).depth == 3
 
 
+@pytest.mark.promise("Each tick fires once")
 async def test_forty_nodes_put_the_same_at_once(sandbox: Sandbox, clock: Clock) -> None:
     async with AsyncExitStack() as stack:
         buses = [clock.rule(await stack.enter_async_context(sandbox.bus())) for _ in range(4)]
@@ -89,6 +90,7 @@ class Mortal:
         return await self._step(self._store.fire(firings))
 
 
+@pytest.mark.promise("Each tick fires once")
 @pytest.mark.parametrize("shards", [1, 3])
 async def test_eight_workers_and_fifty_schedules_with_kills_at_every_step(sandbox: Sandbox, clock: Clock, shards: int) -> None:
     chance = random.Random(f"schedules {shards}")
@@ -125,6 +127,7 @@ async def test_eight_workers_and_fifty_schedules_with_kills_at_every_step(sandbo
             assert (await buses[0].schedules.get(name)).fired == 5
 
 
+@pytest.mark.promise("All workers are down when a schedule is due")
 @pytest.mark.parametrize(("missed", "fired"), [("one", 1), ("all", 5), ("skip", 1)])
 async def test_all_workers_were_down_over_five_ticks(bus: CommandBus, clock: Clock, missed: Any, fired: int) -> None:
     await bus.schedules.put("poll", Poll(shop="7"), every(60), missed=missed)
@@ -153,6 +156,7 @@ async def test_a_change_while_a_tick_is_under_way(bus: CommandBus, clock: Clock)
     assert await ids(bus) == ["poll@2027-01-15T08:01:00Z", "poll@2027-01-15T08:01:30Z"]
 
 
+@pytest.mark.promise("No firing after a change")
 @pytest.mark.parametrize("act", ["pause", "remove", "put"])
 async def test_nothing_fires_behind_a_change(bus: CommandBus, clock: Clock, act: str) -> None:
     await bus.schedules.put("poll", Poll(shop="7"), every(60))

@@ -70,6 +70,7 @@ class Balancer:
         target.close()
 
 
+@pytest.mark.promise("A name or balancer leads to another primary, and the previous one is a replica now")
 @pytest.mark.parametrize("durability", ["server", "replicated"])
 async def test_34_clients_follow_a_name_to_its_new_primary(start: Starter, durability: Any) -> None:
     quick = {"repl-diskless-sync-delay": 0, "appendonly": "yes"}

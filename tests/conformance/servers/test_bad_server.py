@@ -81,6 +81,7 @@ async def test_37_a_mailbox_of_another_type_holds_only_its_entity(
         assert stats.dead_lettered == (0 if outcome == "returns" else 1)
 
 
+@pytest.mark.promise("The ready stream or its group is deleted")
 @pytest.mark.parametrize("what", ["group", "stream", "everything"])
 async def test_38_a_deleted_ready_stream_or_group_is_created_again(
     sandbox: Sandbox, caplog: pytest.LogCaptureFixture, what: str

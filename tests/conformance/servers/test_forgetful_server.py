@@ -16,6 +16,7 @@ from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury
 BOX = "box:a"
 
 
+@pytest.mark.promise("The script cache is lost")
 async def test_scripts_are_loaded_again_when_the_server_forgot_them(harness: TransportHarness, worker: ManualWorker) -> None:
     async def forget() -> None:
         await harness.client.script_flush()

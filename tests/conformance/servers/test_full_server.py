@@ -52,6 +52,7 @@ async def full(start: Starter) -> Any:
     await client.aclose()
 
 
+@pytest.mark.promise("Redis is at `maxmemory`")
 async def test_a_server_at_its_memory_limit_refuses_new_commands_and_drains(full: Any) -> None:
     sandbox, fill, relieve = full
 

@@ -51,6 +51,7 @@ async def operate(harness: TransportHarness, verb: str, scope: str) -> bool:
             return await harness.scopes.resume(scope)
 
 
+@pytest.mark.promise("The answer of a pause, drain or resume is lost")
 @each_scope
 @each_verb
 async def test_it_says_that_it_changed_something(harness: TransportHarness, scope: str, verb: str) -> None:
@@ -61,6 +62,7 @@ async def test_it_says_that_it_changed_something(harness: TransportHarness, scop
     assert harness.connections.lost >= (2 if verb == "resume" else 1)
 
 
+@pytest.mark.promise("The answer of a pause, drain or resume is lost")
 @each_scope
 @each_verb
 async def test_it_says_that_it_found_it_so(harness: TransportHarness, scope: str, verb: str) -> None:

@@ -49,6 +49,7 @@ def probes() -> list[str]:
     return [task.get_name() for task in asyncio.all_tasks() if task.get_name() == "command_bus.probe"]
 
 
+@pytest.mark.promise("The server is away")
 async def test_sends_fail_at_once_until_a_probe_succeeds(start: Starter) -> None:
     server, changes = start(tcp=True), Changes()
     async with CommandBus(server.url, registry=HandlerRegistry(), dispatch_timeout=20, fail_fast=True, observer=changes) as bus:
@@ -83,6 +84,7 @@ async def test_sends_fail_at_once_until_a_probe_succeeds(start: Starter) -> None
     assert "command_bus_server_outages_total 1.0" in text
 
 
+@pytest.mark.promise("The server is away")
 async def test_by_default_a_send_waits_for_the_server(start: Starter, tmp_path: Path) -> None:
     server = start(tcp=True, persistence=tmp_path / "data")
     async with CommandBus(server.url, registry=HandlerRegistry(), dispatch_timeout=20) as bus:
@@ -96,6 +98,7 @@ async def test_by_default_a_send_waits_for_the_server(start: Starter, tmp_path: 
         await until(lambda: bus.server.is_available)
 
 
+@pytest.mark.promise("The server is away")
 async def test_a_cut_connection_is_no_outage(start: Starter) -> None:
     server, changes = start(tcp=True), Changes()
     async with CommandBus(server.url, registry=HandlerRegistry(), fail_fast=True, observer=changes) as bus:

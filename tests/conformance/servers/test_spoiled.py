@@ -47,6 +47,7 @@ def submission(box: str, name: str, **options: Any) -> Submission:
     return Submission(box, name, name.encode(), NO_DIGEST, 99, **options)
 
 
+@pytest.mark.promise("A broken mailbox is reported alone")
 @pytest.mark.parametrize("how", ["ids", "emptied", "type"])
 @pytest.mark.parametrize("marked", [False, True])
 @pytest.mark.parametrize("first", ["spoiled", "good"])

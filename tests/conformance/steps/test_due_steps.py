@@ -116,6 +116,7 @@ async def test_leaving_starts_no_next_command(harness: TransportHarness, worker:
     assert await harness.nothing_of(BOX)
 
 
+@pytest.mark.promise("At least once")
 @pytest.mark.parametrize("decision", [GiveBack(counts=True), bury("c1", "leave"), park("c1")], ids=["again", "bury", "park"])
 async def test_a_lost_command_is_settled_by_the_worker_that_takes_over(
     harness: TransportHarness, worker: ManualWorker, decision: Step

@@ -79,6 +79,7 @@ async def sent_by(harness: TransportHarness, sandbox: Sandbox) -> int:
     return 0 if sandbox.url is None else int((await harness.client.info("stats"))["total_net_output_bytes"])
 
 
+@pytest.mark.promise("Large delayed commands stay on the server")
 async def test_large_delayed_commands_are_promoted_on_the_server(
     sandbox: Sandbox, harness: TransportHarness, worker: ManualWorker, weighing: Weighing
 ) -> None:
@@ -101,6 +102,7 @@ async def test_small_delayed_commands_are_promoted_many_at_a_time(
     assert weighing.promoted == [150]
 
 
+@pytest.mark.promise("Large delayed commands stay on the server")
 async def test_large_and_small_ones_keep_their_order_beside_retries(
     harness: TransportHarness, worker: ManualWorker, weighing: Weighing
 ) -> None:

@@ -26,6 +26,7 @@ async def test_the_first_command_makes_a_mailbox_and_one_activation(harness: Tra
     assert await harness.counters() == {"depth": 3, "accepted": 3}
 
 
+@pytest.mark.promise("A repeated request adds nothing")
 async def test_the_same_batch_asked_again_is_answered_as_the_first_time(harness: TransportHarness, worker: ManualWorker) -> None:
     submissions = [Submission(BOX, name, b"x", NO_DIGEST, 2, delay) for name, delay in (("c1", 0), ("c2", 10_000), ("c3", 0))]
     submissions.append(Submission("box:b", "c1", b"x", NO_DIGEST, 5))
@@ -64,6 +65,7 @@ async def test_a_repeated_batch_without_marks_gets_the_first_answer(harness: Tra
     assert await harness.everything() == before
 
 
+@pytest.mark.promise("A repeated request adds nothing")
 async def test_a_batch_whose_first_answer_is_gone_is_not_applied_again(harness: TransportHarness) -> None:
     await harness.put(BOX, "c1")
     submissions = [Submission(BOX, "c2", b"x", NO_DIGEST, 9, marked=False)]
@@ -137,6 +139,7 @@ async def test_another_digest_is_a_conflict_and_adds_nothing(harness: TransportH
     assert {**await harness.everything(), answers: None} == {**before, answers: None}
 
 
+@pytest.mark.promise("Refusals keep the order")
 async def test_after_a_refusal_its_mailbox_takes_no_more_of_the_batch(harness: TransportHarness) -> None:
     await harness.put(BOX, "c0")
     names = ("c1", "c2", "c3", "c0")

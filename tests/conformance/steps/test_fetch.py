@@ -202,6 +202,7 @@ async def test_a_busy_worker_fetches(sandbox: Sandbox) -> None:
         assert (await bus.stats()).depth == 0
 
 
+@pytest.mark.promise("An answer is lost that says what a worker was given, and what was started for it")
 async def test_a_lost_answer_loses_no_attempt(sandbox: Sandbox) -> None:
     """At most once: what the fetch had started would be dead-lettered if anyone took it for interrupted."""
     starts = paying(sandbox)
@@ -269,6 +270,7 @@ async def test_what_is_being_given_back_is_not_interrupted(sandbox: Sandbox) -> 
     assert sorted(starts) == expected
 
 
+@pytest.mark.promise("An answer is lost that says what a worker was given, and what was started for it")
 async def test_a_worker_that_stops_gives_back_what_it_was_not_told_of(sandbox: Sandbox) -> None:
     starts = paying(sandbox)
     async with sandbox.bus() as bus:
@@ -310,6 +312,7 @@ async def test_where_replicas_confirm_starts_it_starts_nothing(sandbox: Sandbox)
     assert sorted(starts) == expected
 
 
+@pytest.mark.promise("An answer is lost that says what a worker was given, and what was started for it")
 async def test_an_answer_that_took_longer_than_the_lease_starts_nothing(sandbox: Sandbox) -> None:
     """Another worker may have taken over by then what it started."""
     fences: list[int] = []

@@ -31,6 +31,7 @@ def to(mailbox: str, *ids: str) -> list[FollowUp]:
     return [FollowUp(mailbox, each, each.encode()) for each in ids]
 
 
+@pytest.mark.promise("Follow-ups come with the settlement")
 async def test_it_is_sent_by_the_settlement_and_by_no_repetition(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1")
     lease, _ = await worker.start()
@@ -176,6 +177,7 @@ async def test_what_goes_to_another_shard_is_counted(shards: TwoShards) -> None:
     assert await recounts.recount(correct=False) == Recount(2, 2, 0)
 
 
+@pytest.mark.promise("Follow-ups come with the settlement")
 async def test_a_relay_that_died_before_it_deleted_doubles_nothing(shards: TwoShards) -> None:
     await shards.write("f1", "f2")
     entries = [entry.decode() for entry, _ in await shards.client(0).xrange(f"{shards.keys.shards[0].outs}1")]
@@ -185,6 +187,7 @@ async def test_a_relay_that_died_before_it_deleted_doubles_nothing(shards: TwoSh
     assert await shards.taken() == [b"f1", b"f2"]
 
 
+@pytest.mark.promise("Follow-ups come with the settlement")
 async def test_a_slow_relay_is_not_believed(shards: TwoShards) -> None:
     """It read a page, and stopped; others took it, deleted it, and forgot it."""
     await shards.write("f1")
@@ -197,6 +200,7 @@ async def test_a_slow_relay_is_not_believed(shards: TwoShards) -> None:
     assert await shards.taken() == [b"f1", b"f2"]
 
 
+@pytest.mark.promise("A deleted namespace leaves nothing")
 async def test_a_relay_from_before_a_deletion_brings_nothing(shards: TwoShards) -> None:
     """It stopped before it asked, or behind what it read; meanwhile the namespace was deleted, and is used again."""
     await shards.write("f0")
@@ -217,6 +221,7 @@ async def test_a_relay_from_before_a_deletion_brings_nothing(shards: TwoShards) 
     assert await shards.taken() == [b"f2"]
 
 
+@pytest.mark.promise("Follow-ups come with the settlement")
 async def test_ids_that_come_again_after_a_failover_lose_nothing(shards: TwoShards) -> None:
     """The new primary of the source lacks the end of the stream, and its clock is behind."""
     await shards.write("f1", entry="2000-0")

@@ -127,6 +127,7 @@ async def test_high_comes_next_and_low_still_gets_its_part(harness: TransportHar
     assert 3 <= sum(name.startswith("box:l") for name in contended) <= 4, "one of seventeen"
 
 
+@pytest.mark.promise("Priorities and shares")
 async def test_three_classes_start_as_16_4_1(harness: TransportHarness, worker: ManualWorker) -> None:
     for flow, name in ((LOW, "l"), (NORMAL, "n"), (HIGH, "h")):
         await fill(harness, flow, 300, f"box:{name}")
@@ -137,6 +138,7 @@ async def test_three_classes_start_as_16_4_1(harness: TransportHarness, worker: 
     assert counts["l"] in range(9, 12)
 
 
+@pytest.mark.promise("Priorities and shares")
 async def test_tenants_share_by_weight_and_one_alone_gets_all(harness: TransportHarness, worker: ManualWorker) -> None:
     from command_bus.transport.redis.admin.shares import RedisShares
 
@@ -154,6 +156,7 @@ async def test_tenants_share_by_weight_and_one_alone_gets_all(harness: Transport
     assert len({name[4] for name in tail}) == 1, "alone at the end"
 
 
+@pytest.mark.promise("Priorities and shares")
 async def test_many_tenants_take_turns(harness: TransportHarness, worker: ManualWorker) -> None:
     """Also where more of them wait than the ready stream holds."""
     await harness.client.hset(harness.shard.flows, mapping={"c0": "0", "most": "8"})  # type: ignore[misc]
@@ -245,6 +248,7 @@ async def test_what_an_entity_runs_is_charged_to_its_tenant(harness: TransportHa
     assert later["b"] - starts["b"] >= 70, "and has something good for what a ran before"
 
 
+@pytest.mark.promise("Priorities and shares")
 async def test_an_urgent_command_lifts_its_entity_until_it_has_run(harness: TransportHarness, worker: ManualWorker) -> None:
     await fill(harness, LOW, 200)
     await put(harness, "box:a", LOW, "a1", "a2")

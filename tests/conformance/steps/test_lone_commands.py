@@ -138,6 +138,7 @@ WAYS: dict[str, Way] = {
 }
 
 
+@pytest.mark.promise("A single command becomes the first")
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_second_command_stands_behind_it(harness: TransportHarness, worker: ManualWorker, way: str) -> None:
     await harness.put(BOX, "c1")
@@ -156,6 +157,7 @@ async def test_a_second_command_stands_behind_it(harness: TransportHarness, work
     assert await harness.nothing_of(BOX)
 
 
+@pytest.mark.promise("A single command becomes the first")
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_second_command_stands_behind_it_while_it_runs(harness: TransportHarness, worker: ManualWorker, way: str) -> None:
     await harness.put(BOX, "c1")
@@ -187,6 +189,7 @@ STEPS: dict[str, tuple[Any, Any, str]] = {
 }
 
 
+@pytest.mark.promise("A single command becomes the first")
 @pytest.mark.parametrize("name", STEPS)
 async def test_every_step_can_end_it(harness: TransportHarness, worker: ManualWorker, name: str) -> None:
     step, expected, state = STEPS[name]

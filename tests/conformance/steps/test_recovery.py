@@ -92,6 +92,7 @@ async def kill(client: Redis, *commands: str, at_least: int = 1) -> int:
 # Leases and clocks.
 
 
+@pytest.mark.promise("The server's clock jumps ahead")
 @pytest.mark.parametrize("command_type", [Work, Once])
 async def test_a_clock_jump_takes_no_lease_from_a_live_owner(
     sandbox: Sandbox, log: Log, client: Redis, command_type: type[Work | Once]
@@ -115,6 +116,7 @@ async def test_a_clock_jump_takes_no_lease_from_a_live_owner(
     assert log.ends == [("a", 1)]
 
 
+@pytest.mark.promise("The server's clock jumps ahead")
 @pytest.mark.parametrize("jump_ms", [None, 3_600_000], ids=["steady", "jumped ahead"])
 async def test_the_lease_of_a_lost_owner_ends_in_its_time(sandbox: Sandbox, log: Log, client: Redis, jump_ms: int | None) -> None:
     log.gate.set()
@@ -164,6 +166,7 @@ def _crc64(data: bytes) -> int:
     return crc
 
 
+@pytest.mark.promise("The server's clock goes back")
 async def test_a_lost_owners_lease_ends_after_the_clock_went_back(sandbox: Sandbox, log: Log, client: Redis) -> None:
     """Its idle time is 0 for an hour; only its renewal sequence, which does not change, shows the loss."""
     if sandbox.name == "memory":
@@ -194,6 +197,7 @@ async def _close(worker: ManualWorker) -> None:
     await worker._harness.connections.close()
 
 
+@pytest.mark.promise("At most once")
 async def test_an_interrupted_at_most_once_command_is_reported(sandbox: Sandbox, log: Log) -> None:
     log.gate.set()
     async with sandbox.bus(lease=0.6) as bus:
@@ -212,6 +216,7 @@ async def test_an_interrupted_at_most_once_command_is_reported(sandbox: Sandbox,
     await _close(ghost)
 
 
+@pytest.mark.promise("A worker is killed")
 async def test_what_was_only_delivered_is_no_attempt(sandbox: Sandbox, log: Log) -> None:
     log.gate.set()
     async with sandbox.bus(lease=0.6) as bus:
@@ -303,6 +308,7 @@ async def test_a_reader_whose_connection_breaks_goes_on(sandbox: Sandbox, log: L
     assert {attempt for _, _, attempt in log.starts} == {1}
 
 
+@pytest.mark.promise("An answer is lost that says what a worker was given, and what was started for it")
 async def test_an_activation_sent_to_a_dead_connection_is_found_early(sandbox: Sandbox, log: Log, client: Redis) -> None:
     needs_connections(sandbox)
     async with sandbox.bus(lease=60.0) as bus, bus.worker(concurrency=1) as worker:
@@ -344,6 +350,7 @@ async def test_a_lost_lease_is_reported_once(sandbox: Sandbox, client: Redis, ca
         release.set()
 
 
+@pytest.mark.promise("Reply and settlement are one step", "Connections break")
 async def test_a_reply_lost_with_its_connection_is_read_again(sandbox: Sandbox, log: Log, client: Redis) -> None:
     """Popped from the inbox by a connection that breaks before the reply arrives."""
     needs_connections(sandbox)
@@ -392,6 +399,7 @@ async def test_calls_in_flight_survive_the_loss_of_every_connection(sandbox: San
     assert all(log.of(f"l{line}") == list(range(line, 300, 9)) for line in range(9))
 
 
+@pytest.mark.promise("Connections break")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("command_type", [Work, Once])
 async def test_connections_that_keep_breaking_lose_nothing(
@@ -434,6 +442,7 @@ async def test_connections_that_keep_breaking_lose_nothing(
     assert await sandbox.entity_keys() == []
 
 
+@pytest.mark.promise("A worker is cut off from Redis")
 async def test_a_server_that_stands_still_longer_than_the_lease(sandbox: Sandbox, log: Log, client: Redis) -> None:
     """The owner cannot renew: it gives up by its own clock, and the command runs again."""
     needs_connections(sandbox)

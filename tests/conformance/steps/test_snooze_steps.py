@@ -35,6 +35,7 @@ async def put_off(harness: TransportHarness, worker: ManualWorker, times: int = 
     return started
 
 
+@pytest.mark.promise("Snoozes keep the place")
 @pytest.mark.parametrize("times", [100, pytest.param(1000, marks=pytest.mark.slow)])
 async def test_snoozes_use_no_attempt_and_keep_the_order(harness: TransportHarness, worker: ManualWorker, times: int) -> None:
     await harness.put(BOX, "c1", "c2")
@@ -56,6 +57,7 @@ async def test_snoozes_use_no_attempt_and_keep_the_order(harness: TransportHarne
     assert await harness.nothing_of(BOX)
 
 
+@pytest.mark.promise("Snoozes keep the place")
 async def test_the_wake_ends_the_deadline_and_begins_the_grace(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1")
     lease, first = await worker.start()
@@ -95,6 +97,7 @@ async def test_a_snooze_whose_answer_was_lost_is_counted_once(harness: Transport
     assert (await harness.counters())["snoozed"] == 1
 
 
+@pytest.mark.promise("Snoozes keep the place")
 async def test_who_lost_its_lease_puts_nothing_off(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1")
     lease, _ = await worker.start()

@@ -102,6 +102,7 @@ def _as_dict(lease: Lease) -> dict[str, Any]:
     return {name: getattr(lease, name) for name in Lease.__slots__}
 
 
+@pytest.mark.promise("Reply and settlement are one step")
 async def test_settling_leaves_mark_and_reply_in_one_step(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1", "c2")
     lease, _ = await worker.start()
@@ -175,6 +176,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.promise("A lost lease changes nothing")
 @pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES.keys())
 @each(EVERY_VERB)
 async def test_a_lost_lease_changes_nothing(
@@ -191,6 +193,7 @@ async def test_a_lost_lease_changes_nothing(
     assert await harness.everything() == before
 
 
+@pytest.mark.promise("A lost lease changes nothing")
 @each(EVERY_VERB)
 async def test_an_invented_lease_changes_nothing(
     harness: TransportHarness, worker: ManualWorker, step_for: Callable[[str], Step]
@@ -214,6 +217,7 @@ async def test_an_invented_lease_changes_nothing(
 # The fence.
 
 
+@pytest.mark.promise("The fence grows")
 async def test_the_fence_grows_even_if_its_key_is_lost(harness: TransportHarness, worker: ManualWorker) -> None:
     fences: list[int] = []
 

@@ -201,6 +201,7 @@ async def test_a_class_has_its_key_by_its_wire_name(service: Service) -> None:
 # Callers.
 
 
+@pytest.mark.promise("One waits per key")
 async def test_a_replaced_caller_is_told_at_once(service: Service) -> None:
     call = asyncio.create_task(service.bus.call(Reindex(doc="d", n=1), timeout=60, command_id="c-1"))
     await until(service.keys)
@@ -300,6 +301,7 @@ async def test_debounce_puts_the_command_off_and_the_latest_payload_wins(service
     assert await service.keys() == {}
 
 
+@pytest.mark.promise("One waits per key")
 async def test_max_wait_bounds_a_storm(service: Service) -> None:
     storm = Unique("k", wins="latest", debounce=0.5, max_wait=0.8)
     loop = asyncio.get_running_loop()

@@ -178,6 +178,7 @@ async def test_a_caller_whose_command_a_row_replaces_is_told(sandbox: Sandbox) -
         assert again.status == "duplicate", "its mark says that it is settled"
 
 
+@pytest.mark.promise("Rows with a key")
 async def test_the_dispatch_of_a_row_learns_that_another_sender_replaced_it(sandbox: Sandbox) -> None:
     async with sandbox.bus(registry=registry) as bus:
         version, other = await opened(bus), await opened(bus, "e {}|1")
@@ -272,6 +273,7 @@ async def test_a_dispatch_without_outcomes_counts_what_it_folds(sandbox: Sandbox
         assert (await load(bus, version, row(bus, 4))).done
 
 
+@pytest.mark.promise("Rows with a key")
 @pytest.mark.parametrize("seed", range(4))
 async def test_each_row_has_one_outcome_whatever_is_loaded_again(sandbox: Sandbox, seed: int) -> None:
     chance = random.Random(seed)

@@ -46,6 +46,7 @@ def request(harness: TransportHarness, number: int, *submissions: Submission) ->
     return harness.enqueue_request(submissions, number)
 
 
+@pytest.mark.promise("One waits per key")
 async def test_the_same_batch_is_answered_as_the_first_time(harness: TransportHarness) -> None:
     await send(harness, submission("c0"))
     keys, args = request(harness, 5, submission("c1"))

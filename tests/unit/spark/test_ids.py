@@ -46,6 +46,7 @@ def test_different_keys_have_different_ids(rows: list[tuple[str | None, str | No
     assert (command_id_of(left) == command_id_of(right)) == (left == right)
 
 
+@pytest.mark.promise("A row's id depends on its key")
 @pytest.mark.parametrize(
     ("one", "other"),
     [

@@ -119,6 +119,7 @@ def test_75_a_tenant_that_is_none_is_rejected_alone() -> None:
     assert "200 bytes" in why(encode(rows(other=[1]), Far)[0])
 
 
+@pytest.mark.promise("A row waits where Python's would")
 def test_a_row_waits_where_dispatch_would_put_it() -> None:
     builder = EnvelopeBuilder(BusSettings(namespace="t"))
     for command in (Shared(thing="t0", customer="a/é"), Shared(thing="t0"), Numbered(thing="t0", customer=9)):

@@ -261,6 +261,7 @@ def expected(example: Example, dispatcher: Offline, row: dict[str, Any]) -> Any:
     return packed
 
 
+@pytest.mark.promise("A row is what Python would send")
 @settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(examples(), st.sampled_from([64, 100, 300, 1024 * 1024]))
 def test_a_row_becomes_what_plain_python_would_send(example: Example, most: int) -> None:
