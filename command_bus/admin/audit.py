@@ -16,6 +16,7 @@ from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.odd_values import pass_over
 from command_bus.serialization.stored_fields import stored_fields
 from command_bus.session import Session
+from command_bus.stream_ids import ms_of
 
 _KEPT = 10_000
 _LONGEST = 2_000
@@ -145,7 +146,7 @@ def _entry(entry: str, data: bytes) -> AuditEntry:
         values = None
     texts = [str(value) for value in values[:_FIELDS]] if isinstance(values, list) else []
     who, act, target, why, outcome, ref, details = [*texts, *[""] * (_FIELDS - len(texts))]
-    return AuditEntry(entry, int(entry.partition("-")[0]), who, act or "unreadable", target, why, outcome, ref, details)
+    return AuditEntry(entry, ms_of(entry), who, act or "unreadable", target, why, outcome, ref, details)
 
 
 _TRENDS_KEPT = 2 * 24 * 60

@@ -16,6 +16,7 @@ from command_bus.messages.message import canonical_entity_id, check_entity_type
 from command_bus.serialization.envelope import names_of
 from command_bus.serialization.odd_values import stored_number
 from command_bus.session import Session
+from command_bus.stream_ids import ms_of
 from command_bus.transport.mailboxes import (
     EVERYTHING,
     SCHEDULES,
@@ -305,7 +306,7 @@ def _event(stored: StoredEvent, ids: list[str]) -> Event:
         entity_id = None if is_wide(stored.mailbox) else entity_id or named_id
     return Event(
         kind=cast("EventKind", kind),
-        at_ms=int(stored.id.partition("-")[0]),
+        at_ms=ms_of(stored.id),
         entity=scope_label(stored.mailbox),
         entity_type=entity_type,
         entity_id=entity_id,
@@ -327,7 +328,7 @@ def _schedule_event(stored: StoredEvent, ids: list[str], schedule: str) -> Event
     number, _, firing = detail.partition(" ")
     return Event(
         kind=cast("EventKind", kind),
-        at_ms=int(stored.id.partition("-")[0]),
+        at_ms=ms_of(stored.id),
         entity=scope_label(stored.mailbox),
         entity_type=None,
         entity_id=None,

@@ -20,6 +20,7 @@ from command_bus.serialization.models import codec_for
 from command_bus.serialization.msgpack import pack
 from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.session import Session
+from command_bus.stream_ids import stream_id
 from command_bus.transport.ports.operator import Views
 from command_bus.transport.records import StoredDeadLetter
 
@@ -92,7 +93,7 @@ async def newest_letters(
 
 async def _read_on(views: Views, shard: int, reader: _Shard, size: int) -> None:
     page = await views.letters(shard, reader.before, size)
-    reader.letters += [_Letter((*_numbers(entry), shard), stored) for entry, stored in page]
+    reader.letters += [_Letter((*stream_id(entry), shard), stored) for entry, stored in page]
     reader.is_done = len(page) < size
     if page:
         reader.before = page[-1][0]
@@ -117,11 +118,6 @@ def _take(part: LetterPart, readers: list[_Shard], limit: int, read: Callable[[S
     if horizon is None:
         part.cursor = None
     return len(part.found) == limit
-
-
-def _numbers(entry: str) -> tuple[int, int]:
-    ms, _, number = entry.partition("-")
-    return int(ms), int(number)
 
 
 def _place(cursor: str | None) -> Place | None:

@@ -19,6 +19,7 @@ from command_bus.gateway.options import State
 from command_bus.gateway.problems import HEADERS, Problem, encoded, retry_later
 from command_bus.messages.message import check_entity_type
 from command_bus.spelling import did_you_mean
+from command_bus.stream_ids import stream_id
 from command_bus.tasks import end_tasks
 from command_bus.transport.mailboxes import EVERYTHING, SCHEDULES, scope_label
 
@@ -192,7 +193,7 @@ async def _heard(listener: Listener, ids: list[str]) -> AsyncGenerator[bytes]:
         if listener.missed:
             missed, listener.missed = listener.missed, 0
             yield _message({"missed": missed}, kind="gap")
-        if _number(heard.id) > _number(ids[heard.feed]):
+        if stream_id(heard.id) > stream_id(ids[heard.feed]):
             ids[heard.feed] = heard.id
             yield _event(heard.event, ",".join(ids))
 
@@ -213,11 +214,6 @@ def _type(text: str) -> str | None:
 def _event(event: Event, cursor: str) -> bytes:
     facts = to_jsonable(event)
     return _message({name: value for name, value in facts.items() if name != "cursor"}, cursor=cursor)
-
-
-def _number(entry: str) -> tuple[int, int]:
-    ms, _, number = entry.partition("-")
-    return int(ms), int(number)
 
 
 # Progress.

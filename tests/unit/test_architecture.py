@@ -21,7 +21,7 @@ from tests.unit.syntax import FILES, PACKAGE, ROOT, Function, trees
 
 # From the ground up. A module belongs to the longest prefix that names it, and may import its own layer and those below.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "clock", "randomness", "spelling", "tasks"),
+    ("errors", "clock", "randomness", "spelling", "stream_ids", "tasks"),
     ("server_urls",),
     ("messages",),
     ("setting_values",),

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from command_bus.errors import InvalidSettings
+from command_bus.stream_ids import stream_id
 from command_bus.transport.ports.bulk import OutcomeStream
 
 BEGINNING = "0-0"
@@ -54,7 +55,7 @@ class StreamOffset:
 
     def left(self, stream: OutcomeStream) -> int:
         """Return the number of outcomes left to read, or an upper bound of it if it is not known exactly."""
-        if _order(self.entry) >= _order(stream.last):
+        if stream_id(self.entry) >= stream_id(stream.last):
             return 0
         if not self._counts_in(stream):
             return max(stream.length, 1)
@@ -76,12 +77,7 @@ class StreamOffset:
         """
         if self.count is None or stream.added is None:
             return False
-        return stream.trimmed >= self.count or (bool(stream.first) and _order(stream.first) <= _order(self.entry))
-
-
-def _order(entry: str) -> tuple[int, int]:
-    ms, _, number = entry.partition("-")
-    return int(ms), int(number or 0)
+        return stream.trimmed >= self.count or (bool(stream.first) and stream_id(stream.first) <= stream_id(self.entry))
 
 
 def _known(count: int | None) -> int:

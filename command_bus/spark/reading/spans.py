@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from command_bus.stream_ids import ms_of, stream_id
 from command_bus.transport.ports.bulk import BulkOutcomes
 
 ROWS_PER_TASK = 250_000
@@ -35,17 +36,12 @@ class Span:
     rows: int = 0
 
 
-def entry_ms(entry: str) -> int:
-    """Return the time in an entry's id."""
-    return int(entry.partition("-")[0])
-
-
 def id_before(entry: str) -> str:
     """Return the id before an id: reading after it begins with that id."""
-    ms, _, number = entry.partition("-")
-    if int(number or 0):
-        return f"{ms}-{int(number) - 1}"
-    return f"{int(ms) - 1}-{_LAST}" if int(ms) else ""
+    ms, number = stream_id(entry)
+    if number:
+        return f"{ms}-{number - 1}"
+    return f"{ms - 1}-{_LAST}" if ms else ""
 
 
 def rows_per_task(total: int, partitions: int | None) -> int:
@@ -61,7 +57,7 @@ async def split_span(outcomes: BulkOutcomes, span: Span, first: str, pieces: int
         after, start, until = parts[index]
         if not _duration(after, start, until):
             break
-        middle = (entry_ms(start) + entry_ms(until)) // 2 + 1
+        middle = (ms_of(start) + ms_of(until)) // 2 + 1
         left = await outcomes.ends(span.dispatch_id, span.shard, start, f"({middle}-0")
         right = await outcomes.ends(span.dispatch_id, span.shard, f"{middle}-0", until)
         if left is None or right is None:  # trimmed since then
@@ -72,7 +68,7 @@ async def split_span(outcomes: BulkOutcomes, span: Span, first: str, pieces: int
 
 
 def _duration(_: str, start: str, until: str) -> int:
-    return entry_ms(until) - entry_ms(start)
+    return ms_of(until) - ms_of(start)
 
 
 def pack_spans(spans: Sequence[Span], rows: int) -> list[tuple[Span, ...]]:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from command_bus.errors import InvalidCommand
+from command_bus.stream_ids import ms_of
 from command_bus.transport.flows import NORMAL_FLOW
 from command_bus.transport.mailboxes import envelope_in, mailbox_label
 from command_bus.transport.records import Resolution, StoredDeadLetter
@@ -48,7 +49,7 @@ class RedisDeadLetters(RetryingRequests):
         pages = await asyncio.gather(
             *(self._ask_once(keys, lambda client, key: client.xrange(key, count=1), keys.dead) for keys in self._keys.shards)
         )
-        return min((int(page[0][0].partition(b"-")[0]) for page in pages if page), default=None)
+        return min((ms_of(page[0][0]) for page in pages if page), default=None)
 
     async def settle(
         self,

@@ -20,6 +20,7 @@ from redis.asyncio import Redis
 
 from command_bus.errors import TransportUnavailable
 from command_bus.serialization.odd_values import stored_number
+from command_bus.stream_ids import ms_of
 from command_bus.tasks import end_tasks
 from command_bus.transport.ports.operator import EventStreams
 from command_bus.transport.records import BEFORE_ALL, SENT_KINDS, StoredEvent
@@ -223,14 +224,14 @@ def newest_events(shard: int, count: int, done: _Entries, sent: _Entries) -> lis
 def _in_order(shard: int, count: int, done: _Entries, sent: _Entries) -> list[StoredEvent]:
     """Return what pages of both streams of a shard have, as far as their order is known: behind a full page there may be more."""
     end = min(_end_of(done), _end_of(sent))
-    return _woven(shard, count, *([each for each in page if _ms_of(each[0]) < end] for page in (done, sent)))
+    return _woven(shard, count, *([each for each in page if ms_of(each[0]) < end] for page in (done, sent)))
 
 
 def _end_of(page: _Entries) -> float:
     """Return the ms before which a page has everything."""
     if len(page) < _PAGE:
         return math.inf
-    first, last = _ms_of(page[0][0]), _ms_of(page[-1][0])
+    first, last = ms_of(page[0][0]), ms_of(page[-1][0])
     return last if first < last else last + 1
 
 
@@ -243,7 +244,7 @@ def _woven(shard: int, count: int, done: _Entries, sent: _Entries) -> list[Store
     events = [_stored(shard, shard, *each) for each in done]
     accepted = [(at, each.names) for at, each in enumerate(arrivals) if each.names and each.facts[0] == "accepted"]
     first = {names: at for at, names in reversed(accepted)}
-    last = {(_ms_of(sent[at][0]), names): at for at, names in accepted}
+    last = {(ms_of(sent[at][0]), names): at for at, names in accepted}
     again, ends = {names: at for at, names in accepted}, {each.names: at for at, each in enumerate(events)}
     found: list[StoredEvent] = []
     place = 0
@@ -254,9 +255,9 @@ def _woven(shard: int, count: int, done: _Entries, sent: _Entries) -> list[Store
         return kind != "superseded" or ends.get(names, -1) < at or again.get(names, -1) > place
 
     for at, event in enumerate(events):
-        ms = _ms_of(done[at][0])
+        ms = ms_of(done[at][0])
         needed = max(first.get(event.names, -1), last.get((ms, event.names), -1))
-        while place < len(arrivals) and (place <= needed or (_ms_of(sent[place][0]) < ms and is_over(at))):
+        while place < len(arrivals) and (place <= needed or (ms_of(sent[place][0]) < ms and is_over(at))):
             found.append(arrivals[place])
             place += 1
         found.append(event)
@@ -270,7 +271,3 @@ def _stored(shard: int, feed: int, entry: bytes, fields: dict[bytes, bytes] | No
     mailbox = fields.get(b"m", b"").decode(errors="replace")
     is_told = feed == shard or facts[0] in SENT_KINDS
     return StoredEvent(shard, entry.decode(), facts + [""] * (5 - len(facts)), mailbox, fields.get(b"c", b""), feed, is_told)
-
-
-def _ms_of(entry: bytes) -> int:
-    return int(entry.partition(b"-")[0])

@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from command_bus.serialization.odd_values import stored_number
+from command_bus.stream_ids import ms_of, stream_id
 from command_bus.transport.ports.operator import HistoryStore, JournalName
 from command_bus.transport.records import EndBounds, HistoryExtent, StoredEnd
 from command_bus.transport.redis.connection.connections import PageSize
@@ -90,7 +91,7 @@ async def _extent(client: Redis, key: str, count: int) -> tuple[int, int, tuple[
     pipeline.xrange(key, "-", "+", count=count)
     answer: Any = await pipeline.execute()
     (seconds, micros), ends, page = answer
-    bounds = (EndBounds(int(entry.partition(b"-")[0]), _number(fields, b"a"), _number(fields, b"n")) for entry, fields in page)
+    bounds = (EndBounds(ms_of(entry), _number(fields, b"a"), _number(fields, b"n")) for entry, fields in page)
     return int(seconds) * 1000 + int(micros) // 1000, ends, tuple(bounds)
 
 
@@ -104,9 +105,9 @@ def _ends(shard: int, page: list[tuple[bytes, dict[bytes, bytes]]], now_ms: int)
 
 
 def _end(shard: int, entry: bytes, fields: dict[bytes, bytes], now_ms: int) -> StoredEnd:
-    settled_ms, _, sequence = entry.partition(b"-")
+    settled_ms, sequence = stream_id(entry)
     age_ms = _number(fields, b"a")
-    return StoredEnd(int(settled_ms), int(sequence), shard, fields.get(b"r", b""), int(settled_ms) + age_ms <= now_ms)
+    return StoredEnd(settled_ms, sequence, shard, fields.get(b"r", b""), settled_ms + age_ms <= now_ms)
 
 
 async def _append(client: Redis, stream: str, data: bytes, entry_id: str, kept: int) -> bytes | None:
