@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from hashlib import blake2b
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -48,21 +49,21 @@ class StepRuns(BaseException):
     """Internal: the function of a step goes on although it was cancelled, so the command may not be settled."""
 
 
+@dataclass
 class Leavable:
     """The handler that a run awaits: it is left where it is once it catches again and again that the run is over.
 
-    Args:
+    Attributes:
         work: The handler.
         in_flight: The in flight of its run.
     """
 
-    def __init__(self, work: Awaitable[Any], in_flight: InFlight) -> None:
-        self._work = work
-        self._in_flight = in_flight
+    work: Awaitable[Any]
+    in_flight: InFlight
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        inner: Any = self._work.__await__()
-        in_flight = self._in_flight
+        inner: Any = self.work.__await__()
+        in_flight = self.in_flight
         thrown: list[BaseException] = []  # no name for it: its traceback leads to this frame
         while True:
             try:

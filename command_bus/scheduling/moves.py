@@ -7,7 +7,7 @@ in both places. The ticks since then are due in the new place, by the rule `miss
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from command_bus.errors import InvalidSettings, TransportUnavailable
 from command_bus.scheduling.firing import ScheduleFiring
@@ -20,31 +20,31 @@ from command_bus.session import Session
 _TRIES = 100
 
 
+@dataclass
 class ScheduleMoves:
     """Exports and imports the schedules of a namespace, as `Schedules` does.
 
-    Args:
+    Attributes:
         session: The session of the bus.
         firing: Changes records.
     """
 
-    def __init__(self, session: Session, firing: ScheduleFiring) -> None:
-        self._session = session
-        self._firing = firing
+    session: Session
+    firing: ScheduleFiring
 
     async def export(self, name: str, *, stop: bool) -> str | None:
         """Return the line of a schedule; None: it is gone. See `Schedules.export`."""
         record = await self._exported(name, stop=stop)
-        return None if record is None else line_of(record, self._session.settings.namespace)
+        return None if record is None else line_of(record, self.session.settings.namespace)
 
     async def _exported(self, name: str, *, stop: bool) -> ScheduleRecord | None:
         """Return a schedule in which no firing is under way, marked as exported if it is to stop; None: it is gone."""
         for _ in range(_TRIES):
-            record, raw = await self._firing.settled(name)
+            record, raw = await self.firing.settled(name)
             if record is None or record.exported or not stop:
                 return record
-            now_ms = await self._session.transport.operator.entities.now_ms()
-            if await self._firing.change(replace(record, exported=now_ms), raw, EXPORTED):
+            now_ms = await self.session.transport.operator.entities.now_ms()
+            if await self.firing.change(replace(record, exported=now_ms), raw, EXPORTED):
                 return record
         raise contended(name)
 
@@ -65,19 +65,19 @@ class ScheduleMoves:
         """
         record = exported.record
         try:
-            return replace(record, template=self._firing.templates.moved(record, exported.namespace))
+            return replace(record, template=self.firing.templates.moved(record, exported.namespace))
         except (BadTemplate, ForeignTemplate) as error:
             raise InvalidSettings(f"schedule {record.name!r}: {error.message}") from None
 
     async def _import(self, line: ScheduleRecord, *, replacing: bool) -> bool:
         """Put an exported schedule; return whether something has changed."""
         for _ in range(_TRIES):
-            record, raw = await self._firing.settled(line.name)
+            record, raw = await self.firing.settled(line.name)
             after = imported(record, line, replacing=replacing)
             if after is None:
                 return False
-            if await self._firing.change(after, raw, IMPORTED):
-                await self._firing.arm(after)
+            if await self.firing.change(after, raw, IMPORTED):
+                await self.firing.arm(after)
                 return True
         raise contended(line.name)
 

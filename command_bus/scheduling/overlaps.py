@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 
 from command_bus.admin.ending import Cancelling
 from command_bus.errors import CommandBusError
@@ -13,17 +14,17 @@ from command_bus.session import Session
 from command_bus.transport.marks import accepted_ms, is_settled
 
 
+@dataclass
 class Overlaps:
     """Looks at predecessors, and makes room.
 
-    Args:
+    Attributes:
         session: The session of the bus.
         templates: Name the mailboxes.
     """
 
-    def __init__(self, session: Session, templates: Templates) -> None:
-        self._session = session
-        self._templates = templates
+    session: Session
+    templates: Templates
 
     async def skips(self, record: ScheduleRecord) -> bool:
         """Return whether a tick is left out, because its predecessor is not settled. One that can never run leaves out none."""
@@ -42,14 +43,14 @@ class Overlaps:
         mailbox = await self._unsettled(record)
         if mailbox is None:
             return True
-        if (await self._session.transport.operator.entities.look(mailbox)).state == "parked":
+        if (await self.session.transport.operator.entities.look(mailbox)).state == "parked":
             return True
         replaces = record.policy.overlap == "replace"
         with suppress(CommandBusError):  # one that runs was only asked to end; the next look goes on
             if replaces:
-                await WaitingCommands(self._session).cancel_in(mailbox, record.last_id)
+                await WaitingCommands(self.session).cancel_in(mailbox, record.last_id)
             else:
-                await Cancelling(self._session, record.last_id, f"the next firing of {record.name} is due").end_in(mailbox)
+                await Cancelling(self.session, record.last_id, f"the next firing of {record.name} is due").end_in(mailbox)
         return replaces or await self._unsettled(record) is None
 
     async def _unsettled(self, record: ScheduleRecord) -> str | None:
@@ -60,22 +61,22 @@ class Overlaps:
         if not record.last_id:
             return None
         try:
-            envelope = self._templates.read(record)
+            envelope = self.templates.read(record)
         except BadTemplate:
             return None
-        mailbox = await self._templates.mailbox(envelope, record.last_id)
-        mark = await self._session.transport.schedules.mark(mailbox, record.last_id)
+        mailbox = await self.templates.mailbox(envelope, record.last_id)
+        mark = await self.session.transport.schedules.mark(mailbox, record.last_id)
         if mark is None or is_settled(mark):
             return None
-        return mailbox if (await self._session.transport.operator.entities.look(mailbox)).depth else None
+        return mailbox if (await self.session.transport.operator.entities.look(mailbox)).depth else None
 
     async def _is_late(self, record: ScheduleRecord, mailbox: str) -> bool:
         """Return whether the deadline has passed of a last firing that was never started."""
-        ttl_ms, operator = self._templates.read(record).ttl_ms, self._session.transport.operator
+        ttl_ms, operator = self.templates.read(record).ttl_ms, self.session.transport.operator
         if ttl_ms is None:
             return False
         now_ms = await operator.entities.now_ms()
-        message = await WaitingCommands(self._session).place_of(mailbox, record.last_id)
+        message = await WaitingCommands(self.session).place_of(mailbox, record.last_id)
         if message is None or now_ms <= accepted_ms(message) + ttl_ms:
             return False
         entity = await operator.entities.look(mailbox)  # behind the time: what has not started by then never does

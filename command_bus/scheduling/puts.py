@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from command_bus.errors import InvalidCommand, InvalidSettings
@@ -35,23 +35,23 @@ _TRIES = 100
 Kind = type[Message[Any]] | None
 
 
+@dataclass
 class SchedulePuts:
     """Puts schedules.
 
-    Args:
+    Attributes:
         session: The session of the bus.
         sender: The sender of the bus: makes the templates of commands.
         firing: Changes records.
     """
 
-    def __init__(self, session: Session, sender: Sender, firing: ScheduleFiring) -> None:
-        self._session = session
-        self._sender = sender
-        self._firing = firing
+    session: Session
+    sender: Sender
+    firing: ScheduleFiring
 
     async def draft(self, declared: DeclaredSchedule, out: OutgoingMessage) -> ScheduleRecord:
         """Return the draft of a schedule that dispatches a message."""
-        return _draft(declared, await self._sender.template(out), out.tenant)
+        return _draft(declared, await self.sender.template(out), out.tenant)
 
     async def draft_of(self, declared: DeclaredSchedule) -> ScheduleRecord:
         """Return the draft of what code declares.
@@ -61,7 +61,7 @@ class SchedulePuts:
         """
         if declared.command is None:
             raise InvalidSettings(f"the schedule {declared.name!r} has no command")
-        return await self.draft(declared, self._sender.builder.outgoing(declared.command, command_id=declared.name))
+        return await self.draft(declared, self.sender.builder.outgoing(declared.command, command_id=declared.name))
 
     async def put(self, draft: ScheduleRecord, kind: Kind) -> tuple[ScheduleRecord, bool]:
         """Put a schedule; return it, and whether something has changed.
@@ -75,16 +75,16 @@ class SchedulePuts:
             TransportUnavailable: The server cannot be reached, or others change the schedule all the time.
         """
         for _ in range(_TRIES):
-            now_ms = await self._session.transport.operator.entities.now_ms()
-            record, raw = await self._firing.found(draft.name)
+            now_ms = await self.session.transport.operator.entities.now_ms()
+            record, raw = await self.firing.found(draft.name)
             if record is not None and self._updated(record, draft, kind, now_ms) is None:
                 return record, False  # whatever fires meanwhile: each worker that starts puts what it declares
-            record, raw = await self._firing.settled(draft.name)
+            record, raw = await self.firing.settled(draft.name)
             after = _created(draft, now_ms) if record is None else self._updated(record, draft, kind, now_ms)
             if after is None and record is not None:
                 return record, False
-            if after is not None and (await self._firing.change(after, raw, PUT)):
-                await self._firing.arm(after)
+            if after is not None and (await self.firing.change(after, raw, PUT)):
+                await self.firing.arm(after)
                 return after, True
         raise contended(draft.name)
 
@@ -127,7 +127,7 @@ class SchedulePuts:
     def _same_command(self, record: ScheduleRecord, draft: ScheduleRecord, kind: Kind) -> bool:
         """Return whether two schedules dispatch the same; what cannot be read here is not the same."""
         try:
-            stored, given = self._firing.templates.clear(record), self._firing.templates.clear(draft)
+            stored, given = self.firing.templates.clear(record), self.firing.templates.clear(draft)
         except (BadTemplate, ForeignTemplate):
             return False
         return _essence(stored) == _essence(given) and (
@@ -136,7 +136,7 @@ class SchedulePuts:
 
     def _fields(self, envelope: WireEnvelope, kind: Kind) -> bytes:
         """Return the fields of a command as they are compared (see `equality`)."""
-        limits = reading_limits(self._session.settings)
+        limits = reading_limits(self.session.settings)
         with suppress(InvalidCommand, Undecodable, NotPlain):
             if kind is None:
                 return canonical(unpack(envelope.payload, limits))
@@ -144,7 +144,7 @@ class SchedulePuts:
         return envelope.payload
 
     def _entity(self, record: ScheduleRecord) -> tuple[str | None, str | None]:
-        envelope = self._firing.templates.readable(record)
+        envelope = self.firing.templates.readable(record)
         return (None, None) if envelope is None else (envelope.entity_type, envelope.entity_id)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, replace
 from typing import Any
 
 from command_bus.durable.compensation import CompensationFailed, compensate, has_to_compensate, is_compensating, note_ending
@@ -29,10 +29,11 @@ from command_bus.worker.reports import LOGGED, RunReports
 from command_bus.worker.runnable import NO_HANDLER, Runnable, as_durable
 
 
+@dataclass
 class DurableRuns:
     """Begins and ends the runs of durable handlers.
 
-    Args:
+    Attributes:
         records: Side records.
         children: Makes what sends the calls of one run, given the command's id and its mailbox.
         decisions: The rules.
@@ -41,37 +42,30 @@ class DurableRuns:
         few_wait: Whether few handlers wait in this worker, and it goes on.
     """
 
-    def __init__(
-        self,
-        records: SideRecords,
-        children: Callable[[str, str], Children],
-        decisions: Decisions,
-        *,
-        settings: BusSettings,
-        protection: Protection | None,
-        few_wait: Callable[[], bool],
-    ) -> None:
-        self._records = records
-        self._children = children
-        self._decisions = decisions
+    records: SideRecords
+    children: Callable[[str, str], Children]
+    decisions: Decisions
+    settings: InitVar[BusSettings]
+    protection: Protection | None
+    few_wait: Callable[[], bool]
+
+    def __post_init__(self, settings: BusSettings) -> None:
         self._limits = reading_limits(settings)
-        self._protection = protection
         self._unknown = settings.handling(NO_HANDLER.spec)
-        self._few_wait = few_wait
 
     async def begin(self, lease: Lease, run: Runnable, task: asyncio.Task[Any] | None, threads: Threads) -> DurableRun:
         """Read what earlier runs of a command have stored, if there may be some."""
         run.envelope = as_durable(run.envelope)
         command_id = run.envelope.command_id
-        fields = None if run.started.is_first else await self._records.read(lease, command_id)
+        fields = None if run.started.is_first else await self.records.read(lease, command_id)
 
         def may_linger() -> bool:
             """Return whether nothing limits how long it runs, and no other waits for what it holds."""
-            return run.policy.attempt_timeout is None and not lease.may_have_places and self._few_wait()
+            return run.policy.attempt_timeout is None and not lease.may_have_places and self.few_wait()
 
         tools = RunTools(
-            self._records,
-            self._children(command_id, lease.mailbox),
+            self.records,
+            self.children(command_id, lease.mailbox),
             self._limits,
             *self._cipher(lease.mailbox, run.envelope),
             self._secret(run.envelope),
@@ -87,7 +81,7 @@ class DurableRuns:
         It is parked: nothing is undone before somebody has seen it. Where it ends already, this worker undoes what it did: that is stored as it is
         sent, so no handler of the command is needed.
         """
-        fields = await self._records.read(lease, step.left.command_id) if step.left.command_id else {}
+        fields = await self.records.read(lease, step.left.command_id) if step.left.command_id else {}
         if fields.get(MESSAGE) != started.message.encode() or not any(name.startswith(UNDO) for name in fields):
             return None
         if ENDING in fields:
@@ -107,13 +101,13 @@ class DurableRuns:
 
     def reports(self, lease: Lease, run: Runnable) -> RunReports:
         """Return what stores what one run of a handler reports, durable or not."""
-        is_sealed = self._protection is not None and run.envelope.flags & ENCRYPTED
+        is_sealed = self.protection is not None and run.envelope.flags & ENCRYPTED
         logged = None if run.durable is None else b""
         if run.durable is not None and LOGGED in run.durable.fields:
             with suppress(BadResult):  # then all is logged again
                 logged = run.durable.tools.unseal(LOGGED, run.durable.fields[LOGGED])
         return RunReports(
-            self._records,
+            self.records,
             lease,
             run.envelope.command_id,
             run.started,
@@ -123,14 +117,14 @@ class DurableRuns:
 
     def _secret(self, envelope: WireEnvelope) -> bytes | None:
         """Return the key of digests of what the command stores; empty, unless its payload is encrypted."""
-        protection = self._protection
+        protection = self.protection
         return protection.digest_key or None if protection is not None and envelope.flags & ENCRYPTED else b""
 
     def _cipher(
         self, mailbox: str, envelope: WireEnvelope
     ) -> tuple[Callable[[str, bytes], bytes], Callable[[str, bytes], bytes]]:
         """Return what encrypts and decrypts the values of a command: nothing, unless its payload is encrypted."""
-        protection = self._protection
+        protection = self.protection
         if protection is None or not envelope.flags & ENCRYPTED:
             return _as_it_is, _as_it_is
         command_id = envelope.command_id
@@ -173,8 +167,8 @@ class DurableRuns:
         except RunLost:
             return None
         except (CompensationFailed, CommandBusError) as error:
-            return self._decisions.uncompensated(run, error)
-        return self._decisions.ending(run, ending)
+            return self.decisions.uncompensated(run, error)
+        return self.decisions.ending(run, ending)
 
 
 def _as_it_is(name: str, data: bytes) -> bytes:

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from command_bus.clock import mono
 from command_bus.serialization.limits import printable
+from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.ports.worker import Steps
-from command_bus.transport.slots import Slots
+from command_bus.transport.ports.worker import Steps, WorkerSide
 from command_bus.transport.steps import (
     Answer,
     DeadLetterStep,
@@ -29,7 +29,8 @@ from command_bus.transport.steps import (
     StepFailed,
     Take,
 )
-from command_bus.worker.lifecycle import Executes
+from command_bus.worker.lifecycle import Execute
+from command_bus.worker.limits import LimitKeys
 
 T = TypeVar("T")
 
@@ -94,58 +95,33 @@ class WorkerState:
     paused: bool = False
     stopping: bool = False
 
-    def is_stopping(self) -> bool:
-        """Return whether it is about to leave."""
-        return self.stopping
-
-    def is_leaving(self) -> bool:
-        """Return whether it gives its entities up: it is about to leave, or paused."""
+    @property
+    def leaving(self) -> bool:
+        """Whether it gives its entities up: it is about to leave, or paused."""
         return self.stopping or self.paused
 
 
+@dataclass
 class EntityRun:
     """The worker's side of one activation: take, then execute and settle until it is another entity's turn.
 
-    Args:
+    Attributes:
+        side: The transport's side of the worker, whose slots it uses, and whose limits it asks.
         steps: Moves the mailbox forward.
-        executor: Runs a command.
-        slots: Those of the worker.
-        quantum: Commands that an entity runs in a row while others wait for its slot.
-        quantum_time: Seconds for which an entity runs in a row while others wait.
-        stopping: Whether the worker is about to leave.
-        leaving: Whether an entity is given up after the command that runs: the worker is about to leave, or paused.
-        admit: Asks limits whether a command may start, and starts it or lets its entity wait; with whether it must give up its place.
-        over: Tells limits that a lease has ended under which they were asked.
-        stuck: Tells limits that nothing of an entity can start or be settled for now.
+        execute: Runs a command.
+        settings: Says for how many commands, and how long, an entity runs in a row while others wait for its slot.
+        state: Whether an entity is given up after the command that runs.
+        keys: Reads what limits are asked for.
         contexts: Makes the context of each command.
     """
 
-    def __init__(
-        self,
-        steps: Steps,
-        executor: Executes,
-        slots: Slots,
-        *,
-        quantum: int,
-        quantum_time: float,
-        stopping: Callable[[], bool],
-        leaving: Callable[[], bool],
-        admit: Callable[[Lease, LimitQuestion, bool], Awaitable[Answer]],
-        over: Callable[[Lease], None],
-        stuck: Callable[[Lease], None],
-        contexts: CommandContexts,
-    ) -> None:
-        self._steps = steps
-        self._executor = executor
-        self._slots = slots
-        self._quantum = quantum
-        self._quantum_time = quantum_time
-        self._stopping = stopping
-        self._leaving = leaving
-        self._admit = admit
-        self._over = over
-        self._stuck = stuck
-        self._contexts = contexts
+    side: WorkerSide
+    steps: Steps
+    execute: Execute
+    settings: BusSettings
+    state: WorkerState
+    keys: LimitKeys
+    contexts: CommandContexts
 
     async def run(self, lease: Lease) -> None:
         """Run the mailbox's commands in order."""
@@ -157,11 +133,11 @@ class EntityRun:
             began, commands = mono(), 0
             while True:
                 while type(answer) is Started:
-                    if self._leaving():
+                    if self.state.leaving:
                         lease.is_unused = not lease.is_limited
                         answer = await self._advance(lease, _UNTOUCHED)
                         return
-                    step = await self._contexts.run(self._executor.execute(lease, answer, task))
+                    step = await self.contexts.run(self.execute(lease, answer, task))
                     if task is not None:
                         task.set_name(name)  # a handler may have given it another
                     if step is None:
@@ -169,40 +145,40 @@ class EntityRun:
                     commands += 1
                     if type(step) is Done or type(step) is DeadLetterStep:
                         step.follow = self._follow(lease.shard, commands, began)
-                    answer = await self._steps.advance(lease, step)
+                    answer = await self.steps.advance(lease, step)
                     if type(answer) is StepFailed:
                         answer = await self._repaired(lease, step, answer)
                 if type(answer) is not LimitQuestion:
                     return
-                answer = await self._asked(lease, answer, must_yield=commands >= self._quantum)
+                answer = await self._asked(lease, answer, must_yield=commands >= self.settings.quantum)
         finally:
             if lease.is_limited and answer is not None and type(answer) is not Started:  # else it is taken over, with its places
-                self._over(lease)
+                self.side.over(lease)
 
     async def _asked(self, lease: Lease, asked: LimitQuestion, *, must_yield: bool) -> Answer:
-        if self._leaving():
+        if self.state.leaving:
             return await self._advance(lease, _UNTOUCHED)
-        return await self._admit(lease, asked, must_yield)
+        return await self.side.admit(lease, asked, self.keys.keyed(asked), must_yield=must_yield)
 
     def _follow(self, shard: int, commands: int, began: float) -> Follow:
         """Return whether the entity keeps its slot: a hot one must not starve the others.
 
         The server knows who else waits in this shard, and the worker which other shards wait for a slot.
         """
-        if self._leaving():
+        if self.state.leaving:
             return "leave"
-        if commands < self._quantum and mono() - began <= self._quantum_time:
+        if commands < self.settings.quantum and mono() - began <= self.settings.quantum_time:
             return "stay"
-        return "leave" if self._slots.another_waits(shard) else "yield"
+        return "leave" if self.side.slots.another_waits(shard) else "yield"
 
     async def _advance(self, lease: Lease, step: Step) -> Answer:
-        answer = await self._steps.advance(lease, step)
+        answer = await self.steps.advance(lease, step)
         return await self._repaired(lease, step, answer) if type(answer) is StepFailed else answer
 
     async def _repaired(self, lease: Lease, step: Step, answer: Answer) -> Answer:
         """Repeat a step that fails because a key of the entity has another type, until an operator has repaired it. Nothing is lost."""
-        self._stuck(lease)
-        while isinstance(answer, StepFailed) and not self._stopping():
+        self.side.over(lease, stuck=True)
+        while isinstance(answer, StepFailed) and not self.state.stopping:
             entity = mailbox_label(lease.mailbox)
             _log.error(
                 "%s is stuck: %s. Repair the key; its work goes on then",
@@ -211,5 +187,5 @@ class EntityRun:
                 extra={"entity": entity},
             )
             await asyncio.sleep(_BROKEN_PAUSE)
-            answer = await self._steps.advance(lease, step)
+            answer = await self.steps.advance(lease, step)
         return answer

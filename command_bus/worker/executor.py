@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,16 +19,15 @@ from command_bus.durable.compensation import is_compensating
 from command_bus.durable.handler_operations import HandlerOperations
 from command_bus.durable.names import CANCEL
 from command_bus.errors import CommandBusError, CommandCancelled, Reject
-from command_bus.messages.context import CommandContext, HandlerBus, Running, current_command
+from command_bus.messages.context import CommandContext, Running, current_command
 from command_bus.messages.durable import DurableContext
 from command_bus.messages.snooze import Snooze
-from command_bus.middleware import Handling
+from command_bus.middleware import Handling, around_handle
 from command_bus.sending.follow_ups import FollowUps
 from command_bus.serialization.envelope_options import NO_CALLERS, chain_in
 from command_bus.serialization.limits import printable
 from command_bus.serialization.reply import Cancelled
 from command_bus.transport.mailboxes import mailbox_label, type_of
-from command_bus.transport.ports.sender import Agreements
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import (
     Cancellation,
@@ -43,11 +43,12 @@ from command_bus.transport.steps import (
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.durable_runs import DurableRuns
 from command_bus.worker.lending import Lending
-from command_bus.worker.limits import LimitHolds
+from command_bus.worker.limits import hold_limit
 from command_bus.worker.offers import Offer, Offers
 from command_bus.worker.run_ends import Interruption, Raised, explained, text_of
 from command_bus.worker.runnable import Runnable, without_reports
 from command_bus.worker.threads import HandlerThreads, NeverStartedError, StepThreads, ThreadRuns, timed_out
+from command_bus.worker.worker_bus import WorkerBus
 
 CANCELLED = Cancellation(Cause.APPLICATION, "its task was cancelled by the application")
 """The end of a handler that something other than the worker cancelled."""
@@ -56,10 +57,12 @@ _log = logging.getLogger("command_bus.worker")
 _NOT_STARTED = GiveBack(counts=False)
 
 
+@dataclass
 class Executor:
     """Executes deliveries under their leases.
 
-    Args:
+    Attributes:
+        bus: What handlers send with, by its middleware.
         decisions: The rules.
         threads: The place where synchronous handlers run.
         slots: Those of the worker, lent by handlers that wait for the bus.
@@ -67,88 +70,69 @@ class Executor:
         grace: Seconds past its timeout after which an asynchronous handler's lease is no longer renewed.
         works: Whether the worker goes on: false once it stops, or its event loop shuts down.
         offers: Leaves commands to other workers.
-        around: Wraps the call of a handler in the bus's middleware, or None.
-        bus: What handlers send with.
-        policies: The place where the mailboxes of entity types are looked up for commands that are signed for one; None if nothing is verified.
-        holds: Holds the limits that handlers name; None: there are none.
-        outbox: Makes what keeps the follow-ups of one run, given the command's id; None: handlers send none.
-        durable: Begins and ends the runs of durable handlers; None: there are none.
+        durable: Begins and ends the runs of durable handlers.
     """
 
-    def __init__(
-        self,
-        decisions: Decisions,
-        threads: HandlerThreads,
-        slots: Slots,
-        *,
-        worker: str,
-        grace: float,
-        works: Callable[[], bool],
-        offers: Offers,
-        around: Callable[[Handling], Handling] | None = None,
-        bus: HandlerBus | None = None,
-        policies: Agreements | None = None,
-        holds: LimitHolds | None = None,
-        outbox: Callable[[str], FollowUps] | None = None,
-        durable: DurableRuns | None = None,
-    ) -> None:
-        self._durable = durable
-        self._outbox = outbox
-        self._policies = policies
-        self._holds = holds
-        self._decisions = decisions
-        self._threads = threads
-        self._slots = slots
-        self._worker = worker
-        self._grace = grace
-        self._works = works
-        self._bus = bus
+    bus: WorkerBus
+    decisions: Decisions
+    threads: HandlerThreads
+    slots: Slots
+    worker: str
+    grace: float
+    works: Callable[[], bool]
+    offers: Offers
+    durable: DurableRuns
+
+    def __post_init__(self) -> None:
+        around, self._transport, protection = (
+            around_handle(self.bus.middleware),
+            self.bus.session.transport,
+            self.bus.session.protection,
+        )
         self._call: Handling = around(self._invoke) if around is not None else self._invoke
         self._needs_context = around is not None
+        self._verifies = protection is not None and protection.signatures is not None
         self._callers: set[str] = set()
-        self._offers = offers
-        self._in_threads = ThreadRuns(threads, worker=worker, works=works)
+        self._in_threads = ThreadRuns(self.threads, worker=self.worker, works=self.works)
         self._loop = asyncio.get_running_loop()
 
     async def execute(self, lease: Lease, started: Started, task: asyncio.Task[Any] | None) -> Step | None:
         """Run what was delivered, in this task, and return the step that settles it."""
         lease.is_unused = not lease.is_limited  # who asked limits has given the tokens of what does not run back itself
-        if self._policies is not None and (unknown := await self._policy_unknown(self._policies, lease, started)) is not None:
+        if self._verifies and (unknown := await self._policy_unknown(lease, started)) is not None:
             return unknown
         if mono() >= lease.deadline:
             return _NOT_STARTED
         try:
-            read = self._decisions.read(started, lease.mailbox)
+            read = self.decisions.read(started, lease.mailbox)
             if not isinstance(read, Runnable):
                 read = await self._unrun(lease, started, read)
                 if not isinstance(read, Runnable):
                     return read
             if self._callers and read.envelope.name in self._callers and not read.serves_handler:
-                if not self._slots.admits_caller():
-                    return self._offers.again(started.now_ms)
-                read.lends_beyond = self._slots.all_lent
+                if not self.slots.admits_caller():
+                    return self.offers.again(started.now_ms)
+                read.lends_beyond = self.slots.all_lent
             read.lease, lease.is_unused = lease, False
-            if read.handler.spec.durable and self._durable is not None:
-                return await self._execute_durable(self._durable, lease, read, task)
+            if read.handler.spec.durable:
+                return await self._execute_durable(lease, read, task)
             result = await self._ran(lease, read, task)
-            if type(result) is Raised and isinstance(result.error, Snooze) and result.error.hold is not None and self._holds:
-                result = Raised(fault) if (fault := await self._holds.apply(read, result.error)) is not None else result
+            if type(result) is Raised and isinstance(result.error, Snooze) and result.error.hold is not None:
+                result = Raised(fault) if (fault := await hold_limit(self._transport, read, result.error)) is not None else result
             return without_reports(read, self._decide(lease, read, result))
         except Exception:  # noqa: BLE001 - the entity must not wait for the end of its lease
             _log.exception("%s: a command could not be settled as its handler ended it", mailbox_label(lease.mailbox))
-            return self._decisions.interrupted(started, "its worker failed while it ran")
+            return self.decisions.interrupted(started, "its worker failed while it ran")
 
-    async def _execute_durable(
-        self, runs: DurableRuns, lease: Lease, run: Runnable, task: asyncio.Task[Any] | None
-    ) -> Step | None:
+    async def _execute_durable(self, lease: Lease, run: Runnable, task: asyncio.Task[Any] | None) -> Step | None:
         """Run a durable command: its handler, or what compensates for it."""
-        durable = await runs.begin(lease, run, task, StepThreads(self._in_threads, run, self._lend_place_and_thread))
+        durable = await self.durable.begin(lease, run, task, StepThreads(self._in_threads, run, self._lend_place_and_thread))
         try:
             if mono() >= lease.deadline:  # reading what is stored took too long
                 return _NOT_STARTED
             if is_compensating(durable):
-                return await runs.compensated(run, durable)
-            step = self._decisions.exhausted(run)
+                return await self.durable.compensated(run, durable)
+            step = self.decisions.exhausted(run)
             if step is None:
                 result = await self._ran(lease, run, task)
                 if type(result) is Interruption and result.thread_runs:
@@ -157,35 +141,35 @@ class Executor:
                     is_lost = run.interrupted is not None and run.interrupted.cause is Cause.LOST
                     return None if is_lost else self._left(run, durable.suspension)
                 step = self._decide(lease, run, result)
-            return await runs.end(run, durable, step)
+            return await self.durable.end(run, durable, step)
         finally:
             durable.errors.clear()
             run.durable = None  # which holds what refers to this, so that both are freed now
 
     async def _unrun(self, lease: Lease, started: Started, read: Step | Offer) -> Step | Runnable:
         """Return the end of a command that cannot run here. One that has something to undo is not settled by that; what undoes can run here."""
-        step = await self._offers.left(started, read) if isinstance(read, Offer) else read
-        if self._durable is None or started.is_first or not isinstance(step, DeadLetterStep | Park):
+        step = await self.offers.left(started, read) if isinstance(read, Offer) else read
+        if started.is_first or not isinstance(step, DeadLetterStep | Park):
             return step
-        return await self._durable.unsettled(lease, started, step) or step
+        return await self.durable.unsettled(lease, started, step) or step
 
     def _left(self, run: Runnable, why: Suspend | GiveBack) -> Step:
         """Return the step of a run that has ended before its handler did: its command waits, or another worker goes on with it."""
-        return self._decisions.suspended(run, why) if isinstance(why, Suspend) else self._offers.again(run.started.now_ms)
+        return self.decisions.suspended(run, why) if isinstance(why, Suspend) else self.offers.again(run.started.now_ms)
 
-    async def _policy_unknown(self, policies: Agreements, lease: Lease, started: Started) -> Step | None:
+    async def _policy_unknown(self, lease: Lease, started: Started) -> Step | None:
         """Look up what mailboxes the entities of this type have; return what to do until that is known, or None: it is.
 
         A type may be agreed on long after this worker began. A type that was never agreed on has the mailboxes of this worker's settings.
         """
-        entity_type = type_of(lease.mailbox)
+        entity_type, policies = type_of(lease.mailbox), self._transport.agreements
         if entity_type is None or policies.recorded(entity_type) is not None:
             return None
         try:
             await policies.learn(entity_type)
         except CommandBusError as error:
             _log.warning("%s waits: its signatures cannot be verified yet: %s", mailbox_label(lease.mailbox), error)
-            return self._offers.again(started.now_ms)
+            return self.offers.again(started.now_ms)
         return None
 
     def _decide(self, lease: Lease, run: Runnable, result: Any) -> Step | None:
@@ -194,38 +178,38 @@ class Executor:
         if kind is Interruption:
             lease.is_unused = (result.no_thread or result.never_started) and not lease.is_limited
             if result.no_thread:
-                return self._offers.again(run.started.now_ms)
+                return self.offers.again(run.started.now_ms)
             if result.never_started:
                 return _NOT_STARTED
             if result.thread_runs:
                 return None
         if run.interrupted is not None and run.interrupted.by_operator:  # however its handler ended
-            return self._decisions.ended(run, run.interrupted)
+            return self.decisions.ended(run, run.interrupted)
         if kind is Raised:
             return self._decide_on_error(lease, run, result.error)
         if kind is not Interruption:
-            return self._decisions.completed(run, result)
+            return self.decisions.completed(run, result)
         if result.why.cause is Cause.LOST:
             return None
-        return self._decisions.interrupted(run.started, result.why.text)
+        return self.decisions.interrupted(run.started, result.why.text)
 
     def _decide_on_error(self, lease: Lease, run: Runnable, error: BaseException) -> Step:
         if isinstance(error, Reject):
-            return self._decisions.rejected(run, error)
+            return self.decisions.rejected(run, error)
         wish = None if run.durable is None else run.durable.wish
         if wish is not None:  # whatever it fails with, it is not tried again
             text = text_of(error) if isinstance(error, CommandCancelled) else wish.decode(errors="replace")
-            return self._decisions.cancelled(run, Cancelled(text))
+            return self.decisions.cancelled(run, Cancelled(text))
         if isinstance(error, Snooze):
-            return self._decisions.snoozed(run, error)
+            return self.decisions.snoozed(run, error)
         self._log_failure(lease, run, error)
-        return self._decisions.failed(run, error)
+        return self.decisions.failed(run, error)
 
     def _log_failure(self, lease: Lease, run: Runnable, error: BaseException) -> None:
         name, command_id, attempt = run.envelope.name, run.envelope.command_id, run.started.attempt
         facts = {"command": name, "command_id": command_id, "entity": mailbox_label(lease.mailbox), "attempt": attempt}
         text = printable(f"{type(error).__name__}: {text_of(error)}")
-        facts["worker"] = self._worker
+        facts["worker"] = self.worker
         _log.info("%s %s failed (attempt %d): %s", printable(name), printable(command_id), attempt, text, extra=facts)
 
     async def _ran(self, lease: Lease, run: Runnable, task: asyncio.Task[Any] | None) -> Any:
@@ -246,14 +230,14 @@ class Executor:
         running = self._running(lease, run)
         current_command.set(running)
         if run.policy.attempt_timeout is not None and run.handler.is_async:
-            lease.renew_until = mono() + run.policy.attempt_timeout + self._grace
+            lease.renew_until = mono() + run.policy.attempt_timeout + self.grace
         lease.in_thread = not run.handler.is_async
         lease.cancel = partial(_interrupt, run, context, task)
         try:
             return await self._calling(run, context)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and run.interrupted is None and task is not None and task.cancelling():
-                if not self._works():
+                if not self.works():
                     raise
                 run.interrupted = CANCELLED
             return explained(error, run.interrupted)
@@ -268,14 +252,14 @@ class Executor:
 
     def _calling(self, run: Runnable, context: CommandContext | None) -> Awaitable[Any]:
         """Return the call of the handler. One without a context sends nothing with its end, and has no coroutine for that."""
-        if context is None or self._outbox is None:
+        if context is None:
             return self._call(run, context)
-        return self._sent(self._outbox(run.envelope.command_id), run, context)
+        return self._sent(self.bus.sender.outbox(run.envelope.command_id), run, context)
 
     async def _sent(self, outbox: FollowUps, run: Runnable, context: CommandContext) -> Any:
         """Call the handler; whatever it sends with this end is ready then."""
-        if self._durable is not None and run.lease is not None:
-            run.reports = self._durable.reports(run.lease, run)
+        if run.lease is not None:
+            run.reports = self.durable.reports(run.lease, run)
         context.sends_by(outbox, run.reports)
         try:
             try:
@@ -322,7 +306,7 @@ class Executor:
             envelope.correlation_id or envelope.command_id,
             envelope.name,
             run.started.attempt,
-            self._worker,
+            self.worker,
             run.callers if envelope.options or lease.has_place or lease.is_limited else NO_CALLERS,
             chain_in(envelope.options) if envelope.options else (),
             run.lends_beyond or run.serves_handler,
@@ -334,11 +318,11 @@ class Executor:
 
     def _lend_place(self, running: Running) -> Lending:
         self._callers.add(running.name)
-        return Lending(self._slots, None, beyond=running.lends_beyond, loop=self._loop)
+        return Lending(self.slots, None, beyond=running.lends_beyond, loop=self._loop)
 
     def _lend_place_and_thread(self, running: Running) -> Lending:
         self._callers.add(running.name)
-        return Lending(self._slots, self._threads, beyond=running.lends_beyond, loop=self._loop)
+        return Lending(self.slots, self.threads, beyond=running.lends_beyond, loop=self._loop)
 
     def _context(self, run: Runnable) -> CommandContext:
         envelope, remaining = run.envelope, run.remaining
@@ -355,8 +339,8 @@ class Executor:
             correlation_id=envelope.correlation_id or envelope.command_id,
             causation_id=envelope.causation_id,
             accepted_ms=run.accepted_ms,
-            worker=self._worker,
-            bus=self._bus,
+            worker=self.worker,
+            bus=self.bus,
             resumed=run.durable is not None and run.durable.is_resumed,
             loop=self._loop,
         )

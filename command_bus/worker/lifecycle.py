@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from command_bus.clock import mono, wall_ms
 from command_bus.errors import Reject
@@ -148,12 +148,8 @@ class ObservedDecisions(Decisions):
 Lost = Callable[..., Step | None]
 
 
-class Executes(Protocol):
-    """Runs a delivered command; see `Executor`."""
-
-    async def execute(self, lease: Lease, started: Started, task: asyncio.Task[Any] | None) -> Step | None:
-        """Return the step that settles it."""
-        ...
+Execute = Callable[[Lease, Started, asyncio.Task[Any] | None], Coroutine[Any, Any, Step | None]]
+"""Runs a delivered command, in this task; returns the step that settles it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +208,12 @@ def _settled_by(started: Started, step: Done | DeadLetterStep | Park) -> Settled
 Settled = Callable[[SettledCommand], None]
 
 
-class Lifecycle(Executes, Steps):
+@dataclass
+class Lifecycle(Steps):
     """Runs commands and moves mailboxes forward, and reports what was settled and whose lease was lost.
 
-    Args:
-        executor: Runs commands.
+    Attributes:
+        run: Runs commands.
         steps: Settles them.
         on_settled: Is called with each command that the server has settled.
         announcer: Sends notices; None: none.
@@ -224,25 +221,19 @@ class Lifecycle(Executes, Steps):
         worker: Its name.
     """
 
-    def __init__(
-        self,
-        executor: Executes,
-        steps: Steps,
-        on_settled: Settled | None,
-        announcer: Announcer | None = None,
-        kinds: Collection[str] = (),
-        worker: str = "",
-    ) -> None:
-        self._executor = executor
-        self._steps = steps
-        self._on_settled = on_settled
-        self._announcer = announcer
-        self._kinds = kinds
-        self._worker = worker
+    run: Execute
+    steps: Steps
+    on_settled: Settled | None
+    announcer: Announcer | None = None
+    kinds: Collection[str] = ()
+    worker: str = ""
+
+    def __post_init__(self) -> None:
         self._started: dict[int, Started] = {}
 
     async def execute(self, lease: Lease, started: Started, task: asyncio.Task[Any] | None) -> Step | None:
-        step = await self._executor.execute(lease, started, task)
+        """Run a command, as `Executor` does; note what it was."""
+        step = await self.run(lease, started, task)
         if step is not None:
             self._started[id(lease)] = started
         elif lease.lost:
@@ -251,7 +242,7 @@ class Lifecycle(Executes, Steps):
 
     async def advance(self, lease: Lease, step: Step) -> Answer:
         started = self._started.pop(id(lease), None)
-        answer = await self._steps.advance(lease, step)
+        answer = await self.steps.advance(lease, step)
         if started is None:
             pass
         elif type(answer) is LeaseLost:
@@ -264,36 +255,36 @@ class Lifecycle(Executes, Steps):
 
     def report_settled(self, started: Started, step: Done | DeadLetterStep | Park) -> None:
         """Report a command that was settled, and what was sent with its settlement."""
-        is_told = self._announcer is not None and "settled" in self._kinds
-        if is_told or self._on_settled is not None:
+        is_told = self.announcer is not None and "settled" in self.kinds
+        if is_told or self.on_settled is not None:
             settled = _settled_by(started, step)
-            if self._announcer is not None and is_told:
+            if self.announcer is not None and is_told:
                 names = settled.entity_type, settled.entity_id, settled.command_id, settled.name
-                self._announcer.tell(Notice("settled", *names, settled.status))
-            if self._on_settled is not None:
-                self._on_settled(settled)
-        if self._announcer is not None and "work" in self._kinds:
+                self.announcer.tell(Notice("settled", *names, settled.status))
+            if self.on_settled is not None:
+                self.on_settled(settled)
+        if self.announcer is not None and "work" in self.kinds:
             sent = Counter(type_of(each.mailbox) for each in step.left.follow_ups if each.delay_ms <= 0)
             for entity_type, commands in sent.items():
-                self._announcer.work(entity_type, commands)
+                self.announcer.work(entity_type, commands)
 
     def _report_lost(self, lease: Lease, started: Started) -> None:
-        if self._announcer is None or "lease_lost" not in self._kinds:
+        if self.announcer is None or "lease_lost" not in self.kinds:
             return
         command_id, name, _, named_id = names_of((started.envelope or b"")[2:])
         entity_type, entity_id = mailbox_parts(lease.mailbox)
-        self._announcer.tell(Notice("lease_lost", entity_type, named_id or entity_id, command_id, name, worker=self._worker))
+        self.announcer.tell(Notice("lease_lost", entity_type, named_id or entity_id, command_id, name, worker=self.worker))
 
 
 def reported(
-    notifications: Notifications | None, on_settled: Settled | None, worker: str, executor: Executes, steps: Steps, lost: Lost
-) -> tuple[Executes, Steps, Lost]:
+    notifications: Notifications | None, on_settled: Settled | None, worker: str, execute: Execute, steps: Steps, lost: Lost
+) -> tuple[Execute, Steps, Lost]:
     """Return what runs and settles commands, so that its ends are reported; as it is where nothing listens."""
     open_now = None if notifications is None else notifications.open
     if on_settled is None and open_now is None:
-        return executor, steps, lost
+        return execute, steps, lost
     kinds = frozenset[str]() if open_now is None else open_now.kinds
-    life = Lifecycle(executor, steps, on_settled, None if open_now is None else open_now.announcer, kinds, worker)
+    life = Lifecycle(execute, steps, on_settled, None if open_now is None else open_now.announcer, kinds, worker)
 
     def lost_and_reported(started: Started, *words: Any) -> Step | None:
         step = lost(started, *words)
@@ -301,4 +292,4 @@ def reported(
             life.report_settled(started, step)
         return step
 
-    return life, life, lost_and_reported
+    return life.execute, life, lost_and_reported

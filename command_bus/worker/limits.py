@@ -140,35 +140,25 @@ class LimitKeys:
 _PREFIX = "limit:"
 
 
-class LimitHolds:
-    """Holds limits for handlers.
+async def hold_limit(transport: Transport, run: Runnable, snooze: Snooze) -> Exception | None:
+    """Hold the limit that a snooze names; return the error of a name that means none.
 
-    Args:
-        transport: The place where limits are kept.
+    A server that does not answer is a warning: the command itself waits in any case.
     """
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
-    async def apply(self, run: Runnable, snooze: Snooze) -> Exception | None:
-        """Hold the limit that a snooze names; return the error of a name that means none.
-
-        A server that does not answer is a warning: the command itself waits in any case.
-        """
-        scope = _scope(run, snooze.hold or "")
-        if scope is None:
-            names = ", ".join(_names(run))
-            return InvalidSettings(f"Snooze(hold={snooze.hold!r}): {run.envelope.name} may hold {names}")
-        try:
-            if not await self._transport.limits.hold(scope, snooze.seconds):
-                _log.warning(
-                    "%s holds %s, which has no limit that could be held: declare one in BusSettings(limits=…), or put it",
-                    printable(run.envelope.name),
-                    scope,
-                )
-        except CommandBusError as error:
-            _log.warning("%s could not hold %s: %s", printable(run.envelope.name), scope, error)
-        return None
+    scope = _scope(run, snooze.hold or "")
+    if scope is None:
+        names = ", ".join(_names(run))
+        return InvalidSettings(f"Snooze(hold={snooze.hold!r}): {run.envelope.name} may hold {names}")
+    try:
+        if not await transport.limits.hold(scope, snooze.seconds):
+            _log.warning(
+                "%s holds %s, which has no limit that could be held: declare one in BusSettings(limits=…), or put it",
+                printable(run.envelope.name),
+                scope,
+            )
+    except CommandBusError as error:
+        _log.warning("%s could not hold %s: %s", printable(run.envelope.name), scope, error)
+    return None
 
 
 def _scope(run: Runnable, hold: str) -> str | None:

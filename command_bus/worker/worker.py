@@ -13,10 +13,9 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Self
 
 from command_bus.clock import checked_seconds, wall_ms
@@ -24,7 +23,6 @@ from command_bus.handlers.injection import check_wired
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.handling_policy import check_durable
 from command_bus.messages.upcasting import check_upcasters
-from command_bus.middleware import Middleware, around_handle
 from command_bus.observer import WorkerFigures
 from command_bus.randomness import JITTER, token
 from command_bus.serialization.announcements import WorkerInfo, worker_record
@@ -39,7 +37,7 @@ from command_bus.worker.durable_runs import DurableRuns
 from command_bus.worker.entity_run import CommandContexts, EntityRun, WorkerState
 from command_bus.worker.executor import Executor
 from command_bus.worker.lifecycle import SettledCommand, reported
-from command_bus.worker.limits import LimitHolds, LimitKeys
+from command_bus.worker.limits import LimitKeys
 from command_bus.worker.offers import Offers, OtherWorkers
 from command_bus.worker.run_ends import STOPPING
 from command_bus.worker.threads import HandlerThreads
@@ -199,7 +197,7 @@ class Worker:
                 await self._stack.enter_async_context(self._bus.lifespan())
             check_wired(self.registry)  # now, because a container is wired by the lifespan at the latest
             await self.declarations.write()
-            self._parts = _Parts(self, self._bus.session, self._bus.middleware)
+            self._parts = _Parts(self, self._bus.session)
         except BaseException:
             await self._stack.aclose()
             raise
@@ -289,63 +287,40 @@ def most_at_once(settings: BusSettings, registry: HandlerRegistry) -> int:
 class _Parts:
     """The parts of a running worker: what runs commands, and the transport's side of it."""
 
-    def __init__(self, worker: Worker, session: Session, middleware: Sequence[Middleware]) -> None:
+    def __init__(self, worker: Worker, session: Session) -> None:
         settings, protection = worker.settings, session.protection
         self.threads = HandlerThreads(settings.threads)
-        self.side = session.transport.worker_side(self._side_options(worker))
+        self.side = session.transport.worker_side(
+            WorkerSideOptions(
+                name=worker.name,
+                settings=settings,
+                slots=worker.concurrency,
+                is_stuck=self.threads.turns_away,
+                heartbeat=lambda now_ms: worker_record(worker.info(now_ms)),
+                schedules=worker.bus.schedules.firing,
+                forgotten=worker.declarations.write_again,
+            )
+        )
         decisions = _decisions(worker, session)
         executor = Executor(
+            worker.bus,
             decisions,
             self.threads,
             self.side.slots,
-            worker=worker.name,
-            grace=settings.grace,
+            worker.name,
+            settings.grace,
             works=lambda: self.side.consumer.reads or worker.finishing(),
-            around=around_handle(middleware),
-            bus=worker.bus,
-            holds=LimitHolds(session.transport),
-            outbox=worker.bus.sender.outbox,
-            durable=_durable_runs(worker, session, decisions, self.side),
             offers=Offers(JITTER, worker.name, OtherWorkers(session.transport.announcements.workers)),
-            policies=session.transport.agreements if protection is not None and protection.signatures is not None else None,
+            durable=_durable_runs(worker, session, decisions, self.side),
+        )
+        execute, steps, lost = reported(
+            session.notifications, worker.on_settled, worker.name, executor.execute, self.side.steps, decisions.lost
         )
         keys = LimitKeys(worker.registry.lookup, settings, protection)
-        runner, steps, lost = reported(
-            session.notifications, worker.on_settled, worker.name, executor, self.side.steps, decisions.lost
-        )
-        runs = EntityRun(
-            steps,
-            runner,
-            self.side.slots,
-            quantum=settings.quantum,
-            quantum_time=settings.quantum_time,
-            stopping=worker.state.is_stopping,
-            leaving=worker.state.is_leaving,
-            admit=lambda lease, asked, must_yield: self.side.admit(lease, asked, keys.keyed(asked), must_yield=must_yield),
-            over=self.side.over,
-            stuck=partial(self.side.over, stuck=True),
-            contexts=CommandContexts(),
-        )
+        runs = EntityRun(self.side, steps, execute, settings, worker.state, keys, CommandContexts())
         if worker.paused:
             self.side.slots.pause()
         self.side.start(runs.run, lost)
-
-    def _side_options(self, worker: Worker) -> WorkerSideOptions:
-        settings = worker.settings
-        return WorkerSideOptions(
-            name=worker.name,
-            lease=settings.lease,
-            reply_ttl=settings.reply_ttl,
-            slots=worker.concurrency,
-            max_lent=settings.max_waiting,
-            is_stuck=self.threads.turns_away,
-            heartbeat=lambda now_ms: worker_record(worker.info(now_ms)),
-            dead_letter_ttl=settings.dead_letter_ttl,
-            max_dead_letters=settings.max_dead_letters,
-            max_depth=settings.depth_of,
-            schedules=worker.bus.schedules.firing,
-            forgotten=worker.declarations.write_again,
-        )
 
     async def stop(self, grace: float) -> StopReport:
         """Stop as the head of this module says."""
@@ -378,7 +353,7 @@ def _named(mailboxes: Iterable[str]) -> str:
 
 def _durable_runs(worker: Worker, session: Session, decisions: Decisions, side: WorkerSide) -> DurableRuns:
     def few_wait() -> bool:
-        return side.slots.lent < _FEW * worker.settings.max_waiting and not worker.state.is_leaving()
+        return side.slots.lent < _FEW * worker.settings.max_waiting and not worker.state.leaving
 
     return DurableRuns(
         side.side_records,

@@ -162,7 +162,7 @@ class ListWorkerSide:
         self.server = server
         self.line = line
         self.options = options
-        self.slots = Slots(options.slots, 1, options.max_lent, is_stuck=options.is_stuck)
+        self.slots = Slots(options.slots, 1, options.settings.max_waiting, is_stuck=options.is_stuck)
         self.steps = ListSteps(server, line)
         self.side_records = ListSideRecords(server, line)
         self.leases = ListLeases()
@@ -174,7 +174,7 @@ class ListWorkerSide:
         """Hold a mailbox whose activation was taken."""
         box = self.server.boxes[mailbox]
         box.state, box.holder, box.renewed = "held", f"{self.options.name}#{next(self._numbers)}", time.monotonic()
-        lease = Lease(0, mailbox, activation, box.renewed + self.options.lease, box.holder)
+        lease = Lease(0, mailbox, activation, box.renewed + self.options.settings.lease, box.holder)
         self.leases.held[activation] = lease
         return lease
 
@@ -207,7 +207,7 @@ class ListWorkerSide:
         for lease in self.leases.held.values():
             box = self.server.boxes.get(lease.mailbox)
             if box is not None and box.activation == lease.activation:
-                box.renewed, lease.deadline = now, now + self.options.lease
+                box.renewed, lease.deadline = now, now + self.options.settings.lease
             elif lease.cancel is not None and not lease.lost:
                 lease.lost = True
                 self.leases.lost += 1
@@ -215,11 +215,11 @@ class ListWorkerSide:
 
     async def _recover(self) -> None:
         """Settle what lost workers have started, and make untouched mailboxes ready for any worker."""
-        expired = time.monotonic() - self.options.lease
+        expired = time.monotonic() - self.options.settings.lease
         for name, box in list(self.server.boxes.items()):
             if box.state != "held" or box.renewed > expired:
                 continue
-            lease = Lease(0, name, box.activation, time.monotonic() + self.options.lease, box.holder, box.attempt_id)
+            lease = Lease(0, name, box.activation, time.monotonic() + self.options.settings.lease, box.holder, box.attempt_id)
             if not box.attempt_id:
                 self.server.wake(name)
                 continue

@@ -69,7 +69,7 @@ RECOVERY = (
                 "            if known is None or known.sequence != item.sequence or since > known.since + _LATE * self._lease:",
                 "            if known is None:",
             ),
-            (f"{_REDIS}/maintenance/recovery.py", "mono()), int(self._lease * 1000 * _OVER))", "mono()), 0)"),
+            (f"{_REDIS}/maintenance/recovery.py", "mono()), int(self.lease * 1000 * _OVER))", "mono()), 0)"),
             (f"{_LUA}/claim.lua", "pending and pending[4] == tonumber(ARGV[arg + 1])", "pending"),
         ),
     ),
@@ -84,7 +84,7 @@ RECOVERY = (
                 "    return max(lease * SHORTEST_WATCH, lease - idle) if idle < lease else lease / 2\n",
                 "    return 0.0\n",
             ),
-            (f"{_REDIS}/maintenance/recovery.py", "int(self._lease * 1000 * _OVER))", "int(self._lease * 1000 / 3))"),
+            (f"{_REDIS}/maintenance/recovery.py", "int(self.lease * 1000 * _OVER))", "int(self.lease * 1000 / 3))"),
         ),
     ),
     Mutant(
@@ -138,7 +138,7 @@ RECOVERY = (
     Mutant(
         "a hot entity asks only who waits in its own shard",
         "worker/entity_run.py",
-        '        return "leave" if self._slots.another_waits(shard) else "yield"\n',
+        '        return "leave" if self.side.slots.another_waits(shard) else "yield"\n',
         '        return "yield"\n',
     ),
     Mutant(
@@ -156,7 +156,7 @@ RECOVERY = (
     Mutant(
         "a handler that somebody cancels is taken for a lost worker",
         "worker/executor.py",
-        "                if not self._works():\n                    raise\n",
+        "                if not self.works():\n                    raise\n",
         "                raise\n",
     ),
 )

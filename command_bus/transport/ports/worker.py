@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from command_bus.settings import BusSettings
 from command_bus.transport.ports.durable import SideRecords
 from command_bus.transport.ports.schedules import DueSchedules
 from command_bus.transport.slots import Slots
@@ -87,29 +88,19 @@ class WorkerSideOptions:
 
     Attributes:
         name: The worker's name, different for each start.
-        lease: Seconds that a lease lives.
-        reply_ttl: Seconds that a reply waits for its caller.
+        settings: Its settings.
         slots: Entities that it runs at a time.
-        max_lent: Slots that may be lent at a time.
         is_stuck: Whether some of the work cannot be run here for now.
         heartbeat: Called with the server's time in ms, with each renewal; returns the record that `announcements.workers` reads.
-        max_depth: Returns how many commands a mailbox of an entity type may hold.
-        dead_letter_ttl: Seconds for which dead letters are kept; None: for ever.
-        max_dead_letters: How many are kept; None: any number.
         schedules: Fires schedules; None: this worker leaves them to others.
         forgotten: Called, in any thread, if the server has lost what this worker had written.
     """
 
     name: str
-    lease: float
-    reply_ttl: float
+    settings: BusSettings
     slots: int
-    max_lent: int
     is_stuck: Callable[[], bool]
     heartbeat: Callable[[int], bytes]
-    max_depth: Callable[[str | None], int]
-    dead_letter_ttl: float | None = None
-    max_dead_letters: int | None = None
     schedules: DueSchedules | None = None
     forgotten: Callable[[], None] = lambda: None
 

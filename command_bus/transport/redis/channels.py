@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from redis.asyncio import Redis
@@ -77,33 +78,33 @@ class RedisChannels(Channels):
         return self._connections.at(self._shard.prefix)
 
 
+@dataclass
 class _Subscriptions(Subscriptions):
     """Implements `Subscriptions`: a task reads while there is a channel, and connects again after a cut."""
 
-    def __init__(
-        self, server: Connections, prefix: str, receive: Callable[[str, bytes], None], missed: Callable[[], None]
-    ) -> None:
-        self._server = server
-        self._prefix = prefix
-        self._receive = receive
-        self._missed = missed
+    server: Connections
+    prefix: str
+    receive: Callable[[str, bytes], None]
+    missed: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._agreed: dict[str, asyncio.Event] = {}
         self._pubsub: Any = None
         self._reader: asyncio.Task[None] | None = None
 
     async def add(self, channel: str) -> None:
-        agreed = self._agreed[self._prefix + channel] = asyncio.Event()
+        agreed = self._agreed[self.prefix + channel] = asyncio.Event()
         if self._reader is None:
             self._reader = asyncio.get_running_loop().create_task(self._read(), name="command_bus.channels")
         elif self._pubsub is not None:
             with suppress(*CONNECTION_ERRORS):  # the reader notices too, and connects again
-                await _ask_for(self._pubsub, [self._prefix + channel])
+                await _ask_for(self._pubsub, [self.prefix + channel])
         with suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
                 await agreed.wait()
 
     async def remove(self, channel: str) -> None:
-        name = self._prefix + channel
+        name = self.prefix + channel
         self._agreed.pop(name, None)
         if self._pubsub is not None:
             with suppress(*CONNECTION_ERRORS):
@@ -118,18 +119,18 @@ class _Subscriptions(Subscriptions):
             await end_tasks([reader])
 
     async def _read(self) -> None:
-        attempts = LoggedBackoff(self._server.outage, "cannot listen to notices", _log)
+        attempts = LoggedBackoff(self.server.outage, "cannot listen to notices", _log)
         again = False
         while True:
             try:
                 await self._follow(attempts, again=again)
             except CONNECTION_ERRORS as error:
                 again = True
-                await asyncio.sleep(attempts.failed(translated(error, self._server.label)))
+                await asyncio.sleep(attempts.failed(translated(error, self.server.label)))
 
     async def _follow(self, attempts: LoggedBackoff, *, again: bool) -> None:
         """Connect, listen to all that is wanted, and hand out messages until the connection breaks."""
-        client = self._server.factory.commands()
+        client = self.server.factory.commands()
         pubsub: Any = client.pubsub()
         for agreed in self._agreed.values():
             agreed.clear()
@@ -150,7 +151,7 @@ class _Subscriptions(Subscriptions):
                     attempts.worked()
                     if again:
                         again = False
-                        self._missed()
+                        self.missed()
         finally:
             self._pubsub = None
             with suppress(*CONNECTION_ERRORS):
@@ -168,7 +169,7 @@ class _Subscriptions(Subscriptions):
         if kind in ("message", "pmessage"):
             asked_for = message["pattern" if kind == "pmessage" else "channel"].decode()
             if asked_for in self._agreed:
-                self._receive(asked_for.removeprefix(self._prefix), message["data"])
+                self.receive(asked_for.removeprefix(self.prefix), message["data"])
         return False
 
 

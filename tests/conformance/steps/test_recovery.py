@@ -481,7 +481,7 @@ async def test_a_worker_takes_nothing_over_from_itself(sandbox: Sandbox) -> None
         await asyncio.sleep(SHORTEST_WATCH * 1.0 + 0.1)  # who has started a command a moment ago is not taken for lost
         watch = side_of(worker)._recovery.watches[0]
         [activation] = side_of(worker).leases._held[0]
-        [pending] = await watch._connections.ask(lambda client: client.xpending_range(watch.keys.ready, GROUP, "-", "+", 10))
+        [pending] = await watch.connections.ask(lambda client: client.xpending_range(watch.keys.ready, GROUP, "-", "+", 10))
         await watch._take_over([Held(activation, pending["times_delivered"], 60.0)], 0)
         may_end.set()
         assert await call == 1

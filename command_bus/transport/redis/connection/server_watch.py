@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from command_bus.errors import CommandBusError, TransportUnavailable
@@ -22,10 +23,11 @@ _LONGEST_PAUSE = 0.5
 """Seconds between two probes at most: what fails at once meanwhile should not do so for long."""
 
 
+@dataclass
 class ServerWatch:
     """The watch over one server.
 
-    Args:
+    Attributes:
         label: The server, for people.
         ping: Asks the server whether it is there.
         availability: The availability of all servers of the bus; learns what is found out.
@@ -35,11 +37,12 @@ class ServerWatch:
         refuses: Whether senders are refused: the server is away, and they shall not wait for it. Each dispatch asks, so it is a plain value.
     """
 
-    def __init__(self, label: str, ping: Callable[[], Awaitable[Any]], availability: Availability, *, fails_fast: bool) -> None:
-        self._label = label
-        self._ping = ping
-        self._availability = availability
-        self._fails_fast = fails_fast
+    label: str
+    ping: Callable[[], Awaitable[Any]]
+    availability: Availability
+    fails_fast: bool
+
+    def __post_init__(self) -> None:
         self._probing: asyncio.Task[None] | None = None
         self._reason = ""
         self._is_away = False
@@ -69,7 +72,7 @@ class ServerWatch:
         backoff = Backoff()
         while True:
             try:
-                await self._ping()
+                await self.ping()
             except TransportUnavailable as error:
                 self._away(error)
             except CommandBusError:
@@ -81,13 +84,13 @@ class ServerWatch:
     def _away(self, error: TransportUnavailable) -> None:
         self._reason = error.message
         if not self._is_away:
-            self._is_away, self.refuses = True, self._fails_fast
-            self._availability.away(self, self._label, error.message)
+            self._is_away, self.refuses = True, self.fails_fast
+            self.availability.away(self, self.label, error.message)
 
     def _back(self) -> None:
         if self._is_away:
             self._is_away = self.refuses = False
-            self._availability.back(self, self._label)
+            self.availability.back(self, self.label)
 
     def _probed(self, task: asyncio.Task[None]) -> None:
         self._probing = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from command_bus.serialization.reply import Interrupted, pack_reply
@@ -59,17 +60,17 @@ async def told_and_confirmed(
 _log = logging.getLogger("command_bus.worker")
 
 
+@dataclass
 class LostOutcomes:
     """Looks up calls that are waited for.
 
-    Args:
+    Attributes:
         connections: The connections of this process.
         space: All shards.
     """
 
-    def __init__(self, connections: Connections, space: KeySpace) -> None:
-        self._connections = connections
-        self._space = space
+    connections: Connections
+    space: KeySpace
 
     async def look_up(self, mailbox: str, command_id: str, called: CalledCommand) -> bool:
         """Deliver the outcome of a call that has ended; tell the command if the call is nowhere. Return whether it was told anything.
@@ -100,20 +101,20 @@ class LostOutcomes:
     async def mark(self, called: CalledCommand) -> Any:
         """Return the mark of a call."""
         keys = self._of(called.mailbox)
-        return await self._connections.at(keys.prefix).ask(lambda client: client.get(keys.mark(called.command_id)))
+        return await self.connections.at(keys.prefix).ask(lambda client: client.get(keys.mark(called.command_id)))
 
     async def tell(self, mailbox: str, command_id: str, called: CalledCommand, record: bytes) -> bool:
         """Bring a command the outcome of a call; return False if it had it, or is gone."""
         keys = self._of(mailbox)
         outcome = Telling("outcome", record, called.call, called.command_id)
-        return await tell(self._connections.at(keys.prefix), keys, mailbox, command_id, outcome) == "taken"
+        return await tell(self.connections.at(keys.prefix), keys, mailbox, command_id, outcome) == "taken"
 
     async def _is_under_way(self, mailbox: str, called: CalledCommand) -> bool:
         """Return whether a call may still be relayed to its shard."""
-        source, target = self._of(mailbox), self._space.shard_of(called.mailbox)
-        if self._space.shards[target] is source:
+        source, target = self._of(mailbox), self.space.shard_of(called.mailbox)
+        if self.space.shards[target] is source:
             return False
-        return bool(await self._connections.at(source.prefix).ask(lambda client: client.exists(f"{source.outs}{target}")))
+        return bool(await self.connections.at(source.prefix).ask(lambda client: client.exists(f"{source.outs}{target}")))
 
     def _of(self, mailbox: str) -> ShardKeys:
-        return self._space.shards[self._space.shard_of(mailbox)]
+        return self.space.shards[self.space.shard_of(mailbox)]

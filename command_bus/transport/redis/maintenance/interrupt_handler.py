@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from command_bus.clock import mono
 from command_bus.serialization.limits import printable
@@ -27,27 +27,23 @@ _PATIENCE = 1.0
 _log = logging.getLogger("command_bus.worker")
 
 
+@dataclass
 class InterruptHandler:
     """The requests of one shard, compared with the attempts that this worker runs.
 
-    Args:
+    Attributes:
         connections: To the shard's server.
         keys: The keys of the shard.
         held: Gives the leases of the shard that this worker holds.
         abandon: Settles the attempt of a lease as interrupted while its handler runs.
     """
 
-    def __init__(
-        self,
-        connections: Connections,
-        keys: ShardKeys,
-        held: Callable[[], list[Lease]],
-        abandon: Callable[[Lease, Cancellation], Awaitable[None]],
-    ) -> None:
-        self._connections = connections
-        self._keys = keys
-        self._held = held
-        self._abandon = abandon
+    connections: Connections
+    keys: ShardKeys
+    held: Callable[[], list[Lease]]
+    abandon: Callable[[Lease, Cancellation], Awaitable[None]]
+
+    def __post_init__(self) -> None:
         self._cancelled_at: dict[str, float] = {}  # by attempt
 
     async def carry_out(self, fields: Mapping[bytes, bytes]) -> None:
@@ -58,7 +54,7 @@ class InterruptHandler:
         """
         if not fields and not self._cancelled_at:
             return
-        held = {lease.mailbox: lease for lease in self._held() if lease.attempt_id}
+        held = {lease.mailbox: lease for lease in self.held() if lease.attempt_id}
         wanted: set[str] = set()
         for name, value in fields.items():
             mailbox, interrupt = stored_text(name), Interrupt.unpack(value)
@@ -87,11 +83,11 @@ class InterruptHandler:
             await self._say(lease, replace(interrupt, answer="abandoned"))
             if lease.attempt_id == interrupt.attempt_id:
                 abandoned = Cancellation(Cause.ABANDONED, interrupt.words)
-                await self._abandon(lease, abandoned)
+                await self.abandon(lease, abandoned)
                 if lease.attempt_id == interrupt.attempt_id and lease.cancel is not None:
                     lease.cancel(abandoned)
         elif interrupt.answer in ("", "blocked"):  # the request was repeated
             await self._say(lease, replace(interrupt, answer="told" if lease.in_thread else "cancelled"))
 
     async def _say(self, lease: Lease, interrupt: Interrupt) -> None:
-        await self._connections.ask(write_interrupt, self._keys, lease.mailbox, interrupt)
+        await self.connections.ask(write_interrupt, self.keys, lease.mailbox, interrupt)

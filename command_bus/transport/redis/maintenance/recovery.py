@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -172,51 +173,42 @@ def _jobs(
     return jobs
 
 
+@dataclass
 class _ShardRecovery:
     """The recovery of one shard; it checks at least every `every` seconds."""
 
-    def __init__(
-        self,
-        connections: Connections,
-        keys: ShardKeys,
-        shard: int,
-        worker: str,
-        lease: float,
-        steps: Steps,
-        decide: Decide,
-        *,
-        every: float,
-        leases: LeaseKeeper,
-        ended: Callable[[Lease], None] | None = None,
-    ) -> None:
-        self.keys = keys
-        self._ended = ended
-        self._every = every
+    connections: Connections
+    keys: ShardKeys
+    shard: int
+    worker: str
+    lease: float
+    steps: Steps
+    decide: Decide
+    every: float
+    leases: LeaseKeeper
+    ended: Callable[[Lease], None] | None = None
+
+    def __post_init__(self) -> None:
         self.recovered = 0
-        self._connections = connections
-        self._shard = shard
-        self._worker = worker
-        self._lease = lease
-        self._steps = steps
-        self._decide = decide
-        self._lease_watch = LeaseWatch(lease)
-        self._leases = leases
-        self._interrupt_handler = InterruptHandler(connections, keys, lambda: leases.of_shard(shard), self._abandon)
+        self._lease_watch = LeaseWatch(self.lease)
+        self._interrupt_handler = InterruptHandler(
+            self.connections, self.keys, lambda: self.leases.of_shard(self.shard), self._abandon
+        )
         self._interrupts_at = 0.0
 
     async def run(self) -> None:
-        await run_periodically(self.turn, asyncio.Event(), f"{self.keys.prefix} recovery", self._connections.outage)
+        await run_periodically(self.turn, asyncio.Event(), f"{self.keys.prefix} recovery", self.connections.outage)
 
     async def turn(self) -> float:
         """Take over expired leases; return the seconds until the next check."""
         await self.recover()
-        await self._connections.script_cache.keep()
-        return self._lease_watch.next(mono(), self._every * JITTER.uniform(0.8, 1.2))
+        await self.connections.script_cache.keep()
+        return self._lease_watch.next(mono(), self.every * JITTER.uniform(0.8, 1.2))
 
     async def recover(self) -> None:
         """Take over expired leases, and carry out operators' requests to end attempts."""
         held, interrupts = await self._look()
-        await self._take_over(self._lease_watch.idle(held, mono()), int(self._lease * 1000 * _OVER))
+        await self._take_over(self._lease_watch.idle(held, mono()), int(self.lease * 1000 * _OVER))
         asked = mono()
         if self._lease_watch.wants_all(asked):
             held = [each async for page in self._pending(None) for each in page]
@@ -237,7 +229,7 @@ class _ShardRecovery:
                 raise pending
             return pending, interrupts[0] if interrupts else {}
 
-        pending, interrupts = await self._connections.ask(look)
+        pending, interrupts = await self.connections.ask(look)
         if isinstance(interrupts, Exception):
             self._interrupts_at, interrupts = mono() + _REFUSED_PAUSE, {}
         held = _held(pending)
@@ -249,7 +241,7 @@ class _ShardRecovery:
         """Yield the leases that are idle for so long, or all; page by page."""
         start = f"({after}" if after else "-"
         while True:
-            page: Any = await self._connections.ask(
+            page: Any = await self.connections.ask(
                 lambda client, at: client.xpending_range(self.keys.ready, GROUP, min=at, max="+", count=_PAGE, idle=idle), start
             )
             yield _held(page)
@@ -260,16 +252,16 @@ class _ShardRecovery:
     async def _abandon(self, lease: Lease, why: Cancellation) -> None:
         """Settle an attempt of our own while its handler runs on: the fence rejects its later steps."""
         await self.settle(lease.activation, lease.mailbox, why=why, attempt_id=lease.attempt_id)
-        self._leases.renew_soon()  # finds out that the lease is over
+        self.leases.renew_soon()  # finds out that the lease is over
 
     async def _take_over(self, suspects: list[Held], idle: int) -> None:
         """Take over leases that are not renewed; not those of this worker, which may have been paused or cut off and is back."""
-        expired = [held for held in suspects if not self._leases.keeps(self._shard, held.activation)]
+        expired = [held for held in suspects if not self.leases.keeps(self.shard, held.activation)]
         for start in range(0, len(expired), _CLAIMS):
-            args: list[Any] = [GROUP, self._worker, idle]
+            args: list[Any] = [GROUP, self.worker, idle]
             for held in expired[start : start + _CLAIMS]:
                 args += (held.activation, held.sequence)
-            taken: list[tuple[bytes, list[bytes] | None]] = await self._connections.run(
+            taken: list[tuple[bytes, list[bytes] | None]] = await self.connections.run(
                 CLAIM, [self.keys.ready, self.keys.active], args
             )
             entries = [(entry.decode(), dict(zip(flat[::2], flat[1::2], strict=True)) if flat else {}) for entry, flat in taken]
@@ -297,16 +289,16 @@ class _ShardRecovery:
             why: Why the attempt ended.
             attempt_id: Settle it only if this attempt still runs.
         """
-        record, now_us = await self._connections.ask(self._record_of, mailbox)
+        record, now_us = await self.connections.ask(self._record_of, mailbox)
         if record.is_newer:
             return  # its state is of a later release: a worker of that takes it over
-        lease = Lease(self._shard, mailbox, activation, mono() + self._lease)
+        lease = Lease(self.shard, mailbox, activation, mono() + self.lease)
         if record.activation != activation:
             await self._drop([activation])  # its mailbox has another activation: this one is left over
             return
-        if ours and record.is_held and record.worker != self._worker:
+        if ours and record.is_held and record.worker != self.worker:
             return  # held by another worker that may live: its next renewal takes it back, or its lease ends
-        if idle and not await self._connections.ask(self._has, activation):
+        if idle and not await self.connections.ask(self._has, activation):
             return
         if record.is_ready:
             self.recovered += 1
@@ -315,7 +307,7 @@ class _ShardRecovery:
         lease.attempt_id = record.attempt_id
         if attempt_id and lease.attempt_id != attempt_id:
             return
-        step = self._decide(await self._started(mailbox, record, now_us // 1000), why.text)
+        step = self.decide(await self._started(mailbox, record, now_us // 1000), why.text)
         if step is None:
             return  # its lease will end again, and another worker take it
         self._log_end(record.worker, mailbox_label(mailbox), record.attempt, why)
@@ -324,9 +316,9 @@ class _ShardRecovery:
         await self._carry_out(lease, step)
 
     async def _carry_out(self, lease: Lease, step: Step) -> None:
-        await self._steps.advance(lease, step)
-        if self._ended is not None:
-            self._ended(lease)
+        await self.steps.advance(lease, step)
+        if self.ended is not None:
+            self.ended(lease)
 
     def _log_end(self, worker: str, entity: str, attempt: int, why: Cancellation) -> None:
         facts = {"entity": entity, "worker": worker, "attempt": attempt}
@@ -346,7 +338,7 @@ class _ShardRecovery:
 
     async def _started(self, mailbox: str, record: MailboxRecord, now_ms: int) -> Started:
         """Return the command that runs in a mailbox."""
-        content = await read_entry(self._connections.run, self.keys, mailbox, record.message)
+        content = await read_entry(self.connections.run, self.keys, mailbox, record.message)
         envelope = content.get(b"e")
         raw = [part for pair in content.items() for part in pair]
         return Started(
@@ -365,7 +357,7 @@ class _ShardRecovery:
         """Return whether a command is durable and has stored something, also if its envelope can be read in part only."""
         command_id, *_ = names_of(envelope[2:])
         side = self.keys.side(command_id)
-        of, is_plain = await self._connections.ask(lambda client: client.hmget(side, ["m", "d"]))
+        of, is_plain = await self.connections.ask(lambda client: client.hmget(side, ["m", "d"]))
         return bool(of == message.encode() and is_plain is None)
 
     async def _record_of(self, client: Redis, mailbox: str) -> tuple[MailboxRecord, int]:
@@ -379,10 +371,10 @@ class _ShardRecovery:
     async def _has(self, client: Redis, activation: str) -> bool:
         """Return whether a lease is still this worker's: a renewal or a start by its holder takes it back."""
         pending = await client.xpending_range(self.keys.ready, GROUP, min=activation, max=activation, count=1)
-        return bool(pending) and pending[0]["consumer"] == self._worker.encode()
+        return bool(pending) and pending[0]["consumer"] == self.worker.encode()
 
     async def _drop(self, activations: list[str]) -> None:
-        await delete_entries(self._connections, self.keys, activations)
+        await delete_entries(self.connections, self.keys, activations)
 
 
 def _held(page: Any) -> list[Held]:

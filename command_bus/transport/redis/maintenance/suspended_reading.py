@@ -30,26 +30,26 @@ class SuspendedCommand:
     """Whether it waits for all of these calls, and for nothing else."""
 
 
+@dataclass
 class SuspendedReading:
     """Reads the suspended commands of all shards.
 
-    Args:
+    Attributes:
         connections: The connections of this process.
         space: All shards.
     """
 
-    def __init__(self, connections: Connections, space: KeySpace) -> None:
-        self._connections = connections
-        self._space = space
+    connections: Connections
+    space: KeySpace
 
     async def holders(self, mailboxes: Sequence[str]) -> dict[str, SuspendedCommand]:
         """Return the commands that are suspended in these mailboxes, where one is."""
         by_shard: dict[int, list[str]] = defaultdict(list)
         for mailbox in mailboxes:
-            by_shard[self._space.shard_of(mailbox)].append(mailbox)
+            by_shard[self.space.shard_of(mailbox)].append(mailbox)
         found: dict[str, SuspendedCommand] = {}
         for number, names in by_shard.items():
-            keys = self._space.shards[number]
+            keys = self.space.shards[number]
             values = await self._fields(keys.prefix, keys.suspended, names)
             for mailbox, value in zip(names, values, strict=True):
                 suspended = None if value is None else await self.read(mailbox, value)
@@ -72,7 +72,7 @@ class SuspendedReading:
             return None
 
     async def _suspended(self, mailbox: str, command_id: str, since_ms: int) -> SuspendedCommand:
-        keys = self._space.shards[self._space.shard_of(mailbox)]
+        keys = self.space.shards[self.space.shard_of(mailbox)]
         side = keys.side(command_id)
         awaiting = await self._awaiting(keys.prefix, side)
         calls = [field[2:] for field in awaiting if field.startswith("o:")]
@@ -84,7 +84,7 @@ class SuspendedReading:
         )
         is_all = len(children) == len(awaited) == int(left or 0) > 0
         if is_all:  # else what is followed ends here
-            is_all = await self._connections.at(keys.prefix).ask(lambda client: client.zscore(keys.due, f"r:{mailbox}")) is None
+            is_all = await self.connections.at(keys.prefix).ask(lambda client: client.zscore(keys.due, f"r:{mailbox}")) is None
         return SuspendedCommand(mailbox, command_id, since_ms, children, is_all)
 
     async def _awaiting(self, prefix: str, side: str) -> dict[str, str]:
@@ -92,7 +92,7 @@ class SuspendedReading:
         found: dict[str, str] = {}
         cursor = 0
         while True:
-            answer: Any = await self._connections.at(prefix).ask(
+            answer: Any = await self.connections.at(prefix).ask(
                 lambda client, cursor: client.hscan(side, cursor, match="a:*", count=_PAGE), cursor
             )
             cursor = int(answer[0])
@@ -101,7 +101,7 @@ class SuspendedReading:
                 return found
 
     async def _fields(self, prefix: str, key: str, names: Sequence[str]) -> list[bytes | None]:
-        return await read_fields(self._connections.at(prefix), key, names)
+        return await read_fields(self.connections.at(prefix), key, names)
 
 
 def _child(call: str, known: bytes) -> CalledCommand:

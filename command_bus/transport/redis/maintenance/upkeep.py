@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 from redis.asyncio import Redis
@@ -135,10 +136,11 @@ _SHOWN = 3600.0
 """Seconds for which a lost worker is shown, at least: an engineer on call arrives later than ten of the shortest leases."""
 
 
+@dataclass
 class Upkeep:
     """The upkeep of one shard.
 
-    Args:
+    Attributes:
         connections: To its server.
         keys: The keys of the shard.
         worker: This worker's name, which is that of its consumer.
@@ -148,40 +150,32 @@ class Upkeep:
         counters: Compares the shard's counters, now and then; None if other workers do.
     """
 
-    def __init__(
-        self,
-        connections: Connections,
-        keys: ShardKeys,
-        *,
-        worker: str,
-        lease: float,
-        letters: LetterLimits | None = None,
-        limited: Callable[[Sequence[str]], Awaitable[None]] | None = None,
-        counters: CounterCheck | None = None,
-    ) -> None:
-        self._connections = connections
-        self._keys = keys
-        self._worker = worker
-        self._lease = lease
+    connections: Connections
+    keys: ShardKeys
+    worker: str
+    lease: float
+    letters: InitVar[LetterLimits | None] = None
+    limited: Callable[[Sequence[str]], Awaitable[None]] | None = None
+    counters: CounterCheck | None = None
+
+    def __post_init__(self, letters: LetterLimits | None) -> None:
         self._cursor = JITTER.getrandbits(32)
         self._unique_cursor = JITTER.getrandbits(32)
         self._sweep_at = 0.0
-        self._pruning = LetterPruning(connections, keys, letters or LetterLimits())
+        self._pruning = LetterPruning(self.connections, self.keys, letters or LetterLimits())
         self._prune_at = 0.0
         self._workers = 1
-        self._limited = limited
-        self._counters = counters
         self._longest = _LONGEST_PAUSE
 
     async def run(self) -> None:
         """Run until cancelled."""
-        await run_periodically(self.turn, asyncio.Event(), f"{self._keys.prefix} upkeep", self._connections.outage)
+        await run_periodically(self.turn, asyncio.Event(), f"{self.keys.prefix} upkeep", self.connections.outage)
 
     async def turn(self) -> float:
         """Check a page of mailboxes, and now and then the workers; return the seconds until the next turn."""
         now = mono()
         if now >= self._sweep_at:
-            self._sweep_at = now + max(_SWEEP, self._lease * 2) * JITTER.uniform(0.8, 1.2)
+            self._sweep_at = now + max(_SWEEP, self.lease * 2) * JITTER.uniform(0.8, 1.2)
             await self._remove_lost()
         if now >= self._prune_at:
             pause = _BETWEEN_PAGES if await self._pruning.page() else _LONGEST_PAUSE
@@ -192,33 +186,31 @@ class Upkeep:
 
     async def _repair(self) -> float:
         """Repair a page of mailboxes, and now and then the counters; return which part of all mailboxes it was."""
-        page = await repair_page(self._connections, self._keys, self._cursor)
+        page = await repair_page(self.connections, self.keys, self._cursor)
         self._cursor, self._longest = page.cursor, _LONGEST_PAUSE
         if page.repaired:
-            _log.warning("%s: %d mailboxes had lost their activation and got a new one", self._keys.ready, page.repaired)
-        if self._counters is not None:
-            await self._counters.turn(mono(), self._workers, is_idle=page.idle)
-        if page.limited and self._limited is not None:
+            _log.warning("%s: %d mailboxes had lost their activation and got a new one", self.keys.ready, page.repaired)
+        if self.counters is not None:
+            await self.counters.turn(mono(), self._workers, is_idle=page.idle)
+        if page.limited and self.limited is not None:
             self._longest = min(_LONGEST_PAUSE, _LIMITED_PAUSE * self._workers)
             with suppress(CommandBusError):  # of the first shard, which is asked: the next round finds them again
-                await self._limited(page.limited)
+                await self.limited(page.limited)
         return page.part
 
     async def _sweep(self) -> float:
         """Release those unique keys of a page whose command is gone; return which part of all it was."""
-        self._unique_cursor, released, part = await sweep_page(self._connections, self._keys, self._unique_cursor)
+        self._unique_cursor, released, part = await sweep_page(self.connections, self.keys, self._unique_cursor)
         if released:
-            _log.info(
-                "%s: %d unique keys were held by no command any more, or their window was over", self._keys.unique, released
-            )
+            _log.info("%s: %d unique keys were held by no command any more, or their window was over", self.keys.unique, released)
         return part
 
     async def _remove_lost(self) -> None:
         """Remove workers that have been silent for an hour and ten leases and hold nothing; count the live ones."""
-        consumers: Any = await self._connections.ask(lambda client: client.xinfo_consumers(self._keys.ready, GROUP))
-        limit_ms = max(_SHOWN, self._lease * 10) * 1000
-        self._workers = max(1, sum(consumer["idle"] <= self._lease * 1000 for consumer in consumers))
+        consumers: Any = await self.connections.ask(lambda client: client.xinfo_consumers(self.keys.ready, GROUP))
+        limit_ms = max(_SHOWN, self.lease * 10) * 1000
+        self._workers = max(1, sum(consumer["idle"] <= self.lease * 1000 for consumer in consumers))
         for consumer in consumers:
             name = consumer["name"].decode()
-            if name != self._worker and consumer["pending"] == 0 and consumer["idle"] > limit_ms:
-                await self._connections.run(REMOVE_WORKER, [self._keys.ready, self._keys.workers], [GROUP, name])
+            if name != self.worker and consumer["pending"] == 0 and consumer["idle"] > limit_ms:
+                await self.connections.run(REMOVE_WORKER, [self.keys.ready, self.keys.workers], [GROUP, name])

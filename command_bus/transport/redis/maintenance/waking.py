@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from command_bus.errors import CommandBusError
@@ -49,23 +50,25 @@ class _Pass(NamedTuple):
     activation: str
 
 
+@dataclass
 class LimitWork(DueJob):
     """Implements `DueJob` for the members `l:` of the first shard.
 
-    Args:
+    Attributes:
         connections: The connections of this process.
         keys: The shards.
         incarnations: The incarnations of the shards.
         lease: Seconds that a lease lives: a grant that is older, and whose mailbox still waits, was lost.
     """
 
-    def __init__(self, connections: Connections, keys: KeySpace, incarnations: Incarnations, *, lease: float) -> None:
-        self._connections = connections
-        self._keys = keys
-        self._incarnations = incarnations
-        self._first = keys.shards[0]
+    connections: Connections
+    keys: KeySpace
+    incarnations: Incarnations
+    lease: float
+
+    def __post_init__(self) -> None:
+        self._first = self.keys.shards[0]
         self._names = limit_keys(self._first)
-        self._lease = lease
         self._cursor = 0
         self._after = dict.fromkeys((*_HOLDERS, _QUEUED), b"")
 
@@ -75,17 +78,17 @@ class LimitWork(DueJob):
         return PageResult(len(members))
 
     async def _limits(self, verb: str, args: Sequence[Any]) -> Any:
-        incarnation = await self._incarnations.of(self._first)
-        answer = await self._connections.at(self._first.prefix).run(LIMITS, self._names, [GROUP, verb, incarnation, *args])
-        self._incarnations.check(answer)
+        incarnation = await self.incarnations.of(self._first)
+        answer = await self.connections.at(self._first.prefix).run(LIMITS, self._names, [GROUP, verb, incarnation, *args])
+        self.incarnations.check(answer)
         return answer
 
     async def _make_ready(self, keys: ShardKeys, mailboxes: Sequence[str]) -> list[bytes]:
         """Return for each mailbox of a shard whether it is `woken`, waits not yet (`again`), or waits no more (`gone`)."""
-        args = [GROUP, await self._incarnations.of(keys), *mailboxes]
+        args = [GROUP, await self.incarnations.of(keys), *mailboxes]
         names = [keys.ready, keys.active, keys.paused, keys.stats]
-        answer: Any = await self._connections.at(keys.prefix).run(WAKE_LIMITED, names, args)
-        self._incarnations.check(answer)
+        answer: Any = await self.connections.at(keys.prefix).run(WAKE_LIMITED, names, args)
+        self.incarnations.check(answer)
         found: list[bytes] = answer
         return found
 
@@ -100,7 +103,7 @@ class LimitWork(DueJob):
         failed: CommandBusError | None = None
         for shard, mailboxes in by_shard.items():
             try:
-                answers = await self._make_ready(self._keys.shards[shard], mailboxes)
+                answers = await self._make_ready(self.keys.shards[shard], mailboxes)
             except CommandBusError as error:
                 failed = error
                 continue
@@ -114,7 +117,7 @@ class LimitWork(DueJob):
 
     async def run(self) -> None:
         """Sweep for ever."""
-        server = self._connections.at(self._first.prefix)
+        server = self.connections.at(self._first.prefix)
         await run_periodically(self.sweep, asyncio.Event(), f"{self._first.prefix} limits", server.outage)
 
     async def sweep(self) -> float:
@@ -122,10 +125,10 @@ class LimitWork(DueJob):
 
         Return the seconds until the next page.
         """
-        server = self._connections.at(self._first.prefix)
+        server = self.connections.at(self._first.prefix)
         if not await server.ask(lambda client: client.exists(self._first.rules, self._first.limits)):
             return _PAUSE
-        await self._incarnations.all()  # before anything is read: what is decided from it is of this time
+        await self.incarnations.all()  # before anything is read: what is decided from it is of this time
         await self._copy_rules()
         await self._remove_odd()
         await self._revive()
@@ -136,7 +139,7 @@ class LimitWork(DueJob):
         records = await self._records([(each.mailbox, each.shard) for each in passes])
         verbs: dict[str, list[str]] = {}
         for each in passes:
-            verb = _verdict(each, records[each.mailbox], now_us - self._lease * 1e6)
+            verb = _verdict(each, records[each.mailbox], now_us - self.lease * 1e6)
             if verb == "over":
                 await self._limits("over", [each.mailbox, each.activation])
             elif verb:
@@ -148,14 +151,14 @@ class LimitWork(DueJob):
 
     async def _remove_odd(self) -> None:
         """Remove members of `places` that have a score: beside them the others have no order."""
-        server, places = self._connections.at(self._first.prefix), self._first.places
+        server, places = self.connections.at(self._first.prefix), self._first.places
         for low, high in (("-inf", "(0"), ("(0", "+inf")):
             if odd := await server.ask(lambda client, ends: client.zremrangebyscore(places, *ends), (low, high)):
                 pass_over("places", f"{odd} members", "members have the score 0; they are removed")
 
     async def _revive(self) -> None:
         """Look again at those queues of a page of `places` that have no time to come in `due`, or one beyond all times."""
-        server, due = self._connections.at(self._first.prefix), self._first.due
+        server, due = self.connections.at(self._first.prefix), self._first.due
         first = self._after[_QUEUED] or b"[" + _QUEUED
         page: Any = await server.ask(
             lambda client, since: client.zrangebylex(self._first.places, since, b"(q\x0b", 0, _PAGE), first
@@ -185,7 +188,7 @@ class LimitWork(DueJob):
 
     async def _clean_page(self, now_us: int) -> int:
         """Forget those buckets of a page that are full, and of classes and tenants what was not served for an hour; return how many."""
-        server = self._connections.at(self._first.prefix)
+        server = self.connections.at(self._first.prefix)
         page: Any = await server.ask(lambda client, at: client.hscan(self._first.limits, at, "[bfv]\n*", _PAGE), self._cursor)
         self._cursor, fields = page
         if full := [stored_text(name[2:]) for name, value in fields.items() if name[:1] == b"b" and _is_full(value, now_us)]:
@@ -196,7 +199,7 @@ class LimitWork(DueJob):
 
     async def _passes(self) -> list[_Pass]:
         """Return the passes of the next page of grants, and of the next page of places."""
-        server = self._connections.at(self._first.prefix)
+        server = self.connections.at(self._first.prefix)
         mailboxes: list[bytes] = []
         for kind in _HOLDERS:
             first, end = self._after[kind] or b"[" + kind, b"(" + kind[:1] + b"\x0b"
@@ -219,10 +222,10 @@ class LimitWork(DueJob):
             shard: Its number.
             mailboxes: Those that waited a moment ago.
         """
-        keys = self._keys.shards[shard]
-        await self._incarnations.of(keys)  # before anything is read
+        keys = self.keys.shards[shard]
+        await self.incarnations.of(keys)  # before anything is read
         names = [f"{kind}\n{mailbox}" for mailbox in mailboxes for kind in "wp"]
-        known: Any = await self._connections.at(self._first.prefix).ask(lambda client: client.hmget(self._first.limits, names))
+        known: Any = await self.connections.at(self._first.prefix).ask(lambda client: client.hmget(self._first.limits, names))
         forgotten = [mailbox for mailbox, *found in zip(mailboxes, known[::2], known[1::2], strict=True) if not any(found)]
         if forgotten and (woken := (await self._make_ready(keys, forgotten)).count(b"woken")):
             _log.warning("%s: %d mailboxes waited for a limit in no queue", keys.active, woken)
@@ -233,8 +236,8 @@ class LimitWork(DueJob):
         for mailbox, shard in mailboxes:
             by_shard.setdefault(shard, []).append(mailbox)
         for shard, names in by_shard.items():
-            keys = self._keys.shards[shard]
-            found: Any = await self._connections.at(keys.prefix).ask(
+            keys = self.keys.shards[shard]
+            found: Any = await self.connections.at(keys.prefix).ask(
                 lambda client, at, those: client.hmget(at, those), keys.active, names
             )
             records |= dict(zip(names, map(parse_record, found), strict=True))
@@ -242,11 +245,11 @@ class LimitWork(DueJob):
 
     async def _copy_rules(self) -> None:
         """Give the other shards the rules of the first one, where a broken request left them different."""
-        if self._keys.count == 1:
+        if self.keys.count == 1:
             return
-        rules = await self._connections.at(self._first.prefix).ask(lambda client: client.hgetall(self._first.rules))
-        for keys in self._keys.shards[1:]:
-            server = self._connections.at(keys.prefix)
+        rules = await self.connections.at(self._first.prefix).ask(lambda client: client.hgetall(self._first.rules))
+        for keys in self.keys.shards[1:]:
+            server = self.connections.at(keys.prefix)
             theirs = await server.ask(lambda client, key: client.hgetall(key), keys.rules)
             if missing := {name: value for name, value in rules.items() if theirs.get(name) != value}:
                 await server.ask(lambda client, key, values: client.hset(key, mapping=values), keys.rules, missing)

@@ -43,28 +43,28 @@ class RedisWorkerSide:
     def __init__(self, connections: Connections, keys: KeySpace, options: WorkerSideOptions) -> None:
         self._connections = connections
         self._keys = keys
-        self._options = options
+        self._options, settings = options, options.settings
         self._line, self._known_limits = LineUse(), KnownLimits(keys.shards[0])
-        self.slots = Slots(options.slots, keys.count, options.max_lent, is_stuck=options.is_stuck)
+        self.slots = Slots(options.slots, keys.count, settings.max_waiting, is_stuck=options.is_stuck)
         self.steps = StepBatcher(
             connections,
             keys,
             worker=options.name,
-            reply_ttl=options.reply_ttl,
+            reply_ttl=settings.reply_ttl,
             line=self._line,
             limits=self._known_limits,
-            max_depth=options.max_depth,
+            max_depth=settings.depth_of,
         )
         self.side_records = RedisSideRecords(connections, keys)
         incarnations = Incarnations(connections, keys, patience=_PATIENCE)
         self._asks = LimitAsks(connections, keys, incarnations)
-        self._limit_work = LimitWork(connections, keys, incarnations, lease=options.lease)
+        self._limit_work = LimitWork(connections, keys, incarnations, lease=settings.lease)
         keeper: type[LeaseKeeper] = getattr(connections.factory, "lease_keeper", LeaseKeeper)
         self.leases = keeper(
             connections.factory,
             keys,
             worker=options.name,
-            lease=options.lease,
+            lease=settings.lease,
             heartbeat=options.heartbeat,
             outages=[connections.at(shard.prefix).outage for shard in keys.shards],
             forgotten=options.forgotten,
@@ -75,12 +75,12 @@ class RedisWorkerSide:
         return self._recovery.recovered
 
     def start(self, run: Run, decide: Decide) -> None:
-        options = self._options
+        options, settings = self._options, self._options.settings
         self._recovery = PendingRecovery(
             self._connections,
             self._keys,
             worker=options.name,
-            lease=options.lease,
+            lease=settings.lease,
             steps=self.steps,
             decide=decide,
             leases=self.leases,
@@ -145,5 +145,5 @@ class RedisWorkerSide:
 
 def _letter_limits(options: WorkerSideOptions, shards: int) -> LetterLimits:
     """Return the limits of a shard's dead letters: its part of their number, rounded up."""
-    ttl, most = options.dead_letter_ttl, options.max_dead_letters
+    ttl, most = options.settings.dead_letter_ttl, options.settings.max_dead_letters
     return LetterLimits(None if ttl is None else max(1, int(ttl * 1000)), None if most is None else -(-most // shards))

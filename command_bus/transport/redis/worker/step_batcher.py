@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from command_bus.serialization.odd_values import pass_over
@@ -182,7 +183,7 @@ class _Shard(WorkerLine[_Waiting]):
         self._answers = PageSize(MAX_STEPS)
         self._most = self._answers.count
         self._ahead = PageSize(MAX_AHEAD, wanted=AHEAD_BYTES)
-        self._max_depth = max_depth
+        self._is_deep_type = cache(lambda entity_type: max_depth(entity_type) >= _DEEP)
         self._reads_ahead: Callable[[str], bool] = self._is_deep
         self._line_use, self._known_limits = line, limits
 
@@ -222,7 +223,7 @@ class _Shard(WorkerLine[_Waiting]):
         return max(1, min(self._ahead.count, _MOST_READ // len(leases)))
 
     def _is_deep(self, mailbox: str) -> bool:
-        return self._max_depth(type_of(mailbox)) >= _DEEP
+        return self._is_deep_type(type_of(mailbox))
 
     def _heard(self, batch: ScriptBatch[_Waiting], answer: list[Any]) -> None:
         size = commands = 0
