@@ -85,7 +85,7 @@ def measured(ground: Ground) -> Sample:
 
     async def work() -> Sample:
         from command_bus.dashboard import dashboard, loopback
-        from command_bus.dashboard.shared_reads import SharedReads
+        from command_bus.dashboard.pulse import SharedReads
 
         options: dict[str, Any] = {"max_total_depth": 4 * _ENTITIES, "unknown_grace": 0, "registry": HandlerRegistry()}
         async with CommandBus(ground.url, namespace=NAMESPACE, **options) as bus:

@@ -17,29 +17,16 @@ from starlette.types import Receive, Scope, Send
 
 from command_bus.bus import CommandBus
 from command_bus.dashboard.acts.asking import act_page
-from command_bus.dashboard.faults import answer_fault
-from command_bus.dashboard.guard import PROBE, Guard, is_own_origin
+from command_bus.dashboard.guard import PROBE, Guard, choose_theme, is_own_origin, sign_in, sign_out
 from command_bus.dashboard.live import live
 from command_bus.dashboard.masking import Masking
-from command_bus.dashboard.options import Options, State, TraceLink, safe_link
-from command_bus.dashboard.pages.command import command_page
-from command_bus.dashboard.pages.entities import entities_page
-from command_bus.dashboard.pages.entity import entity_page
-from command_bus.dashboard.pages.history import audit_page, history_page
-from command_bus.dashboard.pages.letters import letter_page, letters_page
-from command_bus.dashboard.pages.limits import limits_page
-from command_bus.dashboard.pages.schedules import schedules_page
-from command_bus.dashboard.pages.search import search_page
-from command_bus.dashboard.pages.standing import standing_page
-from command_bus.dashboard.pages.throughput import throughput_page
-from command_bus.dashboard.pages.workers import workers_page
-from command_bus.dashboard.passwords import Passwords
-from command_bus.dashboard.pulse import Pulse
-from command_bus.dashboard.shared_reads import SharedReads
-from command_bus.dashboard.sign_in import choose_theme, sign_in, sign_out
-from command_bus.dashboard.signing import Signer
+from command_bus.dashboard.pages.commands import audit_page, command_page, history_page, letter_page, letters_page, search_page
+from command_bus.dashboard.pages.entities import entities_page, entity_page, standing_page
+from command_bus.dashboard.pages.fleet import limits_page, schedules_page, throughput_page, workers_page
+from command_bus.dashboard.passwords import Passwords, Signer
+from command_bus.dashboard.pulse import Pulse, SharedReads
 from command_bus.dashboard.users import Loopback, Users, is_loopback
-from command_bus.dashboard.visit import Visit, address, here_of, root_of
+from command_bus.dashboard.visit import Options, State, TraceLink, Visit, address, answer_fault, here_of, root_of, safe_link
 from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.spelling import several_names
 

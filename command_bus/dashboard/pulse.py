@@ -1,6 +1,7 @@
-"""`Pulse`: the figures of the namespace every two seconds, for all open pages together; and once a minute for the plots.
+"""Reads that all open pages share, so that two hundred of them cost the server what one costs.
 
-It beats while a page is open, and slowly for as long as the dashboard is served. Two hundred open pages cost the server what one costs.
+`SharedReads` keeps answers for a moment. `Pulse` reads the figures of the namespace every two seconds while a page is open, and once a
+minute for the plots for as long as the dashboard is served.
 """
 
 from __future__ import annotations
@@ -10,15 +11,68 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from command_bus.admin.info import Stats
 from command_bus.bus import CommandBus
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
+
+T = TypeVar("T")
+_FRESH = 1.0
+_KEPT = 200
+
+
+class SharedReads:
+    """Keeps answers for a second, and lets those who ask meanwhile wait for the same one.
+
+    Args:
+        fresh: Seconds for which an answer is kept.
+    """
+
+    def __init__(self, fresh: float = _FRESH) -> None:
+        self._fresh = fresh
+        self._answers: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
+
+    async def get(self, key: Hashable, read: Callable[[], Awaitable[T]]) -> T:
+        """Return the answer of `read`, or one to the same key of a moment ago."""
+        now = mono()
+        self._answers = (
+            {each: kept for each, kept in self._answers.items() if _is_fresh(kept, now)} if self._is_full else self._answers
+        )
+        kept = self._answers.get(key)
+        if kept is None or not _is_fresh(kept, now):
+            kept = now + self._fresh, asyncio.ensure_future(_done(read))
+            self._answers[key] = kept
+        answer: T = await asyncio.shield(kept[1])
+        return answer
+
+    def keeps(self, key: Hashable) -> bool:
+        """Return whether there is an answer to a key that is fresh."""
+        kept = self._answers.get(key)
+        return kept is not None and _is_fresh(kept, mono())
+
+    def forget(self) -> None:
+        """Read again what is asked for next: something was changed."""
+        self._answers.clear()
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._answers) >= _KEPT
+
+
+def _is_fresh(kept: tuple[float, asyncio.Task[Any]], now: float) -> bool:
+    until, task = kept
+    failed = task.done() and (task.cancelled() or task.exception() is not None)
+    return now < until and not failed
+
+
+async def _done(read: Callable[[], Awaitable[T]]) -> T:
+    return await read()
+
 
 _EVERY = 2.0
 _TREND_EVERY = 20.0

@@ -1,22 +1,144 @@
-"""`Visit`: one request of a user, and what a page needs to answer it."""
+"""`Visit`: one request of a user, and what a page needs to answer it: the fields of its form, what requests share, and errors as pages."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from starlette.requests import Request
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from command_bus.bus import CommandBus
-from command_bus.dashboard.forms import Fields
-from command_bus.dashboard.options import State, safe_link
-from command_bus.dashboard.passwords import Passwords
-from command_bus.dashboard.users import User
+from command_bus.dashboard.masking import Masking
+from command_bus.dashboard.passwords import Passwords, Signer
+from command_bus.dashboard.pulse import Pulse, SharedReads
+from command_bus.dashboard.users import User, Users
 from command_bus.dashboard.words import render
+from command_bus.errors import (
+    CommandBusError,
+    InvalidCommand,
+    InvalidSettings,
+    TransportUnavailable,
+    UnknownCommand,
+    UnknownDeadLetter,
+    UnknownLimit,
+    UnknownSchedule,
+)
+
+_MOST_BYTES = 2 * 1024 * 1024
+_MOST_FIELDS = 100
+_WITHIN = 10.0
+
+
+class Fields(Mapping[str, str]):
+    """The fields of a form or of an address; of several with one name the last."""
+
+    def __init__(self, pairs: list[tuple[str, str]] | Mapping[str, str]) -> None:
+        self._values = {name: value.replace("\r\n", "\n") for name, value in dict(pairs).items()}
+
+    def __getitem__(self, name: str) -> str:
+        """Return the value of a field; empty if it was not sent."""
+        return self._values.get(name, "")
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names that were sent."""
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        """Return how many were sent."""
+        return len(self._values)
+
+
+async def read_form(request: Request) -> Fields:
+    """Return the fields of a form.
+
+    Raises:
+        HTTPException: It is no form, is too large, or does not come in time.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise HTTPException(415, "a form is expected")
+    raw = bytearray()
+    try:
+        async with asyncio.timeout(_WITHIN):
+            async for chunk in request.stream():
+                raw += chunk
+                if len(raw) > _MOST_BYTES:
+                    raise HTTPException(413, f"the form has more than {_MOST_BYTES} bytes")
+    except TimeoutError:
+        raise HTTPException(408, "the form did not arrive in time") from None
+    except ClientDisconnect:
+        raise HTTPException(400, "the form was broken off") from None
+    try:
+        return Fields(parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict"))
+    except ValueError:
+        raise HTTPException(400, "the form cannot be read") from None
+
+
+TraceLink = Callable[[str], str]
+"""Given a trace id, returns the address of the trace's page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The arguments of `dashboard`, checked."""
+
+    title: str
+    hosts: Collection[str]
+    secure: bool | None
+    trace_link: TraceLink | None
+    board_link: str
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The things that requests share."""
+
+    bus: CommandBus
+    users: Users
+    signer: Signer
+    masking: Masking
+    options: Options
+    reads: SharedReads
+    pulse: Pulse
+    pages_of: Counter[str] = field(default_factory=Counter)
+    """Open pages that listen, counted by the name of their user."""
+
+
+def safe_link(what: str, address: str) -> str:
+    """Return an address that a page may link to: of the web, a path of this host, or empty.
+
+    Raises:
+        InvalidSettings: It is something else, which a browser might run.
+    """
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        parts = urlsplit("?")
+    is_path = address.startswith("/") and not address.startswith(("//", "/\\"))
+    is_address = parts.scheme in ("http", "https") and bool(parts.netloc)
+    if address and not (address.isprintable() and (is_path or is_address)):
+        raise InvalidSettings(f"{what}={address!r}: an address as https://grafana.example/d/command-bus")
+    return address
+
+
+def trace_link_of(pattern: str) -> TraceLink:
+    """Return what makes addresses of traces from a pattern with `{trace_id}` in it.
+
+    Raises:
+        InvalidSettings: It has no `{trace_id}`, or is no address.
+    """
+    if "{trace_id}" not in pattern:
+        raise InvalidSettings(f"{pattern!r}: an address with {{trace_id}} in it, as https://jaeger.example/trace/{{trace_id}}")
+    safe_link("trace_link", pattern)
+    return lambda trace_id: pattern.replace("{trace_id}", trace_id)
+
 
 T = TypeVar("T")
 FLASH_COOKIE = "command_bus_said"
@@ -148,3 +270,42 @@ def set_cookie(response: Response, request: Request, state: State, name: str, va
 def _is_https(request: Request) -> bool:
     """Return whether the browser came by https, here or to a proxy. Who claims that falsely gets a cookie that is good for https only."""
     return request.scope["scheme"] == "https" or request.headers.get("x-forwarded-proto", "").strip().lower() == "https"
+
+
+_UNKNOWN = (UnknownCommand, UnknownDeadLetter, UnknownLimit, UnknownSchedule)
+_WORDS = {400: "This cannot be read", 403: "Not allowed", 404: "Not found", 503: "The server does not answer"}
+_log = logging.getLogger("command_bus.dashboard")
+
+
+def status_of(error: CommandBusError) -> int:
+    """Return the status of an answer that an error leads to."""
+    if isinstance(error, _UNKNOWN):
+        return 404
+    if isinstance(error, TransportUnavailable):
+        return 503
+    return 400 if isinstance(error, InvalidSettings | InvalidCommand) else 409
+
+
+async def answer_fault(state: State, request: Request, error: Exception) -> Response:
+    """Return the page of an error. What is not ours is logged, and not shown."""
+    headers: dict[str, str] = {}
+    if isinstance(error, HTTPException):
+        status, message, headers = error.status_code, error.detail, dict(error.headers or {})
+    elif isinstance(error, CommandBusError):
+        status, message = status_of(error), error.message or type(error).__name__
+    else:
+        _log.error("a page failed", exc_info=error)
+        status, message = 500, "This page failed. The log of the dashboard says why."
+    if status == 503:
+        headers.setdefault("Retry-After", "5")
+    text = render(
+        "fault.html",
+        status=status,
+        words=_WORDS.get(status, "This did not work"),
+        message=message,
+        root=root_of(request),
+        theme=theme_of(request),
+        title_of_all=state.options.title,
+        namespace=state.bus.settings.namespace,
+    )
+    return HTMLResponse(text, status_code=status, headers=headers)

@@ -15,10 +15,12 @@ from starlette.types import Receive, Scope, Send
 from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.gateway.catalogue import Catalogue
-from command_bus.gateway.event_hub import EventHub
 from command_bus.gateway.following import get_events, get_progress
-from command_bus.gateway.incoming import ClientGone, Incoming, header_of, segments_of
+from command_bus.gateway.hubs import EventHub, ProgressHub
+from command_bus.gateway.incoming import ClientGone, Incoming, Options, State, header_of, segments_of
 from command_bus.gateway.inspecting import (
+    delete_command,
+    get_command,
     get_entities,
     get_entity,
     get_letter,
@@ -27,11 +29,8 @@ from command_bus.gateway.inspecting import (
     get_schedules,
 )
 from command_bus.gateway.openapi import get_openapi
-from command_bus.gateway.options import Options, State
 from command_bus.gateway.problems import HEADERS, Problem, problem_of, retry_later
-from command_bus.gateway.progress_hub import ProgressHub
 from command_bus.gateway.sending import post_batch, post_command
-from command_bus.gateway.single import delete_command, get_command
 from command_bus.gateway.tokens import Holder, Tokens
 from command_bus.integrations.serving import PROBE
 from command_bus.spelling import several_names

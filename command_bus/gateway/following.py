@@ -13,9 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from command_bus.admin.events import Event, EventKind
 from command_bus.admin.json_data import to_jsonable
-from command_bus.gateway.event_hub import Listener
-from command_bus.gateway.incoming import Incoming, Query, header_of
-from command_bus.gateway.options import State
+from command_bus.gateway.hubs import Listener
+from command_bus.gateway.incoming import Incoming, Query, State, header_of
 from command_bus.gateway.problems import HEADERS, Problem, encoded, retry_later
 from command_bus.messages.message import check_entity_type
 from command_bus.spelling import did_you_mean

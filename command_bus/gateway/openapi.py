@@ -15,10 +15,9 @@ from command_bus.admin.command_status import CommandState
 from command_bus.gateway.catalogue import KnownCommand
 from command_bus.gateway.following import EventQuery
 from command_bus.gateway.incoming import Incoming, Query
-from command_bus.gateway.inspecting import EntitiesQuery, EntityQuery, LettersQuery, SchedulesQuery
+from command_bus.gateway.inspecting import CancelQuery, EntitiesQuery, EntityQuery, LettersQuery, LookQuery, SchedulesQuery
 from command_bus.gateway.problems import PROBLEM_TYPE, answer
 from command_bus.gateway.sending import Batch, SendOptions
-from command_bus.gateway.single import CancelQuery, LookQuery
 from command_bus.gateway.tokens import Rights
 
 Json = dict[str, Any]

@@ -1,28 +1,252 @@
-"""The simulated processes of a test bus: senders, and workers that can crash, on every event loop that uses the bus."""
+"""The simulated processes of a test bus: senders, and workers that can crash, on every event loop that uses the bus.
+
+Buses of the program under test are connected to the in-memory server, and restored at the end. A bus is connected when it is opened, on the
+loop that opens it. So the order of an application's lifespan, a `TestClient`, a fixture and the test itself does not matter. A bus that was
+opened before refuses every request: it talks to a real server.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
-from collections.abc import Awaitable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
 
 from command_bus.admin.statistics import Statistics
 from command_bus.bus import BusOptions, CommandBus
 from command_bus.errors import EntitiesStopped
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.middleware import Middleware
-from command_bus.session import Session, SessionHook
-from command_bus.testing.claimed_buses import ClaimedBuses
+from command_bus.session import OPEN_SESSIONS, LoopGuard, Session, SessionHook
 from command_bus.testing.clock import VirtualClock
-from command_bus.testing.crashes import Crash
+from command_bus.testing.crashes import Crash, Crashing
 from command_bus.testing.records import Recorder
 from command_bus.testing.simulated.live import PROCESS, LiveServer, Process
 from command_bus.testing.simulated.store import Store, ZSet
-from command_bus.testing.workers import LoopWorkers, WorkerSetup
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.mailbox_record import parse_record
+from command_bus.worker.worker import Worker
+
+_ADVICE = (
+    "{bus} was opened before the fixture `command_bus` of this test, so it talks to a real server: nothing is sent. Let what opens it "
+    "ask for `command_bus` first, in a fixture of each test (`def client(command_bus): …`), or do without `command_bus` here"
+)
+
+
+class ClaimedBuses:
+    """The buses that talk to one in-memory server.
+
+    Args:
+        hook: Called when one of them opens.
+        layer: Middleware that records what they send.
+    """
+
+    def __init__(self, hook: SessionHook, layer: Recorder) -> None:
+        self.buses: list[CommandBus] = []
+        self._hook = hook
+        self._layer = layer
+        self._undo = contextlib.ExitStack()
+        self._refused: list[str] = []
+
+    @property
+    def refused(self) -> list[str]:
+        """Reasons why requests were refused."""
+        return self._refused
+
+    def claim(self, bus: CommandBus) -> None:
+        """Connect this bus when it opens.
+
+        Raises:
+            TypeError: It is open already.
+        """
+        if bus.is_open:
+            raise TypeError(f"the bus must not be open yet: {_ADVICE.format(bus=bus)}")
+        before, bus.session.hook = bus.session.hook, self._hook
+        self._undo.callback(setattr, bus.session, "hook", before)
+
+    def claim_all(self) -> None:
+        """Connect every bus of this process that opens from now on; refuse requests of those that are open already."""
+        before, Session.every_hook = Session.every_hook, self._hook
+        self._undo.callback(setattr, Session, "every_hook", before)
+        for session in list(OPEN_SESSIONS):
+            if session.clients is None:  # else its server is in this process
+                self._refuse(session)
+
+    def connect(self, bus: CommandBus, process: Process) -> None:
+        """Connect a bus that is about to open to the in-memory server, and record what it sends."""
+        if bus not in self.buses:
+            self.buses.append(bus)
+            session = bus.session
+            self._undo.callback(setattr, session, "clients", session.clients)
+            self._undo.callback(setattr, bus, "middleware", bus.middleware)
+            self._undo.callback(session.renew)
+            bus.middleware = (self._layer, *bus.middleware)
+        bus.session.clients = process
+
+    def loop_of(self, bus: CommandBus) -> asyncio.AbstractEventLoop | None:
+        """Return the loop on which a connected bus is open, or None."""
+        process = bus.session.clients
+        if not bus.is_open or not isinstance(process, Process):
+            return None
+        loop = process.loop
+        return None if loop is None or loop.is_closed() else loop
+
+    def release(self) -> None:
+        """Restore all buses, closed."""
+        self._undo.close()
+        self.buses.clear()
+
+    def _refuse(self, session: Session) -> None:
+        refusal = _Refusal(_ADVICE.format(bus=session.owner), self._refused.append)
+        before = session.exchange_guard(refusal)
+        if before is not None:
+            refusal.before = before
+            self._undo.callback(refusal.withdraw, session)
+
+
+class _Refusal(LoopGuard):
+    """The guard of a session that must not be used."""
+
+    before: LoopGuard
+
+    def __init__(self, why: str, report: Callable[[str], None]) -> None:
+        self._why = why
+        self._report = report
+
+    def check(self) -> NoReturn:
+        self._report(self._why)
+        raise RuntimeError(self._why)
+
+    def is_lost(self) -> bool:
+        return self.before.is_lost()
+
+    def withdraw(self, session: Session) -> None:
+        """Let the session be used again, unless it was closed in between."""
+        if session.is_open:
+            session.exchange_guard(self.before)
+
+
+@dataclass(slots=True)
+class WorkerSetup:
+    """State that the workers of all loops share.
+
+    Attributes:
+        server: In memory.
+        recorder: Records attempts and sent messages.
+        crashes: Planned crashes.
+        crashed: Number of workers that crashed.
+        workers: Number of workers per namespace.
+        hook: The hook of their sessions: lets time leap over what their handlers wait for.
+    """
+
+    server: LiveServer
+    recorder: Recorder
+    crashes: list[Crash]
+    workers: int
+    hook: SessionHook
+    crashed: int = 0
+
+
+@dataclass(slots=True)
+class _StartedWorker:
+    """A worker, its bus and its simulated process."""
+
+    bus: CommandBus
+    worker: Worker
+    process: Process
+
+
+class LoopWorkers:
+    """Starts, replaces and stops the workers on the running loop.
+
+    Args:
+        setup: Shared by all loops.
+    """
+
+    def __init__(self, setup: WorkerSetup) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.stays = False
+        """Whether the test itself runs on this loop, not only an application."""
+        self._setup = setup
+        self._started: dict[str, list[_StartedWorker]] = {}
+        self._background: set[asyncio.Task[Any]] = set()
+        self._starting = asyncio.Lock()
+
+    @property
+    def buses(self) -> list[CommandBus]:
+        """One worker's bus per namespace."""
+        return [group[0].bus for group in self._started.values() if group]
+
+    async def start(self, app_bus: CommandBus, handlers: HandlerRegistry, layers: Sequence[Any]) -> None:
+        """Start the workers of a bus's namespace; idempotent."""
+        async with self._starting:
+            group = self._started.setdefault(app_bus.settings.namespace, [])
+            while len(group) < self._setup.workers:
+                await self._add(group, app_bus, handlers, layers)
+
+    async def close(self) -> None:
+        """Stop running workers, and wait for the clean-up of crashed ones."""
+        started, self._started = self._started, {}
+        for group in started.values():
+            for started_worker in group:
+                await started_worker.worker.stop()
+                await started_worker.bus.close()
+        if self._background:
+            await asyncio.wait(self._background)
+
+    async def _add(
+        self, group: list[_StartedWorker], app_bus: CommandBus, handlers: HandlerRegistry, layers: Sequence[Any]
+    ) -> None:
+        setup = self._setup
+        process = Process(setup.server, works=True)
+        keys = KeySpace(app_bus.settings.namespace, app_bus.settings.shards)
+
+        def replace_it() -> None:
+            self._replace(group, process, lambda: self.start(app_bus, handlers, layers))
+
+        crashing = Crashing(setup.recorder, setup.crashes, process, keys, replace_it)
+        bus = CommandBus(
+            settings=app_bus.settings,
+            registry=handlers,
+            middleware=(crashing, *layers),
+            lifespan=app_bus.lifespan,
+            cipher=app_bus.cipher,
+            clients=process,
+        )
+        bus.session.hook = setup.hook
+        started_worker = _StartedWorker(bus, bus.worker(), process)
+        context = contextvars.copy_context()
+        context.run(PROCESS.set, process)
+        await self.loop.create_task(_start(started_worker), name="command_bus.testing", context=context)
+        group.append(started_worker)
+
+    def _replace(self, group: list[_StartedWorker], process: Process, replace: Callable[[], Any]) -> None:
+        """Clean up after a crashed process, and start another worker in its place."""
+        self._setup.crashed += 1
+        for started_worker in list(group):
+            if started_worker.process is process:
+                group.remove(started_worker)
+                self._run_in_background(_clean_up(started_worker))
+                self._run_in_background(replace())
+
+    def _run_in_background(self, work: Any) -> None:
+        task = self.loop.create_task(work, name="command_bus.testing")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+async def _start(started_worker: _StartedWorker) -> None:
+    await started_worker.bus.open()
+    await started_worker.worker.start()
+
+
+async def _clean_up(started_worker: _StartedWorker) -> None:
+    await started_worker.worker.stop(grace=0)
+    await started_worker.bus.close()
+
 
 _RESTING = frozenset({"s", "u", "U", "w"})
 

@@ -72,7 +72,7 @@ class Lease:
     Attributes:
         holder: Names this lease, not only its worker: what was started for another lease of the same worker is not its own.
         deadline: Local monotonic time after which nothing may be started: taken before the server was asked, plus the lease.
-        attempt_id: The attempt id of the attempt that runs now (see `attempts.py`); empty before the first start.
+        attempt_id: The attempt id of the attempt that runs now (see `attempt_id`); empty before the first start.
         renew_until: Local time after which it is no longer renewed (an async handler far past its timeout), or None.
         cancel: While a handler runs: interrupts it.
         lost: Whether its handler was interrupted for that.
@@ -129,7 +129,7 @@ class Started:
     """The head of a mailbox, started under its lease.
 
     Attributes:
-        fence: Decimal text; `attempts.py` says what it is.
+        fence: Decimal text; see `began_ms`.
         message: Its id in the mailbox; the part before the dash is the time of acceptance in ms.
         attempt: 1 for the first start.
         first: The server's time of the first start in ms; below zero: of a durable command that has stored something, or of the wake after a snooze

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from command_bus import AuditEntry, CommandBus
-from command_bus.dashboard import forms
+from command_bus.dashboard import visit
 from command_bus.dashboard.acts.asking import ACTS
-from command_bus.dashboard.pages import history
+from command_bus.dashboard.pages import commands
 from tests.dashboard.conftest import ROLES, Browser, inputs, told
 from tests.dashboard.troubled_shop import Charge, Checkout, Deposit, Mail, Shop, until
 
@@ -224,7 +224,7 @@ async def test_166_bodies_are_forms_of_a_bounded_size(otto: Browser) -> None:
 
 
 async def test_166_a_form_that_comes_too_slowly_is_given_up(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "_WITHIN", 0.02)
+    monkeypatch.setattr(visit, "_WITHIN", 0.02)
     told_status: list[int] = []
 
     async def receive() -> dict[str, Any]:
@@ -329,7 +329,7 @@ async def test_an_act_whose_end_is_on_the_page_before_is_no_open_one(
     first = await bus.audit.write("ada", "Purge", "long ended", "test")
     await ada.do("entity.resume", type="account", id="z-9")
     await bus.audit.write("ada", "Purge", "long ended", "test", outcome="9 removed", ref=first)
-    monkeypatch.setattr(history, "_AUDIT_LIMIT", 2)
+    monkeypatch.setattr(commands, "_AUDIT_LIMIT", 2)
     pages, path = list[str](), "/audit"
     while len(pages) < 4:
         page = await ada.page(path)

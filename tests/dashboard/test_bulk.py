@@ -14,7 +14,7 @@ from command_bus import CommandBus, NewerState, TransportUnavailable
 from command_bus.admin import letter_pages
 from command_bus.admin.dead_letters import DeadLetters
 from command_bus.dashboard import dashboard
-from command_bus.dashboard.acts import chosen_letters
+from command_bus.dashboard.acts import letters
 from command_bus.embedded import EmbeddedServer
 from tests.dashboard.conftest import Browser, inputs, told, users_by_header
 from tests.dashboard.troubled_shop import Charge, Mail, open_shop, until
@@ -42,7 +42,7 @@ def ada(bus: CommandBus) -> Browser:
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a look at dead letters see eight of them, two at a time."""
     monkeypatch.setattr(letter_pages, "_SIZES", (2,))
-    monkeypatch.setattr(chosen_letters, "_PAGES", 4)
+    monkeypatch.setattr(letters, "_PAGES", 4)
 
 
 async def _letters(bus: CommandBus, number: int) -> bool:
@@ -54,7 +54,7 @@ async def _left(bus: CommandBus) -> list[str]:
 
 
 async def test_of_too_many_the_oldest_are_taken(bus: CommandBus, ada: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chosen_letters, "MOST_AT_ONCE", 10)
+    monkeypatch.setattr(letters, "MOST_AT_ONCE", 10)
     form = inputs(page := await ada.page("/act?act=letters.discard"))
     assert "These are the oldest of 30 that match: at most 10 are changed at a time. Ask again for the rest." in told(page)
     assert (await ada.post("/act", {**form, "why": "test", "typed": "10"})).status_code == 303
@@ -94,7 +94,7 @@ async def test_only_what_was_counted_is_changed(bus: CommandBus, ada: Browser, s
 
 
 async def test_a_time_is_sought(bus: CommandBus, ada: Browser, short: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chosen_letters, "_SLACK_MS", 0)
+    monkeypatch.setattr(letters, "_SLACK_MS", 0)
     (early,) = [each async for each in bus.dead_letters.list(entity_id="c-05")]
     until_text = datetime.fromtimestamp(early.failed_ms / 1000, UTC).isoformat()
     page = await ada.get("/act", params={"act": "letters.replay", "until": until_text, "id": "c-01"})

@@ -19,8 +19,8 @@ from command_bus import CommandBus, HandlerRegistry
 from command_bus.dashboard import dashboard
 from command_bus.dashboard.app import PAGES
 from command_bus.dashboard.guard import HEADERS
-from command_bus.dashboard.options import trace_link_of
-from command_bus.dashboard.pages import entities, schedules, standing
+from command_bus.dashboard.pages import entities, fleet
+from command_bus.dashboard.visit import trace_link_of
 from command_bus.transport.redis.admin import views
 from command_bus.transport.redis.connection.pipe import Pipe
 from tests.dashboard.conftest import Browser, inputs, told, users_by_header
@@ -344,7 +344,7 @@ async def test_what_was_not_looked_at_is_not_said_to_be_nothing(
     assert "at least" not in text
     monkeypatch.setattr(views, "_FIRST", 10)
     monkeypatch.setattr(views, "_MOST", 20)
-    monkeypatch.setattr(standing, "_LIMIT", 10)
+    monkeypatch.setattr(entities, "_LIMIT", 10)
     monkeypatch.setattr(entities, "_IN_A_STATE", 10)
     browser = Browser(dashboard(bus, users=users_by_header()), "vera")
     text = told(await browser.page("/?state=retrying"))
@@ -390,7 +390,7 @@ async def test_a_filter_of_schedules_says_what_it_did_not_read(
 ) -> None:
     assert "No schedule matches." in told(await vera.page("/schedules?q=nothing"))
     assert "1 match " in told(await vera.page("/schedules?q=nightly"))
-    monkeypatch.setattr(schedules, "_MOST", 1)
+    monkeypatch.setattr(fleet, "_MOST_SCHEDULES", 1)
     browser = Browser(dashboard(troubled[0], users=users_by_header()), "vera")
     text = told(await browser.page("/schedules?q=nothing"))
     assert "No schedule matches of the first 1 that were read. There are more" in text

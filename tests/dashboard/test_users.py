@@ -20,19 +20,19 @@ from command_bus.dashboard import (
     loopback,
     passwords,
 )
-from command_bus.dashboard.options import safe_link, trace_link_of
+from command_bus.dashboard.guard import safe_path
 from command_bus.dashboard.passwords import (
     SESSION_COOKIE,
     Attempts,
     Passwords,
+    Signer,
     _pin,
     is_password,
     read_roles,
     read_users,
     source_of,
 )
-from command_bus.dashboard.sign_in import safe_path
-from command_bus.dashboard.signing import Signer
+from command_bus.dashboard.visit import safe_link, trace_link_of
 from tests.dashboard.conftest import Browser, told
 
 HASHED = "scrypt$14$8$1$uUSkfLJ2kCIGOPNKzvTeOQ$LolpGu0JFjfTMGHKRdxtID1k-DrW27vGrEd8MxBDz6w"  # of "correct horse", quick to check

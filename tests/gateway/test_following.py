@@ -13,7 +13,7 @@ import pytest_asyncio
 import uvicorn
 
 from command_bus import CommandBus
-from command_bus.gateway import Gateway, Grant, event_hub, following, gateway, new_token, tokens
+from command_bus.gateway import Gateway, Grant, following, gateway, hubs, new_token, tokens
 from tests.gateway.bank import TOKENS, Bank, allowed, token_of
 from tests.gateway.conftest import Client, fresh
 
@@ -163,7 +163,7 @@ async def test_what_is_trimmed_is_told_as_a_gap(app: Gateway) -> None:
 
 
 async def test_a_slow_client_is_told_what_it_missed(app: Gateway, bus: CommandBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_hub, "_MOST", 5)
+    monkeypatch.setattr(hubs, "_MOST", 5)
     async with (
         listening(app, "/events?kind=accepted&type=account") as slow,
         listening(app, "/events?kind=accepted&type=account") as quick,

@@ -8,8 +8,8 @@ from typing import Any, cast
 from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
-from command_bus.testing.simulated.client import WirePipe, WireRedis
-from command_bus.testing.simulated.patching import TaskLeaseKeeper
+from command_bus.testing.clock import TaskLeaseKeeper
+from command_bus.testing.simulated.live import WirePipe, WireRedis
 from command_bus.testing.simulated.server import Link
 from tests.simulation.loop import LANE, SimLoop
 from tests.simulation.network import PATIENCE, Network

@@ -11,7 +11,7 @@ from typing import Any
 
 from command_bus import clock, randomness
 from command_bus.sending.options import new_command_id
-from command_bus.testing.simulated.patching import rebind
+from command_bus.testing.clock import rebind
 from command_bus.worker.threads import HandlerThreads
 from command_bus.worker.worker_bus import describe_commands
 from tests.simulation.loop import SimLoop

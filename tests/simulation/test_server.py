@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from command_bus.testing.simulated.client import WirePipe, WireRedis
+from command_bus.testing.simulated.live import WirePipe, WireRedis
 from command_bus.testing.simulated.server import Link, Server
 from tests.conformance.conftest import Sandbox, harness, worker
 from tests.conformance.steps.test_steps import *  # noqa: F403 - the tests themselves

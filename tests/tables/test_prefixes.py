@@ -14,7 +14,7 @@ import httpx
 
 from command_bus import CommandBus, HandlerRegistry, InvalidSettings
 from command_bus.dashboard import dashboard, loopback
-from command_bus.integrations.prefixes import Prefixed, checked_prefix
+from command_bus.integrations.serving import Prefixed, checked_prefix
 from tests.tables.prefixes import PROXY, REFUSED, REQUESTS
 
 

@@ -82,9 +82,9 @@ def dashboard(
     Exit codes: 0 ended by Ctrl-C, 2 wrong usage or a missing package, 4 no server.
     """  # noqa: D301
     try:
-        from command_bus.dashboard.options import safe_link, trace_link_of
         from command_bus.dashboard.users import loopback
-        from command_bus.integrations.prefixes import checked_prefix
+        from command_bus.dashboard.visit import safe_link, trace_link_of
+        from command_bus.integrations.serving import checked_prefix
 
         known = _users(users, proxy, proxies or (), role)
         if known is None and host not in _LOCAL:

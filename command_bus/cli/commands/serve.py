@@ -50,7 +50,7 @@ def serve(
     """  # noqa: D301
     try:
         from command_bus.gateway.tokens import read_tokens
-        from command_bus.integrations.prefixes import checked_prefix
+        from command_bus.integrations.serving import checked_prefix
 
         limits = {"max_body": max_body, "max_wait": max_wait, "hosts": name or ()}
         served = {"prefix": checked_prefix(prefix), "prefixing": proxies or (), "proxies": proxies or ()}

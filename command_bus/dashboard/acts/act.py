@@ -6,9 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from command_bus.dashboard.forms import Fields
 from command_bus.dashboard.users import Role
-from command_bus.dashboard.visit import Visit
+from command_bus.dashboard.visit import Fields, Visit
 
 T = TypeVar("T")
 _LONGEST = 500

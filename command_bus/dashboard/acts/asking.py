@@ -6,13 +6,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from command_bus.dashboard.acts.act import Act, Plan, reason_of
-from command_bus.dashboard.acts.entities import ENTITY_ACTS
+from command_bus.dashboard.acts.fleet import ENTITY_ACTS, SCHEDULE_ACTS, SETTING_ACTS
 from command_bus.dashboard.acts.letters import LETTER_ACTS
-from command_bus.dashboard.acts.schedules import SCHEDULE_ACTS
-from command_bus.dashboard.acts.settings import SETTING_ACTS
-from command_bus.dashboard.faults import status_of
-from command_bus.dashboard.forms import Fields, read_form
-from command_bus.dashboard.visit import Visit
+from command_bus.dashboard.visit import Fields, Visit, read_form, status_of
 from command_bus.errors import CommandBusError, TransportUnavailable
 
 ACTS: dict[str, Act] = {**ENTITY_ACTS, **LETTER_ACTS, **SCHEDULE_ACTS, **SETTING_ACTS}

@@ -1,4 +1,4 @@
-"""Entities that have work: by a part of their ids, or by their state."""
+"""Pages of entities: what stands still and why, all that have work, and one with its story."""
 
 from __future__ import annotations
 
@@ -6,14 +6,149 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from command_bus.admin.info import EntityInfo, EntityTypeInfo
-from command_bus.admin.views import STANDING_STATES
+from command_bus.admin.events import Event
+from command_bus.admin.history import HistoryEntry
+from command_bus.admin.info import DeadLetter, EntityDetails, EntityInfo, EntityTypeInfo, HoldInfo, Stats
+from command_bus.admin.views import STANDING_STATES, StandingEntity, Standstill
+from command_bus.dashboard.masking import LARGE
 from command_bus.dashboard.visit import Visit
-from command_bus.dashboard.whys import LABELS
+from command_bus.dashboard.words import ago, span, when
+
+LABELS = {
+    "parked": "parked",
+    "no_handler": "no handler",
+    "paused": "paused",
+    "retrying": "retrying",
+    "snoozed": "snoozed",
+    "limited": "limited",
+    "suspended": "suspended",
+    "running": "running long",
+    "waiting": "waiting",
+}
+"""The states of what stands still, for people."""
+
+
+def why(each: StandingEntity, stats: Stats, now_ms: int, error: str) -> str:
+    """Return why an entity does not get on.
+
+    Args:
+        each: The entity.
+        stats: The stats of the same moment.
+        now_ms: The server's time.
+        error: The error of its dead letter, masked.
+    """
+    entity = each.entity
+    match each.state:
+        case "parked" if each.letter is not None:
+            return f"{error} ({each.letter.reason}, {_times(each.letter.attempts)})"
+        case "parked":
+            return "a dead letter holds it"
+        case "no_handler":
+            return f"no live worker handles {each.command}" if stats.workers else "no worker is alive"
+        case "paused":
+            return hold_text(entity.hold, now_ms)
+        case "retrying" | "snoozed":
+            done = f"attempt {entity.attempt} failed" if each.state == "retrying" else f"put off {_times(entity.snoozes)}"
+            return f"{done}; the next {ago(entity.retry_at_ms, now_ms) or 'is due'}"
+        case "limited":
+            return str(entity.limit) if entity.limit is not None else "waits for a limit"
+        case "suspended":
+            return str(entity.suspension) if entity.suspension is not None else "a durable command waits"
+        case "running":
+            return f"attempt {entity.attempt} has run for {span(entity.running_for)} on worker {entity.worker}"
+        case _:
+            return "waits for a worker" if stats.workers else "no worker is alive"
+
+
+def hold_text(hold: HoldInfo | None, now_ms: int | None = None) -> str:
+    """Return a pause or drain as a sentence."""
+    if hold is None:
+        return ""
+    done = "paused" if hold.mode == "paused" else "drained"
+    parts = [f"{hold.what} was {done}", f": {hold.reason}" if hold.reason else ""]
+    ends = f"; it ends {ago(hold.until_ms, now_ms)}, at {when(hold.until_ms)}" if hold.until_ms else ""
+    broken = "" if hold.everywhere else "; not on all shards: ask again"
+    return "".join(parts) + ends + broken
+
+
+def happened(event: Event) -> str:
+    """Return what an event adds to its kind."""
+    parts: list[str] = []
+    if event.attempt:
+        parts.append(f"attempt {event.attempt}")
+    if event.delay is not None:
+        parts.append(f"again in {span(event.delay)}" if event.kind != "accepted" else f"delayed for {span(event.delay)}")
+    if event.worker:
+        parts.append(f"worker {event.worker}")
+    if event.reason:
+        parts.append(event.reason)
+    return ", ".join(parts)
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times" if number else "never started"
+
+
+def state_of(entity: EntityInfo) -> str:
+    """Return the state of an entity of a listing, for people."""
+    return "delayed" if entity.due_ms is not None else entity.state
+
 
 _LIMIT = 100
+_ROWS = 200
+_MOST_READ = 16 * 1024
+"""Bytes of a dead letter whose payload is read for one line: a page has a hundred of them."""
+
+
+async def standing_page(visit: Visit) -> Response:
+    """Show what stands still and why; `?state=` only what stands for one reason."""
+    wanted = visit.query["state"]
+    states = (wanted,) if wanted in STANDING_STATES else ()
+    still = await visit.shared("still", lambda: visit.bus.views.standing_still(limit=_LIMIT))
+    rows = [each for each in still.entities if not states or each.state in states]
+    return visit.page(
+        "standing.html",
+        still=still,
+        rows=await visit.apart(
+            lambda: [(each, why(each, still.stats, still.now_ms, letter_error(visit, each.letter))) for each in rows[:_ROWS]]
+        ),
+        more=max(len(rows) - _ROWS, 0),
+        holds=[(hold, hold_text(hold, still.now_ms)) for hold in still.holds],
+        tiles=_tiles(still),
+        wanted=states[0] if states else "",
+        labels=LABELS,
+    )
+
+
+def letter_error(visit: Visit, letter: DeadLetter | None) -> str:
+    """Return the error of a dead letter in one line, masked."""
+    if letter is None:
+        return ""
+    kind = letter.error_type.rpartition(".")[2]
+    message = letter.error_message
+    if visit.state.masking.is_used:  # else its payload need not be read
+        is_large = len(letter.raw) > _MOST_READ
+        message = LARGE if is_large else visit.state.masking.text(letter.name, letter.payload, message)
+    message = message.strip().partition("\n")[0]  # a masked value may have more than a line
+    return f"{kind}: {message}" if kind else message or letter.reason
+
+
+def _tiles(still: Standstill) -> list[tuple[str, str, int, bool]]:
+    """Return state, label and number of the tiles, and whether there may be more, without those that are always empty."""
+    shown = {each.state for each in still.entities}
+    always = ("parked", "no_handler", "paused", "retrying", "limited", "suspended", "running", "waiting")
+    counted = {state: sum(each.state == state for each in still.entities) for state in STANDING_STATES}
+    counted |= {state: still.totals.get(state, 0) for state in ("parked", "limited", "suspended")}
+    return [
+        (state, LABELS[state], counted[state], state in still.at_least)
+        for state in STANDING_STATES
+        if state in always or state in shown
+    ]
+
+
 _IN_A_STATE = 500
 """Entities in a state that are shown."""
 
@@ -68,3 +203,69 @@ def _exact(text: str, types: list[EntityTypeInfo]) -> list[tuple[str, str]]:
     if colon and rest and kind in names:
         return [(kind, rest)]
     return [(name, text.strip()) for name in names[:6]] if text.strip() else []
+
+
+_WAITING = 50
+_TOLD = 100
+_SCAN_DELAYED = 1000
+_SCAN_HISTORY = 300
+
+Told = tuple[int, str, str, str, str, str]
+"""A line of a story: when (ms), what, of which command (name, id), details, id of a dead letter."""
+
+
+async def entity_page(visit: Visit) -> Response:
+    """Show the entity that `?type=` and `?id=` name.
+
+    Raises:
+        HTTPException: The address names none.
+    """
+    kind, entity_id = visit.query["type"], visit.query["id"]
+    if not kind or not entity_id:
+        raise HTTPException(404, "the address names no entity: ?type=…&id=…")
+    entity = visit.bus.entity(kind, entity_id)
+    details, recent, ends, watched = await asyncio.gather(
+        entity.show(waiting=_WAITING, scan=_SCAN_DELAYED),
+        visit.bus.events.recent(kind, entity_id, limit=_TOLD, before=visit.query["before"]),
+        visit.bus.history.search(entity=(kind, entity_id), limit=20, scan=_SCAN_HISTORY),
+        visit.state.reads.get("watched", visit.bus.events.watched),
+    )
+    is_watched = kind in watched or "*" in watched
+    return visit.page(
+        "entity.html",
+        kind=kind,
+        entity_id=entity_id,
+        details=details,
+        entity=details.entity,
+        reason=_reason(details),
+        error=await visit.apart(lambda: letter_error(visit, details.letter)),
+        told=story(recent.events, ends.entries),
+        before=recent.before,
+        is_watched=is_watched,
+        types=len(watched),
+    )
+
+
+def story(events: tuple[Event, ...], ends: tuple[HistoryEntry, ...]) -> list[Told]:
+    """Return what happened, newest first: events, and of the history what no event tells."""
+    told: list[Told] = [(each.at_ms, each.kind, each.name, each.command_id, happened(each), each.letter_id) for each in events]
+    known = {each.command_id for each in events if each.kind not in ("accepted", "started")}
+    told += [
+        (each.settled_ms, each.status, each.name, each.command_id, f"attempt {each.attempts}, worker {each.worker or 'none'}", "")
+        for each in ends
+        if each.command_id not in known
+    ]
+    return sorted(told, key=lambda each: each[0], reverse=True)
+
+
+def _reason(details: EntityDetails) -> str:
+    entity = details.entity
+    if entity.state == "parked":
+        return "Its dead letter waits for a decision: replay it, edit it, or discard it. What comes behind it waits."
+    if entity.hold is not None:
+        return hold_text(entity.hold)
+    if details.handlers == 0 and details.head is not None:
+        return f"No live worker handles {details.head.name}."
+    if entity.limit is not None:
+        return str(entity.limit)
+    return str(entity.suspension) if entity.suspension is not None else ""
