@@ -18,7 +18,7 @@ pytest.importorskip("starlette")
 from command_bus import CommandBus
 from command_bus.dashboard import Dashboard, User, dashboard, host_check
 from command_bus.embedded import EmbeddedServer
-from tests.dashboard.troubled_shop import Shop, open_shop, trouble
+from tests.dashboard.troubled_shop import Shop, make_trouble, open_shop
 
 ORIGIN = "http://ops.example"
 ROLES = {"vera": "viewer", "otto": "operator", "ada": "admin"}
@@ -45,7 +45,7 @@ class Browser:
 
     async def page(self, path: str, code: int = 200) -> str:
         answer = await self.get(path)
-        assert answer.status_code == code, (path, answer.status_code, told(answer.text))
+        assert answer.status_code == code, (path, answer.status_code, page_text(answer.text))
         return answer.text
 
     async def post(self, path: str, data: Mapping[str, str], **headers: str) -> httpx.Response:
@@ -69,7 +69,7 @@ def inputs(page: str) -> dict[str, str]:
     return found
 
 
-def told(page: str) -> str:
+def page_text(page: str) -> str:
     """Return the text of a page."""
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
@@ -95,7 +95,7 @@ async def troubled(shop_server: EmbeddedServer, request: pytest.FixtureRequest) 
     """Yield a shop in trouble, the same for all tests of a module."""
     namespace = request.node.name.replace("/", ".").removesuffix(".py")
     async with open_shop(shop_server.url, namespace) as (bus, shop):
-        await trouble(bus)
+        await make_trouble(bus)
         yield bus, shop
 
 
@@ -105,15 +105,15 @@ def app(troubled: tuple[CommandBus, Shop]) -> Dashboard:
 
 
 @pytest.fixture
-def ada(app: Dashboard) -> Browser:
+def admin(app: Dashboard) -> Browser:
     return Browser(app)
 
 
 @pytest.fixture
-def otto(app: Dashboard) -> Browser:
+def operator(app: Dashboard) -> Browser:
     return Browser(app, "otto")
 
 
 @pytest.fixture
-def vera(app: Dashboard) -> Browser:
+def viewer(app: Dashboard) -> Browser:
     return Browser(app, "vera")

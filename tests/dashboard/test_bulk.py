@@ -16,7 +16,7 @@ from command_bus.admin.dead_letters import DeadLetters
 from command_bus.dashboard import dashboard
 from command_bus.dashboard.acts import letters
 from command_bus.embedded import EmbeddedServer
-from tests.dashboard.conftest import Browser, inputs, told, users_by_header
+from tests.dashboard.conftest import Browser, inputs, page_text, users_by_header
 from tests.dashboard.troubled_shop import Charge, Mail, open_shop, until
 
 pytestmark = [pytest.mark.server, pytest.mark.asyncio]
@@ -34,7 +34,7 @@ async def bus(shop_server: EmbeddedServer, request: pytest.FixtureRequest) -> As
 
 
 @pytest.fixture
-def ada(bus: CommandBus) -> Browser:
+def admin(bus: CommandBus) -> Browser:
     return Browser(dashboard(bus, users=users_by_header(), secret="x" * 32))
 
 
@@ -53,52 +53,52 @@ async def _left(bus: CommandBus) -> list[str]:
     return [str(each.entity_id) async for each in bus.dead_letters.list()]
 
 
-async def test_of_too_many_the_oldest_are_taken(bus: CommandBus, ada: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_too_many_the_oldest_are_taken(bus: CommandBus, admin: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(letters, "MOST_AT_ONCE", 10)
-    form = inputs(page := await ada.page("/act?act=letters.discard"))
-    assert "These are the oldest of 30 that match: at most 10 are changed at a time. Ask again for the rest." in told(page)
-    assert (await ada.post("/act", {**form, "why": "test", "typed": "10"})).status_code == 303
+    form = inputs(page := await admin.page("/act?act=letters.discard"))
+    assert "These are the oldest of 30 that match: at most 10 are changed at a time. Ask again for the rest." in page_text(page)
+    assert (await admin.post("/act", {**form, "why": "test", "typed": "10"})).status_code == 303
     assert await _left(bus) == [f"c-{number:02}" for number in range(10, MANY)]
 
 
-async def test_what_was_not_looked_at_is_told(bus: CommandBus, ada: Browser, short: None) -> None:
-    page = await ada.page("/act?act=letters.replay&id=c-01")
-    assert "None matches. Only 8 were looked at, the newest first, back to " in told(page)
-    assert "No dead letter matches" not in told(page)
+async def test_what_was_not_looked_at_is_told(bus: CommandBus, admin: Browser, short: None) -> None:
+    page = await admin.page("/act?act=letters.replay&id=c-01")
+    assert "None matches. Only 8 were looked at, the newest first, back to " in page_text(page)
+    assert "No dead letter matches" not in page_text(page)
     pages = 1
-    while "1 dead letters run again" not in told(page):
-        page = await ada.page(re.findall(r'rel="next" href="([^"]*)"', page)[0].replace("&amp;", "&"))
+    while "1 dead letters run again" not in page_text(page):
+        page = await admin.page(re.findall(r'rel="next" href="([^"]*)"', page)[0].replace("&amp;", "&"))
         pages += 1
     assert pages == 4
-    some = told(await ada.page("/act?act=letters.replay"))
+    some = page_text(await admin.page("/act?act=letters.replay"))
     assert "8 dead letters run again" in some
     assert "Only 8 were looked at, the newest first" in some
-    assert "No dead letter matches." in told(
-        await ada.page(
+    assert "No dead letter matches." in page_text(
+        await admin.page(
             "/act?act=letters.replay&name=Nothing&since=" + (datetime.now(UTC) + timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M")
         )
     )
 
 
-async def test_only_what_was_counted_is_changed(bus: CommandBus, ada: Browser, short: None) -> None:
+async def test_only_what_was_counted_is_changed(bus: CommandBus, admin: Browser, short: None) -> None:
     """What comes after the dry run moves the bound of what is looked at."""
-    form = inputs(await ada.page("/act?act=letters.discard"))
+    form = inputs(await admin.page("/act?act=letters.discard"))
     for number in range(4):
         await bus.dispatch(Mail(customer=f"late-{number}", address="nowhere", subject="s"))
     await until(lambda: _letters(bus, MANY + 4))
     for number in range(22, 26):
         await bus.dead_letters.purge(entity_id=f"c-{number}")
-    assert (await ada.post("/act", {**form, "why": "test", "typed": "4"})).status_code == 303
+    assert (await admin.post("/act", {**form, "why": "test", "typed": "4"})).status_code == 303
     left = await _left(bus)
     assert left == [*(f"c-{number:02}" for number in range(22)), *(f"late-{number}" for number in range(4))]
 
 
-async def test_a_time_is_sought(bus: CommandBus, ada: Browser, short: None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_time_is_sought(bus: CommandBus, admin: Browser, short: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(letters, "_SLACK_MS", 0)
     (early,) = [each async for each in bus.dead_letters.list(entity_id="c-05")]
     until_text = datetime.fromtimestamp(early.failed_ms / 1000, UTC).isoformat()
-    page = await ada.get("/act", params={"act": "letters.replay", "until": until_text, "id": "c-01"})
-    assert "1 dead letters run again" in told(page.text)
+    page = await admin.get("/act", params={"act": "letters.replay", "until": until_text, "id": "c-01"})
+    assert "1 dead letters run again" in page_text(page.text)
 
 
 async def _break(bus: CommandBus) -> None:
@@ -112,15 +112,15 @@ async def _break(bus: CommandBus) -> None:
             await client.hset(key, f"order:{order}", "y||||1|1000||until=5")
 
 
-async def test_a_letter_that_is_refused_holds_up_no_other(bus: CommandBus, ada: Browser) -> None:
+async def test_a_letter_that_is_refused_holds_up_no_other(bus: CommandBus, admin: Browser) -> None:
     await _break(bus)
-    assert (await ada.do("letters.replay", "the addresses are mended")).status_code == 303
+    assert (await admin.do("letters.replay", "the addresses are mended")).status_code == 303
     outcome = (await bus.audit.page()).entries[0].outcome
     assert outcome.startswith("30 dead letters replayed; 2 were refused, the first, 0-")
     assert "only a later release of command_bus knows" in outcome
 
 
-async def test_an_act_that_stops_tells_what_it_did(bus: CommandBus, ada: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_act_that_stops_tells_what_it_did(bus: CommandBus, admin: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     replay, done = DeadLetters.replay, 0
 
     async def fails_at_last(self: DeadLetters, letter_id: str) -> str:
@@ -131,7 +131,7 @@ async def test_an_act_that_stops_tells_what_it_did(bus: CommandBus, ada: Browser
         return await replay(self, letter_id)
 
     monkeypatch.setattr(DeadLetters, "replay", fails_at_last)
-    assert (await ada.do("letters.replay", "the addresses are mended")).status_code == 303
+    assert (await admin.do("letters.replay", "the addresses are mended")).status_code == 303
     entry = (await bus.audit.page()).entries[0]
     assert entry.outcome == "7 dead letters replayed, then stopped (of one it is not known): the server went away"
 

@@ -23,7 +23,7 @@ from command_bus.dashboard.pages import entities, fleet
 from command_bus.dashboard.visit import trace_link_of
 from command_bus.transport.redis.admin import views
 from command_bus.transport.redis.connection.pipe import Pipe
-from tests.dashboard.conftest import Browser, inputs, told, users_by_header
+from tests.dashboard.conftest import Browser, inputs, page_text, users_by_header
 from tests.dashboard.troubled_shop import Charge, Deposit, Shop, until
 
 pytestmark = [pytest.mark.server, pytest.mark.asyncio(loop_scope="module")]
@@ -57,8 +57,8 @@ MOST_ROUNDS = 5
 
 
 @pytest.mark.parametrize("path", READ)
-async def test_every_page_can_be_read(vera: Browser, path: str) -> None:
-    page = await vera.page(path)
+async def test_every_page_can_be_read(viewer: Browser, path: str) -> None:
+    page = await viewer.page(path)
     assert "<h1" in page
     assert "4111111111111111" not in page
     assert not re.search(r"<script(?![^>]* src=)|<style| style=| on[a-z]+=", page)
@@ -68,8 +68,8 @@ async def test_every_page_is_among_them() -> None:
     assert {path.partition("?")[0] for path in READ} >= PAGES.keys() - {"/letter", "/search", "/live"}
 
 
-async def test_what_stands_still_is_there_with_its_reasons(vera: Browser) -> None:
-    text = told(await vera.page("/"))
+async def test_what_stands_still_is_there_with_its_reasons(viewer: Browser) -> None:
+    text = page_text(await viewer.page("/"))
     for reason in (
         "account:a-17 was paused: the customer disputes a booking",
         "OSError: the card reader of Lisbon does not answer for card •••••• (failed, 3 times)",
@@ -79,13 +79,13 @@ async def test_what_stands_still_is_there_with_its_reasons(vera: Browser) -> Non
         "attempt 1 failed; the next in 6 min",
     ):
         assert reason in text, reason
-    only = told(await vera.page("/?state=parked"))
+    only = page_text(await viewer.page("/?state=parked"))
     assert "order:o-1001" in only
     assert "account:a-17" not in only
 
 
-async def test_an_entity_shows_its_line_and_its_story(vera: Browser) -> None:
-    text = told(await vera.page("/entity?type=order&id=o-1001"))
+async def test_an_entity_shows_its_line_and_its_story(viewer: Browser) -> None:
+    text = page_text(await viewer.page("/entity?type=order&id=o-1001"))
     assert "Parked by a dead letter" in text
     assert text.index("Line") < text.index("charge-1001") < text.index("Story")
     story = text.partition("Story")[2]
@@ -96,16 +96,16 @@ async def test_an_entity_shows_its_line_and_its_story(vera: Browser) -> None:
         "accepted Charge",
     ):
         assert what in story
-    assert "Nothing waits or runs" in told(await vera.page("/entity?type=account&id=idle"))
+    assert "Nothing waits or runs" in page_text(await viewer.page("/entity?type=account&id=idle"))
 
 
-async def test_a_command_shows_progress_log_steps_and_its_end(vera: Browser) -> None:
-    running = told(await vera.page("/command?id=export-11"))
+async def test_a_command_shows_progress_log_steps_and_its_end(viewer: Browser) -> None:
+    running = page_text(await viewer.page("/command?id=export-11"))
     assert "40 % rows of month 11" in running
     assert "opened the ledger rows=120000" in running
-    assert "step reserve" in told(await vera.page("/command?id=checkout-5"))
-    assert '"charged 100"' in told(await vera.page("/command?id=charge-1003"))
-    assert "nothing is known of a command" in told(await vera.page("/command?id=nope", 404))
+    assert "step reserve" in page_text(await viewer.page("/command?id=checkout-5"))
+    assert '"charged 100"' in page_text(await viewer.page("/command?id=charge-1003"))
+    assert "nothing is known of a command" in page_text(await viewer.page("/command?id=nope", 404))
 
 
 async def test_a_command_leads_to_its_trace(troubled: tuple[CommandBus, Shop]) -> None:
@@ -126,26 +126,26 @@ async def test_a_command_leads_to_its_trace(troubled: tuple[CommandBus, Shop]) -
     await bus.commands.cancel("traced-2")
 
 
-async def test_a_letter_shows_cause_payload_attempts_and_others(vera: Browser) -> None:
-    page = await vera.page("/letters?name=Charge")
-    text = told(await vera.page(re.findall(r'href="(/letter\?[^"]*)"', page)[0]))
+async def test_a_letter_shows_cause_payload_attempts_and_others(viewer: Browser) -> None:
+    page = await viewer.page("/letters?name=Charge")
+    text = page_text(await viewer.page(re.findall(r'href="(/letter\?[^"]*)"', page)[0]))
     assert '"card": "••••••"' in text
     assert "for card ••••••" in text
     assert len(re.findall(r"retried", text)) == 2
     assert "Others that failed so" in text
-    mail = told(await vera.page(re.findall(r'href="(/letter\?[^"]*)"', await vera.page("/letters?name=Mail"))[0]))
+    mail = page_text(await viewer.page(re.findall(r'href="(/letter\?[^"]*)"', await viewer.page("/letters?name=Mail"))[0]))
     assert '"subject": "••••••"' in mail
     assert '"address": "c.example"' in mail
 
 
-async def test_pages_of_letters_go_on(troubled: tuple[CommandBus, Shop], vera: Browser) -> None:
+async def test_pages_of_letters_go_on(troubled: tuple[CommandBus, Shop], viewer: Browser) -> None:
     first = await troubled[0].dead_letters.page(limit=3)
     second = await troubled[0].dead_letters.page(limit=3, cursor=first.cursor)
     assert [len(first.letters), len(second.letters)] == [3, 3]
     assert first.letters[-1].failed_ms >= second.letters[0].failed_ms
-    rest = told(await vera.page(f"/letters?cursor={second.cursor}"))
+    rest = page_text(await viewer.page(f"/letters?cursor={second.cursor}"))
     assert str(second.letters[-1].entity) not in rest
-    assert "not the cursor of a page" in told(await vera.page("/letters?cursor=nonsense", 400))
+    assert "not the cursor of a page" in page_text(await viewer.page("/letters?cursor=nonsense", 400))
 
 
 @pytest.mark.parametrize(
@@ -157,33 +157,33 @@ async def test_pages_of_letters_go_on(troubled: tuple[CommandBus, Shop], vera: B
         ("", "/entities"),
     ],
 )
-async def test_the_search_leads_to_what_is_named(vera: Browser, text: str, path: str) -> None:
-    answer = await vera.get("/search", params={"q": text})
+async def test_the_search_leads_to_what_is_named(viewer: Browser, text: str, path: str) -> None:
+    answer = await viewer.get("/search", params={"q": text})
     assert (answer.status_code, answer.headers["location"]) == (303, path)
 
 
-async def test_entities_are_found_by_a_part_of_their_ids(vera: Browser) -> None:
-    rows = (await vera.page("/entities?q=o-100")).partition("<tbody>")[2].partition("</tbody>")[0]
+async def test_entities_are_found_by_a_part_of_their_ids(viewer: Browser) -> None:
+    rows = (await viewer.page("/entities?q=o-100")).partition("<tbody>")[2].partition("</tbody>")[0]
     assert ("order:o-1001" in rows, "order:o-1002" in rows, "shop:" in rows) == (True, True, False)
 
 
-async def test_a_filter_finds_what_it_says(vera: Browser) -> None:
-    history = told(await vera.page("/history?name=Mail&status=completed"))
+async def test_a_filter_finds_what_it_says(viewer: Browser) -> None:
+    history = page_text(await viewer.page("/history?name=Mail&status=completed"))
     assert "customer:c-0" in history
     assert "dead lettered" not in history.partition("Attempts")[2]
-    assert "No dead letter matches" in told(await vera.page("/letters?reason=expired"))
-    assert "since='soon'" in told(await vera.page("/letters?since=soon", 400))
+    assert "No dead letter matches" in page_text(await viewer.page("/letters?reason=expired"))
+    assert "since='soon'" in page_text(await viewer.page("/letters?since=soon", 400))
 
 
-async def test_who_may_only_look_sees_no_acts(vera: Browser, otto: Browser, ada: Browser) -> None:
+async def test_who_may_only_look_sees_no_acts(viewer: Browser, operator: Browser, admin: Browser) -> None:
     def acts(page: str) -> set[str]:
         return set(re.findall(r"/act\?act=([a-z.]+)", page))
 
     path = "/entity?type=order&id=o-1001"
-    assert acts(await vera.page(path)) == set()
+    assert acts(await viewer.page(path)) == set()
     operators = {"entity.pause", "entity.drain", "letter.replay", "letter.edit", "letter.discard"}
-    assert acts(await otto.page(path)) == operators
-    assert acts(await ada.page(path)) == operators | {"entity.purge"}
+    assert acts(await operator.page(path)) == operators
+    assert acts(await admin.page(path)) == operators | {"entity.purge"}
 
 
 HOSTILE = '"><script>alert(1)</script>\u202e\n{{7*7}}/../%2e%2e'
@@ -196,13 +196,13 @@ HOSTILE = '"><script>alert(1)</script>\u202e\n{{7*7}}/../%2e%2e'
         "/history?name={}", "/schedules?q={}", "/?state={}", "/search?q={}", "/audit?x={}",
     ],
 )  # fmt: skip
-async def test_hostile_text_in_an_address_is_text(vera: Browser, path: str) -> None:
-    answer = await vera.get(path.replace("{}", quote(HOSTILE, safe="")), follow_redirects=True)
+async def test_hostile_text_in_an_address_is_text(viewer: Browser, path: str) -> None:
+    answer = await viewer.get(path.replace("{}", quote(HOSTILE, safe="")), follow_redirects=True)
     assert answer.status_code in (200, 400, 404)
     assert "<script>" not in answer.text
 
 
-async def test_165_hostile_text_on_the_bus_is_text(troubled: tuple[CommandBus, Shop], vera: Browser) -> None:
+async def test_165_hostile_text_on_the_bus_is_text(troubled: tuple[CommandBus, Shop], viewer: Browser) -> None:
     bus, _ = troubled
     await bus.entity("account", HOSTILE).pause(HOSTILE)
     await bus.dispatch(Deposit(account_id=HOSTILE, amount=1), command_id=f"id-{HOSTILE}", headers={"x": HOSTILE})
@@ -214,7 +214,7 @@ async def test_165_hostile_text_on_the_bus_is_text(troubled: tuple[CommandBus, S
         f"/entity?type=order&id={quote(HOSTILE, safe='')}",
         f"/command?id={quote(f'id-{HOSTILE}', safe='')}",
     ):
-        page = await vera.page(path)
+        page = await viewer.page(path)
         assert "<script>" not in page, path
         assert escape("<script>alert(1)</script>") in page, path
     await bus.entity("account", HOSTILE).resume()
@@ -243,17 +243,17 @@ async def test_a_server_that_does_not_answer_is_told_of(troubled: tuple[CommandB
     bus = CommandBus("redis://ops:a-password@127.0.0.1:1", registry=HandlerRegistry(), dispatch_timeout=0.1)
     answer = await Browser(dashboard(bus, users=users_by_header()), "vera").get("/")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-    assert "The server does not answer" in told(answer.text)
+    assert "The server does not answer" in page_text(answer.text)
     assert "a-password" not in answer.text
 
 
-async def test_every_answer_tells_the_browser_what_it_must_not_do(vera: Browser) -> None:
+async def test_every_answer_tells_the_browser_what_it_must_not_do(viewer: Browser) -> None:
     for path in ("/", "/nothing-here", "/static/dashboard.css", "/static/../app.py"):
-        answer = await vera.get(path)
+        answer = await viewer.get(path)
         assert {name: answer.headers.get(name) for name in HEADERS} == dict(HEADERS)
-    assert (await vera.get("/nothing-here")).status_code == 404
+    assert (await viewer.get("/nothing-here")).status_code == 404
     for path in ("/static/%2e%2e/app.py", "/static/..%2fapp.py", "/static/%2fetc/passwd", "/static//etc/passwd"):
-        assert (await vera.get(path)).status_code == 404, path
+        assert (await viewer.get(path)).status_code == 404, path
     assert "'unsafe" not in HEADERS["Content-Security-Policy"]
 
 
@@ -264,16 +264,16 @@ async def test_every_answer_tells_the_browser_what_it_must_not_do(vera: Browser)
         "/history?type=a%20b&id=1", "/entity?type=order&id=o&before=x", "/limits?name=%00", "/entity?type=%2A&id=1",
     ],
 )  # fmt: skip
-async def test_168_what_cannot_be_read_says_what_it_should_be(vera: Browser, path: str) -> None:
-    answer = await vera.get(path)
-    assert answer.status_code in (400, 404), told(answer.text)
-    assert "To what stands still" in told(answer.text)
+async def test_168_what_cannot_be_read_says_what_it_should_be(viewer: Browser, path: str) -> None:
+    answer = await viewer.get(path)
+    assert answer.status_code in (400, 404), page_text(answer.text)
+    assert "To what stands still" in page_text(answer.text)
 
 
-async def test_168_what_is_too_long_is_refused(vera: Browser) -> None:
-    assert (await vera.get("/entities", params={"q": "x" * 9000})).status_code == 414
-    assert (await vera.get("/entity?type=order")).status_code == 404
-    assert (await vera.get("/command")).status_code == 404
+async def test_168_what_is_too_long_is_refused(viewer: Browser) -> None:
+    assert (await viewer.get("/entities", params={"q": "x" * 9000})).status_code == 414
+    assert (await viewer.get("/entity?type=order")).status_code == 404
+    assert (await viewer.get("/command")).status_code == 404
 
 
 _COUNTED: ContextVar[bool] = ContextVar("counted", default=False)
@@ -327,8 +327,8 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
 
 
 @pytest.mark.parametrize("path", READ)
-async def test_a_page_waits_for_the_server_five_times_at_most(vera: Browser, rounds: Rounds, path: str) -> None:
-    await rounds.during(vera.page(path))
+async def test_a_page_waits_for_the_server_five_times_at_most(viewer: Browser, rounds: Rounds, path: str) -> None:
+    await rounds.during(viewer.page(path))
     assert 1 <= rounds.rounds <= MOST_ROUNDS, (rounds.rounds, rounds.requests)
 
 
@@ -339,7 +339,7 @@ async def test_what_was_not_looked_at_is_not_said_to_be_nothing(
     for number in range(120):
         await bus.dispatch(Deposit(account_id=f"delayed-{number}", amount=1), delay=60, command_id=f"behind-{number}")
     browser = Browser(dashboard(bus, users=users_by_header()), "vera")
-    text = told(await browser.page("/?state=retrying"))
+    text = page_text(await browser.page("/?state=retrying"))
     assert "parcel:p-88" in text
     assert "at least" not in text
     monkeypatch.setattr(views, "_FIRST", 10)
@@ -347,10 +347,10 @@ async def test_what_was_not_looked_at_is_not_said_to_be_nothing(
     monkeypatch.setattr(entities, "_LIMIT", 10)
     monkeypatch.setattr(entities, "_IN_A_STATE", 10)
     browser = Browser(dashboard(bus, users=users_by_header()), "vera")
-    text = told(await browser.page("/?state=retrying"))
+    text = page_text(await browser.page("/?state=retrying"))
     assert "at least ≥ 0 retrying" in text
     assert "Nothing of what was looked at is retrying. There is more." in text
-    assert "No entity with work was found among those that were looked at." in told(
+    assert "No entity with work was found among those that were looked at." in page_text(
         await browser.page("/entities?state=retrying")
     )
     for number in range(120):
@@ -358,7 +358,7 @@ async def test_what_was_not_looked_at_is_not_said_to_be_nothing(
 
 
 async def test_a_masked_value_of_several_lines_is_masked_where_an_error_has_one(
-    troubled: tuple[CommandBus, Shop], vera: Browser
+    troubled: tuple[CommandBus, Shop], viewer: Browser
 ) -> None:
     bus, _ = troubled
     await bus.dispatch(Charge(order_id="o-lines", cents=1, card="422\n4333 1111"))
@@ -368,30 +368,30 @@ async def test_a_masked_value_of_several_lines_is_masked_where_an_error_has_one(
 
     await until(is_parked)
     for path in ("/?state=parked", "/letters?id=o-lines", "/entity?type=order&id=o-lines"):
-        page = await vera.page(path)
+        page = await viewer.page(path)
         assert "o-lines" in page
         assert not re.search("card 422|4333", page), path
     await bus.dead_letters.purge(entity_id="o-lines")
 
 
-async def test_an_edit_that_moves_a_mask_is_shown_again(troubled: tuple[CommandBus, Shop], otto: Browser) -> None:
-    page = await otto.page("/letters?name=Charge")
+async def test_an_edit_that_moves_a_mask_is_shown_again(troubled: tuple[CommandBus, Shop], operator: Browser) -> None:
+    page = await operator.page("/letters?name=Charge")
     letter = re.findall(r"/letter\?id=([0-9-]+)", page)[0]
-    form = inputs(await otto.page(f"/act?act=letter.edit&id={letter}"))
+    form = inputs(await operator.page(f"/act?act=letter.edit&id={letter}"))
     moved = json.dumps({**json.loads(form["payload"]), "shop": "••••••"})
-    refused = await otto.post("/act", {**form, "why": "test", "payload": moved})
+    refused = await operator.post("/act", {**form, "why": "test", "payload": moved})
     assert refused.status_code == 400
-    assert "shop has ••••••, which stands for a masked value, but not in its place" in told(refused.text)
+    assert "shop has ••••••, which stands for a masked value, but not in its place" in page_text(refused.text)
     assert inputs(refused.text)["payload"] == moved
 
 
 async def test_a_filter_of_schedules_says_what_it_did_not_read(
-    troubled: tuple[CommandBus, Shop], vera: Browser, monkeypatch: pytest.MonkeyPatch
+    troubled: tuple[CommandBus, Shop], viewer: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "No schedule matches." in told(await vera.page("/schedules?q=nothing"))
-    assert "1 match " in told(await vera.page("/schedules?q=nightly"))
+    assert "No schedule matches." in page_text(await viewer.page("/schedules?q=nothing"))
+    assert "1 match " in page_text(await viewer.page("/schedules?q=nightly"))
     monkeypatch.setattr(fleet, "_MOST_SCHEDULES", 1)
     browser = Browser(dashboard(troubled[0], users=users_by_header()), "vera")
-    text = told(await browser.page("/schedules?q=nothing"))
+    text = page_text(await browser.page("/schedules?q=nothing"))
     assert "No schedule matches of the first 1 that were read. There are more" in text
     assert "0 match, of 1 that were read; there are more" in text

@@ -11,7 +11,7 @@ import pytest
 from command_bus import CommandBus
 from command_bus.dashboard import Dashboard
 from command_bus.dashboard.masking import LARGE, MASK, Masking
-from tests.dashboard.conftest import Browser, inputs, told
+from tests.dashboard.conftest import Browser, inputs, page_text
 from tests.dashboard.troubled_shop import Shop, until
 
 pytestmark = [pytest.mark.server, pytest.mark.asyncio(loop_scope="module")]
@@ -30,7 +30,7 @@ async def a_letter(bus: CommandBus, entity_id: str, card: str) -> Any:
 
 
 async def test_no_payload_is_read_for_a_page_in_the_event_loop(
-    troubled: tuple[CommandBus, Shop], otto: Browser, monkeypatch: pytest.MonkeyPatch
+    troubled: tuple[CommandBus, Shop], operator: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bus = troubled[0]
     here, inside, calls = threading.get_ident(), list[str](), list[str]()
@@ -54,18 +54,20 @@ async def test_no_payload_is_read_for_a_page_in_the_event_loop(
         "/", "/letters", f"/letter?id={letter.id}", "/history", f"/command?id={letter.command_id}", "/entity?type=order&id=o-cost",
         f"/act?act=letter.edit&id={letter.id}",
     ):  # fmt: skip
-        form = await otto.page(page)
+        form = await operator.page(page)
     page = "the edit"
-    await otto.post("/act", {**inputs(form), "act": "letter.edit", "why": "on call", "payload": "{}", "id": letter.id})
+    await operator.post("/act", {**inputs(form), "act": "letter.edit", "why": "on call", "payload": "{}", "id": letter.id})
     assert inside == []
     assert set(calls) == set(WAYS), "pages mask"
 
 
-async def test_190_a_list_does_not_read_large_payloads(troubled: tuple[CommandBus, Shop], app: Dashboard, vera: Browser) -> None:
+async def test_190_a_list_does_not_read_large_payloads(
+    troubled: tuple[CommandBus, Shop], app: Dashboard, viewer: Browser
+) -> None:
     """A hundred orders of a megabyte held the first page for a minute and a half."""
     card = "4000 0000 0000 0002" * 2_000
     letter = await a_letter(troubled[0], "o-large", card)
-    rows = told(await vera.page(str(httpx.URL("/letters", params={"type": "order", "id": "o-large"}))))
+    rows = page_text(await viewer.page(str(httpx.URL("/letters", params={"type": "order", "id": "o-large"}))))
     assert LARGE in rows
     assert card[:20] not in rows
-    assert MASK in await vera.page(f"/letter?id={letter.id}")
+    assert MASK in await viewer.page(f"/letter?id={letter.id}")

@@ -142,13 +142,13 @@ async def test_the_audit_log_is_told_on_the_command_line(troubled: tuple[Command
         begun = await bus.audit.write("ann", "Pause", f"account:a-{number}", "a dispute", details="2 held, for an hour")
         await bus.audit.write("ann", "Pause", f"account:a-{number}", "a dispute", outcome=f"done \x1b {number}", ref=begun)
     await bus.audit.write("bob", "Purge", "account:a-9", "a mistake")
-    told = run_program("audit", "--limit", "2", *where)
-    assert told.returncode == 0
-    assert "begun" in told.stdout
-    assert "done" in told.stdout
-    assert "\x1b" not in told.stdout
-    assert "account:a-0" not in told.stdout
-    assert "the last 2; there are more" in told.stdout
+    printed = run_program("audit", "--limit", "2", *where)
+    assert printed.returncode == 0
+    assert "begun" in printed.stdout
+    assert "done" in printed.stdout
+    assert "\x1b" not in printed.stdout
+    assert "account:a-0" not in printed.stdout
+    assert "the last 2; there are more" in printed.stdout
     every = run_program("audit", *where).stdout
     assert every.count("ann") == 3
     assert "there are more" not in every

@@ -33,7 +33,7 @@ from command_bus.dashboard.passwords import (
     source_of,
 )
 from command_bus.dashboard.visit import safe_link, trace_link_of
-from tests.dashboard.conftest import Browser, told
+from tests.dashboard.conftest import Browser, page_text
 
 HASHED = "scrypt$14$8$1$uUSkfLJ2kCIGOPNKzvTeOQ$LolpGu0JFjfTMGHKRdxtID1k-DrW27vGrEd8MxBDz6w"  # of "correct horse", quick to check
 SECRET = "s" * 32
@@ -92,7 +92,7 @@ async def test_a_wrong_password_says_no_more_than_that() -> None:
     wrong = await sign_in(app, "wrong password")
     unknown = await Browser(app).post("/sign-in", {"name": "nobody", "password": "correct horse"})
     assert (wrong.status_code, unknown.status_code) == (403, 403)
-    assert told(wrong.text) == told(unknown.text)
+    assert page_text(wrong.text) == page_text(unknown.text)
     assert "set-cookie" not in wrong.headers
 
 

@@ -35,7 +35,7 @@ from command_bus import (
 )
 from command_bus.clock import mono
 
-__all__ = ["Charge", "Checkout", "Deposit", "Mail", "Shop", "open_shop", "trouble", "until"]
+__all__ = ["Charge", "Checkout", "Deposit", "Mail", "Shop", "make_trouble", "open_shop", "until"]
 
 
 class Charge(Command[str], entity="order", retry=RetryPolicy(attempts=3, delay=0.02, jitter=0), on_poison="park"):
@@ -151,7 +151,7 @@ async def open_shop(url: str, namespace: str = "shop", **options: object) -> Asy
             yield bus, shop
 
 
-async def trouble(bus: CommandBus) -> None:
+async def make_trouble(bus: CommandBus) -> None:
     """Make the trouble, and wait until it is there."""
     await bus.entity("account", "a-17").pause("the customer disputes a booking")
     await bus.dispatch_batch(Deposit(account_id=f"a-{number}", amount=number) for number in range(10, 30))

@@ -89,7 +89,7 @@ async def strange_bus(opened: tuple[CommandBus, Bank]) -> AsyncGenerator[Command
 
 
 @pytest.fixture(params=["classes", "announced"])
-def either(request: pytest.FixtureRequest, bus: CommandBus, strange_bus: CommandBus) -> Client:
+def each_client(request: pytest.FixtureRequest, bus: CommandBus, strange_bus: CommandBus) -> Client:
     """Return a client of a gateway with the classes, and one of a gateway that knows what the workers announce."""
     return Client(gateway(bus if request.param == "classes" else strange_bus, allow=allowed()))
 

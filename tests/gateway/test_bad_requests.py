@@ -52,19 +52,19 @@ def is_problem(answer: httpx.Response) -> bool:
         (b'{"account_id": "a", "amount": ' + b"9" * 4000 + b"}", 422, "invalid_command"),
     ],
 )
-async def test_143_a_body_that_is_no_command(either: Client, body: bytes, status: int, code: str) -> None:
-    answer = await ask_raw(either, body)
+async def test_143_a_body_that_is_no_command(each_client: Client, body: bytes, status: int, code: str) -> None:
+    answer = await ask_raw(each_client, body)
     assert (answer.status_code, answer.json()["code"], is_problem(answer)) == (status, code, True), answer.text
-    batch = await ask_raw(either, b'{"commands": [{"name": "Deposit", "fields": ' + body + b"}]}", "/commands")
+    batch = await ask_raw(each_client, b'{"commands": [{"name": "Deposit", "fields": ' + body + b"}]}", "/commands")
     if batch.status_code == 200:  # each has an outcome: what cannot be packed is found at the end
         assert batch.json()["rejected"] == 1
     else:
         assert (batch.status_code in (400, 422), is_problem(batch)) == (True, True)
 
 
-async def test_143_numbers_that_are_none(either: Client) -> None:
+async def test_143_numbers_that_are_none(each_client: Client) -> None:
     for number in (b"NaN", b"Infinity", b"-Infinity"):
-        answer = await ask_raw(either, b'{"account_id": "a", "amount": ' + number + b"}")
+        answer = await ask_raw(each_client, b'{"account_id": "a", "amount": ' + number + b"}")
         assert (answer.status_code in (400, 422), is_problem(answer)) == (True, True)
 
 
@@ -82,30 +82,30 @@ async def test_143_numbers_that_are_none(either: Client) -> None:
         ({"account_id": "a", "amount": 1, "note": {"hunter2": 1}}, "note"),
     ],
 )
-async def test_144_a_wrong_field_is_422_and_named(either: Client, fields: dict[str, Any], field: str) -> None:
-    answer = await either.send("Deposit", **fields)
+async def test_144_a_wrong_field_is_422_and_named(each_client: Client, fields: dict[str, Any], field: str) -> None:
+    answer = await each_client.send("Deposit", **fields)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_command")
     assert any(each["field"].startswith(field) for each in answer.json()["errors"]), answer.text
     assert "hunter2" not in answer.text
-    batch = await either.ask("POST", "/commands", json={"commands": [{"name": "Deposit", "fields": fields}]})
+    batch = await each_client.ask("POST", "/commands", json={"commands": [{"name": "Deposit", "fields": fields}]})
     assert (batch.status_code, batch.json()["index"]) == (422, 0)
     assert any(each["field"].startswith(f"commands.0.fields.{field}") for each in batch.json()["errors"]), batch.text
 
 
 @pytest.mark.parametrize("account", ["", "x" * 5000])
-async def test_144_an_entity_id_that_is_none(either: Client, account: str) -> None:
-    answer = await either.send("Deposit", account_id=account, amount=1)
+async def test_144_an_entity_id_that_is_none(each_client: Client, account: str) -> None:
+    answer = await each_client.send("Deposit", account_id=account, amount=1)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_command")
 
 
 @pytest.mark.parametrize("account", ["}{", "a\r\nX-Evil: 1", "\u202eevil", "\x00", "a b", "😀", "%2e%2e/"])
-async def test_144_any_text_may_be_an_entity_id(either: Client, bank: Bank, account: str) -> None:
+async def test_144_any_text_may_be_an_entity_id(each_client: Client, bank: Bank, account: str) -> None:
     before = bank.balances.get(account, 0)
-    answer = await either.call("Deposit", account_id=account, amount=1)
+    answer = await each_client.call("Deposit", account_id=account, amount=1)
     assert (answer.status_code, answer.json()["reply"]) == (200, before + 1)
 
 
-async def test_144_a_wrong_item_of_a_batch_sends_nothing(either: Client, bus: CommandBus) -> None:
+async def test_144_a_wrong_item_of_a_batch_sends_nothing(each_client: Client, bus: CommandBus) -> None:
     account = fresh()
     good = {"name": "Deposit", "fields": {"account_id": account, "amount": 1}}
     for wrong, status in (
@@ -114,21 +114,21 @@ async def test_144_a_wrong_item_of_a_batch_sends_nothing(either: Client, bus: Co
         ({**good, "delay": "5"}, 422),
         ({**good, "delay": -1}, 422),
     ):
-        answer = await either.ask("POST", "/commands", json={"commands": [good, wrong]})
+        answer = await each_client.ask("POST", "/commands", json={"commands": [good, wrong]})
         assert answer.status_code == status, answer.text
     await bus.wait_idle(10)
-    assert (await either.call("GetBalance", account_id=account)).json()["reply"] == 0
+    assert (await each_client.call("GetBalance", account_id=account)).json()["reply"] == 0
 
 
-async def test_144_a_query_in_a_batch_sends_nothing(either: Client, bus: CommandBus) -> None:
+async def test_144_a_query_in_a_batch_sends_nothing(each_client: Client, bus: CommandBus) -> None:
     account = fresh()
     good = {"name": "Deposit", "fields": {"account_id": account, "amount": 1}}
     query = {"name": "GetBalance", "fields": {"account_id": account}}
-    answer = await either.ask("POST", "/commands", json={"commands": [good, query]})
+    answer = await each_client.ask("POST", "/commands", json={"commands": [good, query]})
     assert (answer.status_code, answer.json()["code"], answer.json()["index"]) == (422, "invalid_command", 1)
     assert answer.json()["errors"][0]["field"] == "commands.1.name"
     await bus.wait_idle(10)
-    assert (await either.call("GetBalance", account_id=account)).json()["reply"] == 0
+    assert (await each_client.call("GetBalance", account_id=account)).json()["reply"] == 0
 
 
 @pytest.mark.parametrize("name", [PATH, "/commands"])
@@ -201,12 +201,12 @@ async def test_147_a_client_that_has_gone_is_answered_nothing(app: Gateway) -> N
     assert sent == []
 
 
-async def test_149_a_drained_entity_is_503_with_retry_after(either: Client, bus: CommandBus) -> None:
+async def test_149_a_drained_entity_is_503_with_retry_after(each_client: Client, bus: CommandBus) -> None:
     account = fresh()
     await bus.entity("account", account).drain("closed")
     for answer in (
-        await either.send("Deposit", account_id=account, amount=1),
-        await either.call("Deposit", account_id=account, amount=1),
+        await each_client.send("Deposit", account_id=account, amount=1),
+        await each_client.call("Deposit", account_id=account, amount=1),
     ):
         assert (answer.status_code, answer.json()["code"], answer.json()["limit"]) == (503, "draining", "drain")
         assert int(answer.headers["retry-after"]) >= 1
@@ -230,15 +230,15 @@ async def test_149_a_full_queue_and_a_server_that_is_away(bus: CommandBus, monke
     ("key", "status"),
     [("", 400), ('""', 400), ("x" * 600, 422), (b"\xc3\xa4", 400), (b"a\tb", 400), (b"\x7f", 400)],
 )
-async def test_150_a_key_that_is_none(either: Client, key: Any, status: int) -> None:
-    answer = await ask_raw(either, b'{"account_id": "a", "amount": 1}', **{"Idempotency-Key": key})
+async def test_150_a_key_that_is_none(each_client: Client, key: Any, status: int) -> None:
+    answer = await ask_raw(each_client, b'{"account_id": "a", "amount": 1}', **{"Idempotency-Key": key})
     assert (answer.status_code, is_problem(answer)) == (status, True), answer.text
 
 
-async def test_150_a_key_that_was_used_for_something_else(either: Client) -> None:
+async def test_150_a_key_that_was_used_for_something_else(each_client: Client) -> None:
     account, key = fresh(), {"Idempotency-Key": fresh("key")}
-    first = await either.ask("POST", PATH, json={"account_id": account, "amount": 1}, headers=key)
-    other = await either.ask("POST", PATH, json={"account_id": account, "amount": 2}, headers=key)
+    first = await each_client.ask("POST", PATH, json={"account_id": account, "amount": 1}, headers=key)
+    other = await each_client.ask("POST", PATH, json={"account_id": account, "amount": 2}, headers=key)
     assert (first.status_code, other.status_code, other.json()["code"]) == (202, 409, "idempotency_conflict")
 
 
@@ -265,14 +265,14 @@ async def test_151_nothing_of_a_request_becomes_a_header(ops: Client, command_id
         {"Content-Type": b"\xff"},
     ],
 )
-async def test_151_a_header_that_is_none(either: Client, headers: Any) -> None:
-    answer = await ask_raw(either, b'{"account_id": "a", "amount": 1}', **headers)
+async def test_151_a_header_that_is_none(each_client: Client, headers: Any) -> None:
+    answer = await ask_raw(each_client, b'{"account_id": "a", "amount": 1}', **headers)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_header")
 
 
 @pytest.mark.parametrize("prefer", ["wait", "wait=-1", "wait=1e3", "handling=lenient", "xwait=5", "wait=99999999999"])
-async def test_151_a_preference_that_is_none_is_not_applied(either: Client, prefer: str) -> None:
-    answer = await either.ask("POST", PATH, json={"account_id": fresh(), "amount": 1}, headers={"Prefer": prefer})
+async def test_151_a_preference_that_is_none_is_not_applied(each_client: Client, prefer: str) -> None:
+    answer = await each_client.ask("POST", PATH, json={"account_id": fresh(), "amount": 1}, headers={"Prefer": prefer})
     assert (answer.status_code, "preference-applied" in answer.headers) == (202, False)
 
 
@@ -302,13 +302,13 @@ async def test_151_one_waits_no_longer_than_may_be(bus: CommandBus) -> None:
         ("delay=" + "1" * 9000, 414, "at most"),
     ],
 )
-async def test_152_an_address_that_is_none(either: Client, query: str, status: int, advice: str) -> None:
-    answer = await either.ask("POST", f"{PATH}?{query}", json={"account_id": "a", "amount": 1})
+async def test_152_an_address_that_is_none(each_client: Client, query: str, status: int, advice: str) -> None:
+    answer = await each_client.ask("POST", f"{PATH}?{query}", json={"account_id": "a", "amount": 1})
     assert (answer.status_code, is_problem(answer), advice in answer.json()["detail"]) == (status, True, True), answer.text
 
 
-async def test_152_a_call_has_no_delay(either: Client) -> None:
-    answer = await either.ask("POST", f"{PATH}?delay=5", json={"account_id": "a", "amount": 1}, headers={"Prefer": "wait=5"})
+async def test_152_a_call_has_no_delay(each_client: Client) -> None:
+    answer = await each_client.ask("POST", f"{PATH}?delay=5", json={"account_id": "a", "amount": 1}, headers={"Prefer": "wait=5"})
     assert (answer.status_code, "a call has none" in answer.json()["detail"]) == (400, True)
 
 
@@ -347,23 +347,23 @@ async def test_153_another_host_and_a_websocket(bus: CommandBus) -> None:
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
-async def test_155_a_handler_that_fails_shows_nothing_of_itself(either: Client) -> None:
-    answer = await either.call("Burn", account_id=fresh())
+async def test_155_a_handler_that_fails_shows_nothing_of_itself(each_client: Client) -> None:
+    answer = await each_client.call("Burn", account_id=fresh())
     assert (answer.status_code, answer.json()["code"], answer.json()["attempts"]) == (502, "failed", 1)
     assert "10.0.0.7" not in answer.text
     assert "ConnectionError" not in answer.text
 
 
-async def test_155_a_rejection_is_the_handlers_own(either: Client) -> None:
-    answer = await either.call("Withdraw", account_id=fresh(), amount=9)
+async def test_155_a_rejection_is_the_handlers_own(each_client: Client) -> None:
+    answer = await each_client.call("Withdraw", account_id=fresh(), amount=9)
     assert (answer.status_code, answer.json()["code"], answer.json()["details"]) == (409, "insufficient_funds", {"missing": 9})
 
 
-async def test_155_a_late_reply_is_504_with_the_address_of_the_command(either: Client, bus: CommandBus) -> None:
+async def test_155_a_late_reply_is_504_with_the_address_of_the_command(each_client: Client, bus: CommandBus) -> None:
     hold = fresh("hold")
-    answer = await either.ask("POST", "/commands/Held", json={"hold_id": hold}, headers={"Prefer": "wait=1"})
+    answer = await each_client.ask("POST", "/commands/Held", json={"hold_id": hold}, headers={"Prefer": "wait=1"})
     assert (answer.status_code, answer.json()["code"], answer.json()["state"]) == (504, "timeout", "running")
-    status = await either.ask("GET", answer.headers["location"])
+    status = await each_client.ask("GET", answer.headers["location"])
     assert (status.status_code, status.json()["state"]) == (200, "running")
     await bus.cancel(answer.json()["command_id"], running=True)
 

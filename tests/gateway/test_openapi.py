@@ -48,8 +48,8 @@ def leads_somewhere(found: dict[str, Any]) -> bool:
     return names <= set(found["components"]["schemas"])
 
 
-async def test_it_has_the_live_registry(either: Client) -> None:
-    found = await document_of(either)
+async def test_it_has_the_live_registry(each_client: Client) -> None:
+    found = await document_of(each_client)
     assert is_sound(found)
     deposit = found["paths"]["/commands/Deposit"]["post"]
     schema = found["components"]["schemas"]["commands.Deposit"]

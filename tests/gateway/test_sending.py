@@ -16,81 +16,81 @@ from tests.gateway.conftest import Client, fresh
 pytestmark = [pytest.mark.server, pytest.mark.asyncio(loop_scope="module")]
 
 
-async def test_a_command_is_dispatched(either: Client, bank: Bank, bus: CommandBus) -> None:
+async def test_a_command_is_dispatched(each_client: Client, bank: Bank, bus: CommandBus) -> None:
     account = fresh()
-    answer = await either.send("Deposit", account_id=account, amount=5)
+    answer = await each_client.send("Deposit", account_id=account, amount=5)
     assert (answer.status_code, answer.json()["status"]) == (202, "accepted")
     assert "location" not in answer.headers  # a generated id is not remembered
     await bus.wait_idle(10)
     assert bank.balances[account] == 5
 
 
-async def test_a_command_is_called(either: Client) -> None:
-    answer = await either.call("Deposit", account_id=fresh(), amount=7)
+async def test_a_command_is_called(each_client: Client) -> None:
+    answer = await each_client.call("Deposit", account_id=fresh(), amount=7)
     assert (answer.status_code, answer.json()["reply"]) == (200, 7)
     assert answer.headers["preference-applied"] == "wait=5"
 
 
-async def test_a_query_is_called_without_being_told_to(either: Client) -> None:
-    answer = await either.send("GetBalance", account_id=fresh())
+async def test_a_query_is_called_without_being_told_to(each_client: Client) -> None:
+    answer = await each_client.send("GetBalance", account_id=fresh())
     assert (answer.status_code, answer.json()["reply"]) == (200, 0)
 
 
-async def test_fields_that_json_has_as_text(either: Client) -> None:
-    answer = await either.call("Stamp", at="2026-12-01T09:00:00Z", price="1.50", tags=["a", "b"])
+async def test_fields_that_json_has_as_text(each_client: Client) -> None:
+    answer = await each_client.call("Stamp", at="2026-12-01T09:00:00Z", price="1.50", tags=["a", "b"])
     assert answer.json()["reply"] == "2026-12-01T09:00:00+00:00 1.50 a,b"
 
 
-async def test_a_reply_that_json_lacks_is_null(either: Client) -> None:
-    answer = await either.call("Audit", account_id=fresh(), pages=0)
+async def test_a_reply_that_json_lacks_is_null(each_client: Client) -> None:
+    answer = await each_client.call("Audit", account_id=fresh(), pages=0)
     assert answer.json()["reply"] == {"pages": 0, "ratio": None}
 
 
-async def test_the_key_is_the_command_id(either: Client, bank: Bank, bus: CommandBus) -> None:
+async def test_the_key_is_the_command_id(each_client: Client, bank: Bank, bus: CommandBus) -> None:
     account, key = fresh(), fresh("ops:key")
     ask: dict[str, Any] = {"json": {"account_id": account, "amount": 5}, "headers": {"Idempotency-Key": f'"{key[4:]}"'}}
-    first = await either.ask("POST", "/commands/Deposit", **ask)
-    again = await either.ask("POST", "/commands/Deposit", **ask)
+    first = await each_client.ask("POST", "/commands/Deposit", **ask)
+    again = await each_client.ask("POST", "/commands/Deposit", **ask)
     assert (first.status_code, first.json()) == (202, {"command_id": key, "status": "accepted", "other": None})
     assert (again.status_code, again.json()["status"]) == (200, "duplicate")
     await bus.wait_idle(10)
     assert bank.balances[account] == 5
-    status = await either.ask("GET", first.headers["location"])
+    status = await each_client.ask("GET", first.headers["location"])
     assert (status.json()["state"], status.json()["outcome"], status.json()["reply"]) == ("settled", "completed", 5)
 
 
-async def test_a_call_with_a_key_is_repeated(either: Client) -> None:
+async def test_a_call_with_a_key_is_repeated(each_client: Client) -> None:
     account, key = fresh(), fresh("ops:key")
     ask: dict[str, Any] = {
         "json": {"account_id": account, "amount": 5},
         "headers": {"Idempotency-Key": key[4:], "Prefer": "respond-async, wait=5"},
     }
-    assert [(await either.ask("POST", "/commands/Deposit", **ask)).json() for _ in range(2)] == [
+    assert [(await each_client.ask("POST", "/commands/Deposit", **ask)).json() for _ in range(2)] == [
         {"command_id": key, "reply": 5}
     ] * 2
 
 
-async def test_headers_travel_with_the_command(either: Client, bank: Bank) -> None:
+async def test_headers_travel_with_the_command(each_client: Client, bank: Bank) -> None:
     account, trace = fresh(), "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     headers = {"X-Command-Tenant": "acme", "traceparent": trace, "Prefer": "wait=5"}
-    await either.ask("POST", "/commands/Deposit", json={"account_id": account, "amount": 1}, headers=headers)
+    await each_client.ask("POST", "/commands/Deposit", json={"account_id": account, "amount": 1}, headers=headers)
     assert bank.headers[account]["tenant"] == "acme"
     assert bank.headers[account]["traceparent"] == trace
 
 
-async def test_a_delay_an_end_and_a_priority(either: Client, bus: CommandBus) -> None:
+async def test_a_delay_an_end_and_a_priority(each_client: Client, bus: CommandBus) -> None:
     key = fresh("ops:key")
     path = "/commands/Held?delay=600&expires=900&priority=high"
-    await either.ask("POST", path, json={"hold_id": fresh()}, headers={"Idempotency-Key": key[4:]})
-    status = (await either.ask("GET", f"/commands/{key}")).json()
+    await each_client.ask("POST", path, json={"hold_id": fresh()}, headers={"Idempotency-Key": key[4:]})
+    status = (await each_client.ask("GET", f"/commands/{key}")).json()
     assert (status["state"], status["name"]) == ("delayed", "Held")
     assert datetime.fromisoformat(status["until_at"]) > datetime.now(UTC) + timedelta(seconds=500)
     assert await bus.cancel(key)
 
 
-async def test_a_moment(either: Client, bus: CommandBus) -> None:
+async def test_a_moment(each_client: Client, bus: CommandBus) -> None:
     key, at = fresh("ops:key"), (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    answer = await either.ask(
+    answer = await each_client.ask(
         "POST", "/commands/Held", params={"at": at}, json={"hold_id": fresh()}, headers={"Idempotency-Key": key[4:]}
     )
     assert answer.status_code == 202
@@ -98,22 +98,22 @@ async def test_a_moment(either: Client, bus: CommandBus) -> None:
     assert await bus.cancel(key)
 
 
-async def test_a_kept_result_has_an_address(either: Client) -> None:
-    answer = await either.ask("POST", "/commands/Deposit?keep_result=true", json={"account_id": fresh(), "amount": 3})
-    status = await either.ask("GET", f"{answer.headers['location']}?wait=5")
+async def test_a_kept_result_has_an_address(each_client: Client) -> None:
+    answer = await each_client.ask("POST", "/commands/Deposit?keep_result=true", json={"account_id": fresh(), "amount": 3})
+    status = await each_client.ask("GET", f"{answer.headers['location']}?wait=5")
     assert (status.json()["outcome"], status.json()["reply"]) == ("completed", 3)
 
 
-async def test_a_batch_keeps_the_order_of_an_entity(either: Client, bank: Bank, bus: CommandBus) -> None:
+async def test_a_batch_keeps_the_order_of_an_entity(each_client: Client, bank: Bank, bus: CommandBus) -> None:
     account, key = fresh(), fresh("ops:key")
-    await either.call("Deposit", account_id=account, amount=10)
+    await each_client.call("Deposit", account_id=account, amount=10)
     commands = [
         {"name": "Withdraw", "fields": {"account_id": account, "amount": 10}},
         {"name": "Deposit", "fields": {"account_id": account, "amount": 1}, "id": key[4:], "headers": {"tenant": "acme"}},
         {"name": "Stamp", "fields": {"at": "2026-12-01T09:00:00Z", "price": "1.5"}},
         {"name": "Deposit", "fields": {"account_id": account, "amount": 1}, "id": key[4:], "headers": {"tenant": "acme"}},
     ]
-    answer = (await either.ask("POST", "/commands", json={"commands": commands})).json()
+    answer = (await each_client.ask("POST", "/commands", json={"commands": commands})).json()
     assert [each["status"] for each in answer["outcomes"]] == ["accepted", "accepted", "accepted", "duplicate"]
     assert (answer["accepted"], answer["duplicates"], answer["rejected"]) == (3, 1, 0)
     await bus.wait_idle(10)
@@ -121,19 +121,19 @@ async def test_a_batch_keeps_the_order_of_an_entity(either: Client, bank: Bank, 
     assert bank.headers[account]["tenant"] == "acme"
 
 
-async def test_a_refused_command_keeps_back_those_of_its_entity(either: Client, bus: CommandBus) -> None:
+async def test_a_refused_command_keeps_back_those_of_its_entity(each_client: Client, bus: CommandBus) -> None:
     drained, other = fresh(), fresh()
     await bus.entity("account", drained).drain("closed")
     names = [drained, drained, other]
     commands = [{"name": "Deposit", "fields": {"account_id": each, "amount": 1}} for each in names]
-    answer = (await either.ask("POST", "/commands", json={"commands": commands})).json()
+    answer = (await each_client.ask("POST", "/commands", json={"commands": commands})).json()
     assert [each["status"] for each in answer["outcomes"]] == ["rejected", "rejected", "accepted"]
     assert [each["error"]["code"] for each in answer["outcomes"][:2]] == ["draining", "draining"]
     await bus.entity("account", drained).resume()
 
 
-async def test_an_empty_batch(either: Client) -> None:
-    answer = await either.ask("POST", "/commands", json={"commands": []})
+async def test_an_empty_batch(each_client: Client) -> None:
+    answer = await each_client.ask("POST", "/commands", json={"commands": []})
     assert (answer.status_code, answer.json()["outcomes"]) == (200, [])
 
 
@@ -151,22 +151,22 @@ async def test_it_is_mounted_below_a_path(app: Gateway) -> None:
     assert (status.json()["command_id"], status.json()["reply"]) == (key, 3)
 
 
-async def test_a_command_waits_and_is_cancelled(either: Client, bus: CommandBus) -> None:
+async def test_a_command_waits_and_is_cancelled(each_client: Client, bus: CommandBus) -> None:
     hold, keys = fresh("hold"), [fresh("ops:key"), fresh("ops:key")]
     for key in keys:
-        await either.ask("POST", "/commands/Held", json={"hold_id": hold}, headers={"Idempotency-Key": key[4:]})
+        await each_client.ask("POST", "/commands/Held", json={"hold_id": hold}, headers={"Idempotency-Key": key[4:]})
     async with asyncio.timeout(10):
         while (await bus.commands.status(keys[0])).state != "running":
             await asyncio.sleep(0.01)
-    behind = (await either.ask("GET", f"/commands/{keys[1]}?wait=0.05")).json()
+    behind = (await each_client.ask("GET", f"/commands/{keys[1]}?wait=0.05")).json()
     assert (behind["state"], behind["position"], "reply" in behind) == ("waiting", 2, False)
-    gone = await either.ask("DELETE", f"/commands/{keys[1]}?reason=a+mistake")
+    gone = await each_client.ask("DELETE", f"/commands/{keys[1]}?reason=a+mistake")
     assert gone.json() == {"command_id": keys[1], "cancelled": True}
-    stays = await either.ask("DELETE", f"/commands/{keys[0]}")
+    stays = await each_client.ask("DELETE", f"/commands/{keys[0]}")
     assert (stays.status_code, stays.json()["code"], stays.json()["state"]) == (409, "not_cancelled", "running")
-    ended = await either.ask("DELETE", f"/commands/{keys[0]}?running=true")
+    ended = await each_client.ask("DELETE", f"/commands/{keys[0]}?running=true")
     assert ended.json()["cancelled"] is True
-    settled = (await either.ask("GET", f"/commands/{keys[0]}")).json()
+    settled = (await each_client.ask("GET", f"/commands/{keys[0]}")).json()
     assert (settled["outcome"], settled["error"]["code"]) == ("cancelled", "begun")
     entries = (await bus.audit.page(limit=6)).entries
     assert [(each.who, each.target, each.outcome) for each in reversed(entries)] == [

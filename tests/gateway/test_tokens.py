@@ -65,8 +65,8 @@ async def test_141_nothing_of_a_forbidden_batch_is_sent(app: Gateway, bus: Any) 
     assert (await Client(app).call("GetBalance", account_id=account)).json()["reply"] == 0
 
 
-async def test_141_an_unknown_command_is_404_with_the_nearest_name(either: Client) -> None:
-    answer = await either.send("Depozit", account_id="a", amount=1)
+async def test_141_an_unknown_command_is_404_with_the_nearest_name(each_client: Client) -> None:
+    answer = await each_client.send("Depozit", account_id="a", amount=1)
     assert (answer.status_code, answer.json()["code"]) == (404, "unknown_command_name")
     assert "did you mean 'Deposit'" in answer.json()["detail"]
 

@@ -73,12 +73,12 @@ def server() -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture(scope="module")
-def trouble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trouble]:
+def troubled_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trouble]:
     """Yield a bus with trouble, one for all tests of a module."""
-    trouble = Trouble(tmp_path_factory.mktemp("shop"))
-    asyncio.run(trouble.__aenter__())
-    yield trouble
-    asyncio.run(trouble.__aexit__())
+    troubled_shop = Trouble(tmp_path_factory.mktemp("shop"))
+    asyncio.run(troubled_shop.__aenter__())
+    yield troubled_shop
+    asyncio.run(troubled_shop.__aexit__())
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ from tests.docs.trouble import Trouble
 __all__ = ["one_line", "run", "run_json"]
 
 
-def run_json(trouble: Trouble, *arguments: str, code: int = 0, **options: Any) -> Any:
+def run_json(troubled_shop: Trouble, *arguments: str, code: int = 0, **options: Any) -> Any:
     """Run a command with `--json` and return what it printed."""
-    done = trouble.run(*arguments, "--json", **options)
+    done = troubled_shop.run(*arguments, "--json", **options)
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout)
 
 
-def run(trouble: Trouble, *arguments: str, code: int = 0, **options: Any) -> str:
+def run(troubled_shop: Trouble, *arguments: str, code: int = 0, **options: Any) -> str:
     """Run a command and return what it printed to both streams."""
-    done = trouble.run(*arguments, **options)
+    done = troubled_shop.run(*arguments, **options)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr

@@ -104,7 +104,7 @@ async def send_durable(stage: Trouble) -> None:
 
 
 @pytest.fixture(scope="module")
-def trouble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trouble]:
+def troubled_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trouble]:
     stage = Trouble(tmp_path_factory.mktemp("json"))
     asyncio.run(stage.__aenter__())
     stage.run("events", "watch")
@@ -170,28 +170,28 @@ ELSEWHERE = {"events follow", "obliterate"}  # the latter would leave nothing to
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ELSEWHERE])
-def test_keys_and_units_are_those_of_the_page(trouble: Trouble, name: str) -> None:
+def test_keys_and_units_are_those_of_the_page(troubled_shop: Trouble, name: str) -> None:
     words = list(WORDS.get(name, (*name.split(" "), "--json")))
     if "LETTER" in words:
-        words[words.index("LETTER")] = json.loads(trouble.run("dlq", "list", "--json").stdout)["letters"][0]["id"]
-    done = trouble.run(*words)
+        words[words.index("LETTER")] = json.loads(troubled_shop.run("dlq", "list", "--json").stdout)["letters"][0]["id"]
+    done = troubled_shop.run(*words)
     values = list(compared(json.loads(done.stdout), COMMANDS[name], name))
     assert values
     for path, value in values:
         check_unit(path, value)
 
 
-def test_events_that_are_followed_are_one_object_a_line(trouble: Trouble) -> None:
+def test_events_that_are_followed_are_one_object_a_line(troubled_shop: Trouble) -> None:
     following = subprocess.Popen(
         [sys.executable, "-m", "command_bus", "events", "follow", "--json"],
-        env=trouble.environment, cwd=trouble.folder, stdout=subprocess.PIPE, text=True,
+        env=troubled_shop.environment, cwd=troubled_shop.folder, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         assert following.stdout is not None
         line: Future[str] = Future()
         threading.Thread(target=lambda: line.set_result(following.stdout.readline())).start()  # type: ignore[union-attr]
         while not line.done():
-            trouble.run("call", "GetBalance", '{"account_id": "j-2"}')
+            troubled_shop.run("call", "GetBalance", '{"account_id": "j-2"}')
         for path, value in compared(json.loads(line.result()), OBJECTS["event"], "event"):
             check_unit(path, value)
     finally:

@@ -56,7 +56,7 @@ def namespace() -> str:
     return f"posted-{secrets.token_hex(4)}"
 
 
-async def trouble(proxy: Proxy, mode: Mode, amount: float, seconds: float = 0.3) -> None:
+async def interrupt(proxy: Proxy, mode: Mode, amount: float, seconds: float = 0.3) -> None:
     """Let connections fail for a while; then end what is left of them, as a network does that comes back."""
     proxy.set(mode, amount)
     if mode == "refuse":
@@ -73,7 +73,7 @@ async def test_each_command_is_accepted_once_and_in_order(
 ) -> None:
     async with CommandBus(url=proxy.url, namespace=namespace, dispatch_timeout=20.0) as bus:
         await bus.dispatch(Put(box="a", value=0))  # connects: what follows is posted
-        failing = asyncio.create_task(trouble(proxy, *fault))
+        failing = asyncio.create_task(interrupt(proxy, *fault))
         for value in range(1, 60):
             await asyncio.gather(bus.dispatch(Put(box="a", value=value)), bus.dispatch(Put(box=f"b{value}", value=value)))
             await asyncio.sleep(0.003)
@@ -96,7 +96,7 @@ async def test_each_command_is_handled_once_and_in_order(
         async with bus.worker():
             while len(handled) < 20:
                 await asyncio.sleep(0)
-            await trouble(proxy, *fault)
+            await interrupt(proxy, *fault)
             await watching.wait_idle(20)
     assert len(handled) == 300, "no lease was lost: none starts twice"
     for box in range(3):
@@ -111,7 +111,7 @@ async def test_each_call_gets_its_reply(server: EmbeddedServer, proxy: Proxy, na
         CommandBus(url=proxy.url, namespace=namespace, call_timeout=20.0, dispatch_timeout=20.0) as bus,
     ):
         assert await bus.call(Put(box="a", value=0)) == 0
-        failing = asyncio.create_task(trouble(proxy, *fault))
+        failing = asyncio.create_task(interrupt(proxy, *fault))
         for value in range(1, 12):
             assert await asyncio.gather(*(bus.call(Put(box=f"{each}", value=value)) for each in range(4))) == [value] * 4
             await asyncio.sleep(0.02)

@@ -13,7 +13,7 @@ from tests.security.conftest import Starter
 pytest.importorskip("jinja2")
 
 from command_bus.dashboard import User, dashboard, host_check
-from tests.dashboard.conftest import Browser, told
+from tests.dashboard.conftest import Browser, page_text
 from tests.dashboard.test_pages import READ
 
 
@@ -36,7 +36,7 @@ async def test_an_operator_s_rights_serve_every_page_and_act(binary: Path, start
                 paths = [path for path in READ if "id=" not in path and "name=" not in path]
                 for path in [*paths, "/entity?type=line&id=p", "/command?id=done", "/letters?name=Park", "/search?q=p"]:
                     answer = await browser.get(path)
-                    assert answer.status_code in (200, 303), (path, told(answer.text))
+                    assert answer.status_code in (200, 303), (path, page_text(answer.text))
                 letter = (await operator.dead_letters.page()).letters[0]
                 await browser.page(f"/letter?id={letter.id}")
                 for act, fields in (
@@ -47,7 +47,7 @@ async def test_an_operator_s_rights_serve_every_page_and_act(binary: Path, start
                     ("events.watch", {"type": "line"}),
                 ):
                     done = await browser.do(act, **fields)
-                    assert done.status_code == 303, (act, told(done.text))
+                    assert done.status_code == 303, (act, page_text(done.text))
                 await operator.trends.keep(await operator.stats())
         assert await place.denied() == []
 

@@ -92,10 +92,10 @@ def namespace(server: EmbeddedServer) -> Namespace:
 
 
 @pytest.fixture
-def wide(server: EmbeddedServer) -> Namespace:
-    from tests.spark.outcomes import Wide  # needs PySpark
+def four_shards(server: EmbeddedServer) -> Namespace:
+    from tests.spark.outcomes import FourShards  # needs PySpark
 
-    namespace = Wide(server.url)
+    namespace = FourShards(server.url)
 
     async def choose() -> None:
         async with namespace.bus():

@@ -21,10 +21,10 @@ from tests.spark.trucks import Namespace, until
 
 __all__ = [
     "DAY",
+    "FourShards",
     "Lock",
     "Pay",
     "Slow",
-    "Wide",
     "key_of",
     "load",
     "numbers_in",
@@ -81,7 +81,7 @@ def registry_of(*, let_go: threading.Event | None = None) -> HandlerRegistry:
     return registry
 
 
-class Wide(Namespace):
+class FourShards(Namespace):
     """A namespace with four shards."""
 
     def bus(self, **arguments: Any) -> CommandBus:

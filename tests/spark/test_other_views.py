@@ -41,12 +41,12 @@ def stopped(namespace: Namespace, *entities: tuple[str, str]) -> Iterator[None]:
     asyncio.run(change("resume"))
 
 
-def test_dead_letters(spark: SparkSession, wide: Namespace) -> None:
-    load(wide, [Pay(account="a", amount=13), Lock(locker="l", broken=True), Lock(locker="l")])
-    load(wide, [Pay(account="b", amount=13)], "kept-none", keep_ms=0)
-    with working(wide, registry_of()):
-        until(lambda: read(spark, wide, "deadLetters").count() == 3)
-    rows = {(row["dispatch_id"], row["command_id"]): row for row in read(spark, wide, "deadLetters").collect()}
+def test_dead_letters(spark: SparkSession, four_shards: Namespace) -> None:
+    load(four_shards, [Pay(account="a", amount=13), Lock(locker="l", broken=True), Lock(locker="l")])
+    load(four_shards, [Pay(account="b", amount=13)], "kept-none", keep_ms=0)
+    with working(four_shards, registry_of()):
+        until(lambda: read(spark, four_shards, "deadLetters").count() == 3)
+    rows = {(row["dispatch_id"], row["command_id"]): row for row in read(spark, four_shards, "deadLetters").collect()}
     assert set(rows) == {("d", "c0"), ("d", "c1"), (None, "c0")}
     pay, lock = rows["d", "c0"], rows["d", "c1"]
     assert (pay["command"], pay["entity_type"], pay["entity"], pay["reason"], pay["attempts"]) == (
@@ -62,10 +62,10 @@ def test_dead_letters(spark: SparkSession, wide: Namespace) -> None:
     assert "in pay" in pay["traceback"]
     assert pay["accepted_at"] <= pay["first_started_at"] <= pay["failed_at"]
     assert (lock["parked"], lock["entity"]) == (True, "l")
-    assert {row["command_id"] for row in read(spark, wide, "deadLetters", dispatchId="d").collect()} == {"c0", "c1"}
-    assert read(spark, wide, "deadLetters", endingTimestamp=1).count() == 0
-    assert read(spark, wide, "deadLetters", startingTimestamp=1).count() == 3
-    outcomes = Counter(row["status"] for row in read(spark, wide, dispatchId="d").collect())
+    assert {row["command_id"] for row in read(spark, four_shards, "deadLetters", dispatchId="d").collect()} == {"c0", "c1"}
+    assert read(spark, four_shards, "deadLetters", endingTimestamp=1).count() == 0
+    assert read(spark, four_shards, "deadLetters", startingTimestamp=1).count() == 3
+    outcomes = Counter(row["status"] for row in read(spark, four_shards, dispatchId="d").collect())
     assert outcomes == {"dead_lettered": 1, "parked": 1}
 
 
@@ -93,10 +93,10 @@ def test_rejects(spark: SparkSession, namespace: Namespace) -> None:
     assert read(spark, namespace, "rejects").count() == 450
 
 
-def test_entities(spark: SparkSession, wide: Namespace) -> None:
+def test_entities(spark: SparkSession, four_shards: Namespace) -> None:
     let_go = threading.Event()
     load(
-        wide,
+        four_shards,
         [
             Slow(snail="runs"),
             Slow(snail="runs"),
@@ -105,10 +105,12 @@ def test_entities(spark: SparkSession, wide: Namespace) -> None:
             Lock(locker="parked"),
         ],
     )
-    with stopped(wide, ("snail", "paused"), ("snail", "idle")), working(wide, registry_of(let_go=let_go)):
-        until(lambda: {row["state"] for row in read(spark, wide, "entities").collect()} >= {"running", "retrying", "parked"})
-        load(wide, [Slow(snail="paused")], "e")
-        found = read(spark, wide, "entities").collect()
+    with stopped(four_shards, ("snail", "paused"), ("snail", "idle")), working(four_shards, registry_of(let_go=let_go)):
+        until(
+            lambda: {row["state"] for row in read(spark, four_shards, "entities").collect()} >= {"running", "retrying", "parked"}
+        )
+        load(four_shards, [Slow(snail="paused")], "e")
+        found = read(spark, four_shards, "entities").collect()
         let_go.set()
     rows = {row["entity"]: row for row in found}
     assert len(rows) == len(found), "once each, though some are in several keys"
@@ -122,22 +124,22 @@ def test_entities(spark: SparkSession, wide: Namespace) -> None:
     assert rows["runs"]["mailbox"] == "snail:runs"
 
 
-def test_many_waiting_entities_are_read_once_each(spark: SparkSession, wide: Namespace) -> None:
-    load(wide, [Pay(account=f"a{number}", amount=1) for number in range(3000)])
-    frame = read(spark, wide, "entities")
+def test_many_waiting_entities_are_read_once_each(spark: SparkSession, four_shards: Namespace) -> None:
+    load(four_shards, [Pay(account=f"a{number}", amount=1) for number in range(3000)])
+    frame = read(spark, four_shards, "entities")
     assert frame.rdd.getNumPartitions() == 4
     rows = frame.collect()
     assert sorted(row["entity"] for row in rows) == sorted(f"a{number}" for number in range(3000))
     assert {(row["state"], row["depth"], row["attempt"]) for row in rows} == {("waiting", 1, 0)}
 
 
-def test_dispatches(spark: SparkSession, wide: Namespace) -> None:
-    load(wide, [Pay(account=f"a{number}", amount=number) for number in range(20)], "done")
-    with working(wide, registry_of()):
-        settled(wide)
-    load(wide, [Pay(account="a", amount=1)], "open", commit=False)
-    load(wide, [Pay(account="a", amount=1)], "bare", keep_ms=0)
-    rows = {row["dispatch_id"]: row for row in read(spark, wide, "dispatches").collect()}
+def test_dispatches(spark: SparkSession, four_shards: Namespace) -> None:
+    load(four_shards, [Pay(account=f"a{number}", amount=number) for number in range(20)], "done")
+    with working(four_shards, registry_of()):
+        settled(four_shards)
+    load(four_shards, [Pay(account="a", amount=1)], "open", commit=False)
+    load(four_shards, [Pay(account="a", amount=1)], "bare", keep_ms=0)
+    rows = {row["dispatch_id"]: row for row in read(spark, four_shards, "dispatches").collect()}
     shown = {
         name: tuple(
             row[column]
@@ -154,4 +156,4 @@ def test_dispatches(spark: SparkSession, wide: Namespace) -> None:
     assert done["opened_at"] <= done["committed_at"] < done["outcomes_until"] < done["remembered_until"]
     assert json.loads(done["summary"])["partitions"][0]["added"] == 20
     assert rows["open"]["committed_at"] is None
-    assert [row["dispatch_id"] for row in read(spark, wide, "dispatches", dispatchId="bare").collect()] == ["bare"]
+    assert [row["dispatch_id"] for row in read(spark, four_shards, "dispatches", dispatchId="bare").collect()] == ["bare"]

@@ -70,18 +70,20 @@ class Streamed:
 
 
 @pytest.mark.slow
-def test_a_limit_bounds_micro_batches_and_a_restart_continues(spark: SparkSession, wide: Namespace, tmp_path: Path) -> None:
-    load(wide, [], "d")
-    settle(wide, "d", range(900), shard=1)
-    settle(wide, "d", range(900, 1000), shard=3)
-    first = Streamed(spark, wide, tmp_path, dispatchId="d", maxOffsetsPerTrigger=400).run()
+def test_a_limit_bounds_micro_batches_and_a_restart_continues(
+    spark: SparkSession, four_shards: Namespace, tmp_path: Path
+) -> None:
+    load(four_shards, [], "d")
+    settle(four_shards, "d", range(900), shard=1)
+    settle(four_shards, "d", range(900, 1000), shard=3)
+    first = Streamed(spark, four_shards, tmp_path, dispatchId="d", maxOffsetsPerTrigger=400).run()
     assert [len(batch) for batch in first.batches if batch] == [400, 400, 200]
     assert set(range(900, 1000)) < set(first.batches[0]), "the small stream does not wait for the large one"
     assert sorted(first.numbers) == list(range(1000))
-    settle(wide, "d", range(1000, 1100), shard=1)
-    again = Streamed(spark, wide, tmp_path, dispatchId="d", maxOffsetsPerTrigger=400).run()
+    settle(four_shards, "d", range(1000, 1100), shard=1)
+    again = Streamed(spark, four_shards, tmp_path, dispatchId="d", maxOffsetsPerTrigger=400).run()
     assert sorted(again.numbers) == list(range(1000, 1100))
-    assert Streamed(spark, wide, tmp_path, dispatchId="d").run().numbers == []
+    assert Streamed(spark, four_shards, tmp_path, dispatchId="d").run().numbers == []
 
 
 @pytest.mark.slow

@@ -30,16 +30,16 @@ from tests.spark.outcomes import (
 from tests.spark.trucks import Namespace, working
 
 
-def test_each_command_has_an_outcome(spark: SparkSession, wide: Namespace) -> None:
+def test_each_command_has_an_outcome(spark: SparkSession, four_shards: Namespace) -> None:
     load(
-        wide,
+        four_shards,
         [Pay(account=f"a{number % 5}", amount=number) for number in range(12)]
         + [Pay(account="a9", amount=-4), Pay(account="a9", amount=13)],
     )
     before = datetime.now(UTC) - timedelta(minutes=1)
-    with working(wide, registry_of()):
-        settled(wide)
-    rows = {row["command_id"]: row for row in read(spark, wide, dispatchId="d").collect()}
+    with working(four_shards, registry_of()):
+        settled(four_shards)
+    rows = {row["command_id"]: row for row in read(spark, four_shards, dispatchId="d").collect()}
     assert len(rows) == 14
     assert {rows[f"c{number}"]["status"] for number in range(12)} == {"completed"}
     assert [rows[f"c{number}"]["result"] for number in range(12)] == [str(number * 2) for number in range(12)]
@@ -74,23 +74,23 @@ def test_all_dispatches_are_read_unless_one_is_named(spark: SparkSession, namesp
     assert [row["dispatch_id"] for row in read(spark, namespace, dispatchId="two:{}\n%").collect()] == ["two:{}\n%"]
 
 
-def test_outcomes_are_read_once_in_the_requested_number_of_tasks(spark: SparkSession, wide: Namespace) -> None:
-    load(wide, [], "d")
+def test_outcomes_are_read_once_in_the_requested_number_of_tasks(spark: SparkSession, four_shards: Namespace) -> None:
+    load(four_shards, [], "d")
     start = 1_795_000_000_000
     for shard in range(4):  # three bursts, days apart
         settle(
-            wide,
+            four_shards,
             "d",
             range(shard * 3000, shard * 3000 + 3000),
             shard=shard,
             at_ms=lambda number: start + number % 3000 // 1000 * DAY + number,
         )
-    frame = read(spark, wide, dispatchId="d", minPartitions=10, pageSize=100)
+    frame = read(spark, four_shards, dispatchId="d", minPartitions=10, pageSize=100)
     assert frame.rdd.getNumPartitions() >= 10
     assert sorted(numbers_in(frame.collect())) == list(range(12_000))
     sizes = [row["count"] for row in frame.groupBy(F.spark_partition_id()).count().collect()]
     assert max(sizes) <= 12_000 / 10 * 2
-    assert read(spark, wide, dispatchId="d").rdd.getNumPartitions() == 1
+    assert read(spark, four_shards, dispatchId="d").rdd.getNumPartitions() == 1
 
 
 def test_a_task_reads_what_existed_at_planning(namespace: Namespace) -> None:

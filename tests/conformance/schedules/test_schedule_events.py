@@ -17,13 +17,13 @@ SCHEDULES = "@schedules"
 FIRST, SECOND, THIRD = (f"poll@2027-01-15T08:0{minute}:00Z" for minute in (1, 2, 3))
 
 
-async def told(bus: CommandBus, *types: Any, **options: Any) -> list[Event]:
+async def schedule_events(bus: CommandBus, *types: Any, **options: Any) -> list[Event]:
     """Return what is told of schedules, or of other types."""
     return [event async for event in bus.events(*(types or (SCHEDULES,)), after=BEGINNING, follow=False, **options)]
 
 
 async def kinds(bus: CommandBus) -> list[str]:
-    return [event.kind for event in await told(bus)]
+    return [event.kind for event in await schedule_events(bus)]
 
 
 async def test_nothing_is_told_while_nobody_watches(sandbox: Sandbox, bus: CommandBus, clock: Clock) -> None:
@@ -36,7 +36,7 @@ async def test_nothing_is_told_while_nobody_watches(sandbox: Sandbox, bus: Comma
     assert not [key for key in await sandbox.keys() if key.endswith((":events", ":watched"))]
     await bus.events.watch("shop")
     await bus.schedules.pause("poll")
-    assert await told(bus, "shop", SCHEDULES) == []
+    assert await schedule_events(bus, "shop", SCHEDULES) == []
 
 
 @pytest.mark.promise("Events of schedules")
@@ -61,7 +61,7 @@ async def test_what_a_schedule_does_is_told_in_order(sandbox: Sandbox, clock: Cl
         await bus.schedules.resume("poll")
         await bus.schedules.resume("poll")
         await bus.schedules.remove("poll")
-        events = await told(bus)
+        events = await schedule_events(bus)
         stats = await bus.stats()
     assert [(event.kind, event.command_id, event.delay, event.count, event.reason) for event in events] == [
         ("put", "", None, 0, ""),
@@ -87,7 +87,7 @@ async def test_ticks_that_overlap_are_told(bus: CommandBus, clock: Clock) -> Non
     for _ in range(3):
         clock.ms += MINUTE
         await fire(bus, "poll")
-    assert [(event.kind, event.command_id) for event in await told(bus)][1:] == [
+    assert [(event.kind, event.command_id) for event in await schedule_events(bus)][1:] == [
         ("fired", FIRST),
         ("skipped", SECOND),
         ("skipped", THIRD),
@@ -103,7 +103,7 @@ async def test_missed_ticks_that_do_not_fire_are_told(bus: CommandBus, clock: Cl
     await fire(bus, "poll")
     clock.ms += 4 * MINUTE + 10 * 60 * MINUTE
     await fire(bus, "poll")
-    events = await told(bus)
+    events = await schedule_events(bus)
     assert sum(event.count for event in events) + sum(event.kind in ("fired", "late") for event in events) == 609
 
 
@@ -120,7 +120,7 @@ async def test_a_refused_firing_is_told_once(sandbox: Sandbox, bus: CommandBus, 
     await bus.entity("shop", "7").drain("closed")
     clock.ms += MINUTE
     await fire(bus, "poll")
-    events = await told(bus)
+    events = await schedule_events(bus)
     assert [(event.kind, event.command_id, event.reason) for event in events] == [
         ("put", "", ""),
         ("refused", FIRST, "its entity is being drained"),
@@ -152,8 +152,8 @@ async def test_a_move_is_told_in_both_places(bus: CommandBus, clock: Clock) -> N
     await bus.schedules.import_(lines)
     await bus.schedules.import_(lines)
     assert await kinds(bus) == ["put", "exported", "imported"]
-    assert await told(bus, kinds=["put"]) == (await told(bus))[:1]
-    assert await told(bus, None) == [], "a schedule is no command without an entity"
+    assert await schedule_events(bus, kinds=["put"]) == (await schedule_events(bus))[:1]
+    assert await schedule_events(bus, None) == [], "a schedule is no command without an entity"
 
 
 @pytest.mark.promise("Events of schedules")
