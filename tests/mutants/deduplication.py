@@ -62,9 +62,9 @@ DEDUPLICATION = (
     ),
     Mutant(
         "the one that is replaced stays in line",
-        f"{_LUA}/enqueue_unique/2_accept.lua",
-        "  if replaces and take_out(box, standers[i]) then\n",
-        "  if replaces and not box then\n",
+        f"{_LUA}/shared/accept.lua",
+        "    if command and command.replaced and batch.unique.replace(box, command) then\n",
+        "    if command and command.replaced and not box then\n",
         "tests/conformance/unique/test_unique.py::test_the_latest_replaces_the_one_that_waits_and_joins_the_tail",
     ),
     Mutant(
@@ -104,8 +104,8 @@ DEDUPLICATION = (
     ),
     Mutant(
         "a batch that is asked again replaces again",
-        f"{_LUA}/enqueue_unique/1_read.lua",
-        "  if tonumber(before) == number then return answer end\n",
+        f"{_LUA}/enqueue.lua",
+        "  if before == number then return sub(answered, colon + 1) end\n",
         "",
         "tests/conformance/unique/test_unique_steps.py::test_the_same_batch_is_answered_as_the_first_time",
     ),

@@ -23,9 +23,9 @@ OPERATING = (
     ),
     Mutant(
         "draining accepts what is new",
-        f"{_LUA}/enqueue.lua",
-        "elseif refused[box] or drained[box] or room[box]",
-        "elseif refused[box] or room[box]",
+        f"{_LUA}/shared/accept.lua",
+        "    if drained[box] then return ADMISSION.DRAINED end\n",
+        "",
         "tests/conformance/steps/test_hold_steps.py::test_a_drain_refuses_new_commands_and_starts_waiting_ones",
     ),
     Mutant(

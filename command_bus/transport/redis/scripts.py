@@ -86,7 +86,6 @@ def _load(name: str, *, without: str = "") -> Script:
 
 ENQUEUE = _load("enqueue")
 ENQUEUE_ONE = _load("enqueue_one")
-ENQUEUE_UNIQUE = _load("enqueue_unique")
 FETCH = _load("fetch")
 ADVANCE = _load("advance", without="4a_send.lua")
 ADVANCE_AND_SEND = _load("advance")
@@ -109,7 +108,6 @@ RECORD_STEPS = _load("record_steps")
 TAKE_HINT = _load("take_hint")
 TELL = _load("tell")
 BULK_LOAD = _load("bulk_load")
-BULK_LOAD_UNIQUE = _load("bulk_load_unique")
 BULK_COMMIT = _load("bulk_commit")
 OUTCOME_OFFSET = _load("outcome_offset")
 MAILBOX_HEADS = _load("mailbox_heads")
@@ -129,7 +127,6 @@ WEIGHT = _load("weight")
 SCRIPTS = (
     ENQUEUE,
     ENQUEUE_ONE,
-    ENQUEUE_UNIQUE,
     FETCH,
     ADVANCE,
     ADVANCE_AND_SEND,
@@ -152,7 +149,6 @@ SCRIPTS = (
     TAKE_HINT,
     TELL,
     BULK_LOAD,
-    BULK_LOAD_UNIQUE,
     BULK_COMMIT,
     OUTCOME_OFFSET,
     MAILBOX_HEADS,

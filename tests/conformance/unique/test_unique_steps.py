@@ -11,7 +11,8 @@ from command_bus.messages.unique import Unique
 from command_bus.serialization.envelope import pack_envelope
 from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.transport.redis.maintenance.upkeep import sweep_page
-from command_bus.transport.redis.scripts import ENQUEUE_UNIQUE
+from command_bus.transport.redis.scripts import ENQUEUE
+from command_bus.transport.redis.sending.unique_batches import standers_in
 from command_bus.transport.steps import Done, GiveBack, Settlement, Started
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 from command_bus.transport.unique_keys import Stander, UniqueSubmission, mailbox_of_key, stored_key
@@ -50,22 +51,22 @@ def request(harness: TransportHarness, number: int, *submissions: Submission) ->
 async def test_the_same_batch_is_answered_as_the_first_time(harness: TransportHarness) -> None:
     await send(harness, submission("c0"))
     keys, args = request(harness, 5, submission("c1"))
-    asked = await harness.connections.run(ENQUEUE_UNIQUE, keys, args)
+    asked = await harness.connections.run(ENQUEUE, keys, args)
     assert asked.startswith(b"~"), "the producer knows nothing of c0 yet"
     later = submission("c1")
     assert later.unique is not None
-    later.unique.known = asked.partition(b":")[2]
+    later.unique.known = standers_in(asked)[KEY]
     keys, args = request(harness, 6, later)
-    first = await harness.connections.run(ENQUEUE_UNIQUE, keys, args)
+    first = await harness.connections.run(ENQUEUE, keys, args)
     assert first == b"r2:c0"
     args[1] = 1
-    assert await harness.connections.run(ENQUEUE_UNIQUE, keys, args) == first, "a lost reply is asked for again"
+    assert await harness.connections.run(ENQUEUE, keys, args) == first, "a lost reply is asked for again"
     assert (await harness.counters())["superseded"] == 1
     with pytest.raises(Exception, match="STALE"):
-        await harness.connections.run(ENQUEUE_UNIQUE, keys, [5, *args[1:]])
+        await harness.connections.run(ENQUEUE, keys, [5, *args[1:]])
     lost = [99, 1, *args[2:]]
     await harness.client.delete(keys[7])
-    assert await harness.connections.run(ENQUEUE_UNIQUE, keys, lost) == b"gone"
+    assert await harness.connections.run(ENQUEUE, keys, lost) == b"gone"
 
 
 async def test_it_asks_again_if_another_stands_by_then(harness: TransportHarness) -> None:
@@ -77,7 +78,7 @@ async def test_it_asks_again_if_another_stands_by_then(harness: TransportHarness
     keys, args = request(harness, 9, later)
     await send(harness, submission("c1"))
     before = await harness.everything()
-    asked = await harness.connections.run(ENQUEUE_UNIQUE, keys, args)
+    asked = await harness.connections.run(ENQUEUE, keys, args)
     assert asked.startswith(b"~")
     assert asked.endswith(b"c1")
     assert await harness.everything() == before
@@ -228,7 +229,7 @@ def test_stored_keys_name_their_mailbox() -> None:
 
 @pytest.mark.parametrize("admission", [Admission.FOLDED, Admission.REPLACED])
 def test_the_letters_of_the_script_are_those_of_admission(admission: Admission) -> None:
-    assert f"'{admission.value}'" in ENQUEUE_UNIQUE.text
+    assert f"'{admission.value}'" in ENQUEUE.text
 
 
 async def test_a_window_that_is_over_does_not_let_a_second_one_wait(harness: TransportHarness) -> None:

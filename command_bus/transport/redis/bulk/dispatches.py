@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from struct import pack
@@ -31,11 +31,18 @@ from command_bus.transport.redis.bulk.outcomes import RedisBulkOutcomes
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
-from command_bus.transport.redis.scripts import BULK_COMMIT, BULK_LOAD, BULK_LOAD_UNIQUE, Script
+from command_bus.transport.redis.scripts import BULK_COMMIT, BULK_LOAD, Script
 from command_bus.transport.redis.sending.enqueue_arguments import flow_argument
-from command_bus.transport.redis.sending.unique_batches import ASK_AGAIN, UniqueLoad
+from command_bus.transport.redis.sending.unique_batches import (
+    ASK_AGAIN,
+    fold_argument,
+    named_standers,
+    standers_in,
+    texts_in,
+)
 from command_bus.transport.retention import Retention
 from command_bus.transport.submissions import Admission
+from command_bus.transport.unique_keys import dispatch_flag
 
 _ADMISSIONS = {ord(admission.value): admission for admission in Admission}
 _ACCEPTED = Admission.ACCEPTED.value.encode()
@@ -97,77 +104,65 @@ class RedisBulkDispatches(RetryingRequests):
         entity_owner: EntityOwner | None = None,
     ) -> LoadAnswer:
         keys = self._keys.shards[shard]
-        if any(item[7] is not None for item in items):
-            return await self._load_unique(keys, version, items, backlog, sequenced=sequenced, entity_owner=entity_owner)
-        dispatch_id = version.dispatch_id
+        total = self._max_total_depth if backlog is None else min(backlog, self._max_total_depth)
+        head = [
+            version.number, self._keys.limits(total, self._max_entities), self._max_depth, len(keys.mailboxes),
+            self._remembered(version.dispatch_id), int(sequenced),
+        ]  # fmt: skip
+        standers: dict[str, bytes] = {}
+        while True:
+            names, args = self._chunk(keys, version.dispatch_id, items, suspects, entity_owner, standers, sequenced=sequenced)
+            answer: bytes = await self._retry(keys, BULK_LOAD, names, [*head, *args])
+            if answer == _DONE:
+                return LoadAnswer(done=True, admissions=[])
+            if answer == _GONE:
+                raise _fenced(version)
+            if entity_owner is not None and answer[:6] == _SPLIT:
+                raise _split(version, entity_owner, answer)
+            if answer[: len(ASK_AGAIN)] != ASK_AGAIN:
+                return _loaded(answer, len(items))
+            standers = standers_in(answer)
+
+    def _chunk(
+        self,
+        keys: ShardKeys,
+        dispatch_id: str,
+        items: Sequence[LoadItem],
+        suspects: Collection[str] | None,
+        owner: EntityOwner | None,
+        standers: Mapping[str, bytes],
+        *,
+        sequenced: bool,
+    ) -> tuple[list[str], list[Any]]:
+        """Return the keys, and the arguments behind the first six; `standers` are those that the server has asked to name."""
         boxes: dict[str, int] = {mailbox: box for box, mailbox in enumerate(suspects or (), 1)}
         runs: list[int] = []
         entities: list[str] = []
         for (mailbox, entity), run in groupby(items, itemgetter(0, 4)):
-            box = boxes.get(mailbox)
-            if box is None:
-                boxes[mailbox] = box = len(boxes) + 1
-            runs += (box, sum(1 for _ in run))
+            runs += (boxes.setdefault(mailbox, len(boxes) + 1), sum(1 for _ in run))
             entities.append(entity)
-        args: list[Any] = [
-            *self._head(keys, version, backlog, sequenced=sequenced), len(boxes) if suspects is None else len(suspects),
-            pack(f">{len(runs)}H", *runs), b"".join([item[2] for item in items]),
-            "" if entity_owner is None else f"{entity_owner.run}|{entity_owner.partition}", int(entity_owner is not None and entity_owner.strict),
-            flow_argument([item[6] for item in items]), *[item[3] for item in items],
-        ]  # fmt: skip
-        if sequenced:
-            args += [item[5] for item in items]
-            args += entities
-        if entity_owner is not None:
-            args += entity_owner.entities
         names = [
             keys.ready, keys.active, keys.stats, keys.paused, keys.delayed_counts,
             keys.dispatch(dispatch_id), keys.ids(dispatch_id), keys.sequences(dispatch_id),
             keys.watched, keys.arrivals, keys.homes(dispatch_id), keys.lone, *keys.fair, keys.due, keys.delayed,
+            *[keys.mailboxes + mailbox for mailbox in boxes],
         ]  # fmt: skip
-        prefix = keys.mailboxes
-        names += [prefix + mailbox for mailbox in boxes]
-        answer: bytes = await self._retry(keys, BULK_LOAD, names, args)
-        if answer == _DONE:
-            return LoadAnswer(done=True, admissions=[])
-        _check_loaded(version, entity_owner, answer)
-        count = len(items)
-        return LoadAnswer(done=False, admissions=_admissions(answer[:count]), shared=int(answer[count:] or 0))
-
-    async def _load_unique(
-        self,
-        keys: ShardKeys,
-        version: Version,
-        items: Sequence[LoadItem],
-        backlog: int | None,
-        *,
-        sequenced: bool,
-        entity_owner: EntityOwner | None,
-    ) -> LoadAnswer:
-        """Load a chunk in which commands have unique keys; it is asked again as long as others become those that it replaces."""
-        head = self._head(keys, version, backlog, sequenced=sequenced)
-        work = UniqueLoad(keys, version, items, head, retention=self._retention, entity_owner=entity_owner)
-        while True:
-            answer: bytes = await self._retry(keys, BULK_LOAD_UNIQUE, *work.request())
-            if answer == _DONE:
-                return LoadAnswer(done=True, admissions=[])
-            _check_loaded(version, entity_owner, answer)
-            if answer[: len(ASK_AGAIN)] != ASK_AGAIN:
-                return work.loaded(answer)
-            work.told(answer)
-
-    def _head(self, keys: ShardKeys, version: Version, backlog: int | None, *, sequenced: bool) -> list[Any]:
-        """Return the first arguments of both scripts that load."""
-        total = self._max_total_depth if backlog is None else min(backlog, self._max_total_depth)
-        limits = self._keys.limits(total, self._max_entities)
-        return [
-            version.number,
-            limits,
-            self._max_depth,
-            len(keys.mailboxes),
-            self._remembered(version.dispatch_id),
-            int(sequenced),
-        ]
+        named, words = "", list[Any]()
+        if any(item[7] is not None for item in items):
+            replacing = dict.fromkeys(standers, "a row of a dispatch")
+            others, words = named_standers(keys, standers, replacing, keys.mailbox(items[0][0]), self._retention)
+            names += (keys.unique, keys.outcomes(dispatch_id), *others)
+            named = f"{len(others) // 4} {self._retention.reply} {dispatch_flag(dispatch_id)}"
+            words = [word for item in items for word in _fold_of(item)] + words
+        args: list[Any] = [
+            len(boxes) if suspects is None else len(suspects),
+            pack(f">{len(runs)}H", *runs), b"".join([item[2] for item in items]),
+            "" if owner is None else f"{owner.run}|{owner.partition}", int(owner is not None and owner.strict),
+            flow_argument([item[6] for item in items]), named, *[item[3] for item in items],
+        ]  # fmt: skip
+        if sequenced:
+            args += [*[item[5] for item in items], *entities]
+        return names, [*args, *words, *(() if owner is None else owner.entities)]
 
     async def reject(self, version: Version, rows: Iterable[tuple[str, bytes]], limit: int | None) -> bool:
         rows = list(rows)
@@ -256,23 +251,22 @@ class RedisBulkDispatches(RetryingRequests):
         return await server.retry_until(run, mono() + self._patience)
 
 
-def _admissions(codes: bytes) -> list[Admission]:
-    if codes.count(_ACCEPTED) == len(codes):  # nearly always
-        return [Admission.ACCEPTED] * len(codes)
-    return [_ADMISSIONS[code] for code in codes]
+def _fold_of(item: LoadItem) -> tuple[str, str]:
+    key = item[7]
+    return ("", "") if key is None else (key.key, fold_argument(key, key.delay_ms, f"||{key.name}|{item[1]}"))
 
 
-def _check_loaded(version: Version, entity_owner: EntityOwner | None, answer: bytes) -> None:
-    """Check that a chunk was not refused as a whole.
-
-    Raises:
-        DispatchConflict: Another partition has begun one of its entities.
-        DispatchFenced: The version is not open.
-    """
-    if answer == _GONE:
-        raise _fenced(version)
-    if entity_owner is not None and answer[:6] == _SPLIT:
-        raise _split(version, entity_owner, answer)
+def _loaded(answer: bytes, count: int) -> LoadAnswer:
+    """Return what became of a chunk of so many commands."""
+    codes = answer[:count]
+    shared, _, others = answer[count:].partition(b" ")
+    admissions = (
+        [Admission.ACCEPTED] * count
+        if codes.count(_ACCEPTED) == count  # nearly always
+        else [_ADMISSIONS[code] for code in codes]
+    )
+    names = tuple([name.decode(errors="replace") for name in texts_in(others, 0)])
+    return LoadAnswer(False, admissions, int(shared or 0), names)
 
 
 def _fenced(version: Version) -> DispatchFenced:

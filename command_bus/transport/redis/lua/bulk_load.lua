@@ -1,8 +1,9 @@
 -- bulk_load: accept a chunk of a dispatch into its mailboxes, in order, as far as its version and the limits
--- allow.
+-- allow. A command with a unique key is put in line, folded into the one that holds its key, or replaces it.
 --
 -- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), admission
--- uses: delayed, postpone, envelope_id, events, loading
+-- uses: delayed, postpone, envelope_id, events, accept, loading
+-- uses: open_unique(outcomes, unique, unstarted, unique_line)
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -10,7 +11,7 @@
 -- KEYS[4]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
 -- KEYS[5]   later     hash: mailbox name -> number of delayed commands (see shared/delayed.lua)
 -- KEYS[6]   record    hash: the dispatch
--- KEYS[7]   ids       hash: command id -> check; what was accepted of the version that is open
+-- KEYS[7]   ids       hash: command id -> check; what was decided of the version that is open
 -- KEYS[8]   last      hash: entity -> sequence number of its last command, where rows have one
 -- KEYS[9]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[10]  arrivals  stream of what senders did to commands of watched types
@@ -22,7 +23,8 @@
 -- KEYS[15]  line      sorted set of the places of entities that wait
 -- KEYS[16]  due       sorted set of what becomes due, by ms
 -- KEYS[17]  delayed   hash: command id -> mailbox name, newline, entry (see shared/entry_text.lua)
--- KEYS[18…] the mailboxes
+-- KEYS[18…] the mailboxes; if commands have unique keys, `unique`, the stream of outcomes of the dispatch,
+--           and four keys for each command that is named, as enqueue.lua has them
 -- ARGV[1]   version   that is loaded
 -- ARGV[2]   limit     of commands in this shard; perhaps a colon and the limit of mailboxes with work
 -- ARGV[3]   room      of commands in one mailbox
@@ -38,153 +40,128 @@
 -- ARGV[11]  strict    '1' if an entity that another partition of the same run has begun is refused
 -- ARGV[12]  flows     of the commands that have a class or a tenant, as enqueue.lua has them behind its
 --                     letters; empty if none has
--- ARGV[13…] envelopes; then, with sequence numbers, those, and the entity of each run; then the entities that
---           are new to the task. Few and long arguments: each costs 0.2 us
+-- ARGV[13]  named     if commands have unique keys: how many commands are named that hold some, ms of a reply
+--                     in an inbox, and how it is stored that this dispatch keeps an outcome, each with a
+--                     space; else empty
+-- ARGV[14…] envelopes; then, with sequence numbers, those, and the entity of each run; then, with unique
+--           keys, for each command its key and how it folds (both empty if it has none), and for each that is
+--           named four arguments, as enqueue.lua has them; then the entities that are new to the task. Few
+--           and long arguments: each costs 0.2 us
 --
 -- returns 'done' if the version is committed, 'gone' if it is not open, 'split|', the partition, '|' and the
 -- entity that it has begun, if
 --         that is refused; else one character per command as enqueue.lua does (and behind them how many of
 --         the new entities others have begun): + accepted, = duplicate, ! same id with another payload, e
 --         mailbox full, t shard full, n too many mailboxes have work, p an earlier one was refused, d being
---         drained, w the mailbox takes nothing,
---         s not behind the entity's last sequence number
+--         drained, w the mailbox takes nothing, s not behind the entity's last sequence number, u folded, r
+--         replaced another, x this user may not replace; if commands have unique keys, behind that a space,
+--         and what enqueue.lua has behind its admissions. Or ~, as enqueue.lua
 --
--- The first write is an XADD, so that a server at its memory limit refuses the whole chunk with nothing done.
--- A fault of one mailbox is answered to its commands alone, and only commands that are in their mailbox are
--- noted. After the first write nothing fails.
+-- The first write is one that a server at its memory limit refuses, so that it refuses the whole chunk with
+-- nothing done. A fault of one mailbox is answered to its commands alone. What was accepted or folded is
+-- noted under its id, and never decided again. After the first write nothing fails.
 
-local ready, active, stats, paused, delayed_counts, record, ids, last =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local version, space, prefix = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4])
-local sequenced, suspects, runs, checks = ARGV[6] == '1', tonumber(ARGV[7]), ARGV[8], ARGV[9]
-local home, strict, homes = ARGV[10], ARGV[11] == '1', KEYS[11]
-local lone, flows, due, delayed, first_box, head = KEYS[12], KEYS[13], KEYS[16], KEYS[17], 17, 12
+local active, stats, record, ids, last = KEYS[2], KEYS[3], KEYS[6], KEYS[7], KEYS[8]
+local prefix, sequenced, runs, checks = tonumber(ARGV[4]), ARGV[6] == '1', ARGV[8], ARGV[9]
+local homes, flows, first_box, head = KEYS[11], KEYS[13], 17, 13
 local call, byte, sub = redis.call, string.byte, string.sub
 
-local closed = closed_version(record, version)
+local closed = closed_version(record, ARGV[1])
 if closed then return closed end
 
+-- What the arguments name: envelopes, then sequence numbers, unique keys and entities.
+
 local count = #checks / 4
-local asked = {}
+local asked, boxes, entities, entity_of, many = {}, {}, {}, {}, {}
 for i = 1, count do asked[i] = id_in(ARGV[head + i]) or '' end
 local known = call('HMGET', ids, unpack(asked))
-local numbers = {}
-if sequenced then
-  local entities = {}
-  for run = 1, #runs / 4 do entities[run] = ARGV[head + 2 * count + run] end
-  numbers = last_numbers(last, entities)
-end
-
-local from = head + count + (sequenced and count + #runs / 4 or 0) + 1
-local fresh, shared = begun_entities(homes, home, strict, from)
-if type(fresh) == 'string' then return fresh end
-
-local flow_of_command = flow_reader(ARGV[12], flows)
-local any_delayed, queue_up = call('EXISTS', delayed_counts, flows) > 0, nil
-if any_delayed then
-  any_delayed = call('EXISTS', delayed_counts) == 1
-  queue_up = call('EXISTS', flows) == 1 and open_line(ready, active, flows, KEYS[14], KEYS[15]) or nil
-end
-local boxes = #KEYS - first_box
-local names, room = {}, {}
-for box = 1, boxes do names[box] = sub(KEYS[first_box + box], prefix + 1) end
-local records = boxes > 0 and call('HMGET', active, unpack(names)) or {}
-for box = 1, suspects do
-  local length = redis.pcall('XLEN', KEYS[first_box + box])
-  if type(length) ~= 'number' then
-    room[box] = false
-  else
-    room[box] = space - length - (is_lone(records[box]) and 1 or 0) - (any_delayed
-      and tonumber(call('HGET', delayed_counts, names[box])) or 0)
-  end
-end
-for box = suspects + 1, boxes do room[box] = space end
-local held, drained = {}, {}
-if call('EXISTS', paused) == 1 then
-  for box = 1, boxes do held[box], drained[box] = holds_of(paused, names[box]) end
-end
-
-local limit, newcomers = limits_in(ARGV[2], active)
-local free = limit - (tonumber(call('HGET', stats, 'depth')) or 0)
-local admissions, noted, reached, seen, refused = {}, {}, {}, {}, {}
-local accepted, repeated, i = 0, 0, 0
-local many = {}
+local named, reply_ttl, own = string.match(ARGV[13], '^(%d+) (%d+) (.*)$')
+named = tonumber(named)
 for run = 1, #runs / 4 do
   local high, low, rows, few = byte(runs, 4 * run - 3, 4 * run)
-  local box = 256 * high + low
-  many[box] = (many[box] or 0) + 256 * rows + few
-end
-local put, spoiled, finish = mailbox_writer(ready, active, lone, first_box, names, records, held, many,
-  queue_up)
-local publish = call('EXISTS', KEYS[9]) == 1 and publisher(KEYS[9], KEYS[10])
-
-for run = 1, #runs / 4 do
-  local high, low, many, few = byte(runs, 4 * run - 3, 4 * run)
-  local box, entity, rows = 256 * high + low, sequenced and ARGV[head + 2 * count + run], 256 * many + few
+  local box, from = 256 * high + low, #boxes
+  rows = 256 * rows + few
   -- Or a few bytes would keep the server busy.
-  if i + rows > count then return {err = 'ERR the runs name more commands than there are'} end
-  for _ = 1, rows do
-    i = i + 1
-    local id, check = asked[i], sub(checks, 4 * i - 3, 4 * i)
-    local number = sequenced and tonumber(ARGV[head + count + i])
-    local before = known[i] or seen[id]
-    local admission
-    if before then
-      admission = before == check and '=' or '!'
-      repeated = repeated + 1
-    elseif not room[box] then
-      admission = ADMISSION.TAKES_NOTHING
-    elseif drained[box] then
-      admission = ADMISSION.DRAINED
-    elseif refused[box] then
-      admission = ADMISSION.EARLIER_REFUSED
-    elseif sequenced and number <= numbers[entity] then
-      admission = ADMISSION.STALE
-    elseif room[box] < 1 or free < 1 or (newcomers and newcomers < 1 and not records[box]) then
-      admission = room[box] < 1 and ADMISSION.MAILBOX_FULL or free < 1 and ADMISSION.SHARD_FULL
-        or ADMISSION.TOO_MANY_MAILBOXES
-      refused[box] = true
+  if from + rows > count then return {err = 'ERR the runs name more commands than there are'} end
+  if sequenced then entities[run] = ARGV[head + 2 * count + run] end
+  for i = from + 1, from + rows do boxes[i], entity_of[i] = box, entities[run] end
+  many[box] = named and 2 or (many[box] or 0) + rows  -- two: none of them is a lone one
+end
+local numbers = sequenced and last_numbers(last, entities)
+local keyed = head + count + (sequenced and count + #runs / 4 or 0)
+local behind = named and keyed + 2 * count + 4 * named or keyed
+local fresh, shared = begun_entities(homes, ARGV[10], ARGV[11] == '1', behind + 1)
+if type(fresh) == 'string' then return fresh end
+
+local names, room = {}, {}
+for box = 1, #KEYS - first_box - (named and 2 + 4 * named or 0) do
+  names[box], room[box] = sub(KEYS[first_box + box], prefix + 1), tonumber(ARGV[3])
+end
+local batch = {
+  ready = KEYS[1], active = active, stats = stats, due = KEYS[16], delayed = KEYS[17], later = KEYS[5],
+  paused = KEYS[4], watched = KEYS[9], arrivals = KEYS[10], lone = KEYS[12], flows = flows, turns = KEYS[14],
+  line = KEYS[15], first_box = first_box, names = names, room = room, suspects = tonumber(ARGV[7]),
+  many = many, limit = ARGV[2], flow_of = flow_reader(ARGV[12], flows),
+}
+open_batch(batch)
+local commands, unique = {}, nil
+if named then
+  local key = first_box + #names + 1
+  if (tonumber(call('HMGET', record, 'keep_ms')[1]) or 0) == 0 then own = '' end
+  unique = open_unique(batch, {unique = KEYS[key], record = record, outcomes = KEYS[key + 1]}, own, reply_ttl)
+  batch.unique = unique
+  for i = 1, count do
+    local key = ARGV[keyed + 2 * i - 1]
+    if key ~= '' and not known[i] then commands[i] = unique.read(ARGV[head + i], key, ARGV[keyed + 2 * i]) end
+  end
+  unique.read_named(keyed + 2 * count + 1, key + 2, named)
+  local asks = unique.asks(commands, boxes, count)
+  if asks then return asks end
+end
+
+local admissions, noted, reached, seen = {}, {}, {}, {}
+local repeated, room, refused, judge, accept = 0, batch.room, batch.refused, batch.judge, batch.accept
+for i = 1, #boxes do
+  local box, entity, id, check = boxes[i], entity_of[i], asked[i], sub(checks, 4 * i - 3, 4 * i)
+  local before, admission, fault = known[i] or seen[id], nil, nil
+  if before then
+    admission = before == check and '=' or '!'
+    repeated = repeated + 1
+  elseif not room[box] then
+    admission = ADMISSION.TAKES_NOTHING
+  elseif sequenced and tonumber(ARGV[head + count + i]) <= numbers[entity] then
+    admission = ADMISSION.STALE
+  else
+    admission = judge(box, commands[i])
+    if not admission then
+      admission, fault = accept(box, i, ARGV[head + i], id, 0, commands[i])
+      if fault then return fault end
+    elseif admission == ADMISSION.FOLDED then
+      unique.fold(commands[i])
     else
-      local envelope, idle = ARGV[head + i], not records[box]
-      local at, fault = any_delayed and waits_until(due, delayed, delayed_counts, names[box], id, 0), nil
-      if at then
-        local entry = with_flow(envelope, flow_of_command(i))
-        fault = postpone(ready, due, delayed, delayed_counts, KEYS[first_box + box], names[box], id, at,
-          entry)
-      else
-        fault = put(box, envelope, queue_up and flow_of_command(i))
-      end
-      if not fault then
-        admission = '+'
-        accepted = accepted + 1
-        room[box] = room[box] - 1
-        free = free - 1
-        if newcomers and idle and records[box] then newcomers = newcomers - 1 end
-        seen[id] = check
-        noted[2 * accepted - 1], noted[2 * accepted] = id, check
-        if sequenced then
-          numbers[entity] = number
-          reached[2 * accepted - 1], reached[2 * accepted] = entity, ARGV[head + count + i]
-        end
-        if publish then publish('accepted', names[box], envelope, '', '', '', '') end
-      elseif spoiled(box, fault) or accepted > 0 then
-        room[box], admission = false, ADMISSION.TAKES_NOTHING
-      else
-        return fault  -- at the memory limit: this would have been the first write
+      refused[box] = true
+    end
+    if room[box] and not refused[box] then
+      seen[id], noted[#noted + 1], noted[#noted + 2] = check, id, check
+      if sequenced then
+        numbers[entity] = tonumber(ARGV[head + count + i])
+        reached[#reached + 1], reached[#reached + 2] = entity, ARGV[head + count + i]
       end
     end
-    admissions[i] = admission
   end
+  admissions[i] = admission
 end
 
-finish()
+local accepted, superseded = batch.finish()
 note_entities(homes, fresh, last, reached, ARGV[5])
-if accepted > 0 then
+if #noted > 0 then
   call('HSET', ids, unpack(noted))
-  redis.pcall('HINCRBY', stats, 'depth', accepted)  -- a counter that cannot grow must not cost the answer
-  redis.pcall('HINCRBY', stats, 'accepted', accepted)
-  redis.pcall('HINCRBY', record, 'added', accepted)
   call('PEXPIRE', ids, ARGV[5])
 end
-if repeated > 0 then redis.pcall('HINCRBY', record, 'duplicates', repeated) end
-return table.concat(admissions) .. (shared > 0 and shared or '')
+for field, many in pairs({
+  added = accepted, replaced = superseded, folded = batch.folded, duplicates = repeated,
+}) do
+  if many > 0 then redis.pcall('HINCRBY', record, field, many) end
+end
+local others = unique and ' ' .. table.concat(unique.others) or ''
+return table.concat(admissions) .. (shared > 0 and shared or '') .. others

@@ -1,7 +1,9 @@
--- enqueue: accept commands into their mailboxes, in order, and activate the entities that were idle.
+-- enqueue: accept commands into their mailboxes, in order, and activate the entities that were idle. One
+-- with a unique key is put in line, folded into the one that holds its key, or replaces it.
 --
 -- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), admission
--- uses: known, delayed, postpone, envelope_id, events
+-- uses: known, delayed, postpone, envelope_id, events, accept
+-- uses: open_unique(outcomes, unique, unstarted, unique_line)
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -18,7 +20,10 @@
 --                     may not exist
 -- KEYS[13]  turns     sorted set of flows, by their virtual time
 -- KEYS[14]  line      sorted set of the places of entities that wait
--- KEYS[15…] the mailboxes, then the mark of each command that has one, in their order
+-- KEYS[15…] the mailboxes, then the mark of each command that has one, in their order. If they have unique
+--           keys, `unique` (hash: key -> the command that holds it, see shared/unique.lua), and for each of
+--           those that is named its mark, its caller's inbox, and its dispatch's record and stream of
+--           outcomes (a mailbox where there is none)
 -- ARGV[1]   number    of this batch, growing per producer: asked again it is answered as the first time
 -- ARGV[2]   again     '1' if it may have been applied before, and an earlier answer of this producer cannot
 --                     have expired yet
@@ -33,23 +38,33 @@
 --           the number of its flow, 0 for none
 -- ARGV[9…]  for each command its envelope; then for each with a mark its digest, in their order; then for
 --           each that is delayed its ms from now, below zero the moment itself, and its id. Few arguments:
---           each costs 0.2 us
+--           each costs 0.2 us. If they have unique keys: ms of a reply in an inbox; for each command its key
+--           and `mode delay window longest names`: f the first wins, until it is settled, s the first wins,
+--           until it is started, l the latest wins; ms of delay as above, of its window and its longest wait
+--           (0 if there is none); and what it stores if it holds the key, from the flags on; then for each
+--           command that is named its key, what is stored of it, its reply, and ms for which its mark is kept
+--           (0 if it has none)
 --
 -- returns 'gone' if it was asked before and its answer is not there any more; else one character per command:
 -- + accepted, = duplicate,
 --         ! same id with another payload, e mailbox full, t shard full, n too many mailboxes have work, p an
 --         earlier command of this mailbox was refused, d it is being drained, w the mailbox takes nothing: a
---         key is of another type, or somebody has used up the ids of its stream
+--         key is of another type, or somebody has used up the ids of its stream, u folded, r replaced
+--         another, x this user may not replace; behind them for each u and r the length of the other's
+--         command id, a colon and that id. Or ~ and in the same form for each command that has to be named
+--         its key and what is stored of it: nothing was changed, and the producer asks again
 --
 -- Nothing is written before the first SET or XADD, so that a server at its memory limit refuses the whole
 -- batch with nothing done. A fault of one mailbox is answered to its commands alone. After the first write
 -- nothing fails, whatever a counter holds.
+--
+-- Who holds a key has to be named if it may be replaced, and has a mark, a caller or a dispatch. What runs,
+-- or was started and waits for a retry, is not touched. Commands with keys are never lone ones, so who holds
+-- a key is in its mailbox or delayed. A mailbox that this empties is closed by the worker that takes its
+-- activation.
 
-local ready, active, stats, due, delayed, delayed_counts, paused, last =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local lone, flows, first_box = KEYS[11], KEYS[12], 14
+local stats, last, flows, first_box, head = KEYS[3], KEYS[8], KEYS[12], 14, 8
 local number, prefix, targets, kinds = tonumber(ARGV[1]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
-local head = 8
 local call, byte, sub = redis.call, string.byte, string.sub
 
 local answered = call('GET', last)
@@ -62,62 +77,51 @@ elseif number > 1 and ARGV[2] == '1' then
   return 'gone'  -- the clock has jumped, or the key is lost: the answer is unknown
 end
 
--- Delayed, paused, watched, or a line.
-local any, publish = call('EXISTS', delayed_counts, paused, KEYS[9], flows) > 0, nil
-if any and call('EXISTS', KEYS[9]) == 1 then publish = publisher(KEYS[9], KEYS[10]) end
+-- What the arguments name: mailboxes, then marks, digests and delays, then unique keys.
 
-local flow_of_command, letters = flow_reader(sub(kinds, #targets / 2 + 1), flows), sub(kinds, 1, #targets / 2)
-any, kinds = any or #kinds > #letters, letters
-local queue_up = any and call('EXISTS', flows) == 1 and open_line(ready, active, flows, KEYS[13], KEYS[14])
-  or nil
-if publish or queue_up then any = call('EXISTS', delayed_counts, paused) > 0 end
-local limit, newcomers = limits_in(ARGV[4], active)
-local free = limit - (tonumber(call('HGET', stats, 'depth')) or 0)
-
-local names, room = {}, {}
-for space, many in string.gmatch(ARGV[6], '(%d+):(%d+) ') do
-  for box = #names + 1, #names + many do
+local count = #targets / 2
+local flow_of = flow_reader(sub(kinds, count + 1), flows)
+local _, marked = string.gsub(sub(kinds, 1, count), '[mb]', '')
+local _, delayed = string.gsub(sub(kinds, 1, count), '[db]', '')
+local names, room, boxes, many = {}, {}, {}, {}
+for space, same in string.gmatch(ARGV[6], '(%d+):(%d+) ') do
+  for box = #names + 1, #names + same do
     names[box] = sub(KEYS[first_box + box], prefix + 1)
     room[box] = tonumber(space)
   end
 end
-local boxes, count = #names, #targets / 2
-local records = call('HMGET', active, unpack(names))
-
-local held, drained = {}, {}
-if any then
-  for box, name in ipairs(names) do held[box], drained[box] = holds_of(paused, name) end
-end
-
-for box = 1, boxes do
-  if records[box] then  -- an idle one is empty
-    local length = redis.pcall('XLEN', KEYS[first_box + box])
-    room[box] = type(length) == 'number' and room[box] - length - (is_lone(records[box]) and 1 or 0)
-  end
-  if any and room[box] then
-    room[box] = room[box] - (tonumber(call('HGET', delayed_counts, names[box])) or 0)
-  end
-end
-
-local admissions, refused = {}, {}
-local many = {}
+local marks, digests = first_box + #names, head + count
+local delays, keyed = digests + marked, digests + marked + 2 * delayed + 1
+local is_unique = #ARGV >= keyed
 for i = 1, count do
   local high, low = byte(targets, 2 * i - 1, 2 * i)
   local box = 256 * high + low
-  many[box] = (many[box] or 0) + 1
-end
-local put, spoiled, finish = mailbox_writer(ready, active, lone, first_box, names, records, held, many,
-  queue_up)
-local accepted, marks, digests = 0, first_box + boxes, head + count
-local delays = digests
-if kinds ~= '' then
-  local _, marked = string.gsub(kinds, '[mb]', '')
-  delays = digests + marked
+  boxes[i], many[box] = box, is_unique and 2 or (many[box] or 0) + 1  -- two: none of them is a lone one
 end
 
+local batch = {
+  ready = KEYS[1], active = KEYS[2], stats = stats, due = KEYS[4], delayed = KEYS[5], later = KEYS[6],
+  paused = KEYS[7], watched = KEYS[9], arrivals = KEYS[10], lone = KEYS[11], flows = flows,
+  turns = KEYS[13], line = KEYS[14], first_box = first_box, names = names, room = room, suspects = #names,
+  many = many, limit = ARGV[4], flow_of = flow_of,
+}
+open_batch(batch)
+local commands, unique = {}, nil
+if is_unique then
+  local named, key = keyed + 2 * count + 1, marks + marked + 1
+  unique = open_unique(batch, {unique = KEYS[key]}, '', ARGV[keyed])
+  batch.unique = unique
+  for i = 1, count do
+    commands[i] = unique.read(ARGV[head + i], ARGV[keyed + 2 * i - 1], ARGV[keyed + 2 * i])
+  end
+  unique.read_named(named, key + 1, (#ARGV - named + 1) / 4)
+  local asks = unique.asks(commands, boxes, count)
+  if asks then return asks end
+end
+
+local admissions, refused, judge, accept = {}, batch.refused, batch.judge, batch.accept
 for i = 1, count do
-  local high, low = byte(targets, 2 * i - 1, 2 * i)
-  local box, kind, delay, mark, digest, admission = 256 * high + low, KIND.PLAIN, 0, nil, nil, nil
+  local box, kind, delay, id, mark, digest = boxes[i], KIND.PLAIN, 0, nil, nil, nil
   if kinds ~= '' then
     kind = sub(kinds, i, i)
     if kind == KIND.MARKED or kind == KIND.MARKED_AND_DELAYED then
@@ -125,57 +129,38 @@ for i = 1, count do
       mark, digest = KEYS[marks], ARGV[digests]
     end
     if kind == KIND.DELAYED or kind == KIND.MARKED_AND_DELAYED then
-      delays, delay = delays + 2, tonumber(ARGV[delays + 1])
+      delay, id = tonumber(ARGV[delays + 1]), ARGV[delays + 2]
+      delays = delays + 2
     end
   end
+  local admission, fault, refusal = nil, nil, nil
   if not room[box] then
     admission = ADMISSION.TAKES_NOTHING
-  elseif refused[box] or drained[box] or room[box] < 1 or free < 1 or (newcomers and newcomers < 1 and not records[box]) then
-    admission = mark and known(mark, digest)
-    if not admission then
-      admission = drained[box] and ADMISSION.DRAINED or refused[box] and ADMISSION.EARLIER_REFUSED or room[box] < 1 and ADMISSION.MAILBOX_FULL or free < 1 and ADMISSION.SHARD_FULL or ADMISSION.TOO_MANY_MAILBOXES
-      refused[box] = true
-    end
-  elseif mark and not call('SET', mark, MARK.ACCEPTED .. digest .. names[box], 'NX') then
-    admission = known(mark, digest)
   else
-    local fault, idle = nil, not records[box]
-    local id, at = delay ~= 0 and ARGV[delays] or (any and id_in(ARGV[head + i])), nil
-    if delay ~= 0 or any then at = waits_until(due, delayed, delayed_counts, names[box], id, delay) end
-    if at then
-      local entry = with_flow(ARGV[head + i], flow_of_command(i))
-      fault = postpone(ready, due, delayed, delayed_counts, KEYS[first_box + box], names[box], id, at, entry)
+    refusal = judge(box, commands[i])
+    if refusal then
+      admission = mark and known(mark, digest)
+    elseif mark and not call('SET', mark, MARK.ACCEPTED .. digest .. names[box], 'NX') then
+      admission = known(mark, digest)
     else
-      fault = put(box, ARGV[head + i], queue_up and flow_of_command(i))
-    end
-    if not fault then
-      room[box] = room[box] - 1
-      free = free - 1
-      if newcomers and idle and records[box] then newcomers = newcomers - 1 end
-      accepted = accepted + 1
-      admission = '+'
-      if publish then
-        publish('accepted', names[box], ARGV[head + i], '', '', '',
-          at and at > now_ms() and string.format('%.0f', at - now_ms()) or '')
+      admission, fault = accept(box, i, ARGV[head + i], id, delay, commands[i])
+      if mark and (fault or admission == ADMISSION.TAKES_NOTHING) then
+        redis.pcall('SET', mark, '', 'PX', 1)  -- not deleted: a producer may not delete marks
       end
-    else
-      if mark then redis.pcall('SET', mark, '', 'PX', 1) end  -- not deleted: a producer may not delete marks
-      -- At the memory limit: this would have been the first write.
-      if not spoiled(box, fault) and accepted == 0 then return fault end
-      room[box], admission = false, ADMISSION.TAKES_NOTHING
+      if fault then return fault end
     end
+  end
+  if not admission then
+    admission = refusal
+    if refusal == ADMISSION.FOLDED then unique.fold(commands[i]) else refused[box] = true end
   end
   admissions[i] = admission
 end
 
 local answer = table.concat(admissions)
-finish()
-if accepted > 0 then
-  redis.pcall('HINCRBY', stats, 'depth', accepted)  -- a counter that cannot grow must not cost the answer
-  redis.pcall('HINCRBY', stats, 'accepted', accepted)
-end
+if unique then answer = answer .. table.concat(unique.others) end
 -- At the memory limit there is no room for it, but nothing was accepted either.
-if accepted > 0 or next(refused) then
+if batch.finish() + batch.folded > 0 or next(refused) then
   redis.pcall('SET', last, ARGV[1] .. ':' .. answer, 'PX', ARGV[3])
 end
 return answer

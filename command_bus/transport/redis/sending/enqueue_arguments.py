@@ -9,13 +9,15 @@ from struct import pack
 from typing import Any
 
 from command_bus.transport.redis.keys import ShardKeys
+from command_bus.transport.redis.sending.unique_batches import fold_argument, named_standers
+from command_bus.transport.retention import Retention
 from command_bus.transport.submissions import Submission
 
 _KINDS = {(False, False): "p", (True, False): "m", (False, True): "d", (True, True): "b"}
 
 
 def enqueue_arguments(
-    keys: ShardKeys, head_keys: list[str], head: list[Any], submissions: Iterable[Submission]
+    keys: ShardKeys, head_keys: list[str], head: list[Any], submissions: Sequence[Submission], retention: Retention
 ) -> tuple[list[str], list[Any]]:
     """Return the keys and arguments of a batch, in the order that the header of the script gives.
 
@@ -23,7 +25,8 @@ def enqueue_arguments(
         keys: The keys of the shard.
         head_keys: Those before the mailboxes.
         head: The arguments that are not of these commands.
-        submissions: In the order in which they are to be accepted.
+        submissions: In the order in which they are to be accepted; all of them have unique keys, or none.
+        retention: Says how long the mark of a command is kept that is replaced.
     """
     boxes: dict[str, int] = {}
     rooms: list[int] = []
@@ -33,8 +36,6 @@ def enqueue_arguments(
     marks: list[str] = []
     digests: list[bytes] = []
     delays: list[Any] = []
-    flows: dict[str, int] = {}
-    flow_numbers: list[int] = []
     for submission in submissions:
         box = boxes.get(submission.mailbox)
         if box is None:
@@ -42,27 +43,44 @@ def enqueue_arguments(
             rooms.append(submission.max_depth)
         targets.append(box)
         envelopes.append(submission.envelope)
-        if flows or submission.flow:
-            flow_numbers += [0] * (len(targets) - 1 - len(flow_numbers))
-            flow_numbers.append(flows.setdefault(submission.flow, len(flows) + 1) if submission.flow else 0)
-        if not submission.marked and not submission.delay_ms:
+        delayed = submission.delay_ms != 0 and submission.unique is None
+        if not submission.marked and not delayed:
             kinds.append("p")
             continue
-        kinds.append(_KINDS[submission.marked, submission.delay_ms != 0])
+        kinds.append(_KINDS[submission.marked, delayed])
         if submission.marked:
             marks.append(keys.mark(submission.command_id))
             digests.append(submission.digest)
-        if submission.delay_ms:
+        if delayed:
             delays += (submission.delay_ms, submission.command_id)
     prefix = keys.mailboxes
     spaces = "".join(f"{room}:{sum(1 for _ in same)} " for room, same in itertools.groupby(rooms))
+    flows = flow_argument([submission.flow for submission in submissions])
     letters = "".join(kinds) if marks or delays or flows else ""
-    of_flows = _flow_area(flows, flow_numbers) if flows else b""
+    names, words = _unique_arguments(keys, submissions, retention)
     args: list[Any] = [
         *head, len(prefix), spaces,
-        pack(f">{len(targets)}H", *targets), letters.encode() + of_flows, *envelopes, *digests, *delays,
+        pack(f">{len(targets)}H", *targets), letters.encode() + flows, *envelopes, *digests, *delays, *words,
     ]  # fmt: skip
-    return [*head_keys, *[prefix + mailbox for mailbox in boxes], *marks], args
+    return [*head_keys, *[prefix + mailbox for mailbox in boxes], *marks, *names], args
+
+
+def _unique_arguments(keys: ShardKeys, submissions: Sequence[Submission], retention: Retention) -> tuple[list[str], list[Any]]:
+    """Return what follows the other keys and arguments of a batch of commands with unique keys."""
+    if submissions[0].unique is None:
+        return [], []
+    words: list[Any] = [retention.reply]
+    standers: dict[str, bytes] = {}
+    replacing: dict[str, str] = {}
+    for submission in submissions:
+        unique = submission.unique
+        if unique is None:
+            raise ValueError(f"{submission.command_id} has no unique key: it goes in another batch")
+        words += (unique.key, fold_argument(unique, submission.delay_ms, unique.stander))
+        standers[unique.key], replacing[unique.key] = unique.known, f"{submission.name} {submission.command_id}"
+    mailbox = keys.mailbox(submissions[0].mailbox)
+    names, named = named_standers(keys, standers, replacing, mailbox, retention)
+    return [keys.unique, *names], [*words, *named]
 
 
 def flow_argument(flows: Sequence[str]) -> bytes:
@@ -71,11 +89,7 @@ def flow_argument(flows: Sequence[str]) -> bytes:
         return b""
     numbers: dict[str, int] = {}
     of_commands = [numbers.setdefault(flow, len(numbers) + 1) if flow else 0 for flow in flows]
-    return _flow_area(numbers, of_commands)
-
-
-def _flow_area(flows: Iterable[str], numbers: Sequence[int]) -> bytes:
-    return "".join(f"{flow} " for flow in flows).encode() + b":" + pack(f">{len(numbers)}H", *numbers)
+    return "".join(f"{flow} " for flow in numbers).encode() + b":" + pack(f">{len(flows)}H", *of_commands)
 
 
 def enqueue_one_arguments(

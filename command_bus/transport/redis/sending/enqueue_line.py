@@ -12,7 +12,7 @@ import itertools
 import logging
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,15 +23,9 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.script_line import ScriptBatch, ScriptLine
 from command_bus.transport.redis.keys import ShardKeys
-from command_bus.transport.redis.scripts import ENQUEUE, ENQUEUE_ONE, ENQUEUE_UNIQUE
+from command_bus.transport.redis.scripts import ENQUEUE, ENQUEUE_ONE
 from command_bus.transport.redis.sending.enqueue_arguments import enqueue_arguments, enqueue_one_arguments, renew
-from command_bus.transport.redis.sending.unique_batches import (
-    ASK_AGAIN,
-    admissions_of,
-    enqueue_unique_arguments,
-    goes_with,
-    note_standers,
-)
+from command_bus.transport.redis.sending.unique_batches import ASK_AGAIN, admissions_of, goes_with, standers_in
 from command_bus.transport.retention import Retention
 from command_bus.transport.submissions import Admission, Submission
 
@@ -168,15 +162,12 @@ class EnqueueLine(ScriptLine[QueuedCommands, _Batch]):
         """Return a batch with a number. A single command goes to the script for one, unless that said lately that it cannot take any."""
         last = items[0].deadline if len(items) == 1 else max([waiting.deadline for waiting in items])
         head = [number, 0, int((_ANSWER_KEPT + max(0.0, last - now)) * 1000), self._limit]
-        if items[0].submissions[0].unique is not None:
-            keys, args = enqueue_unique_arguments(self._keys, self._head_keys, head, _submissions(items), self._retention)
-            return _Batch(ENQUEUE_UNIQUE, keys, args, items, number, stale)
         if len(items) == 1 and items[0].alone and now >= self._in_general_until:
             (submission,) = items[0].submissions
-            if not submission.delay_ms and not submission.flow:
+            if not submission.delay_ms and not submission.flow and submission.unique is None:
                 keys, args = enqueue_one_arguments(self._keys, self._head_keys_of_one, head, submission)
                 return _Batch(ENQUEUE_ONE, keys, args, items, number, stale)
-        keys, args = enqueue_arguments(self._keys, self._head_keys, head, _submissions(items))
+        keys, args = enqueue_arguments(self._keys, self._head_keys, head, _submissions(items), self._retention)
         return _Batch(ENQUEUE, keys, args, items, number, stale)
 
     def _may_post(self, batch: _Batch) -> bool:
@@ -222,7 +213,10 @@ class EnqueueLine(ScriptLine[QueuedCommands, _Batch]):
 
     def _told(self, batch: _Batch, answer: bytes) -> _Batch:
         """Return the batch again, with those that hold the keys, as the server told."""
-        note_standers(_submissions(batch.items), answer)
+        standers = standers_in(answer)
+        for submission in _submissions(batch.items):
+            if submission.unique is not None:
+                submission.unique.known = standers.get(submission.unique.key, b"")
         again = batch.args[_AGAIN]
         batch = self._numbered(batch.items, batch.number, mono(), stale=batch.stale)
         batch.args[_AGAIN] = again
@@ -326,7 +320,7 @@ class EnqueueLine(ScriptLine[QueuedCommands, _Batch]):
     def _resolve(self, asked: list[QueuedCommands], answer: bytes) -> None:
         """Give each caller its answer. Callers whose deadline has passed already have an error with an unknown outcome."""
         if asked[0].submissions[0].unique is not None:
-            answer = admissions_of(list(_submissions(asked)), answer)
+            answer = admissions_of(_submissions(asked), answer)
         if _ACCEPTED in answer or _REPLACED in answer:  # else the server may have had no memory to keep it
             self._answer_kept_until = max(waiting.deadline for waiting in asked) + _ANSWER_KEPT
         start = 0
@@ -358,8 +352,8 @@ class EnqueueLine(ScriptLine[QueuedCommands, _Batch]):
         return [waiting for waiting in batch if waiting.deadline > soon]
 
 
-def _submissions(items: Sequence[QueuedCommands]) -> Iterable[Submission]:
-    return itertools.chain.from_iterable([waiting.submissions for waiting in items])
+def _submissions(items: Sequence[QueuedCommands]) -> list[Submission]:
+    return [submission for waiting in items for submission in waiting.submissions]
 
 
 def _first_deadline(items: list[QueuedCommands]) -> float:

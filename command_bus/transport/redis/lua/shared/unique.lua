@@ -21,11 +21,6 @@ local function parse_stander(value)
   return string.match(value, '^([^|]*)|(%d*)|(%d*)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
 end
 
--- Return whether a dispatch keeps the outcome of a stander.
-local function of_dispatch(value)
-  return string.find(select(4, parse_stander(value)), '^g?t?%d*o') ~= nil
-end
-
 -- Return whether a dispatch or the history keeps the outcome of a stander.
 local function keeps_end(value)
   return string.find(select(4, parse_stander(value)), '^g?t?%d*[oh]') ~= nil

@@ -1,105 +1,186 @@
--- unique_line: put commands with unique keys in line, and take out those that they replace. Uses record,
--- outcomes, delayed, postpone, unique, events, unstarted.
+-- unique_line: fold commands with unique keys into those that hold these, or let them take their places. Uses
+-- record, lone, outcomes, delayed, postpone, unique, events, unstarted.
 
 -- Return the state of the command that holds a key (`gone` if it left), and whether its window is open. One
 -- that was put off for as long as it may be keeps its place: it counts as started. One that is late holds
 -- nothing, but the latest takes it out of line.
-local function look_at_stander(value, record, delayed, now, mode)
+local function look_at_stander(value, record, delayed, mode)
+  local now = now_ms()
   local state = standing(value, record, delayed, now)
   if state == 'late' then state = mode == MODE.LATEST and 'waits' or nil end
   local place, window, most = parse_stander(value)
-  if state == 'waits' and place ~= PLACE.DELAYED and tonumber(most) and tonumber(most) <= now then state = 'started' end
+  if state == 'waits' and place ~= PLACE.DELAYED and tonumber(most) and tonumber(most) <= now then
+    state = 'started'
+  end
   return state or 'gone', tonumber(window) and tonumber(window) > now
 end
 
--- Return whether a command is folded into the one that holds its key.
-local function is_folded(mode, state, in_window)
-  return mode ~= MODE.LATEST and (in_window or state == 'waits'
-    or (mode == MODE.FIRST_UNTIL_SETTLED and state == 'started'))
-end
+-- Return what `open_batch` asks about unique keys. `box` is the number of a mailbox.
+--
+-- keys    has the names of the keys unique and, of a dispatch in bulk, record and outcomes
+-- own     how a stander says that this dispatch keeps its outcome; empty if none does
+-- reply_ttl  ms of a reply in an inbox
+--
+-- A command is a table: its key and envelope; mode, ms of delay, window and longest wait (0 if there is
+-- none); what it stores from the flags on, `names`; its wire name and id; once it was judged, `replaced`: the
+-- stander whose place it takes.
+local function open_unique(batch, keys, own, reply_ttl)
+  local call, try, format, match = redis.call, redis.pcall, string.format, string.match
+  local unique, standers, told_of, self = keys.unique, {}, {}, {others = {}}
+  local names, records, first_box = batch.names, batch.records, batch.first_box
 
--- Return whether this user may not take commands out of a mailbox. No entry has the id 0-0.
-local function may_not_replace(mailbox)
-  local answer = redis.pcall('XDEL', mailbox, '0-0')
-  return type(answer) == 'table' and not string.find(answer.err, 'WRONGTYPE', 1, true)
-end
-
--- Return the functions `stand`, `join`, `take_out` and `tell`. Mailboxes go by their number in `names`; `put`
--- is that of `mailbox_writer`; `publish` is nil if nothing is watched. A command is a table: its envelope,
--- id, key, wire name, own part of a stander (from the flags on), ms of delay, window and longest wait (0 if
--- there is none), and its flow.
-local function unique_line(ready, active, unique, due, delayed, delayed_counts, first_box, names, records, put, publish, now, reply_ttl)
-  local call, try, format = redis.call, redis.pcall, string.format
-
-  -- Give a command its place, or keep it until then. Return the error if its mailbox takes nothing, its place
-  -- (d while it is kept), and until when it is kept.
-  local function stand(box, each, delay)
-    local at = waits_until(due, delayed, delayed_counts, names[box], each.id, delay)
-    if not at then return put(box, each.envelope, each.flow) end
-    local entry = each.envelope
-    if each.key ~= '' then
-      entry = '\193e:' .. #entry .. ':' .. entry .. 'u:' .. #each.key .. ':' .. each.key
-    end
-    local mailbox = KEYS[first_box + box]
-    return postpone(ready, due, delayed, delayed_counts, mailbox, names[box], each.id, at, with_flow(entry, each.flow)), PLACE.DELAYED, at
+  -- Read a command with a key: how it folds is `mode delay window longest names`.
+  function self.read(envelope, key, fold)
+    local command, delay, window, longest, stored = {envelope = envelope, key = key}, nil, nil, nil, nil
+    command.mode, delay, window, longest, stored = match(fold, '^(%a) (%-?%d+) (%d+) (%d+) (.*)$')
+    command.delay, command.window, command.longest = tonumber(delay), tonumber(window), tonumber(longest)
+    command.names = own .. stored
+    command.name, command.id = match(stored, '^[^|]*|[^|]*|([^|]*)|(.*)$')
+    if not standers[key] then standers[key] = call('HGET', unique, key) or '' end
+    if command.longest > 0 then command.most = now_ms() + command.longest end
+    return command
   end
 
-  -- Put a command in line, for `replaced`, the stander whose place it takes, or nil. Return the error if its
-  -- mailbox takes nothing; else nil and the stander that it is.
-  local function join(box, each, replaced)
-    local most, delay = each.longest > 0 and now + each.longest, each.delay
-    if most and replaced then most = tonumber((select(3, parse_stander(replaced)))) or most end
-    if most then delay = math.max(0, math.min(moment_of(delay), most) - now) end
-    local fault, place, at = stand(box, each, delay)
-    if fault then return fault end
-    local until_ms = each.window > 0 and format('%.0f', now + each.window) or ''
-    local value = place .. '|' .. until_ms .. '|' .. (most and format('%.0f', most) or '') .. '|' .. each.own
-    try('HSET', unique, each.key, value)
-    if publish then
-      publish('accepted', names[box], each.envelope, '', '', '',
-        at and at > now and format('%.0f', at - now) or '')
+  -- Read who is to be told of standers that are named: of each its key, the stander, its reply, and ms for
+  -- which its mark is kept, from one argument on; and its mark, its caller's inbox, and its dispatch's record
+  -- and outcomes, from one key on.
+  function self.read_named(at, key, many)
+    for _ = 1, many do
+      local told = {stander = ARGV[at + 1], reply = ARGV[at + 2], keep = ARGV[at + 3], inbox = KEYS[key + 1]}
+      if told.keep ~= '0' then told.mark = KEYS[key] end
+      if keeps_end(told.stander) then told.record, told.outcomes = KEYS[key + 2], KEYS[key + 3] end
+      told_of[ARGV[at]] = told
+      at, key = at + 4, key + 4
     end
-    return nil, value
+  end
+
+  -- Return whether this user may not take commands out of a mailbox. No entry has the id 0-0.
+  function self.may_not_replace(box)
+    local answer = try('XDEL', KEYS[first_box + box], '0-0')
+    return type(answer) == 'table' and not string.find(answer.err, 'WRONGTYPE', 1, true)
+  end
+
+  -- Return whether who is concerned by a stander's end is not known.
+  local function is_stranger(key, stander)
+    local _, _, _, flags, waits = parse_stander(stander)
+    if not flags or (waits == '' and (flags == '' or flags == own)) then return false end
+    return not told_of[key] or told_of[key].stander ~= stander
+  end
+
+  -- Return the request to name standers, if some of these commands would replace strangers: for each its key
+  -- and the stander.
+  function self.asks(commands, boxes, count)
+    local asks, asked = {'~'}, {}
+    for i = 1, count do
+      local command = commands[i]
+      local key, mode = command and command.key, command and command.mode
+      if mode == MODE.LATEST and not asked[key] and is_stranger(key, standers[key])
+        and look_at_stander(standers[key], records[boxes[i]], batch.delayed, mode) == 'waits' then
+        asked[key], asks[#asks + 1] = true, #key .. ':' .. key .. #standers[key] .. ':' .. standers[key]
+      end
+    end
+    if #asks > 1 and not self.may_not_replace(1) then return table.concat(asks) end
+  end
+
+  -- Return whether a command is folded into the one that holds its key; note which one it replaces.
+  function self.folds(box, command)
+    local mode, stander = command.mode, standers[command.key]
+    local state, in_window = look_at_stander(stander, records[box], batch.delayed, mode)
+    if mode ~= MODE.LATEST then
+      return in_window or state == 'waits' or (mode == MODE.FIRST_UNTIL_SETTLED and state == 'started')
+    end
+    command.replaced = state == 'waits' and stander or nil
+    if command.replaced and command.most then
+      command.most = tonumber((select(3, parse_stander(stander)))) or command.most
+    end
+  end
+
+  -- Return ms until a command takes its place.
+  function self.delay_of(command)
+    if not command.most then return command.delay end
+    return math.max(0, math.min(moment_of(command.delay), command.most) - now_ms())
+  end
+
+  -- Name the stander of a command in the answer; return its id.
+  local function name_other(stander)
+    local id = select(7, parse_stander(stander))
+    self.others[#self.others + 1] = #id .. ':' .. id
+    return id
+  end
+
+  -- Fold a command; a dispatch that keeps outcomes keeps this.
+  function self.fold(command)
+    local other = name_other(standers[command.key])
+    batch.folded = batch.folded + 1
+    if own == '' then return end
+    local entity = entity_of_names(names_in(command.envelope), command.id, command.name)
+    keep_outcome(keys.record, keys.outcomes, folded_outcome(command.id, command.name, entity, other))
+  end
+
+  -- Let a command hold its key. It has a place, and is kept until a moment or nil.
+  function self.hold(command, place, at)
+    local window = command.window > 0 and format('%.0f', now_ms() + command.window) or ''
+    local most = command.most and format('%.0f', command.most) or ''
+    local value = place .. '|' .. window .. '|' .. most .. '|' .. command.names
+    standers[command.key] = value
+    try('HSET', unique, command.key, value)
   end
 
   -- Take the one that a command replaces out of line; return whether it was there.
   local function take_out(box, stander)
     local place, _, _, _, _, _, id = parse_stander(stander)
     if place == PLACE.DELAYED then
-      return take_delayed(due, delayed, delayed_counts, names[box], id)
+      return take_delayed(batch.due, batch.delayed, batch.later, names[box], id)
     end
     if call('XDEL', KEYS[first_box + box], place) == 0 then return false end
-    if lined and records[box] then
-      records[box] = lined.left(records[box], names[box], {place}, KEYS[first_box + box])
-      call('HSET', active, names[box], records[box])
+    local before = records[box]
+    if before and lined then
+      records[box] = lined.left(before, names[box], {place}, KEYS[first_box + box])
     end
-    if records[box] and string.find(records[box], '^[hH]|') then
-      records[box] = changed_behind(records[box])
-      call('HSET', active, names[box], records[box])
-    end
+    if before and string.find(records[box], '^[hH]|') then records[box] = changed_behind(records[box]) end
+    if records[box] ~= before then call('HSET', batch.active, names[box], records[box]) end
     return true
   end
 
-  -- Tell who is concerned that `each` has replaced a stander: its caller, later callers who ask by its id,
-  -- the dispatch or the history that keeps its outcome, and who watches. `told` has the keys of its mark, its
-  -- inbox, and record and outcomes of that, nil for none; its reply; and the ms for which its mark is kept.
-  local function tell(box, each, stander, told)
-    local place, _, _, flags, waits, name, id = parse_stander(stander)
+  -- Tell who is concerned that a stander was replaced: its caller, later callers who ask by its id, the
+  -- dispatch or the history that keeps its outcome, and who watches.
+  local function tell(box, command, told)
+    local place, _, _, flags, waits, name, id = parse_stander(command.replaced)
     local value = told.mark and try('GET', told.mark)
     if type(value) == 'string' and string.sub(value, 1, 1) == MARK.ACCEPTED
       and string.sub(value, 10) == names[box] then
       call('SET', told.mark, MARK.SETTLED .. string.sub(value, 2, 9) .. told.reply, 'PX', told.keep)
     end
-    if waits ~= '' and told.inbox and type(try('LPUSH', told.inbox, told.reply)) == 'number' then try('PEXPIRE', told.inbox, reply_ttl) end
-    if not publish and not told.outcomes then return end
-    local entity = entity_of_names(names_in(each.envelope), each.id, each.name)
-    if told.outcomes then
-      local bounds = string.match(flags, '^g?t?%d*(h.*)$')
-      local before = bounds and bounds .. ':' .. #id .. ':' .. id or ''
-      keep_outcome(told.record, told.outcomes, before .. superseded_outcome(id, name, entity, place, each.id))
+    if waits ~= '' and told.inbox and type(try('LPUSH', told.inbox, told.reply)) == 'number' then
+      try('PEXPIRE', told.inbox, reply_ttl)
     end
-    if publish then publish('superseded', names[box], packed_head(id, name, entity), '', '', '', '') end
+    if not batch.publish and not told.outcomes then return end
+    local entity = entity_of_names(names_in(command.envelope), command.id, command.name)
+    if told.outcomes then
+      local bounds = match(flags, '^g?t?%d*(h.*)$')
+      local before = bounds and bounds .. ':' .. #id .. ':' .. id or ''
+      keep_outcome(told.record, told.outcomes,
+        before .. superseded_outcome(id, name, entity, place, command.id))
+    end
+    if batch.publish then
+      batch.publish('superseded', names[box], packed_head(id, name, entity), '', '', '', '')
+    end
   end
-  return stand, join, take_out, tell
-end
 
+  -- Take the one that a command replaces out of line, and tell who is concerned; return whether it was there.
+  function self.replace(box, command)
+    local stander, told = command.replaced, told_of[command.key]
+    if not take_out(box, stander) then return false end
+    if own ~= '' and select(4, parse_stander(stander)) == own then
+      told = keys
+    elseif told and told.stander ~= stander then
+      told = nil
+    end
+    tell(box, command, told or {})
+    name_other(stander)
+    return true
+  end
+
+  self.finish = expire_outcomes
+  return self
+end

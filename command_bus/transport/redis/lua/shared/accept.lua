@@ -1,0 +1,119 @@
+-- accept: accept the commands of a batch into their mailboxes, in order. Uses record, lone, holds, line,
+-- admission, postpone, envelope_id, events.
+--
+-- A batch is a table:
+--
+-- ready, active, stats, due, delayed, later, paused, watched, arrivals, lone, flows, turns, line    keys
+-- first_box  number of the key before the mailboxes
+-- names      of the mailboxes; all else of a mailbox goes by its number there, too
+-- room       commands that each may hold
+-- suspects   how many of the mailboxes, from the first, may be full
+-- many       how many commands of each the batch has
+-- limit      of commands in the shard, as `limits_in` takes it
+-- flow_of    a function that returns the flow of a command by its number
+-- unique     what `open_unique` returns, if commands have unique keys
+--
+-- `open_batch` adds: records, of `active`; refused, mailboxes of which a command was refused; publish, nil if
+-- nothing is watched; folded, a number of commands; and three functions. A command with a unique key is a
+-- table there, see shared/unique_line.lua; nil is one without.
+--
+-- judge    return why a command is not accepted, or nil; nothing is written
+-- accept   put a command into its mailbox, or keep it until then; return its admission, or nil and the error
+--          of the whole batch: at the memory limit its first write fails
+-- finish   write what mailboxes have become, and count; return how many were accepted, and superseded others
+local function open_batch(batch)
+  local call, try, format = redis.call, redis.pcall, string.format
+  local active, stats, delayed, later, paused, flows =
+    batch.active, batch.stats, batch.delayed, batch.later, batch.paused, batch.flows
+  local first_box, names, room, flow_of = batch.first_box, batch.names, batch.room, batch.flow_of
+  local drained, held, refused, is_kept, is_held, queue_up = {}, {}, {}, false, false, nil
+  local accepted, superseded = 0, 0
+  if call('EXISTS', later, paused, batch.watched, flows) > 0 then
+    is_kept, is_held = call('EXISTS', later) == 1, call('EXISTS', paused) == 1
+    if call('EXISTS', batch.watched) == 1 then batch.publish = publisher(batch.watched, batch.arrivals) end
+    queue_up = call('EXISTS', flows) == 1
+      and open_line(batch.ready, active, flows, batch.turns, batch.line) or nil
+  end
+  local publish = batch.publish
+
+  local records = #names > 0 and call('HMGET', active, unpack(names)) or {}
+  for box = 1, batch.suspects do
+    if records[box] then  -- an idle one is empty
+      local length = try('XLEN', KEYS[first_box + box])
+      room[box] = type(length) == 'number' and room[box] - length - (is_lone(records[box]) and 1 or 0)
+    end
+    if is_kept and room[box] then room[box] = room[box] - (tonumber(call('HGET', later, names[box])) or 0) end
+  end
+  if is_held then
+    for box, name in ipairs(names) do held[box], drained[box] = holds_of(paused, name) end
+  end
+  local limit, newcomers = limits_in(batch.limit, active)
+  local free = limit - (tonumber(call('HGET', stats, 'depth')) or 0)
+  local put, spoiled, write = mailbox_writer(batch.ready, active, batch.lone, first_box, names, records, held,
+    batch.many, queue_up)
+  batch.records, batch.refused, batch.folded = records, refused, 0
+
+  function batch.judge(box, command)
+    if drained[box] then return ADMISSION.DRAINED end
+    if refused[box] then return ADMISSION.EARLIER_REFUSED end
+    if command and batch.unique.folds(box, command) then return ADMISSION.FOLDED end
+    local need = command and command.replaced and 0 or 1  -- the place of the one that it replaces
+    if room[box] < need then return ADMISSION.MAILBOX_FULL end
+    if free < need then return ADMISSION.SHARD_FULL end
+    if newcomers and newcomers < 1 and not records[box] then return ADMISSION.TOO_MANY_MAILBOXES end
+    if command and command.mode == MODE.LATEST and batch.unique.may_not_replace(box) then
+      return ADMISSION.MAY_NOT_REPLACE
+    end
+  end
+
+  -- Keep a command until it takes its place, or put it there. Return the error if its mailbox takes nothing;
+  -- then its place, d while it is kept, and until when.
+  local function stand(box, envelope, id, flow, delay, key)
+    local at = waits_until(batch.due, delayed, later, names[box], id, delay)
+    if not at then return put(box, envelope, flow) end
+    if key then envelope = '\193e:' .. #envelope .. ':' .. envelope .. 'u:' .. #key .. ':' .. key end
+    return postpone(batch.ready, batch.due, delayed, later, KEYS[first_box + box], names[box], id, at,
+      with_flow(envelope, flow)), PLACE.DELAYED, at
+  end
+
+  function batch.accept(box, i, envelope, id, delay, command)
+    local idle, fault, place, at = not records[box], nil, nil, nil
+    if command then id, delay = command.id, batch.unique.delay_of(command) end
+    if delay ~= 0 or is_kept then
+      fault, place, at = stand(box, envelope, id or id_in(envelope), flow_of(i), delay, command and command.key)
+    else
+      fault, place = put(box, envelope, queue_up and flow_of(i))
+    end
+    if fault then
+      if not spoiled(box, fault) and accepted == 0 then return nil, fault end
+      room[box] = false
+      return ADMISSION.TAKES_NOTHING
+    end
+    accepted = accepted + 1
+    if newcomers and idle and records[box] then newcomers = newcomers - 1 end
+    if command then batch.unique.hold(command, place, at) end
+    if publish then
+      publish('accepted', names[box], envelope, '', '', '',
+        at and at > now_ms() and format('%.0f', at - now_ms()) or '')
+    end
+    if command and command.replaced and batch.unique.replace(box, command) then
+      superseded = superseded + 1
+      return ADMISSION.REPLACED
+    end
+    room[box], free = room[box] - 1, free - 1
+    return '+'
+  end
+
+  -- A counter that cannot grow must not cost the answer.
+  function batch.finish()
+    write()
+    if batch.unique then batch.unique.finish() end
+    if accepted > 0 then
+      try('HINCRBY', stats, 'depth', accepted - superseded)
+      try('HINCRBY', stats, 'accepted', accepted)
+    end
+    if superseded > 0 then try('HINCRBY', stats, 'superseded', superseded) end
+    if batch.folded > 0 then try('HINCRBY', stats, 'folded', batch.folded) end
+    return accepted, superseded
+  end
+end
