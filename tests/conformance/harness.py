@@ -19,14 +19,14 @@ from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.keys import GROUP, KeySpace
-from command_bus.transport.redis.maintenance.recovery import PendingRecovery
 from command_bus.transport.redis.maintenance.waking import LimitWork
+from command_bus.transport.redis.maintenance.worker_side import Maintenance
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.scripts import ENQUEUE_ONE
 from command_bus.transport.redis.sending.enqueue_line import QueuedCommands
 from command_bus.transport.redis.sending.producer import StreamProducer
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
-from command_bus.transport.redis.worker.step_batcher import StepBatcher
+from command_bus.transport.redis.worker.step_batcher import LineUse, StepBatcher
 from command_bus.transport.retention import Retention
 from command_bus.transport.steps import (
     Answer,
@@ -172,20 +172,11 @@ class TransportHarness:
 
     def recovery(
         self, worker: ManualWorker, step: Step | None = None, lease: float = 30.0, limits: LimitWork | None = None
-    ) -> PendingRecovery:
+    ) -> Maintenance:
         """Return a recovery that decides the same for every interrupted command."""
         decision = step or GiveBack(counts=True)
-        leases = LeaseKeeper(self.connections.factory, self.keys, worker=worker.owner, lease=lease, heartbeat=lambda _: b"")
-        return PendingRecovery(
-            self.connections,
-            self.keys,
-            worker=worker.owner,
-            lease=lease,
-            steps=worker.steps,
-            decide=lambda *_: decision,
-            leases=leases,
-            limits=limits,
-        )
+        leases = LeaseKeeper(self.connections, self.keys, worker=worker.owner, lease=lease, heartbeat=lambda _: b"")
+        return Maintenance(self.connections, self.keys, leases, worker.steps, lambda *_: decision, line=LineUse(), limits=limits)
 
     @property
     def producer_connections(self) -> Connections:

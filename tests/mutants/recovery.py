@@ -69,7 +69,7 @@ RECOVERY = (
                 "            if known is None or known.sequence != item.sequence or since > known.since + _LATE * self._lease:",
                 "            if known is None:",
             ),
-            (f"{_REDIS}/maintenance/recovery.py", "mono()), int(self.lease * 1000 * _OVER))", "mono()), 0)"),
+            (f"{_REDIS}/maintenance/recovery.py", "mono()), int(self.leases.lease * 1000 * _OVER))", "mono()), 0)"),
             (f"{_LUA}/claim.lua", "pending and pending[4] == tonumber(ARGV[arg + 1])", "pending"),
         ),
     ),
@@ -84,7 +84,7 @@ RECOVERY = (
                 "    return max(lease * SHORTEST_WATCH, lease - idle) if idle < lease else lease / 2\n",
                 "    return 0.0\n",
             ),
-            (f"{_REDIS}/maintenance/recovery.py", "int(self.lease * 1000 * _OVER))", "int(self.lease * 1000 / 3))"),
+            (f"{_REDIS}/maintenance/recovery.py", "int(self.leases.lease * 1000 * _OVER))", "int(self.lease * 1000 / 3))"),
         ),
     ),
     Mutant(

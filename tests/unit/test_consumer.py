@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.redis.worker.consumer import ConsumerLoop, Delivery
@@ -40,7 +41,7 @@ async def test_what_is_handed_back_does_not_run() -> None:
         keys,
         worker="w",
         slots=slots,
-        leases=LeaseKeeper(MemoryClients(), keys, worker="w", lease=30.0, heartbeat=lambda _: b""),
+        leases=LeaseKeeper(Connections(MemoryClients()), keys, worker="w", lease=30.0, heartbeat=lambda _: b""),
         steps=steps,
         line=LineUse(),
         limits=KnownLimits(keys.shards[0]),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from command_bus.clock import mono
+from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.redis.worker import lease_keeper
@@ -18,7 +19,7 @@ from command_bus.transport.steps import Cancellation
 
 def pause_of(*deadlines: float) -> float:
     """Return how long it waits for leases that end in so many seconds, if no renewal is due for long."""
-    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), worker="w", lease=30.0, heartbeat=lambda _: b"")
+    keeper = LeaseKeeper(Connections(MemoryClients()), KeySpace("n", 1), worker="w", lease=30.0, heartbeat=lambda _: b"")
     keeper._next_renewal = mono() + 100
     for number, seconds in enumerate(deadlines):
         keeper.add(0, f"box:{number}", f"{number}-0").deadline = mono() + seconds
@@ -59,7 +60,7 @@ async def test_the_renewing_thread_survives_unexpected_errors(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease_keeper, "_PAUSE", 0.02)
-    keeper = Broken(MemoryClients(), KeySpace("n", 1), worker="w", lease=0.3, heartbeat=lambda _: b"")
+    keeper = Broken(Connections(MemoryClients()), KeySpace("n", 1), worker="w", lease=0.3, heartbeat=lambda _: b"")
     lease = keeper.add(0, "box:1", "1-0")
     told: list[Cancellation] = []
     lease.cancel = told.append
@@ -86,7 +87,7 @@ async def test_a_heartbeat_that_fails_is_logged_and_retried(caplog: pytest.LogCa
         calls.append(mono())
         raise RuntimeError("no sign of life")
 
-    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), worker="w", lease=0.3, heartbeat=heartbeat)
+    keeper = LeaseKeeper(Connections(MemoryClients()), KeySpace("n", 1), worker="w", lease=0.3, heartbeat=heartbeat)
     keeper.start()
     try:
         await eventually(lambda: len(calls) > 3)
@@ -96,7 +97,7 @@ async def test_a_heartbeat_that_fails_is_logged_and_retried(caplog: pytest.LogCa
 
 
 def test_a_thread_that_is_gone_shows() -> None:
-    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), worker="w", lease=30.0, heartbeat=lambda _: b"")
+    keeper = LeaseKeeper(Connections(MemoryClients()), KeySpace("n", 1), worker="w", lease=30.0, heartbeat=lambda _: b"")
     assert keeper.overdue == 0.0, "it was not started"
     keeper._alive_at = mono() - 20.0
     assert 10.0 < keeper.overdue < 20.0
@@ -104,7 +105,7 @@ def test_a_thread_that_is_gone_shows() -> None:
 
 async def test_a_lease_that_was_renewed_late_is_lost_once_more() -> None:
     """A thread ran on, and its lease was still held on the server: the next handler under it must get the next loss."""
-    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), worker="w", lease=30.0, heartbeat=lambda _: b"")
+    keeper = LeaseKeeper(Connections(MemoryClients()), KeySpace("n", 1), worker="w", lease=30.0, heartbeat=lambda _: b"")
     keeper._loop = asyncio.get_running_loop()
     lease = keeper.add(0, "box:1", "1-0")
     told: list[str] = []

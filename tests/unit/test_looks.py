@@ -9,11 +9,11 @@ import pytest
 
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import KeySpace
-from command_bus.transport.redis.maintenance.recovery import PendingRecovery
+from command_bus.transport.redis.maintenance.worker_side import Maintenance
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
-from command_bus.transport.redis.worker.step_batcher import StepBatcher
+from command_bus.transport.redis.worker.step_batcher import LineUse, StepBatcher
 from command_bus.transport.steps import GiveBack
 
 
@@ -25,10 +25,8 @@ async def pauses(shards: int, lease: float) -> tuple[list[float], list[float]]:
     try:
         await asyncio.gather(*(ensure_ready(connections, shard) for shard in keys.shards))
         steps = StepBatcher(connections, keys, worker="w", reply_ttl=60)
-        leases = LeaseKeeper(connections.factory, keys, worker="w", lease=lease, heartbeat=lambda _: b"")
-        recovery = PendingRecovery(
-            connections, keys, worker="w", lease=lease, steps=steps, decide=lambda *_: GiveBack(counts=True), leases=leases
-        )
+        leases = LeaseKeeper(connections, keys, worker="w", lease=lease, heartbeat=lambda _: b"")
+        recovery = Maintenance(connections, keys, leases, steps, lambda *_: GiveBack(counts=True), line=LineUse())
         return [await watch.turn() for watch in recovery.watches], [await due.turn() for due in recovery.due]
     finally:
         await connections.close()

@@ -29,7 +29,7 @@ class LimitBench:
         self.harness = harness
         self.limits = RedisLimits(harness.connections, harness.keys, patience=5)
         self.incarnations = Incarnations(harness.connections, harness.keys, patience=5)
-        self.work = LimitWork(harness.connections, harness.keys, self.incarnations, lease=lease)
+        self.work = LimitWork(harness.connections, harness.keys, harness.shard, self.incarnations, lease=lease)
         self.asks = LimitAsks(harness.connections, harness.keys, self.incarnations)
         self._number = 1
 

@@ -321,7 +321,7 @@ async def test_a_sweep_frees_places_without_a_lease(bench: LimitBench, harness: 
     await worker.do(first, TAKE)
     await worker.do(second, TAKE)
     await harness.client.hdel(harness.shard.active, A)  # type: ignore[misc]
-    await bench.work.sweep()
+    await bench.work.turn()
     assert await bench.places() == [B]
     assert await bench.passes() == [B]
 
@@ -345,7 +345,7 @@ async def test_a_full_bucket_leaves_nothing(bench: LimitBench, harness: Transpor
     await worker.do(lease, done("a1"))
     assert await harness.client.exists(harness.shard.limits)
     await harness.client.hset(harness.shard.limits, f"b\nentity:{A}", "1.00|0|0")  # type: ignore[misc]
-    await bench.work.sweep()
+    await bench.work.turn()
     assert not await harness.client.exists(harness.shard.limits)
 
 

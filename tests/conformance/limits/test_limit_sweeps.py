@@ -35,7 +35,7 @@ class Limited:
         incarnations = Incarnations(harness.connections, self.keys, patience=5)
         self.limits = RedisLimits(harness.connections, self.keys, patience=5)
         self.asks = LimitAsks(harness.connections, self.keys, incarnations)
-        self.work = LimitWork(harness.connections, self.keys, incarnations, lease=0.01)
+        self.work = LimitWork(harness.connections, self.keys, self.keys.shards[0], incarnations, lease=0.01)
         self.incarnations = incarnations
 
     def client(self, shard: int) -> Any:
@@ -90,7 +90,7 @@ async def test_lost_grants_are_found_at_once_however_many_wait(limited: Limited,
     lost = await limited.passes()
     assert await limited.work._limits("wake", [TYPE]) == [], "the others wait for those"
     await asyncio.sleep(0.02)
-    await limited.work.sweep()
+    await limited.work.turn()
     assert await limited.passes() == []
     await asyncio.sleep(0.1 if tokens else 0.0)
     await limited.work.perform([Member(f"l:{TYPE}", 0)])
@@ -104,7 +104,7 @@ async def test_lost_ends_of_leases_are_found_at_once_however_many_wait(limited: 
     runs = [f"box:r{number}" for number in range(MOST)]
     assert all(await limited.ask(*runs))
     assert not any(await limited.ask(*(f"box:{number}" for number in range(WAITING))))
-    await limited.work.sweep()  # they have no records: their leases are over
+    await limited.work.turn()  # they have no records: their leases are over
     assert await limited.passes() == []
 
 
@@ -167,11 +167,11 @@ async def test_a_sweep_asks_no_script_where_nothing_is_over(limited: Limited, mo
         return await really(verb, args)
 
     monkeypatch.setattr(limited.work, "_limits", limits)
-    await limited.work.sweep()
+    await limited.work.turn()
     assert verbs == []
     await limited.client(1).hdel(limited.keys.shards[1].active, "box:a")
     await limited.client(0).hset(limited.keys.shards[0].limits, f"b\n{TYPE}", "1.00|0|0")
-    await limited.work.sweep()
+    await limited.work.turn()
     assert verbs == ["clean", "over"]
 
 
@@ -199,8 +199,8 @@ async def test_buckets_that_are_full_go_as_fast_as_they_came(limited: Limited) -
     await client.hset(key, mapping={f"b\nname:user:{number}": "1.00|0|0" for number in range(3_000)})
     await client.hset(key, mapping={f"b\nname:user:live{number}": "9e15|0|0" for number in range(50)})
     await client.hset(key, mapping={f"b\nname:user:held{number}": "9000000000000000.00|0|0" for number in range(50)})
-    await limited.work.sweep()
-    await limited.work.sweep()
+    await limited.work.turn()
+    await limited.work.turn()
     assert await client.hlen(key) < 200, "those that are not full, and what is odd"
     left = [name async for name, _ in client.hscan_iter(key)]
     assert sum(b":held" in name for name in left) == 50

@@ -289,7 +289,7 @@ async def test_an_abort_of_nothing_or_without_an_answer(sandbox: Sandbox, seen: 
             await bus.dispatch(Hang(box="a"))
             await seen.started()
             assert (await bus.entity("box", "b").abort()).result == "nothing"
-            for watch in side_of(worker)._recovery.watches:
+            for watch in side_of(worker)._maintenance.watches:
                 watch._interrupts_at = time.monotonic() + 3600  # as a worker of an earlier release, which does not look
             report = await bus.entity("box", "a").abort(wait=1.5)
             assert (report.result, report.attempt, report.worker) == ("unanswered", 1, worker.name)

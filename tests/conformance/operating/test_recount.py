@@ -143,8 +143,7 @@ async def test_nothing_counts_twice_beside_a_worker(harness: TransportHarness) -
 
 
 def upkeep(harness: TransportHarness) -> Upkeep:
-    counters = CounterCheck(harness.connections, harness.keys, harness.shard)
-    return Upkeep(harness.connections, harness.shard, worker="w1", lease=30.0, counters=counters)
+    return Upkeep(harness.connections, harness.keys, harness.shard, worker="w1", lease=30.0)
 
 
 @pytest.mark.promise("Counters are wrong")

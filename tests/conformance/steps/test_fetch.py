@@ -335,6 +335,6 @@ async def test_an_answer_that_took_longer_than_the_lease_starts_nothing(sandbox:
 
 async def test_its_lease_counts_from_before_the_request(harness: TransportHarness) -> None:
     """The answer may be on its way for longer than the lease, and then nothing may start."""
-    leases = LeaseKeeper(harness.connections.factory, harness.keys, worker="w1", lease=30.0, heartbeat=lambda _: b"")
+    leases = LeaseKeeper(harness.connections, harness.keys, worker="w1", lease=30.0, heartbeat=lambda _: b"")
     assert leases.add(0, BOX, "1-1", read_at=5.0).deadline == 35.0
     assert leases.add(0, BOX, "1-2").deadline > 35.0

@@ -109,7 +109,7 @@ async def test_a_clock_jump_takes_no_lease_from_a_live_owner(
             while time.monotonic() < deadline:
                 await client.xclaim(ready, GROUP, owner.name, 0, [pending["message_id"]], idle=3_600_000, justid=True)
                 await asyncio.sleep(0.05)
-            assert side_of(vulture)._recovery.recovered == 0
+            assert side_of(vulture)._maintenance.recovered == 0
             log.gate.set()
             await bus.wait_idle(5)
     assert log.starts == [("a", 1, 1)]
@@ -254,7 +254,7 @@ async def test_every_sign_of_life_changes_the_renewal_sequence(harness: Transpor
     seen = [await sequence()]
     await worker.do(lease, TAKE)
     seen.append(await sequence())
-    keeper = LeaseKeeper(harness.connections.factory, harness.keys, worker="w1", lease=30.0, heartbeat=lambda _: b"")
+    keeper = LeaseKeeper(harness.connections, harness.keys, worker="w1", lease=30.0, heartbeat=lambda _: b"")
     for _ in range(3):
         keeper._sequence += 1
         await keeper.request(harness.client, Page(0, [lease])).execute()
@@ -479,7 +479,7 @@ async def test_a_worker_takes_nothing_over_from_itself(sandbox: Sandbox) -> None
         call = asyncio.create_task(bus.call(Work(line="a", number=1), timeout=15))
         await until(lambda: attempts)
         await asyncio.sleep(SHORTEST_WATCH * 1.0 + 0.1)  # who has started a command a moment ago is not taken for lost
-        watch = side_of(worker)._recovery.watches[0]
+        watch = side_of(worker)._maintenance.watches[0]
         [activation] = side_of(worker).leases._held[0]
         [pending] = await watch.connections.ask(lambda client: client.xpending_range(watch.keys.ready, GROUP, "-", "+", 10))
         await watch._take_over([Held(activation, pending["times_delivered"], 60.0)], 0)

@@ -33,7 +33,7 @@ async def test_a_round_reaches_every_entity_in_its_time(sandbox: Sandbox, harnes
     await harness.client.xgroup_create(harness.shard.ready, "workers", id="0", mkstream=True)
     for number in range(workers):
         await harness.client.xgroup_createconsumer(harness.shard.ready, "workers", f"w{number}")
-    upkeep = Upkeep(harness.connections, harness.shard, worker="w0", lease=30.0)
+    upkeep = Upkeep(harness.connections, harness.keys, harness.shard, worker="w0", lease=30.0)
     seconds, longest, pages, rounds = 0.0, 0.0, 0, 0
     while rounds < 2:
         pause = await upkeep.turn()
@@ -57,7 +57,7 @@ async def test_who_waits_for_a_limit_is_looked_at_sooner(harness: TransportHarne
             raise TransportUnavailable("away")
         told.extend(mailboxes)
 
-    upkeep = Upkeep(harness.connections, harness.shard, worker="w0", lease=30.0, limited=limited)
+    upkeep = Upkeep(harness.connections, harness.keys, harness.shard, worker="w0", lease=30.0, limited=limited)
     await harness.put("box:a", "a1")
     assert await upkeep.turn() > 10.0
     assert told == []

@@ -22,8 +22,8 @@ dealt with alone: the odd ones are passed over, and tried again a minute later.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from redis.asyncio import Redis
@@ -37,7 +37,7 @@ from command_bus.transport.redis.admin.holds import PAUSE_END, RedisHolds
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys, delayed_id
-from command_bus.transport.redis.maintenance.periodic import run_periodically
+from command_bus.transport.redis.maintenance.periodic import Periodic
 from command_bus.transport.redis.scheduling.store import RedisSchedules
 from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, PROMOTE
 from command_bus.transport.redis.worker.step_batcher import LineUse
@@ -175,52 +175,39 @@ class DueTimes:
 _NEVER = _Seen(-1.0, 0.0)
 
 
-class DueWork:
+@dataclass
+class DueWork(Periodic):
     """One shard's due work.
 
-    Args:
-        connections: To its server.
-        keys: The keys of the shard.
+    Attributes:
         every: Most seconds between two looks: the tick of a new time may have gone to a worker that was lost.
         jobs: What deals with members of other kinds, by their first letter.
         line: Told whether the shard's line is in use.
     """
 
-    def __init__(
-        self,
-        connections: Connections,
-        keys: ShardKeys,
-        *,
-        every: float = 1.0,
-        jobs: Mapping[str, DueJob] | None = None,
-        line: LineUse | None = None,
-    ) -> None:
-        self._connections = connections
-        self._keys = keys
-        self._every = every
-        self._jobs = dict(jobs or {})
-        self._line = line or LineUse()
+    name = "due work"
+    every: float
+    jobs: Mapping[str, DueJob]
+    line: LineUse
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._line_in_use = False
-        self._known = _PROMOTED + "".join(self._jobs)
+        self._known = _PROMOTED + "".join(self.jobs)
         self._prefixes = frozenset(f"{letter}:".encode() for letter in self._known)
         self._times = DueTimes()
         self._full = False  # whether there may be more in `due` than was read
-        self._woken = asyncio.Event()
 
     def wake(self) -> None:
         """Check due times again now."""
         self._times.ticked()
         self._woken.set()
 
-    async def run(self) -> None:
-        """Promote for ever."""
-        await run_periodically(self.turn, self._woken, f"{self._keys.prefix} due work", self._connections.outage)
-
     async def turn(self) -> float:
         """Promote what is due, and see to the line; return the seconds until the next look."""
         await self.promote()
-        await self._line.seen(self._connections, self._keys, in_use=self._line_in_use)
-        return self._times.pause(mono(), self._every * JITTER.uniform(0.8, 1.2))
+        await self.line.seen(self.server, self.keys, in_use=self._line_in_use)
+        return self._times.pause(mono(), self.every * JITTER.uniform(0.8, 1.2))
 
     async def promote(self) -> None:
         """Let what is due take its place."""
@@ -230,7 +217,7 @@ class DueWork:
             for member in due:
                 kinds.setdefault(member.name[0], []).append(member)
             for kind, members in kinds.items():
-                if kind in self._jobs:
+                if kind in self.jobs:
                     await self._each_if_not_all(members, self._perform)
             promoted = [member for member in due if member.name[0] in _PROMOTED]
             if promoted and await self._each_if_not_all(promoted, self._promote) and len(promoted) == len(due):
@@ -255,13 +242,13 @@ class DueWork:
         self._times.leave([member], mono() + _ODD)
 
     async def _perform(self, members: Sequence[Member]) -> bool:
-        performed = await self._jobs[members[0].name[0]].perform(members)
+        performed = await self.jobs[members[0].name[0]].perform(members)
         self._times.promoted(members, performed.done, -1, mono(), left=performed.left)
         return False
 
     async def _promote(self, due: Sequence[Member]) -> bool:
         """Promote retries and delayed commands; return whether there is nothing more to promote now."""
-        keys = self._keys
+        keys = self.keys
         placed = await self._placed(due)
         args: list[Any] = [GROUP, self._known]
         names = [keys.ready, keys.active, keys.due, keys.delayed, keys.delayed_counts, keys.paused, keys.unique]
@@ -269,7 +256,7 @@ class DueWork:
         for member, mailbox in placed:
             args += (member.name, mailbox, stored_ms(member.score))
             names.append(keys.mailbox(mailbox))
-        count, left_ms, left = await self._connections.run(PROMOTE, names, args)
+        count, left_ms, left = await self.server.run(PROMOTE, names, args)
         left = [name.decode() for name in left]
         self._times.promoted([member for member, _ in placed], count, left_ms, mono(), left=left)
         return left_ms != 0 and len(placed) == len(due) < _PAGE and not (left_ms < 0 and self._full)
@@ -280,7 +267,7 @@ class DueWork:
         start, server_ms, now, asked = 0, 0, 0.0, mono()
         self._full = True
         while self._full and all(self._times.is_left(member, now) for member in members):
-            (seconds, micros), scored, in_use = await self._connections.ask(self._look, start)
+            (seconds, micros), scored, in_use = await self.server.ask(self._look, start)
             self._line_in_use = bool(in_use)
             server_ms, now = seconds * 1000 + micros // 1000, mono()
             members += self._read(scored)
@@ -301,16 +288,14 @@ class DueWork:
     async def _look(self, client: Redis, start: int) -> Any:
         pipeline = client.pipeline(transaction=False)
         pipeline.time()
-        pipeline.zrange(self._keys.due, start, start + _PAGE - 1, withscores=True)
-        pipeline.exists(self._keys.flows)
+        pipeline.zrange(self.keys.due, start, start + _PAGE - 1, withscores=True)
+        pipeline.exists(self.keys.flows)
         return await pipeline.execute()
 
     async def _placed(self, members: Sequence[Member]) -> list[tuple[Member, str]]:
         """Return members with their mailboxes: as many of the first as may be promoted at once, by the bytes that this moves."""
         delayed = [delayed_id(member.name) for member in members if member.name[:2] == "d:"]
-        found: list[bytes] = (
-            await self._connections.run(DELAYED_MAILBOXES, [self._keys.delayed], [_MOST, *delayed]) if delayed else []
-        )
+        found: list[bytes] = await self.server.run(DELAYED_MAILBOXES, [self.keys.delayed], [_MOST, *delayed]) if delayed else []
         homes = iter([name.decode(errors="backslashreplace") for name in found])
         placed: list[tuple[Member, str]] = []
         for member in members:
@@ -351,45 +336,40 @@ class PauseJob(DueJob):
         return PageResult(done, left)
 
 
+@dataclass
 class ScheduleJob(DueJob):
     """Fires the schedules of one shard that are due.
 
-    Args:
+    Attributes:
         schedules: Knows how.
     """
 
-    def __init__(self, schedules: DueSchedules) -> None:
-        self._schedules = schedules
+    schedules: DueSchedules
 
     async def perform(self, members: Sequence[Member]) -> PageResult:
-        done, left = await self._schedules.fire_due([member.name[2:] for member in members])
+        done, left = await self.schedules.fire_due([member.name[2:] for member in members])
         return PageResult(done, [f"s:{name}" for name in left])
 
 
-class ScheduleSweep:
+@dataclass
+class ScheduleSweep(Periodic):
     """Looks over all schedules of a shard, a page at a time.
 
-    Args:
-        connections: The connections of this process.
-        keys: All shards.
-        shard: This one.
+    Attributes:
         schedules: Knows what to do about them.
     """
 
-    def __init__(self, connections: Connections, keys: KeySpace, shard: ShardKeys, schedules: DueSchedules) -> None:
-        self._outage = connections.at(shard.prefix).outage
-        self._store = RedisSchedules(connections, keys, patience=_PATIENCE, max_total_depth=0)
-        self._shard = shard
-        self._schedules = schedules
-        self._cursor = 0
+    name = "schedules"
+    schedules: DueSchedules
 
-    async def run(self) -> None:
-        """Run until cancelled."""
-        await run_periodically(self.turn, asyncio.Event(), f"{self._shard.prefix} schedules", self._outage)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._store = RedisSchedules(self.connections, self.space, patience=_PATIENCE, max_total_depth=0)
+        self._cursor = 0
 
     async def turn(self) -> float:
         """Look over a page; return the seconds until the next turn."""
-        self._cursor, page = await self._store.page(self._shard, self._cursor)
+        self._cursor, page = await self._store.page(self.keys, self._cursor)
         if page:
-            await self._schedules.look_over(page)
+            await self.schedules.look_over(page)
         return (_SHORTEST_PAUSE if self._cursor else _ROUND) * JITTER.uniform(0.8, 1.2)

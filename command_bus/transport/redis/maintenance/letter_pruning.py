@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from command_bus.errors import CommandBusError
 from command_bus.serialization.envelope import names_of
+from command_bus.settings import BusSettings
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_not_permitted
 from command_bus.transport.redis.keys import GROUP, ShardKeys
@@ -29,6 +31,15 @@ class LetterLimits:
 
     ttl_ms: int | None = None
     most: int | None = None
+
+    @classmethod
+    def of(cls, settings: BusSettings, shards: int) -> Self:
+        """Return a shard's part of what settings say, the number rounded up."""
+        ttl, most = settings.dead_letter_ttl, settings.max_dead_letters
+        return cls(None if ttl is None else max(1, int(ttl * 1000)), None if most is None else -(-most // shards))
+
+
+ALL_LETTERS = LetterLimits()
 
 
 _MARK_MS = 600_000
@@ -67,7 +78,7 @@ class LetterPruning:
             _log.warning(
                 "%s: no letter is deleted by age or number, make the worker's user with prunes=True: %s", keys.dead, error
             )
-            self._limits = LetterLimits()
+            self._limits = ALL_LETTERS
             return False
         self._after = after.decode()
         if deleted:

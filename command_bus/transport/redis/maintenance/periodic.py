@@ -1,38 +1,62 @@
-"""`run_periodically`: run a periodic job until cancelled, backing off after errors."""
+"""`Periodic`: a job that a worker repeats until it stops, backing off after errors."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
 
 from command_bus.errors import CommandBusError
-from command_bus.transport.redis.connection.outage_log import LoggedBackoff, OutageLog
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff
+from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
 _log = logging.getLogger("command_bus.worker")
 
 
-async def run_periodically(turn: Callable[[], Awaitable[float]], woken: asyncio.Event, what: str, outage: OutageLog) -> None:
-    """Run turns until cancelled.
+@dataclass
+class Periodic(ABC):
+    """A job for one shard, in a task of its own.
 
-    Args:
-        turn: Does its part and returns the seconds until the next turn.
-        woken: Set to run the next turn now.
-        what: Name of the job, for the log.
-        outage: The outage of the server that it asks.
+    Attributes:
+        connections: The connections of this process.
+        space: All shards.
+        keys: The keys of the shard.
+        name: The name of the job, for the log.
     """
-    backoff = LoggedBackoff(outage, f"{what}: cannot look", _log)
-    while True:
-        woken.clear()
-        try:
-            pause = await turn()
-            backoff.worked()
-        except CommandBusError as error:
-            pause = backoff.failed(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, this must go on
-            pause = backoff.failed(error, unexpected=True)
-        try:
-            async with asyncio.timeout(pause):
-                await woken.wait()
-        except TimeoutError:
-            pass
+
+    connections: Connections
+    space: KeySpace
+    keys: ShardKeys
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        self.server = self.connections.at(self.keys.prefix)
+        self._woken = asyncio.Event()
+
+    @abstractmethod
+    async def turn(self) -> float:
+        """Do a part of the job; return the seconds until the next turn."""
+
+    def start(self) -> asyncio.Task[None]:
+        """Begin to take turns, until the task is cancelled."""
+        return asyncio.get_running_loop().create_task(self._run(), name=f"command_bus.{self.name} {self.keys.prefix}")
+
+    async def _run(self) -> None:
+        backoff = LoggedBackoff(self.server.outage, f"{self.keys.prefix} {self.name}: cannot look", _log)
+        while True:
+            self._woken.clear()
+            try:
+                pause = await self.turn()
+                backoff.worked()
+            except CommandBusError as error:
+                pause = backoff.failed(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, this must go on
+                pause = backoff.failed(error, unexpected=True)
+            try:
+                async with asyncio.timeout(pause):
+                    await self._woken.wait()
+            except TimeoutError:
+                pass

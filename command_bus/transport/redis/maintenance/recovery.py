@@ -1,4 +1,4 @@
-"""`PendingRecovery`: takes over expired leases, and runs the tasks that promote due work and keep a shard in order.
+"""`PendingRecovery`: takes over expired leases.
 
 A lease is the pending entry of an activation. The server's clock, by which it is idle, can jump either way, so `LeaseWatch` watches it on
 this process's own clock as well. And it is taken over (by `claim.lua`, which only one of several workers wins) only if its renewal
@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from redis.asyncio import Redis
@@ -23,192 +22,68 @@ from command_bus.clock import mono
 from command_bus.randomness import JITTER
 from command_bus.serialization.envelope import names_of
 from command_bus.serialization.limits import printable
-from command_bus.tasks import end_tasks
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.ports.schedules import DueSchedules
 from command_bus.transport.ports.worker import Decide, Steps
-from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record, read_entry
-from command_bus.transport.redis.maintenance.due_work import DueJob, DueWork, PauseJob, ScheduleJob, ScheduleSweep
 from command_bus.transport.redis.maintenance.expired_leases import Held, LeaseWatch
 from command_bus.transport.redis.maintenance.interrupt_handler import InterruptHandler
-from command_bus.transport.redis.maintenance.letter_pruning import LetterLimits
-from command_bus.transport.redis.maintenance.periodic import run_periodically
-from command_bus.transport.redis.maintenance.relay import RelayJob
-from command_bus.transport.redis.maintenance.suspended_work import SuspendedWork
-from command_bus.transport.redis.maintenance.upkeep import CounterCheck, Upkeep
-from command_bus.transport.redis.maintenance.waking import LimitWork
+from command_bus.transport.redis.maintenance.periodic import Periodic
 from command_bus.transport.redis.ready_stream import delete_entries, mailbox_of
 from command_bus.transport.redis.scripts import CLAIM
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
-from command_bus.transport.redis.worker.step_batcher import LineUse
 from command_bus.transport.steps import WORKER_LOST, Cancellation, Cause, DeadLetterStep, GiveBack, Lease, Started, Step
 
 _log = logging.getLogger("command_bus.worker")
 _PAGE = 500
 _CLAIMS = 200
-_CHECK, _CHECKS = 1.0, 4
-"""How often expired leases are looked for: at most so many seconds apart, and so many times per lease, so that a short one is taken over
-at most a third of its length late."""
-_LOOKS = 64
-"""Shards that are checked in a second, for expired leases and for due work. With more shards each is checked less often, because checks
-cost an idle worker time; but four times per lease at least."""
-
 _REFUSED_PAUSE = 60.0
 """Seconds until interrupts are read again after a refusal: the user's ACL is of an earlier release."""
 _OVER = 0.9
 """The part of a lease that must be over by the server's clock when it is taken: a request that was long under way comes too late for it."""
 
 
-class PendingRecovery:
-    """Watches every shard for expired leases and due work.
+@dataclass
+class PendingRecovery(Periodic):
+    """Watches one shard for expired leases, at least every `every` seconds.
 
-    Args:
-        connections: The connections of this process.
-        keys: The shards.
-        worker: This worker's name, which is that of its consumer.
-        lease: Seconds that a lease lives.
+    Attributes:
+        number: The number of the shard.
+        every: See above.
+        leases: What this worker holds.
         steps: Carries the decisions out.
         decide: Returns the step for an interrupted command, given the reason; None leaves it to another worker.
-        leases: What this worker holds.
-        line: Told which shards' lines are in use.
-        letters: How long and how many dead letters are kept in a shard.
-        schedules: Fires schedules; None: other workers do.
-        limits: Wakes what waits for limits; None leaves that to others.
         ended: Called with a lease that was taken over, in case limits were asked under it.
+        recovered: Leases taken over so far.
     """
 
-    def __init__(
-        self,
-        connections: Connections,
-        keys: KeySpace,
-        *,
-        worker: str,
-        lease: float,
-        steps: Steps,
-        decide: Decide,
-        leases: LeaseKeeper,
-        line: LineUse | None = None,
-        letters: LetterLimits | None = None,
-        schedules: DueSchedules | None = None,
-        limits: LimitWork | None = None,
-        ended: Callable[[Lease], None] | None = None,
-    ) -> None:
-        places = [(shard, connections.at(shard.prefix)) for shard in keys.shards]
-        every = _CHECK * max(1.0, len(places) / _LOOKS)
-        often = min(every, lease / _CHECKS)
-        self.watches = [
-            _ShardRecovery(place, shard, index, worker, lease, steps, decide, every=often, leases=leases, ended=ended)
-            for index, (shard, place) in enumerate(places)
-        ]
-        self._schedules = schedules
-        self._limits = limits
-        self.due = [
-            DueWork(
-                place, shard, every=every, jobs=_jobs(connections, keys, shard, schedules, None if index else limits), line=line
-            )
-            for index, (shard, place) in enumerate(places)
-        ]
-        self.sweeps = (
-            [ScheduleSweep(connections, keys, shard, schedules) for shard in keys.shards] if schedules is not None else []
-        )
-        self.upkeep = [
-            Upkeep(
-                place,
-                shard,
-                worker=worker,
-                lease=lease,
-                letters=letters,
-                limited=_limited(limits, index),
-                counters=CounterCheck(connections, keys, shard),
-            )
-            for index, (shard, place) in enumerate(places)
-        ]
-        self.suspended = [SuspendedWork(connections, keys, shard) for shard in keys.shards]
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def start(self) -> None:
-        """Begin to watch; returns at once."""
-        loop = asyncio.get_running_loop()
-        if self._limits is not None:
-            self._tasks.append(loop.create_task(self._limits.run(), name="command_bus.limits"))
-        for watch, due, upkeep in zip(self.watches, self.due, self.upkeep, strict=True):
-            work = {"recovery": watch.run(), "due": due.run(), "upkeep": upkeep.run()}
-            self._tasks += [loop.create_task(each, name=f"command_bus.{name} {watch.keys.prefix}") for name, each in work.items()]
-        self._tasks += [loop.create_task(sweep.run(), name="command_bus.schedules") for sweep in self.sweeps]
-        self._tasks += [loop.create_task(each.run(), name="command_bus.suspended") for each in self.suspended]
-
-    def wake(self, shard: int) -> None:
-        """Check due times again now."""
-        self.due[shard].wake()
-
-    async def settle(self, shard: int, activations: list[tuple[str, str]], *, ours: bool = False) -> None:
-        """Settle activations (id, mailbox) that no task holds; with `ours`, none whose holder was another worker, which may live."""
-        watch = self.watches[shard]
-        await asyncio.gather(*(watch.settle(activation, mailbox, ours=ours) for activation, mailbox in activations))
-
-    @property
-    def recovered(self) -> int:
-        """Leases taken over so far."""
-        return sum(watch.recovered for watch in self.watches)
-
-    async def stop(self) -> None:
-        """Stop watching."""
-        await end_tasks(self._tasks)
-
-
-def _limited(limits: LimitWork | None, shard: int) -> Callable[[Sequence[str]], Awaitable[None]] | None:
-    return None if limits is None else partial(limits.wake_forgotten, shard)
-
-
-def _jobs(
-    connections: Connections, keys: KeySpace, shard: ShardKeys, schedules: DueSchedules | None, limits: LimitWork | None
-) -> dict[str, DueJob]:
-    jobs: dict[str, DueJob] = {"o": RelayJob(connections, keys, shard), "p": PauseJob(connections, keys, shard)}
-    if schedules is not None:
-        jobs["s"] = ScheduleJob(schedules)
-    if limits is not None:
-        jobs["l"] = limits
-    return jobs
-
-
-@dataclass
-class _ShardRecovery:
-    """The recovery of one shard; it checks at least every `every` seconds."""
-
-    connections: Connections
-    keys: ShardKeys
-    shard: int
-    worker: str
-    lease: float
-    steps: Steps
-    decide: Decide
+    name = "recovery"
+    number: int
     every: float
     leases: LeaseKeeper
-    ended: Callable[[Lease], None] | None = None
+    steps: Steps
+    decide: Decide
+    ended: Callable[[Lease], None]
+    recovered: int = 0
 
     def __post_init__(self) -> None:
-        self.recovered = 0
-        self._lease_watch = LeaseWatch(self.lease)
+        super().__post_init__()
+        self._lease_watch = LeaseWatch(self.leases.lease)
         self._interrupt_handler = InterruptHandler(
-            self.connections, self.keys, lambda: self.leases.of_shard(self.shard), self._abandon
+            self.server, self.keys, lambda: self.leases.of_shard(self.number), self._abandon
         )
         self._interrupts_at = 0.0
-
-    async def run(self) -> None:
-        await run_periodically(self.turn, asyncio.Event(), f"{self.keys.prefix} recovery", self.connections.outage)
 
     async def turn(self) -> float:
         """Take over expired leases; return the seconds until the next check."""
         await self.recover()
-        await self.connections.script_cache.keep()
+        await self.server.script_cache.keep()
         return self._lease_watch.next(mono(), self.every * JITTER.uniform(0.8, 1.2))
 
     async def recover(self) -> None:
         """Take over expired leases, and carry out operators' requests to end attempts."""
         held, interrupts = await self._look()
-        await self._take_over(self._lease_watch.idle(held, mono()), int(self.lease * 1000 * _OVER))
+        await self._take_over(self._lease_watch.idle(held, mono()), int(self.leases.lease * 1000 * _OVER))
         asked = mono()
         if self._lease_watch.wants_all(asked):
             held = [each async for page in self._pending(None) for each in page]
@@ -229,7 +104,7 @@ class _ShardRecovery:
                 raise pending
             return pending, interrupts[0] if interrupts else {}
 
-        pending, interrupts = await self.connections.ask(look)
+        pending, interrupts = await self.server.ask(look)
         if isinstance(interrupts, Exception):
             self._interrupts_at, interrupts = mono() + _REFUSED_PAUSE, {}
         held = _held(pending)
@@ -241,7 +116,7 @@ class _ShardRecovery:
         """Yield the leases that are idle for so long, or all; page by page."""
         start = f"({after}" if after else "-"
         while True:
-            page: Any = await self.connections.ask(
+            page: Any = await self.server.ask(
                 lambda client, at: client.xpending_range(self.keys.ready, GROUP, min=at, max="+", count=_PAGE, idle=idle), start
             )
             yield _held(page)
@@ -256,12 +131,12 @@ class _ShardRecovery:
 
     async def _take_over(self, suspects: list[Held], idle: int) -> None:
         """Take over leases that are not renewed; not those of this worker, which may have been paused or cut off and is back."""
-        expired = [held for held in suspects if not self.leases.keeps(self.shard, held.activation)]
+        expired = [held for held in suspects if not self.leases.keeps(self.number, held.activation)]
         for start in range(0, len(expired), _CLAIMS):
-            args: list[Any] = [GROUP, self.worker, idle]
+            args: list[Any] = [GROUP, self.leases.worker, idle]
             for held in expired[start : start + _CLAIMS]:
                 args += (held.activation, held.sequence)
-            taken: list[tuple[bytes, list[bytes] | None]] = await self.connections.run(
+            taken: list[tuple[bytes, list[bytes] | None]] = await self.server.run(
                 CLAIM, [self.keys.ready, self.keys.active], args
             )
             entries = [(entry.decode(), dict(zip(flat[::2], flat[1::2], strict=True)) if flat else {}) for entry, flat in taken]
@@ -289,16 +164,16 @@ class _ShardRecovery:
             why: Why the attempt ended.
             attempt_id: Settle it only if this attempt still runs.
         """
-        record, now_us = await self.connections.ask(self._record_of, mailbox)
+        record, now_us = await self.server.ask(self._record_of, mailbox)
         if record.is_newer:
             return  # its state is of a later release: a worker of that takes it over
-        lease = Lease(self.shard, mailbox, activation, mono() + self.lease)
+        lease = Lease(self.number, mailbox, activation, mono() + self.leases.lease)
         if record.activation != activation:
             await self._drop([activation])  # its mailbox has another activation: this one is left over
             return
-        if ours and record.is_held and record.worker != self.worker:
+        if ours and record.is_held and record.worker != self.leases.worker:
             return  # held by another worker that may live: its next renewal takes it back, or its lease ends
-        if idle and not await self.connections.ask(self._has, activation):
+        if idle and not await self.server.ask(self._has, activation):
             return
         if record.is_ready:
             self.recovered += 1
@@ -317,8 +192,7 @@ class _ShardRecovery:
 
     async def _carry_out(self, lease: Lease, step: Step) -> None:
         await self.steps.advance(lease, step)
-        if self.ended is not None:
-            self.ended(lease)
+        self.ended(lease)
 
     def _log_end(self, worker: str, entity: str, attempt: int, why: Cancellation) -> None:
         facts = {"entity": entity, "worker": worker, "attempt": attempt}
@@ -338,7 +212,7 @@ class _ShardRecovery:
 
     async def _started(self, mailbox: str, record: MailboxRecord, now_ms: int) -> Started:
         """Return the command that runs in a mailbox."""
-        content = await read_entry(self.connections.run, self.keys, mailbox, record.message)
+        content = await read_entry(self.server.run, self.keys, mailbox, record.message)
         envelope = content.get(b"e")
         raw = [part for pair in content.items() for part in pair]
         return Started(
@@ -357,7 +231,7 @@ class _ShardRecovery:
         """Return whether a command is durable and has stored something, also if its envelope can be read in part only."""
         command_id, *_ = names_of(envelope[2:])
         side = self.keys.side(command_id)
-        of, is_plain = await self.connections.ask(lambda client: client.hmget(side, ["m", "d"]))
+        of, is_plain = await self.server.ask(lambda client: client.hmget(side, ["m", "d"]))
         return bool(of == message.encode() and is_plain is None)
 
     async def _record_of(self, client: Redis, mailbox: str) -> tuple[MailboxRecord, int]:
@@ -371,10 +245,10 @@ class _ShardRecovery:
     async def _has(self, client: Redis, activation: str) -> bool:
         """Return whether a lease is still this worker's: a renewal or a start by its holder takes it back."""
         pending = await client.xpending_range(self.keys.ready, GROUP, min=activation, max=activation, count=1)
-        return bool(pending) and pending[0]["consumer"] == self.worker.encode()
+        return bool(pending) and pending[0]["consumer"] == self.leases.worker.encode()
 
     async def _drop(self, activations: list[str]) -> None:
-        await delete_entries(self.connections, self.keys, activations)
+        await delete_entries(self.server, self.keys, activations)
 
 
 def _held(page: Any) -> list[Held]:

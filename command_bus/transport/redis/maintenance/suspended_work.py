@@ -11,7 +11,6 @@ last.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Collection, Sequence
@@ -23,11 +22,10 @@ from command_bus.serialization.reply import Cancelled, pack_reply
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.marks import mailbox_in
 from command_bus.transport.ports.durable import CIRCLE, CalledCommand
-from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.durable.lost_outcomes import LostOutcomes
-from command_bus.transport.redis.keys import KeySpace, ShardKeys
-from command_bus.transport.redis.maintenance.periodic import run_periodically
+from command_bus.transport.redis.keys import ShardKeys
+from command_bus.transport.redis.maintenance.periodic import Periodic
 from command_bus.transport.redis.maintenance.suspended_reading import SuspendedCommand, SuspendedReading
 
 _PAGE = 50
@@ -59,29 +57,18 @@ _Circle = tuple[tuple[str, str, int, str], ...]
 """The mailbox, the command, the ms since when it waits, and the call, for each that waits in a circle; sorted."""
 
 
-class SuspendedWork:
-    """Looks after the suspended commands of one shard.
+class SuspendedWork(Periodic):
+    """Looks after the suspended commands of one shard."""
 
-    Args:
-        connections: The connections of this process.
-        space: All shards.
-        keys: The keys of this one.
-    """
+    name = "suspended work"
 
-    def __init__(self, connections: Connections, space: KeySpace, keys: ShardKeys) -> None:
-        self._connections = connections
-        self._space = space
-        self._keys = keys
-        self._reading = SuspendedReading(connections, space)
-        self._lost = LostOutcomes(connections, space)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._reading = SuspendedReading(self.connections, self.space)
+        self._lost = LostOutcomes(self.connections, self.space)
         self._cursor = 0
         self._seen: dict[_Circle, str] = {}
         self._found: dict[_Circle, str] = {}
-
-    async def run(self) -> None:
-        """Run until cancelled."""
-        at = self._connections.at(self._keys.prefix)
-        await run_periodically(self.turn, asyncio.Event(), f"{self._keys.prefix} suspended work", at.outage)
 
     async def turn(self) -> float:
         """Look at the circles of the last turn again, and at some more commands; return the seconds until the next turn."""
@@ -89,8 +76,7 @@ class SuspendedWork:
         for mailbox in dict.fromkeys(self._seen.values()):
             for suspended in (await self._reading.holders([mailbox])).values():
                 await self._alone(mailbox, self._follow(suspended))
-        at = self._connections.at(self._keys.prefix)
-        count: Any = await at.ask(lambda client: client.hlen(self._keys.suspended))
+        count: Any = await self.server.ask(lambda client: client.hlen(self.keys.suspended))
         left = max(_PAGE, math.ceil(count * _EVERY / _ROUND)) if count else 0
         while left > 0:
             left -= await self._page()
@@ -101,11 +87,10 @@ class SuspendedWork:
 
     async def _page(self) -> int:
         """Look at a page of what is suspended; return how many commands it has."""
-        at = self._connections.at(self._keys.prefix)
-        found: Any = await at.ask(lambda client: client.hscan(self._keys.suspended, self._cursor, count=_PAGE))
+        found: Any = await self.server.ask(lambda client: client.hscan(self.keys.suspended, self._cursor, count=_PAGE))
         self._cursor, entries = int(found[0]), found[1]
         if entries:
-            seconds, micros = await at.ask(lambda client: client.time())
+            seconds, micros = await self.server.ask(lambda client: client.time())
             now_ms = seconds * 1000 + micros // 1000
             for mailbox, value in entries.items():
                 await self._alone(mailbox, self._look(stored_text(mailbox), value, now_ms))
@@ -157,7 +142,7 @@ class SuspendedWork:
         )
         self._found[waits] = circle[0].waits.mailbox
         last = max(circle, key=lambda edge: (edge.waits.since_ms, edge.waits.mailbox))
-        if waits not in self._seen or self._of(last.waits.mailbox) is not self._keys:
+        if waits not in self._seen or self._of(last.waits.mailbox) is not self.keys:
             return  # who looks after the shard of the last finds it as well
         if not await self._all_wait([edge.child for edge in circle]):
             return  # an outcome is on its way
@@ -176,7 +161,7 @@ class SuspendedWork:
         return True
 
     def _of(self, mailbox: str) -> ShardKeys:
-        return self._space.shards[self._space.shard_of(mailbox)]
+        return self.space.shards[self.space.shard_of(mailbox)]
 
 
 def _path(first: str, came_by: dict[str, _Edge]) -> list[_Edge]:

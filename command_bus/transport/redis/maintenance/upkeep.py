@@ -8,11 +8,10 @@ the number of workers. Each worker begins at a random place, so that their ways 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from redis.asyncio import Redis
@@ -25,8 +24,8 @@ from command_bus.transport.redis.admin.statistics import RedisStatistics
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_not_permitted
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.maintenance.letter_pruning import LetterLimits, LetterPruning
-from command_bus.transport.redis.maintenance.periodic import run_periodically
+from command_bus.transport.redis.maintenance.letter_pruning import ALL_LETTERS, LetterLimits, LetterPruning
+from command_bus.transport.redis.maintenance.periodic import Periodic
 from command_bus.transport.redis.ready_stream import repair_page
 from command_bus.transport.redis.scripts import REMOVE_WORKER, SWEEP_UNIQUE
 from command_bus.transport.unique_keys import mailbox_of_key
@@ -137,39 +136,32 @@ _SHOWN = 3600.0
 
 
 @dataclass
-class Upkeep:
+class Upkeep(Periodic):
     """The upkeep of one shard.
 
     Attributes:
-        connections: To its server.
-        keys: The keys of the shard.
         worker: This worker's name, which is that of its consumer.
         lease: Seconds that a lease lives.
         letters: How long and how many dead letters are kept.
         limited: Told which mailboxes of a page wait for limits; None if other workers look after them.
-        counters: Compares the shard's counters, now and then; None if other workers do.
     """
 
-    connections: Connections
-    keys: ShardKeys
+    name = "upkeep"
     worker: str
     lease: float
-    letters: InitVar[LetterLimits | None] = None
+    letters: LetterLimits = ALL_LETTERS
     limited: Callable[[Sequence[str]], Awaitable[None]] | None = None
-    counters: CounterCheck | None = None
 
-    def __post_init__(self, letters: LetterLimits | None) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._cursor = JITTER.getrandbits(32)
         self._unique_cursor = JITTER.getrandbits(32)
         self._sweep_at = 0.0
-        self._pruning = LetterPruning(self.connections, self.keys, letters or LetterLimits())
+        self._pruning = LetterPruning(self.server, self.keys, self.letters)
         self._prune_at = 0.0
         self._workers = 1
+        self._counters = CounterCheck(self.connections, self.space, self.keys)
         self._longest = _LONGEST_PAUSE
-
-    async def run(self) -> None:
-        """Run until cancelled."""
-        await run_periodically(self.turn, asyncio.Event(), f"{self.keys.prefix} upkeep", self.connections.outage)
 
     async def turn(self) -> float:
         """Check a page of mailboxes, and now and then the workers; return the seconds until the next turn."""
@@ -186,12 +178,11 @@ class Upkeep:
 
     async def _repair(self) -> float:
         """Repair a page of mailboxes, and now and then the counters; return which part of all mailboxes it was."""
-        page = await repair_page(self.connections, self.keys, self._cursor)
+        page = await repair_page(self.server, self.keys, self._cursor)
         self._cursor, self._longest = page.cursor, _LONGEST_PAUSE
         if page.repaired:
             _log.warning("%s: %d mailboxes had lost their activation and got a new one", self.keys.ready, page.repaired)
-        if self.counters is not None:
-            await self.counters.turn(mono(), self._workers, is_idle=page.idle)
+        await self._counters.turn(mono(), self._workers, is_idle=page.idle)
         if page.limited and self.limited is not None:
             self._longest = min(_LONGEST_PAUSE, _LIMITED_PAUSE * self._workers)
             with suppress(CommandBusError):  # of the first shard, which is asked: the next round finds them again
@@ -200,17 +191,17 @@ class Upkeep:
 
     async def _sweep(self) -> float:
         """Release those unique keys of a page whose command is gone; return which part of all it was."""
-        self._unique_cursor, released, part = await sweep_page(self.connections, self.keys, self._unique_cursor)
+        self._unique_cursor, released, part = await sweep_page(self.server, self.keys, self._unique_cursor)
         if released:
             _log.info("%s: %d unique keys were held by no command any more, or their window was over", self.keys.unique, released)
         return part
 
     async def _remove_lost(self) -> None:
         """Remove workers that have been silent for an hour and ten leases and hold nothing; count the live ones."""
-        consumers: Any = await self.connections.ask(lambda client: client.xinfo_consumers(self.keys.ready, GROUP))
+        consumers: Any = await self.server.ask(lambda client: client.xinfo_consumers(self.keys.ready, GROUP))
         limit_ms = max(_SHOWN, self.lease * 10) * 1000
         self._workers = max(1, sum(consumer["idle"] <= self.lease * 1000 for consumer in consumers))
         for consumer in consumers:
             name = consumer["name"].decode()
             if name != self.worker and consumer["pending"] == 0 and consumer["idle"] > limit_ms:
-                await self.connections.run(REMOVE_WORKER, [self.keys.ready, self.keys.workers], [GROUP, name])
+                await self.server.run(REMOVE_WORKER, [self.keys.ready, self.keys.workers], [GROUP, name])

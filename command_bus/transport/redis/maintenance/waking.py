@@ -3,13 +3,12 @@
 Each limit that something waits for has one member of `due` in the first shard, at the time when the first may start. The worker that finds it due
 wakes as many as have tokens or places, in the order of their first refusals. Mailboxes of the first shard are made ready in the same script.
 Those of others are granted their start there, and then made ready in their own shard. What dies between leaves a grant, and a mailbox that
-waits: `sweep` compares them. Whatever else waits for a limit and is known to none asks again (`wake_forgotten`): workers find it when they look
+waits: `turn` compares them. Whatever else waits for a limit and is known to none asks again (`wake_forgotten`): workers find it when they look
 over all mailboxes (`Upkeep`), so that those are read once.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +17,12 @@ from typing import Any, NamedTuple
 from command_bus.errors import CommandBusError
 from command_bus.randomness import JITTER
 from command_bus.serialization.odd_values import pass_over, stored_text
-from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.incarnations import Incarnations
-from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.limits.rules import limit_keys
 from command_bus.transport.redis.mailbox_record import LIMITED, LONE, READY, MailboxRecord, parse_record
 from command_bus.transport.redis.maintenance.due_work import DueJob, Member, PageResult
-from command_bus.transport.redis.maintenance.periodic import run_periodically
+from command_bus.transport.redis.maintenance.periodic import Periodic
 from command_bus.transport.redis.scripts import LIMITS, WAKE_LIMITED
 
 _log = logging.getLogger("command_bus.worker")
@@ -51,24 +49,21 @@ class _Pass(NamedTuple):
 
 
 @dataclass
-class LimitWork(DueJob):
-    """Implements `DueJob` for the members `l:` of the first shard.
+class LimitWork(Periodic, DueJob):
+    """Implements `DueJob` for the members `l:` of the first shard, whose keys it has.
 
     Attributes:
-        connections: The connections of this process.
-        keys: The shards.
         incarnations: The incarnations of the shards.
         lease: Seconds that a lease lives: a grant that is older, and whose mailbox still waits, was lost.
     """
 
-    connections: Connections
-    keys: KeySpace
+    name = "limits"
     incarnations: Incarnations
     lease: float
 
     def __post_init__(self) -> None:
-        self._first = self.keys.shards[0]
-        self._names = limit_keys(self._first)
+        super().__post_init__()
+        self._names = limit_keys(self.keys)
         self._cursor = 0
         self._after = dict.fromkeys((*_HOLDERS, _QUEUED), b"")
 
@@ -78,8 +73,8 @@ class LimitWork(DueJob):
         return PageResult(len(members))
 
     async def _limits(self, verb: str, args: Sequence[Any]) -> Any:
-        incarnation = await self.incarnations.of(self._first)
-        answer = await self.connections.at(self._first.prefix).run(LIMITS, self._names, [GROUP, verb, incarnation, *args])
+        incarnation = await self.incarnations.of(self.keys)
+        answer = await self.server.run(LIMITS, self._names, [GROUP, verb, incarnation, *args])
         self.incarnations.check(answer)
         return answer
 
@@ -95,7 +90,7 @@ class LimitWork(DueJob):
     async def _wake(self, granted: Sequence[tuple[str, int]]) -> None:
         """Make mailboxes ready in their shards; take the grants of those back that do not wait.
 
-        A shard that fails costs no mailbox of another its turn. Its error is raised at the end, and `sweep` finds its grants.
+        A shard that fails costs no mailbox of another its turn. Its error is raised at the end, and `turn` finds its grants.
         """
         by_shard: dict[int, list[str]] = {}
         for mailbox, shard in granted:
@@ -103,7 +98,7 @@ class LimitWork(DueJob):
         failed: CommandBusError | None = None
         for shard, mailboxes in by_shard.items():
             try:
-                answers = await self._make_ready(self.keys.shards[shard], mailboxes)
+                answers = await self._make_ready(self.space.shards[shard], mailboxes)
             except CommandBusError as error:
                 failed = error
                 continue
@@ -115,24 +110,18 @@ class LimitWork(DueJob):
 
     # What was lost.
 
-    async def run(self) -> None:
-        """Sweep for ever."""
-        server = self.connections.at(self._first.prefix)
-        await run_periodically(self.sweep, asyncio.Event(), f"{self._first.prefix} limits", server.outage)
-
-    async def sweep(self) -> float:
+    async def turn(self) -> float:
         """Compare passes with their mailboxes, a page of grants and one of places, and set right what differs.
 
         Return the seconds until the next page.
         """
-        server = self.connections.at(self._first.prefix)
-        if not await server.ask(lambda client: client.exists(self._first.rules, self._first.limits)):
+        if not await self.server.ask(lambda client: client.exists(self.keys.rules, self.keys.limits)):
             return _PAUSE
         await self.incarnations.all()  # before anything is read: what is decided from it is of this time
         await self._copy_rules()
         await self._remove_odd()
         await self._revive()
-        seconds, micros = await server.ask(lambda client: client.time())
+        seconds, micros = await self.server.ask(lambda client: client.time())
         now_us = int(seconds) * 1_000_000 + int(micros)
         await self._clean(now_us)
         passes = await self._passes()
@@ -151,17 +140,17 @@ class LimitWork(DueJob):
 
     async def _remove_odd(self) -> None:
         """Remove members of `places` that have a score: beside them the others have no order."""
-        server, places = self.connections.at(self._first.prefix), self._first.places
+        places = self.keys.places
         for low, high in (("-inf", "(0"), ("(0", "+inf")):
-            if odd := await server.ask(lambda client, ends: client.zremrangebyscore(places, *ends), (low, high)):
+            if odd := await self.server.ask(lambda client, ends: client.zremrangebyscore(places, *ends), (low, high)):
                 pass_over("places", f"{odd} members", "members have the score 0; they are removed")
 
     async def _revive(self) -> None:
         """Look again at those queues of a page of `places` that have no time to come in `due`, or one beyond all times."""
-        server, due = self.connections.at(self._first.prefix), self._first.due
+        due = self.keys.due
         first = self._after[_QUEUED] or b"[" + _QUEUED
-        page: Any = await server.ask(
-            lambda client, since: client.zrangebylex(self._first.places, since, b"(q\x0b", 0, _PAGE), first
+        page: Any = await self.server.ask(
+            lambda client, since: client.zrangebylex(self.keys.places, since, b"(q\x0b", 0, _PAGE), first
         )
         self._after[_QUEUED] = b"(" + page[-1] if len(page) == _PAGE else b""
         scopes = sorted({member.split(b"\n")[1] for member in page})
@@ -174,7 +163,7 @@ class LimitWork(DueJob):
                 pipeline.zscore(due, b"l:" + scope)
             return await pipeline.execute()
 
-        scores = await server.ask(times)
+        scores = await self.server.ask(times)
         lost = [scope for scope, score in zip(scopes, scores, strict=True) if score is None or score >= _LATEST_MS]
         if lost:
             pass_over("due", b"l:" + lost[0], f"{len(lost)} queues of limits had lost their time")
@@ -188,30 +177,28 @@ class LimitWork(DueJob):
 
     async def _clean_page(self, now_us: int) -> int:
         """Forget those buckets of a page that are full, and of classes and tenants what was not served for an hour; return how many."""
-        server = self.connections.at(self._first.prefix)
-        page: Any = await server.ask(lambda client, at: client.hscan(self._first.limits, at, "[bfv]\n*", _PAGE), self._cursor)
+        page: Any = await self.server.ask(lambda client, at: client.hscan(self.keys.limits, at, "[bfv]\n*", _PAGE), self._cursor)
         self._cursor, fields = page
         if full := [stored_text(name[2:]) for name, value in fields.items() if name[:1] == b"b" and _is_full(value, now_us)]:
             await self._limits("clean", full)
         if over := [name for name, value in fields.items() if name[:1] != b"b" and _is_over(value, now_us)]:
-            await server.ask(lambda client, names: client.hdel(self._first.limits, *names), over)
+            await self.server.ask(lambda client, names: client.hdel(self.keys.limits, *names), over)
         return len(full) + len(over)
 
     async def _passes(self) -> list[_Pass]:
         """Return the passes of the next page of grants, and of the next page of places."""
-        server = self.connections.at(self._first.prefix)
         mailboxes: list[bytes] = []
         for kind in _HOLDERS:
             first, end = self._after[kind] or b"[" + kind, b"(" + kind[:1] + b"\x0b"
-            page: Any = await server.ask(
-                lambda client, since, until: client.zrangebylex(self._first.places, since, until, 0, _PAGE), first, end
+            page: Any = await self.server.ask(
+                lambda client, since, until: client.zrangebylex(self.keys.places, since, until, 0, _PAGE), first, end
             )
             self._after[kind] = b"(" + page[-1] if len(page) == _PAGE else b""
             mailboxes += [member.rpartition(b"\n")[2] for member in page]
         names = [b"p\n" + mailbox for mailbox in dict.fromkeys(mailboxes)]
         if not names:
             return []
-        values: Any = await server.ask(lambda client: client.hmget(self._first.limits, names))
+        values: Any = await self.server.ask(lambda client: client.hmget(self.keys.limits, names))
         found = [_pass_in(name, value) for name, value in zip(names, values, strict=True) if value is not None]
         return [each for each in found if each is not None]
 
@@ -222,10 +209,10 @@ class LimitWork(DueJob):
             shard: Its number.
             mailboxes: Those that waited a moment ago.
         """
-        keys = self.keys.shards[shard]
+        keys = self.space.shards[shard]
         await self.incarnations.of(keys)  # before anything is read
         names = [f"{kind}\n{mailbox}" for mailbox in mailboxes for kind in "wp"]
-        known: Any = await self.connections.at(self._first.prefix).ask(lambda client: client.hmget(self._first.limits, names))
+        known: Any = await self.server.ask(lambda client: client.hmget(self.keys.limits, names))
         forgotten = [mailbox for mailbox, *found in zip(mailboxes, known[::2], known[1::2], strict=True) if not any(found)]
         if forgotten and (woken := (await self._make_ready(keys, forgotten)).count(b"woken")):
             _log.warning("%s: %d mailboxes waited for a limit in no queue", keys.active, woken)
@@ -236,7 +223,7 @@ class LimitWork(DueJob):
         for mailbox, shard in mailboxes:
             by_shard.setdefault(shard, []).append(mailbox)
         for shard, names in by_shard.items():
-            keys = self.keys.shards[shard]
+            keys = self.space.shards[shard]
             found: Any = await self.connections.at(keys.prefix).ask(
                 lambda client, at, those: client.hmget(at, those), keys.active, names
             )
@@ -245,10 +232,10 @@ class LimitWork(DueJob):
 
     async def _copy_rules(self) -> None:
         """Give the other shards the rules of the first one, where a broken request left them different."""
-        if self.keys.count == 1:
+        if self.space.count == 1:
             return
-        rules = await self.connections.at(self._first.prefix).ask(lambda client: client.hgetall(self._first.rules))
-        for keys in self.keys.shards[1:]:
+        rules = await self.server.ask(lambda client: client.hgetall(self.keys.rules))
+        for keys in self.space.shards[1:]:
             server = self.connections.at(keys.prefix)
             theirs = await server.ask(lambda client, key: client.hgetall(key), keys.rules)
             if missing := {name: value for name, value in rules.items() if theirs.get(name) != value}:

@@ -1,20 +1,28 @@
-"""`RedisWorkerSide`: the parts of one worker, made and ended together."""
+"""`RedisWorkerSide`: the parts of one worker, made and ended together; `Maintenance`: what it does besides running commands."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 
 from command_bus.errors import CommandBusError
-from command_bus.transport.ports.worker import Decide, Run, WorkerSideOptions
+from command_bus.tasks import end_tasks
+from command_bus.transport.ports.schedules import DueSchedules
+from command_bus.transport.ports.worker import Decide, Run, Steps, WorkerSideOptions
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.durable.side_records import RedisSideRecords
 from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.limits.asking import LimitAsks
-from command_bus.transport.redis.maintenance.letter_pruning import LetterLimits
+from command_bus.transport.redis.maintenance.due_work import DueJob, DueWork, PauseJob, ScheduleJob, ScheduleSweep
+from command_bus.transport.redis.maintenance.letter_pruning import ALL_LETTERS, LetterLimits
+from command_bus.transport.redis.maintenance.periodic import Periodic
 from command_bus.transport.redis.maintenance.recovery import PendingRecovery
+from command_bus.transport.redis.maintenance.relay import RelayJob
+from command_bus.transport.redis.maintenance.suspended_work import SuspendedWork
+from command_bus.transport.redis.maintenance.upkeep import Upkeep
 from command_bus.transport.redis.maintenance.waking import LimitWork
 from command_bus.transport.redis.scripts import REMOVE_WORKER
 from command_bus.transport.redis.worker.consumer import ConsumerLoop
@@ -24,8 +32,88 @@ from command_bus.transport.slots import Slots
 from command_bus.transport.steps import Answer, Cancellation, GiveBack, Lease, LimitQuestion, Refused, Take
 
 _log = logging.getLogger("command_bus.worker")
+_CHECK, _CHECKS = 1.0, 4
+"""How often expired leases are looked for: at most so many seconds apart, and so many times per lease, so that a short one is taken over
+at most a third of its length late."""
+_LOOKS = 64
+"""Shards that are checked in a second, for expired leases and for due work. With more shards each is checked less often, because checks
+cost an idle worker time; but four times per lease at least."""
 _SIGN_OFF = 1.0  # seconds
 _PATIENCE = 2.0  # seconds, for what is read once
+
+
+class Maintenance:
+    """All that a worker does besides running commands, as jobs for each shard.
+
+    Args:
+        connections: The connections of this process.
+        keys: The shards.
+        leases: What this worker holds.
+        steps: Carries the decisions out.
+        decide: Returns the step for an interrupted command, given the reason; None leaves it to another worker.
+        line: Told which shards' lines are in use.
+        limits: Wakes what waits for limits; None leaves that to others.
+        letters: How long and how many dead letters are kept in a shard.
+        schedules: Fires schedules; None: other workers do.
+        ended: Called with a lease that was taken over, in case limits were asked under it.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        keys: KeySpace,
+        leases: LeaseKeeper,
+        steps: Steps,
+        decide: Decide,
+        *,
+        line: LineUse,
+        limits: LimitWork | None = None,
+        letters: LetterLimits = ALL_LETTERS,
+        schedules: DueSchedules | None = None,
+        ended: Callable[[Lease], None] = lambda _: None,
+    ) -> None:
+        every = _CHECK * max(1.0, keys.count / _LOOKS)
+        often = min(every, leases.lease / _CHECKS)
+        self.watches: list[PendingRecovery] = []
+        self.due: list[DueWork] = []
+        self.upkeep: list[Upkeep] = []
+        self._others: list[Periodic] = [] if limits is None else [limits]
+        for number, shard in enumerate(keys.shards):
+            place = connections, keys, shard
+            jobs: dict[str, DueJob] = {"o": RelayJob(*place), "p": PauseJob(*place)}
+            if schedules is not None:
+                jobs["s"] = ScheduleJob(schedules)
+                self._others.append(ScheduleSweep(*place, schedules))
+            if limits is not None and number == 0:
+                jobs["l"] = limits
+            limited = None if limits is None else partial(limits.wake_forgotten, number)
+            self.watches.append(PendingRecovery(*place, number, often, leases, steps, decide, ended))
+            self.due.append(DueWork(*place, every, jobs, line))
+            self.upkeep.append(Upkeep(*place, leases.worker, leases.lease, letters, limited))
+            self._others.append(SuspendedWork(*place))
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin with all jobs; returns at once."""
+        self._tasks = [job.start() for job in (*self.watches, *self.due, *self.upkeep, *self._others)]
+
+    def wake(self, shard: int) -> None:
+        """Check due times again now."""
+        self.due[shard].wake()
+
+    async def settle(self, shard: int, activations: list[tuple[str, str]], *, ours: bool = False) -> None:
+        """Settle activations (id, mailbox) that no task holds; with `ours`, none whose holder was another worker, which may live."""
+        watch = self.watches[shard]
+        await asyncio.gather(*(watch.settle(activation, mailbox, ours=ours) for activation, mailbox in activations))
+
+    @property
+    def recovered(self) -> int:
+        """Leases taken over so far."""
+        return sum(watch.recovered for watch in self.watches)
+
+    async def stop(self) -> None:
+        """End all jobs."""
+        await end_tasks(self._tasks)
 
 
 class RedisWorkerSide:
@@ -56,62 +144,58 @@ class RedisWorkerSide:
             max_depth=settings.depth_of,
         )
         self.side_records = RedisSideRecords(connections, keys)
-        incarnations = Incarnations(connections, keys, patience=_PATIENCE)
-        self._asks = LimitAsks(connections, keys, incarnations)
-        self._limit_work = LimitWork(connections, keys, incarnations, lease=settings.lease)
+        self._incarnations = Incarnations(connections, keys, patience=_PATIENCE)
+        self._asks = LimitAsks(connections, keys, self._incarnations)
         keeper: type[LeaseKeeper] = getattr(connections.factory, "lease_keeper", LeaseKeeper)
         self.leases = keeper(
-            connections.factory,
+            connections,
             keys,
             worker=options.name,
             lease=settings.lease,
             heartbeat=options.heartbeat,
-            outages=[connections.at(shard.prefix).outage for shard in keys.shards],
             forgotten=options.forgotten,
         )
 
     @property
     def recovered(self) -> int:
-        return self._recovery.recovered
+        return self._maintenance.recovered
 
     def start(self, run: Run, decide: Decide) -> None:
-        options, settings = self._options, self._options.settings
-        self._recovery = PendingRecovery(
-            self._connections,
-            self._keys,
-            worker=options.name,
-            lease=settings.lease,
-            steps=self.steps,
-            decide=decide,
-            leases=self.leases,
+        connections, keys, settings = self._connections, self._keys, self._options.settings
+        self._maintenance = Maintenance(
+            connections,
+            keys,
+            self.leases,
+            self.steps,
+            decide,
             line=self._line,
-            letters=_letter_limits(options, self._keys.count),
-            schedules=options.schedules,
-            limits=self._limit_work,
+            limits=LimitWork(connections, keys, keys.shards[0], self._incarnations, settings.lease),
+            letters=LetterLimits.of(settings, keys.count),
+            schedules=self._options.schedules,
             ended=self.over,
         )
         self.consumer = ConsumerLoop(
-            self._connections,
-            self._keys,
-            worker=options.name,
-            slots=self.slots,
-            leases=self.leases,
-            steps=self.steps,
-            run=run,
-            line=self._line,
-            limits=self._known_limits,
-            wake=self._recovery.wake,
-            settle=partial(self._recovery.settle, ours=True),
+            connections,
+            keys,
+            self._options.name,
+            self.slots,
+            self.leases,
+            self.steps,
+            self._line,
+            self._known_limits,
+            run,
+            wake=self._maintenance.wake,
+            settle=partial(self._maintenance.settle, ours=True),
         )
         self.leases.start()
-        self._recovery.start()
+        self._maintenance.start()
         self.consumer.start()
 
     def cancel_all(self, why: Cancellation) -> None:
         self.leases.cancel_all(why)
 
     async def stop(self, patience: float) -> None:
-        await self._recovery.stop()
+        await self._maintenance.stop()
         self.consumer.cancel()
         await self.side_records.close(patience)
         await self.steps.close(patience)
@@ -141,9 +225,3 @@ class RedisWorkerSide:
                     await self._connections.at(shard.prefix).run(REMOVE_WORKER, [shard.ready, shard.workers], [GROUP, worker])
         except (CommandBusError, TimeoutError) as error:
             _log.warning("worker %s could not sign off: %s", worker, error)
-
-
-def _letter_limits(options: WorkerSideOptions, shards: int) -> LetterLimits:
-    """Return the limits of a shard's dead letters: its part of their number, rounded up."""
-    ttl, most = options.settings.dead_letter_ttl, options.settings.max_dead_letters
-    return LetterLimits(None if ttl is None else max(1, int(ttl * 1000)), None if most is None else -(-most // shards))

@@ -17,7 +17,7 @@ import math
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,9 +29,10 @@ from command_bus.serialization.limits import printable
 from command_bus.serialization.odd_values import stored_text
 from command_bus.transport.interrupts import Interrupt
 from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS
-from command_bus.transport.redis.connection.factory import SOCKET_TIMEOUT, ClientFactory
-from command_bus.transport.redis.connection.outage_log import LoggedBackoff, OutageLog
+from command_bus.transport.redis.connection.factory import SOCKET_TIMEOUT
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.interrupts import fill_request
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.steps import Cancellation, Cause, Lease, fence_of
@@ -86,35 +87,33 @@ class LeaseKeeper:
     """Holds the leases of one worker and keeps them alive until they are dropped.
 
     Args:
-        factory: Makes the thread's own client.
+        connections: Those of this process. The thread has clients of its own.
         keys: The shards.
         worker: This worker's name, which is that of its consumer.
         lease: Seconds that a lease lives without renewal.
         heartbeat: Returns what this worker publishes of itself, written with each renewal; its argument is roughly the server's time in ms.
-        outages: The outages of the shards' servers.
         forgotten: Called, in the thread of this, if what this worker had published is gone.
     """
 
     def __init__(
         self,
-        factory: ClientFactory,
+        connections: Connections,
         keys: KeySpace,
         *,
         worker: str,
         lease: float,
         heartbeat: Callable[[int], bytes],
-        outages: Sequence[OutageLog] | None = None,
         forgotten: Callable[[], None] = lambda: None,
     ) -> None:
-        self._factory = factory
+        self._factory = connections.factory
         self._keys = keys
-        self._worker = worker
+        self.worker = worker
         self.lease = lease
         self._heartbeat = heartbeat
         self._forgotten = forgotten
         self._signs = SignsOfLife()
-        of_shards = outages or [OutageLog(factory.label) for _ in keys.shards]
-        self._backoff = [LoggedBackoff(outage, "cannot renew leases", _log) for outage in of_shards]
+        outages = [connections.at(shard.prefix).outage for shard in keys.shards]
+        self._backoff = [LoggedBackoff(outage, "cannot renew leases", _log) for outage in outages]
         self._held: list[dict[str, Lease]] = [{} for _ in keys.shards]
         self._ahead: list[int | None] = [
             None
@@ -160,7 +159,7 @@ class LeaseKeeper:
             read_at: Local monotonic time before the server was asked for it; by default now.
         """
         until = (mono() if read_at is None else read_at) + self.lease
-        lease = Lease(shard, mailbox, activation, until, holder or f"{self._worker}#{next(self._numbers)}")
+        lease = Lease(shard, mailbox, activation, until, holder or f"{self.worker}#{next(self._numbers)}")
         self._held[shard][activation] = lease
         return lease
 
@@ -275,11 +274,11 @@ class LeaseKeeper:
                 pipeline.hgetall(keys.interrupts)
             return pipeline
         pipeline.time()
-        pipeline.hset(keys.workers, self._worker, self._heartbeat(wall_ms() + (self._ahead[page.shard] or 0)))
+        pipeline.hset(keys.workers, self.worker, self._heartbeat(wall_ms() + (self._ahead[page.shard] or 0)))
         if page.leases:
             ids: list[Any] = [lease.activation for lease in page.leases]
             pipeline.execute_command(
-                "XCLAIM", keys.ready, GROUP, self._worker, 0, *ids, "RETRYCOUNT", self._sequence, "JUSTID", parse_justid=True
+                "XCLAIM", keys.ready, GROUP, self.worker, 0, *ids, "RETRYCOUNT", self._sequence, "JUSTID", parse_justid=True
             )
         return pipeline
 
@@ -391,7 +390,7 @@ class LeaseKeeper:
                 entity = mailbox_label(mailbox)
                 _log.warning(
                     "%s cannot be %s: the event loop is blocked at %s. It is cancelled when the loop goes on; else restart this process",
-                    entity, printable(interrupt.request), where, extra={"entity": entity, "worker": self._worker},
+                    entity, printable(interrupt.request), where, extra={"entity": entity, "worker": self.worker},
                 )  # fmt: skip
             if answers:
                 yield Blocked(shard, answers)
@@ -412,7 +411,7 @@ class LeaseKeeper:
                 "the lease of %s is lost (%s): its handler is cancelled, its result will be refused",
                 entity,
                 why,
-                extra={"entity": entity, "worker": self._worker},
+                extra={"entity": entity, "worker": self.worker},
             )
             lease.cancel(Cancellation(Cause.LOST, why))
 
