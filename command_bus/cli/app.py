@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Exit, Option, Typer
 
 import command_bus
 from command_bus.cli import PROGRAM
@@ -52,13 +52,13 @@ COMMANDS = (
 )
 
 # Plain help starts faster than rich's panels, and keeps the tables in docstrings as they are written.
-app = typer.Typer(cls=lazy_group(COMMANDS), rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
+app = Typer(cls=lazy_group(COMMANDS), rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
 
 
 def _print_version(asked: bool) -> None:
     if asked:
         echo(f"{PROGRAM} {command_bus.__version__}")
-        raise typer.Exit
+        raise Exit
 
 
 @app.callback()
@@ -68,7 +68,7 @@ def _program(
     namespace: Namespace = None,
     app: App = None,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Commands and queries, strictly in order per entity, on Redis Streams.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context
 
 from command_bus.cli.connection import open_bus
 from command_bus.cli.lazy_commands import import_bus
@@ -26,33 +26,33 @@ _SHOWN = 50
 _PLAIN = re.compile(r"[\w.:@%+=,/~-]+")  # a shell inserts a name unquoted, and other characters could be more than a name
 
 
-def entity_types(ctx: typer.Context, incomplete: str) -> list[str]:
+def entity_types(ctx: Context, incomplete: str) -> list[str]:
     """Return the entity types with this prefix, of which a command was accepted or announced."""
     return _ask_server(ctx, incomplete, _types)
 
 
 OnlyType = Annotated[
     str | None,
-    typer.Argument(metavar="TYPE", show_default=False, autocompletion=entity_types, help="Only of this entity type."),
+    Argument(metavar="TYPE", autocompletion=entity_types, help="Only of this entity type."),
 ]
 
 
-def command_names(ctx: typer.Context, incomplete: str) -> list[str]:
+def command_names(ctx: Context, incomplete: str) -> list[str]:
     """Return the wire names of announced commands with this prefix."""
     return _ask_server(ctx, incomplete, _commands)
 
 
-def letter_ids(ctx: typer.Context, incomplete: str) -> list[str]:
+def letter_ids(ctx: Context, incomplete: str) -> list[str]:
     """Return the ids of the oldest fifty dead letters, if they have this prefix."""
     return _ask_server(ctx, incomplete, _letters)
 
 
-def schedule_names(ctx: typer.Context, incomplete: str) -> list[str]:
+def schedule_names(ctx: Context, incomplete: str) -> list[str]:
     """Return the names of schedules that begin like this."""
     return _ask_server(ctx, incomplete, _schedules)
 
 
-def entity_words(ctx: typer.Context, args: list[str], incomplete: str) -> list[str]:
+def entity_words(ctx: Context, args: list[str], incomplete: str) -> list[str]:
     """Return the words that may follow `entity`: `TYPE:`, an entity that has work, an action.
 
     bash splits words at a colon, and expects only the part after it.
@@ -73,7 +73,7 @@ def entity_words(ctx: typer.Context, args: list[str], incomplete: str) -> list[s
     return [f"{entity_type}:{found}" for found in _entities(ctx, entity_type, begun)]
 
 
-def _entities(ctx: typer.Context, entity_type: str, incomplete: str) -> list[str]:
+def _entities(ctx: Context, entity_type: str, incomplete: str) -> list[str]:
     """Return the ids of entities that have work."""
 
     async def busy(bus: CommandBus) -> list[str]:
@@ -105,7 +105,7 @@ async def _letters(bus: CommandBus) -> list[str]:
     return found
 
 
-def _ask_server(ctx: typer.Context, incomplete: str, ask: Callable[[CommandBus], Awaitable[list[str]]]) -> list[str]:
+def _ask_server(ctx: Context, incomplete: str, ask: Callable[[CommandBus], Awaitable[list[str]]]) -> list[str]:
     target = Target.from_context(ctx)
     if target.app is not None:
         return []

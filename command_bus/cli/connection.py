@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-import typer
+from typer import Exit
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.options import Target
@@ -48,21 +48,21 @@ def run_command(work: Callable[[], Awaitable[T]], *, sends: bool = False) -> T:
         return asyncio.run(_awaited(work))
     except TransportUnavailable as error:
         print_error(error.message)
-        raise typer.Exit(ExitCode.UNKNOWN if sends and error.outcome_unknown else ExitCode.UNREACHABLE) from None
+        raise Exit(ExitCode.UNKNOWN if sends and error.outcome_unknown else ExitCode.UNREACHABLE) from None
     except CommandTimeout as error:
         print_error(f"{error.code}: {error.message}")
-        raise typer.Exit(ExitCode.UNKNOWN) from None
+        raise Exit(ExitCode.UNKNOWN) from None
     except InvalidSettings as error:
         print_error(error.message)
-        raise typer.Exit(ExitCode.USAGE) from None
+        raise Exit(ExitCode.USAGE) from None
     except CommandBusError as error:
         print_error(f"{error.code}: {error.message}" if error.message else type(error).__name__)
-        raise typer.Exit(ExitCode.FAILED) from None
+        raise Exit(ExitCode.FAILED) from None
     except KeyboardInterrupt:
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
+        raise Exit(ExitCode.INTERRUPTED) from None
     except BrokenPipeError:  # the reader of the pipe, such as `head`, has ended
         sys.stderr.close()
-        raise typer.Exit(ExitCode.DONE) from None
+        raise Exit(ExitCode.DONE) from None
 
 
 def on_bus(target: Target, act: Callable[[CommandBus], Awaitable[T]], *, may_begin: bool = False) -> T:
@@ -83,8 +83,8 @@ def run_until_interrupted(work: Callable[[], Awaitable[None]]) -> None:
     """
     try:
         run_command(work)
-    except typer.Exit as ended:
-        raise typer.Exit(ExitCode.DONE if ended.exit_code == ExitCode.INTERRUPTED else ended.exit_code) from None
+    except Exit as ended:
+        raise Exit(ExitCode.DONE if ended.exit_code == ExitCode.INTERRUPTED else ended.exit_code) from None
 
 
 @asynccontextmanager

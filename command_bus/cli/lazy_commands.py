@@ -16,7 +16,7 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
-import typer
+from typer import BadParameter, Typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -85,8 +85,8 @@ def lazy_group(listed: Sequence[LazyCommand]) -> type[TyperGroup]:
 def _build(listed: LazyCommand) -> Any:
     """Build the command that click runs."""
     found: Any = getattr(import_module(f"command_bus.cli.{listed.module}"), listed.name)
-    if not isinstance(found, typer.Typer):
-        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    if not isinstance(found, Typer):
+        alone = Typer(add_completion=False, rich_markup_mode=None)
         alone.command(listed.name)(found)
         found = alone
     made: Any = get_command(found)
@@ -106,7 +106,7 @@ def _refuse_odd_numbers(command: Any) -> None:
 def _finite(then: Callable[..., Any] | None, context: Any, param: Any, value: Any) -> Any:
     """Return the value of an option or argument, by its own callback if it has one; refuse `nan` and `inf`."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is not a finite number.", ctx=context, param=param)
+        raise BadParameter(f"{value} is not a finite number.", ctx=context, param=param)
     return value if then is None else then(context, param, value)
 
 

@@ -12,40 +12,33 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any
 
-import typer
+from typer import Context, Option, Typer
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.lazy_commands import import_bus
 
 Url = Annotated[
     str | None,
-    typer.Option(show_default=False, help="Server [default: COMMAND_BUS_URL, REDIS_URL, or this project's `dev` server]."),
+    Option(help="Server [default: COMMAND_BUS_URL, REDIS_URL, or this project's `dev` server]."),
 ]
-Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", show_default=False, help="Namespace [default: COMMAND_BUS_NAMESPACE].")
-]
+Namespace = Annotated[str | None, Option("--namespace", "-n", help="Namespace [default: COMMAND_BUS_NAMESPACE].")]
 App = Annotated[
     str | None,
-    typer.Option(metavar="MODULE[:ATTRIBUTE]", show_default=False, help="Use the bus, classes and settings of an application."),
+    Option(metavar="MODULE[:ATTRIBUTE]", help="Use the bus, classes and settings of an application."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Limit = Annotated[int, typer.Option(min=1, help="How many to show.")]
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
+Limit = Annotated[int, Option(min=1, help="How many to show.")]
 Prefix = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="PATH",
-        show_default=False,
         help="Path below which a proxy shows it, as /ops; X-Forwarded-Prefix of a --proxy counts more.",
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-PauseUntil = Annotated[
-    str | None, typer.Option("--until", metavar="TIME", show_default=False, help="End the pause then: 2026-12-01T09:00.")
-]
-PauseFor = Annotated[
-    str | None, typer.Option("--for", metavar="TIME", show_default=False, help="End the pause after 90s, 30m, 2h.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
+Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask for confirmation.")]
+PauseUntil = Annotated[str | None, Option("--until", metavar="TIME", help="End the pause then: 2026-12-01T09:00.")]
+PauseFor = Annotated[str | None, Option("--for", metavar="TIME", help="End the pause after 90s, 30m, 2h.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Only count.")]
 
 
 @dataclass(frozen=True)
@@ -57,7 +50,7 @@ class Target:
     app: str | None = None
 
     @classmethod
-    def from_context(cls, context: typer.Context) -> Target:
+    def from_context(cls, context: Context) -> Target:
         """Read the target from the command line. An option after the command's name overrides one before it."""
         found: dict[str, str] = {}
         at: Any = context
@@ -77,15 +70,13 @@ class Target:
         return shlex.join([PROGRAM, *words, *(word for option, value in given if value is not None for word in (option, value))])
 
 
-def accept_target_options(context: typer.Context, *, url: Url = None, namespace: Namespace = None, app: App = None) -> None:
+def accept_target_options(context: Context, *, url: Url = None, namespace: Namespace = None, app: App = None) -> None:
     """Accept the options of a target before a command's name, where `Target.from_context` finds them."""
 
 
-def command_group(summary: str) -> typer.Typer:
+def command_group(summary: str) -> Typer:
     """Return a group of commands, such as `dlq`, that accepts the options of a target."""
-    return typer.Typer(
-        callback=accept_target_options, add_completion=False, rich_markup_mode=None, no_args_is_help=True, help=summary
-    )
+    return Typer(callback=accept_target_options, add_completion=False, rich_markup_mode=None, no_args_is_help=True, help=summary)
 
 
 def with_target(command: Callable[..., None]) -> Callable[..., None]:
@@ -95,7 +86,7 @@ def with_target(command: Callable[..., None]) -> Callable[..., None]:
     own = [each for each in signature.parameters.values() if each.name != "target"]
     parameters = [options["context"], *own, *(options[name] for name in ("url", "namespace", "app"))]
 
-    def run(context: typer.Context, **given: Any) -> None:
+    def run(context: Context, **given: Any) -> None:
         target = Target.from_context(context)
         if target.app is None:
             import_bus()

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer import Exit
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.streams import json_escape
@@ -62,16 +63,16 @@ def print_error(message: str) -> None:
     print(f"{PROGRAM}: {_one_line(text)}", file=sys.stderr)  # noqa: T201 - a program's answer
 
 
-def usage_error(message: str) -> typer.Exit:
+def usage_error(message: str) -> Exit:
     """Print what is wrong with a call, and return the exit to raise."""
     print_error(message)
-    return typer.Exit(ExitCode.USAGE)
+    return Exit(ExitCode.USAGE)
 
 
-def failure(message: str) -> typer.Exit:
+def failure(message: str) -> Exit:
     """Print why nothing was done, and return the exit to raise."""
     print_error(message)
-    return typer.Exit(ExitCode.FAILED)
+    return Exit(ExitCode.FAILED)
 
 
 def confirm_or_exit(question: str, *, yes: bool) -> None:
@@ -85,7 +86,7 @@ def confirm_or_exit(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise usage_error(f"{question} There is no terminal to ask on: pass --yes")
     if not typer.confirm(_one_line(question)):
-        raise typer.Exit(ExitCode.FAILED)
+        raise Exit(ExitCode.FAILED)
 
 
 def escape(text: str, *, kept: str = "") -> SafeText:

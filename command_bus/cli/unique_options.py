@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from command_bus.cli.terminal import usage_error
 from command_bus.errors import InvalidCommand
@@ -29,35 +29,26 @@ class Until(StrEnum):
 
 Key = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--unique",
         metavar="KEY",
-        show_default=False,
         help="Fold it with the commands of its entity that have this key; a class without a text has its wire name.",
     ),
 ]
 UniqueWins = Annotated[
     Wins | None,
-    typer.Option("--wins", show_default=False, help="With --unique: the one that waits, or this one.  [default: first]"),
+    Option("--wins", help="With --unique: the one that waits, or this one.  [default: first]"),
 ]
 UniqueUntil = Annotated[
     Until | None,
-    typer.Option(
-        "--until", show_default=False, help="With --unique: how long the key is held.  [default: settled; latest: started]"
-    ),
+    Option("--until", help="With --unique: how long the key is held.  [default: settled; latest: started]"),
 ]
-UniqueWindow = Annotated[
-    float | None, typer.Option("--window", show_default=False, help="With --unique: seconds for which the key is held besides.")
-]
+UniqueWindow = Annotated[float | None, Option("--window", help="With --unique: seconds for which the key is held besides.")]
 Debounce = Annotated[
     float | None,
-    typer.Option(
-        "--debounce", show_default=False, help="With --wins latest: seconds without another one until it joins the line."
-    ),
+    Option("--debounce", help="With --wins latest: seconds without another one until it joins the line."),
 ]
-MaxWait = Annotated[
-    float | None, typer.Option("--max-wait", show_default=False, help="With --debounce: most seconds that others put it off.")
-]
+MaxWait = Annotated[float | None, Option("--max-wait", help="With --debounce: most seconds that others put it off.")]
 
 
 def unique_from(

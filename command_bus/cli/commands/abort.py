@@ -6,12 +6,12 @@ import getpass
 import socket
 from typing import TYPE_CHECKING
 
-import typer
+from typer import Exit
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.connection import on_bus
 from command_bus.cli.options import Target
-from command_bus.cli.output import to_json
+from command_bus.cli.output import format_duration, to_json
 from command_bus.cli.terminal import ExitCode, confirm_or_exit, echo, failure, print_error
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def abort(
     else:
         print_error(f"{report.entity}: {_result_sentence(report)}")
     if report.result != "ended":
-        raise typer.Exit(ExitCode.UNKNOWN if report.result == "unanswered" else ExitCode.FAILED)
+        raise Exit(ExitCode.UNKNOWN if report.result == "unanswered" else ExitCode.FAILED)
 
 
 def _operator() -> str:
@@ -55,8 +55,6 @@ def _operator() -> str:
 
 def _question(found: EntityDetails) -> str | None:
     """Return the question to ask first; None if nothing runs."""
-    from command_bus.cli.output import format_duration
-
     entity, head = found.entity, found.head
     if entity.state != "running" or head is None:
         return None
@@ -68,8 +66,6 @@ def _question(found: EntityDetails) -> str | None:
 
 
 def _result_sentence(report: AbortReport) -> str:
-    from command_bus.cli.output import format_duration
-
     where = f"{report.host}, process {report.pid}" if report.pid is not None else "unknown host"
     attempt = f"attempt {report.attempt} of {report.name} {report.command_id}"
     what = f"{attempt}, which had run for {format_duration(report.running_for)} on worker {report.worker} ({where})"

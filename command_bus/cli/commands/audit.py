@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
+from typer import Exit
 
 from command_bus.cli.connection import on_bus
 from command_bus.cli.options import Json, Limit, Target, with_target
-from command_bus.cli.output import to_json
+from command_bus.cli.output import format_table, to_json
 from command_bus.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ def audit(*, limit: Limit = 50, target: Target, as_json: Json = False) -> None:
         return
     if not acts:
         echo("nothing was done yet")
-        raise typer.Exit
-    from command_bus.cli.output import format_table
-
+        raise Exit
     echo(format_table(["at", "who", "act", "to what", "why", "outcome"], map(_row, acts)))
     if not complete:
         echo(f"the last {len(acts):,}; there are more")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Exit, Option
 
 from command_bus.cli.commands.entity_view import suspension_lines
 from command_bus.cli.connection import on_bus
 from command_bus.cli.options import Json, Target, with_target
-from command_bus.cli.output import to_json
+from command_bus.cli.output import format_fields, format_table, format_time, format_time_and_age, to_json
 from command_bus.cli.terminal import ExitCode, echo, usage_error
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from command_bus.admin.records import CommandRecord, StepInfo
     from command_bus.bus import CommandBus
 
-CommandId = Annotated[str, typer.Argument(metavar="ID", show_default=False, help="The command's id.")]
+CommandId = Annotated[str, Argument(metavar="ID", help="The command's id.")]
 
 
 @with_target
@@ -38,8 +38,6 @@ def command(command_id: CommandId, *, target: Target, as_json: Json = False) -> 
     if as_json:
         echo(to_json({"status": status, "progress": record.progress, "log": record.log, "steps": record.steps}))
         return
-    from command_bus.cli.output import format_fields, format_table, format_time
-
     echo(format_fields([*_status_lines(status), *_progress_lines(record)]))
     if record.steps:
         steps = [(each.kind, each.name, _state_of(each), each.command_id, each.entity) for each in record.steps]
@@ -55,14 +53,10 @@ def command(command_id: CommandId, *, target: Target, as_json: Json = False) -> 
 @with_target
 def signal(
     command_id: CommandId,
-    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The name that its handler waits for.")],
-    value: Annotated[
-        str, typer.Argument(metavar="[JSON]", show_default=False, help="The value; without one it is null.")
-    ] = "null",
+    name: Annotated[str, Argument(metavar="NAME", help="The name that its handler waits for.")],
+    value: Annotated[str, Argument(metavar="[JSON]", help="The value.")] = "null",
     *,
-    signal_id: Annotated[
-        str | None, typer.Option("--id", show_default=False, help="An id under which the signal is taken once.")
-    ] = None,
+    signal_id: Annotated[str | None, Option("--id", help="An id under which the signal is taken once.")] = None,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -82,12 +76,10 @@ def signal(
         echo(to_json({"command_id": command_id, "signal": name, "taken": taken}))
     else:
         echo(f"{command_id}: {f'signal {name} taken' if taken else f'a signal with the id {signal_id} was taken before'}")
-    raise typer.Exit(ExitCode.DONE)
+    raise Exit(ExitCode.DONE)
 
 
 def _status_lines(status: CommandStatus) -> Iterator[tuple[str, Any]]:
-    from command_bus.cli.output import format_time_and_age
-
     yield "command", f"{status.name} {status.command_id}".strip()
     yield "entity", status.entity or None
     yield "state", f"{status.state}: {status.outcome}" if status.outcome else status.state
@@ -108,8 +100,6 @@ def _status_lines(status: CommandStatus) -> Iterator[tuple[str, Any]]:
 
 
 def _progress_lines(record: CommandRecord) -> Iterator[tuple[str, Any]]:
-    from command_bus.cli.output import format_time_and_age
-
     progress = record.progress
     if progress.share is not None:
         note = f": {progress.note}" if progress.note else ""

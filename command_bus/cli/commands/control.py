@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Exit, Option
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.completion import entity_types
 from command_bus.cli.connection import on_bus, open_bus, run_command
 from command_bus.cli.options import DryRun, Json, PauseFor, PauseUntil, Target, Yes, entity_type_named, with_target
-from command_bus.cli.output import to_json
+from command_bus.cli.output import pluralize, to_json
 from command_bus.cli.terminal import ExitCode, confirm_or_exit, echo, print_error, undo_hint, usage_error, warn_if_unknown
 from command_bus.cli.times import parse_end
 
@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 
 OneType = Annotated[
     str | None,
-    typer.Argument(
+    Argument(
         metavar="TYPE",
-        show_default=False,
         autocompletion=entity_types,
         help="Entity type; ~ is for commands without an entity.",
     ),
 ]
-Everything = Annotated[bool, typer.Option("--all", help="The whole bus.")]
-Reason = Annotated[str, typer.Option("--reason", "-m", show_default=False, help="A note that `entity` and `stats` show.")]
+Everything = Annotated[bool, Option("--all", help="The whole bus.")]
+Reason = Annotated[str, Option("--reason", "-m", help="A note that `entity` and `stats` show.")]
 
 
 @with_target
@@ -67,7 +66,7 @@ def resume(entity_type: OneType = None, *, everything: Everything = False, targe
     name = _selection_name(entity_type, everything)
     changed = _change_entities(target, entity_type, lambda chosen: chosen.resume())
     echo(f"{name}: {'resumed' if changed else 'was neither paused nor drained'}")
-    raise typer.Exit(ExitCode.DONE if changed else ExitCode.FAILED)
+    raise Exit(ExitCode.DONE if changed else ExitCode.FAILED)
 
 
 @with_target
@@ -112,8 +111,6 @@ def purge(
     \b
     Exit codes: 0 purged, 1 not confirmed, 2 wrong usage, or no terminal to ask on, 4 no server.
     """  # noqa: D301  # fmt: skip
-    from command_bus.cli.output import pluralize
-
     name = _selection_name(entity_type, everything)
     depth, entities = run_command(lambda: _count_waiting(target, entity_type))
     echo(f"{name}: {pluralize(depth, 'waiting command', 'waiting commands')} of {pluralize(entities, 'entity', 'entities')}")
@@ -126,12 +123,12 @@ def purge(
 
 @with_target
 def cancel(
-    command_ids: Annotated[list[str], typer.Argument(metavar="ID", help="Command ids.", show_default=False)],
+    command_ids: Annotated[list[str], Argument(metavar="ID", help="Command ids.")],
     *,
-    running: Annotated[bool, typer.Option("--running", help="End those that have started, too.")] = False,
-    reason: Annotated[str, typer.Option("--reason", "-m", show_default=False, help="Why, for callers and handlers.")] = "",
+    running: Annotated[bool, Option("--running", help="End those that have started, too.")] = False,
+    reason: Annotated[str, Option("--reason", "-m", help="Why, for callers and handlers.")] = "",
     wait: Annotated[
-        float, typer.Option("--wait", min=0.1, max=3600.0, help="With --running: seconds to wait for the end of a handler.")
+        float, Option("--wait", min=0.1, max=3600.0, help="With --running: seconds to wait for the end of a handler.")
     ] = 10.0,
     target: Target,
     as_json: Json = False,
@@ -160,7 +157,7 @@ def cancel(
         refused = f"{other}, it is settled, or was never accepted"
         for command_id, cancelled in done.items():
             echo(f"{command_id}: {'cancelled' if cancelled else f'not cancelled: {refused}'}")
-    raise typer.Exit(ExitCode.DONE if all(done.values()) else ExitCode.FAILED)
+    raise Exit(ExitCode.DONE if all(done.values()) else ExitCode.FAILED)
 
 
 async def _count_waiting(target: Target, entity_type: str | None) -> tuple[int, int]:
@@ -219,17 +216,15 @@ def _selection_name(entity_type: str | None, everything: bool) -> str:
         print_error(
             f"{entity_type} is one entity, not a type: write `{PROGRAM} entity {entity_type} pause` (or resume, drain, purge)"
         )
-        raise typer.Exit(ExitCode.USAGE)
+        raise Exit(ExitCode.USAGE)
     return "the whole bus" if entity_type is None else "what has no entity" if entity_type == "~" else f"all {entity_type}"
 
 
 @with_target
 def obliterate(
-    confirm: Annotated[
-        str, typer.Argument(metavar="NAMESPACE", show_default=False, help="Its name, so that no other one is deleted.")
-    ],
+    confirm: Annotated[str, Argument(metavar="NAMESPACE", help="Its name, so that no other one is deleted.")],
     *,
-    force: Annotated[bool, typer.Option("--force", help="Also while workers live. They can settle nothing any more.")] = False,
+    force: Annotated[bool, Option("--force", help="Also while workers live. They can settle nothing any more.")] = False,
     yes: Yes = False,
     target: Target,
     as_json: Json = False,
@@ -242,7 +237,6 @@ def obliterate(
     \b
     Exit codes: 0 deleted, 1 refused, or not confirmed, 2 wrong usage or name, or no terminal to ask on, 4 no server: repeat it.
     """  # noqa: D301
-    from command_bus.cli.output import pluralize
 
     async def waiting() -> tuple[str, Stats]:
         async with open_bus(target) as bus:
@@ -281,4 +275,4 @@ def recount(*, dry_run: DryRun = False, target: Target, as_json: Json = False) -
         echo(f"delayed commands: the number of {found.delayed:,} entities was wrong")
         if not found.complete:
             echo("not all was counted: a shard has more than 20,000 entities with work, or that many or large delayed commands")
-    raise typer.Exit(ExitCode.DONE if found.complete else ExitCode.FAILED)
+    raise Exit(ExitCode.DONE if found.complete else ExitCode.FAILED)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from getpass import getpass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from command_bus.cli.connection import open_bus, run_until_interrupted
 from command_bus.cli.options import Prefix, Target, with_target
@@ -36,40 +36,30 @@ class LocalRole(StrEnum):
 def dashboard(
     *,
     target: Target,
-    host: Annotated[str, typer.Option(help="Address to listen on. Another than this machine's needs users.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any free one.")] = 8089,
-    users: Annotated[
-        str | None, typer.Option(metavar="FILE", show_default=False, help="TOML of users: [ann] password = hash, role = …")
-    ] = None,
+    host: Annotated[str, Option(help="Address to listen on. Another than this machine's needs users.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0 takes any free one.")] = 8089,
+    users: Annotated[str | None, Option(metavar="FILE", help="TOML of users: [ann] password = hash, role = …")] = None,
     proxy: Annotated[
         str | None,
-        typer.Option(
-            "--proxy-header", metavar="NAME", show_default=False, help="Header in which a proxy names who has signed in."
-        ),
+        Option("--proxy-header", metavar="NAME", help="Header in which a proxy names who has signed in."),
     ] = None,
     proxies: Annotated[
         list[str] | None,
-        typer.Option(
-            "--proxy", metavar="ADDRESS", show_default=False, help="Where a proxy's requests come from: an address or network."
-        ),
+        Option("--proxy", metavar="ADDRESS", help="Where a proxy's requests come from: an address or network."),
     ] = None,
     role: Annotated[
-        LocalRole, typer.Option(help="Without users: what may be done from this machine, or by those whom a proxy lets in.")
+        LocalRole, Option(help="Without users: what may be done from this machine, or by those whom a proxy lets in.")
     ] = LocalRole.VIEWER,
-    mask: Annotated[
-        list[str] | None, typer.Option(metavar="FIELD", show_default=False, help="Payload field shown as dots; may be repeated.")
-    ] = None,
-    grafana: Annotated[
-        str, typer.Option(metavar="ADDRESS", show_default=False, help="Of a Grafana board, which the plots link to.")
-    ] = "",
+    mask: Annotated[list[str] | None, Option(metavar="FIELD", help="Payload field shown as dots; may be repeated.")] = None,
+    grafana: Annotated[str, Option(metavar="ADDRESS", help="Of a Grafana board, which the plots link to.")] = "",
     traces: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", show_default=False, help="Of a trace, with {trace_id} in it, which commands link to."),
+        Option(metavar="ADDRESS", help="Of a trace, with {trace_id} in it, which commands link to."),
     ] = None,
     prefix: Prefix = "",
     name: Annotated[
         list[str] | None,
-        typer.Option("--name", metavar="HOST", show_default=False, help="Name under which it is reached; others are refused."),
+        Option("--name", metavar="HOST", help="Name under which it is reached; others are refused."),
     ] = None,
 ) -> None:
     """Serve the dashboard: pages for operators in a browser.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
 from command_bus.cli.completion import OnlyType
 from command_bus.cli.connection import on_bus
 from command_bus.cli.options import Json, Limit, Target, command_group, with_target
-from command_bus.cli.output import print_listing, to_json
+from command_bus.cli.output import format_time_and_age, print_listing, to_json
 from command_bus.cli.terminal import ExitCode, echo
 from command_bus.cli.times import parse_moment
 
@@ -25,9 +25,7 @@ delayed = command_group("Delayed commands: list, promote.")
 def list_delayed(
     entity_type: OnlyType = None,
     *,
-    before: Annotated[
-        str | None, typer.Option("--before", metavar="TIME", show_default=False, help="Only those due before: 2026-12-01T09:00.")
-    ] = None,
+    before: Annotated[str | None, Option("--before", metavar="TIME", help="Only those due before: 2026-12-01T09:00.")] = None,
     limit: Limit = 50,
     target: Target,
     as_json: Json = False,
@@ -50,11 +48,9 @@ def list_delayed(
 @delayed.command("promote", short_help="Let delayed commands take their place now.")
 @with_target
 def promote(
-    command_ids: Annotated[list[str], typer.Argument(metavar="ID", help="Command ids.", show_default=False)],
+    command_ids: Annotated[list[str], Argument(metavar="ID", help="Command ids.")],
     *,
-    at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", show_default=False, help="Then, not now: 2026-12-01T09:00.")
-    ] = None,
+    at: Annotated[str | None, Option("--at", metavar="TIME", help="Then, not now: 2026-12-01T09:00.")] = None,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -77,11 +73,9 @@ def promote(
     else:
         for command_id, changed in done.items():
             echo(f"{command_id}: {'promoted' if changed else 'not delayed any more, or never accepted'}")
-    raise typer.Exit(ExitCode.DONE if all(done.values()) else ExitCode.FAILED)
+    raise Exit(ExitCode.DONE if all(done.values()) else ExitCode.FAILED)
 
 
 def _row(each: DelayedCommand) -> tuple[str, str, str, str]:
-    from command_bus.cli.output import format_time_and_age
-
     entity = f"{each.entity_type}:{each.entity_id}" if each.entity_type else "-"
     return format_time_and_age(each.due_ms), each.name, entity, each.command_id

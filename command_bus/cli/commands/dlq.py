@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from command_bus.cli.commands.letter_selection import LetterSelection, apply_to_letters, format_counts, warn_if_names_unknown
 from command_bus.cli.completion import command_names, entity_types, letter_ids
 from command_bus.cli.connection import on_bus, open_bus, run_command
 from command_bus.cli.options import DryRun, Json, Limit, Target, Yes, command_group, with_options, with_target
-from command_bus.cli.output import to_json
+from command_bus.cli.output import format_fields, format_table, format_time, format_time_and_age, to_json
 from command_bus.cli.terminal import confirm_or_exit, echo, format_value, usage_error
 from command_bus.cli.times import parse_time
 
@@ -46,39 +46,35 @@ _NEVER_STARTED = (DeadLetterReason.NO_HANDLER, DeadLetterReason.UNSUPPORTED_VERS
 
 LetterIds = Annotated[
     list[str] | None,
-    typer.Argument(metavar="LETTER", show_default=False, autocompletion=letter_ids, help="Ids, as `dlq list` shows them."),
+    Argument(metavar="LETTER", autocompletion=letter_ids, help="Ids, as `dlq list` shows them."),
 ]
-Everything = Annotated[bool, typer.Option("--all", help="All dead letters.")]
+Everything = Annotated[bool, Option("--all", help="All dead letters.")]
 
 
 def _filters(
     *,
     entity_type: Annotated[
         str | None,
-        typer.Option(
-            "--type", show_default=False, autocompletion=entity_types, help="Of this entity type; TYPE:ID is one entity."
-        ),
+        Option("--type", autocompletion=entity_types, help="Of this entity type; TYPE:ID is one entity."),
     ] = None,
-    entity_id: Annotated[
-        str | None, typer.Option("--id", show_default=False, help="Of the entity with this id (with --type).")
-    ] = None,
+    entity_id: Annotated[str | None, Option("--id", help="Of the entity with this id (with --type).")] = None,
     command: Annotated[
         str | None,
-        typer.Option("--command", show_default=False, autocompletion=command_names, help="Of commands with this name."),
+        Option("--command", autocompletion=command_names, help="Of commands with this name."),
     ] = None,
     reason: Annotated[
         DeadLetterReason | None,
-        typer.Option(metavar="REASON", show_default=False, help=f"With this reason: {', '.join(DeadLetterReason)}."),
+        Option(metavar="REASON", help=f"With this reason: {', '.join(DeadLetterReason)}."),
     ] = None,
     parked: Annotated[
         bool | None,
-        typer.Option("--parked/--not-parked", show_default=False, help="Whose entity is parked until a decision, or is not."),
+        Option("--parked/--not-parked", help="Whose entity is parked until a decision, or is not."),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(show_default=False, help="Written since: 90s, 30m, 2h, 7d ago, or a time such as 2026-11-21T10:00."),
+        Option(help="Written since: 90s, 30m, 2h, 7d ago, or a time such as 2026-11-21T10:00."),
     ] = None,
-    until: Annotated[str | None, typer.Option(show_default=False, help="Written before; as --since.")] = None,
+    until: Annotated[str | None, Option(help="Written before; as --since.")] = None,
 ) -> LetterFilters:
     """Read the options that select letters."""
     if entity_type is not None and entity_id is None:
@@ -104,9 +100,7 @@ def list_letters(
     *,
     filters: LetterFilters,
     limit: Limit = 50,
-    count: Annotated[
-        bool, typer.Option("--count", help="Count all that match, also beyond the limit: reads every letter.")
-    ] = False,
+    count: Annotated[bool, Option("--count", help="Count all that match, also beyond the limit: reads every letter.")] = False,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -127,8 +121,6 @@ def list_letters(
     if as_json:
         echo(to_json(listing.json_data()))
         return
-    from command_bus.cli.output import format_table, format_time
-
     if listing.letters:
         rows = [
             (each.id, each.reason, each.name, each.entity, f"{each.error_type}: {each.error_message}" if each.error_type else "",
@@ -145,7 +137,7 @@ def list_letters(
 @dlq.command()
 @with_target
 def show(
-    letter: Annotated[str, typer.Argument(metavar="LETTER", show_default=False, autocompletion=letter_ids)],
+    letter: Annotated[str, Argument(metavar="LETTER", autocompletion=letter_ids)],
     *,
     target: Target,
     as_json: Json = False,
@@ -159,8 +151,6 @@ def show(
     if as_json:
         echo(to_json(found))
         return
-    from command_bus.cli.output import format_fields
-
     echo(format_fields(_letter_fields(found)))
     if found.traceback:
         echo(format_value(found.traceback.rstrip()))
@@ -176,9 +166,7 @@ def replay(
     filters: LetterFilters,
     payload: Annotated[
         str | None,
-        typer.Option(
-            show_default=False, help="Run one letter with these fields instead of its own: a JSON object, or - to read it."
-        ),
+        Option(help="Run one letter with these fields instead of its own: a JSON object, or - to read it."),
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -218,7 +206,7 @@ def _payload(text: str | None, letters: Sequence[str] | None) -> dict[str, Any] 
 @dlq.command()
 @with_target
 def discard(
-    letters: Annotated[list[str], typer.Argument(metavar="LETTER", show_default=False, autocompletion=letter_ids)],
+    letters: Annotated[list[str], Argument(metavar="LETTER", autocompletion=letter_ids)],
     *,
     yes: Yes = False,
     target: Target,
@@ -302,8 +290,6 @@ async def _read_letters(bus: CommandBus, filters: LetterFilters, limit: int, *, 
 
 
 def _letter_fields(found: DeadLetter) -> list[tuple[str, Any]]:
-    from command_bus.cli.output import format_time_and_age
-
     parked = " (parked: it waits for a decision about this letter)" if found.parked else ""
     # A command that no worker knows is offered to workers, and not started.
     first = "first offered" if found.reason in _NEVER_STARTED else "first started"

@@ -6,11 +6,11 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Exit, Option
 
 from command_bus.cli.connection import load_settings, open_bus, run_command
 from command_bus.cli.options import Json, Target, with_target
-from command_bus.cli.output import to_json
+from command_bus.cli.output import format_table, to_json
 from command_bus.cli.terminal import ExitCode, SafeText, echo, escape
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 @with_target
 def doctor(
     *,
-    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as bad.")] = False,
+    strict: Annotated[bool, Option("--strict", help="Treat warnings as bad.")] = False,
     suspended_hours: Annotated[
-        float, typer.Option("--suspended-hours", min=0.0, help="Warn of commands that are suspended for longer.")
+        float, Option("--suspended-hours", min=0.0, help="Warn of commands that are suspended for longer.")
     ] = 24.0,
     target: Target,
     as_json: Json = False,
@@ -43,14 +43,12 @@ def doctor(
     if as_json:
         echo(to_json({"grade": grade, "findings": findings}))
     else:
-        from command_bus.cli.output import format_table
-
         echo(format_table(["", "about", "found"], [(each.grade, each.about, each.found) for each in findings]))
         advised = [f"{each.about}: {each.advice}" for each in findings if each.advice]
         if advised:  # each on one line, however long it is, so that a command in it can be copied
             echo(SafeText("\n" + "\n".join(map(escape, advised))))
     bad = grade == "bad" or (strict and grade != "ok")
-    raise typer.Exit(ExitCode.FAILED if bad else ExitCode.DONE)
+    raise Exit(ExitCode.FAILED if bad else ExitCode.DONE)
 
 
 async def _examine(target: Target, longest: float) -> list[Finding]:

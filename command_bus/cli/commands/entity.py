@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
 from command_bus.cli.commands.entity_view import print_details
 from command_bus.cli.completion import entity_words
 from command_bus.cli.connection import on_bus, open_bus, run_command
 from command_bus.cli.options import Action, Json, PauseFor, PauseUntil, Target, Yes, with_target
-from command_bus.cli.output import to_json
+from command_bus.cli.output import pluralize, to_json
 from command_bus.cli.terminal import (
     ExitCode,
     confirm_or_exit,
@@ -37,27 +37,22 @@ _LEFT_RUNNING = "; the one that runs is left alone"
 def entity(
     words: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="TYPE:ID",
-            show_default=False,
             autocompletion=entity_words,
             help="The entity, also as TYPE ID; then an action [default: show].",
         ),
     ],
     *,
-    reason: Annotated[
-        str, typer.Option("--reason", "-m", show_default=False, help="A note that `entity` and `stats` show.")
-    ] = "",
-    waiting: Annotated[int, typer.Option(min=0, max=1000, help="How many waiting commands to show.")] = 10,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With purge: only count.")] = False,
-    wait: Annotated[float, typer.Option(min=0.1, help="With abort: seconds to wait for the end of the attempt.")] = 10.0,
+    reason: Annotated[str, Option("--reason", "-m", help="A note that `entity` and `stats` show.")] = "",
+    waiting: Annotated[int, Option(min=0, max=1000, help="How many waiting commands to show.")] = 10,
+    dry_run: Annotated[bool, Option("--dry-run", help="With purge: only count.")] = False,
+    wait: Annotated[float, Option(min=0.1, help="With abort: seconds to wait for the end of the attempt.")] = 10.0,
     force: Annotated[
         bool,
-        typer.Option(
-            "--force", help="With abort: go on without a handler that cannot be ended; it may run beside its successor."
-        ),
+        Option("--force", help="With abort: go on without a handler that cannot be ended; it may run beside its successor."),
     ] = False,
-    key: Annotated[str, typer.Option(show_default=False, help="With forget: the unique key.")] = "",
+    key: Annotated[str, Option(help="With forget: the unique key.")] = "",
     until: PauseUntil = None,
     duration: PauseFor = None,
     yes: Yes = False,
@@ -192,7 +187,7 @@ class _OneEntity:
         if not released:
             if not as_json:
                 print_error(f"{self._name}: no command holds the key {key!r}")
-            raise typer.Exit(ExitCode.FAILED)
+            raise Exit(ExitCode.FAILED)
 
     def keys(self, *, as_json: bool) -> None:
         """Show the unique keys that are held."""
@@ -208,8 +203,6 @@ class _OneEntity:
 
     def purge(self, *, dry_run: bool, yes: bool) -> None:
         """Count the waiting commands, ask, and remove them."""
-        from command_bus.cli.output import pluralize
-
         found = self.read()
         count = found.entity.depth - (found.entity.state == "running")
         echo(f"{self._name}: {pluralize(count, 'waiting command', 'waiting commands')}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from command_bus.cli.connection import open_bus, run_command
 from command_bus.cli.options import Target
-from command_bus.cli.output import format_table, format_time_and_age, to_json
+from command_bus.cli.output import format_duration, format_fields, format_table, format_time_and_age, pluralize, to_json
 from command_bus.cli.terminal import SafeText, echo, print_error, warn_if_unknown
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ def print_details(found: EntityDetails, target: Target, *, as_json: bool) -> Non
     if as_json:
         echo(to_json(found))
         return
-    from command_bus.cli.output import format_fields, format_table
-
     echo(format_fields([*_detail_lines(found), *suggest_commands(found, target)]))
     if found.waiting:
         echo()
@@ -58,8 +56,6 @@ def suggest_commands(found: EntityDetails, target: Target) -> list[tuple[str, st
 
 
 def _detail_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
-    from command_bus.cli.output import format_time_and_age
-
     entity, hold = found.entity, found.entity.hold
     yield from (("entity", entity.name), ("state", _state(entity)), ("depth", entity.depth))
     if entity.priority != "normal":
@@ -87,8 +83,6 @@ def _detail_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
 
 def suspension_lines(suspension: SuspensionInfo) -> Iterator[tuple[str, Any]]:
     """Yield for how long, and for what, a command is suspended."""
-    from command_bus.cli.output import format_time_and_age
-
     yield "suspended", f"since {format_time_and_age(suspension.since_ms)}"
     yield "because it", str(suspension)
     if suspension.until_ms is not None:
@@ -96,8 +90,6 @@ def suspension_lines(suspension: SuspensionInfo) -> Iterator[tuple[str, Any]]:
 
 
 def _head_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
-    from command_bus.cli.output import format_time_and_age
-
     entity, head = found.entity, found.head
     if head is None:
         return
@@ -114,8 +106,6 @@ def _head_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
 
 
 def _worker_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
-    from command_bus.cli.output import format_duration
-
     entity, holder = found.entity, found.holder
     if entity.worker is None:
         return
@@ -126,8 +116,6 @@ def _worker_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
 
 
 def _letter_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
-    from command_bus.cli.output import format_time_and_age, pluralize
-
     letter = found.letter
     if letter is None:
         return
@@ -137,8 +125,6 @@ def _letter_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
 
 
 def _state(entity: EntityInfo) -> str:
-    from command_bus.cli.output import format_time_and_age
-
     if not entity.depth and entity.hold is None:
         return "idle: nothing of it waits or runs, or it was never used"
     delayed = entity.due_ms is not None and entity.state == "waiting"
@@ -146,8 +132,6 @@ def _state(entity: EntityInfo) -> str:
 
 
 def _waiting_row(command: WaitingCommand, *, keyed: bool) -> tuple[str, ...]:
-    from command_bus.cli.output import format_time_and_age
-
     due = command.due_ms
     when = f"due {format_time_and_age(due)}" if due is not None else format_time_and_age(command.accepted_ms)
     row = (command.name or _UNREADABLE, command.command_id, when)

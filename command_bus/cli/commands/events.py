@@ -5,13 +5,13 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from command_bus.admin.json_data import utc_time
 from command_bus.cli.completion import entity_types
 from command_bus.cli.connection import open_bus, run_command, run_until_interrupted
 from command_bus.cli.options import Json, Target, command_group, entity_type_named, with_options, with_target
-from command_bus.cli.output import to_json
+from command_bus.cli.output import format_duration, format_time, to_json
 from command_bus.cli.terminal import echo, undo_hint, warn_if_unknown
 
 if TYPE_CHECKING:
@@ -32,9 +32,8 @@ EventKind = StrEnum(
 
 Types = Annotated[
     list[str] | None,
-    typer.Argument(
+    Argument(
         metavar="TYPE",
-        show_default=False,
         autocompletion=entity_types,
         help="Entity types; ~ is for commands without an entity, @schedules for schedules. By default all.",
     ),
@@ -64,13 +63,11 @@ def _chosen_events(
     *,
     entity_id: Annotated[
         str | None,
-        typer.Option(
-            "--id", show_default=False, help="Only of the entity (or schedule) with this id (with TYPE, or write TYPE:ID)."
-        ),
+        Option("--id", help="Only of the entity (or schedule) with this id (with TYPE, or write TYPE:ID)."),
     ] = None,
     kind: Annotated[
         list[EventKind] | None,
-        typer.Option("--kind", metavar="KIND", show_default=False, help="accepted, started, retried …; may be repeated."),
+        Option("--kind", metavar="KIND", help="accepted, started, retried …; may be repeated."),
     ] = None,
 ) -> _EventFilter:
     return _EventFilter(types, entity_id, kind)
@@ -81,7 +78,7 @@ def _chosen_events(
 def watch(
     types: Types = None,
     *,
-    kept: Annotated[int, typer.Option(min=1, help="About how many events each shard keeps, of all types together.")] = 10_000,
+    kept: Annotated[int, Option(min=1, help="About how many events each shard keeps, of all types together.")] = 10_000,
     target: Target,
 ) -> None:
     """Record what happens to commands of these types, in all processes, from now on.
@@ -125,7 +122,7 @@ def unwatch(types: Types = None, *, target: Target) -> None:
 def list_events(
     chosen: _EventFilter,
     *,
-    last: Annotated[int, typer.Option(min=1, help="How many, the newest.")] = 50,
+    last: Annotated[int, Option(min=1, help="How many, the newest.")] = 50,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -159,7 +156,7 @@ def follow(
     chosen: _EventFilter,
     *,
     target: Target,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
     """Show events as they happen, until Ctrl-C.
 
@@ -196,8 +193,6 @@ def _entity_types(types: list[str] | None) -> list[str | None]:
 
 
 def _event_line(event: Event) -> str:
-    from command_bus.cli.output import format_duration, format_time
-
     time = utc_time(event.at_ms)
     at = format_time(event.at_ms) if time is None else f"{time.strftime('%Y-%m-%d %H:%M:%S.%f')[:-3]}Z"
     command = f"{event.name} {event.command_id}".strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
 from command_bus.cli.completion import command_names
 from command_bus.cli.connection import on_bus
@@ -23,22 +23,17 @@ if TYPE_CHECKING:
 def generate(
     commands: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="COMMAND",
-            show_default=False,
             autocompletion=command_names,
             help="Only these; by default all.",
         ),
     ] = None,
     *,
-    json_schema: Annotated[bool, typer.Option("--json-schema", help="JSON Schema instead of Python.")] = False,
-    typescript: Annotated[bool, typer.Option("--ts", help="TypeScript for the gateway: types, and a client on fetch.")] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", show_default=False, help="Write to this file instead of standard output.")
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit with 1 if the file (--out) is not up to date.")
-    ] = False,
+    json_schema: Annotated[bool, Option("--json-schema", help="JSON Schema instead of Python.")] = False,
+    typescript: Annotated[bool, Option("--ts", help="TypeScript for the gateway: types, and a client on fetch.")] = False,
+    out: Annotated[Path | None, Option("--out", "-o", help="Write to this file instead of standard output.")] = None,
+    check: Annotated[bool, Option("--check", help="Change nothing; exit with 1 if the file (--out) is not up to date.")] = False,
     target: Target,
 ) -> None:
     """Generate typed client classes as Python source, or a TypeScript client (--ts), from the commands that workers announce.
@@ -89,7 +84,7 @@ def _select(found: list[CommandInfo], names: list[str] | None) -> list[CommandIn
         known = [each.name for each in found]
         for each in unknown or ["any command"]:
             print_error(f"no worker has announced {each}{did_you_mean(each, known)}")
-        raise typer.Exit(ExitCode.FAILED)
+        raise Exit(ExitCode.FAILED)
     return [each for each in found if not names or each.name in names]
 
 
@@ -123,5 +118,5 @@ def _python_source(chosen: list[CommandInfo], namespace: str, *, whole: bool) ->
         print_error(f"{each} is left out, as what was announced of it can be no class: {reason}")
     count = len(chosen) - len(clients.refused)
     if not count or (clients.refused and not whole):
-        raise typer.Exit(ExitCode.FAILED)
+        raise Exit(ExitCode.FAILED)
     return clients.source, count

@@ -6,13 +6,13 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Exit, Option
 
 from command_bus.admin.json_data import to_jsonable
 from command_bus.cli.completion import command_names, entity_types
 from command_bus.cli.connection import on_bus
 from command_bus.cli.options import Json, Limit, Target, command_group, with_target
-from command_bus.cli.output import to_json
+from command_bus.cli.output import format_table, format_time_and_age, to_json
 from command_bus.cli.terminal import ExitCode, echo, format_value, print_error, usage_error
 from command_bus.cli.times import parse_time
 
@@ -40,7 +40,7 @@ class EndStatus(StrEnum):
 @history.command("show")
 @with_target
 def show(
-    command_id: Annotated[str, typer.Argument(metavar="ID", help="Command id.", show_default=False)],
+    command_id: Annotated[str, Argument(metavar="ID", help="Command id.")],
     *,
     target: Target,
     as_json: Json = False,
@@ -57,7 +57,7 @@ def show(
     entry = on_bus(target, read)
     if entry is None:
         print_error(f"no end of {command_id} is kept: it is not settled, has no history, or its time is over")
-        raise typer.Exit(ExitCode.UNKNOWN)
+        raise Exit(ExitCode.UNKNOWN)
     if as_json:
         echo(to_json(_data(entry)))
         return
@@ -71,28 +71,24 @@ def search(
     *,
     command: Annotated[
         str | None,
-        typer.Option("--command", show_default=False, autocompletion=command_names, help="Of commands with this name."),
+        Option("--command", autocompletion=command_names, help="Of commands with this name."),
     ] = None,
     entity_type: Annotated[
         str | None,
-        typer.Option(
-            "--type", show_default=False, autocompletion=entity_types, help="Of this entity type; TYPE:ID is one entity."
-        ),
+        Option("--type", autocompletion=entity_types, help="Of this entity type; TYPE:ID is one entity."),
     ] = None,
     status: Annotated[
         EndStatus | None,
-        typer.Option(metavar="STATUS", show_default=False, help=f"Ended like this: {', '.join(EndStatus)}."),
+        Option(metavar="STATUS", help=f"Ended like this: {', '.join(EndStatus)}."),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(show_default=False, help="Ended since: 90s, 30m, 2h, 7d ago, or a time such as 2026-11-21T10:00."),
+        Option(help="Ended since: 90s, 30m, 2h, 7d ago, or a time such as 2026-11-21T10:00."),
     ] = None,
-    until: Annotated[str | None, typer.Option(show_default=False, help="Ended before; as --since.")] = None,
+    until: Annotated[str | None, Option(help="Ended before; as --since.")] = None,
     limit: Limit = 50,
-    scan: Annotated[int, typer.Option(min=1, help="How many entries to look at.")] = 10_000,
-    cursor: Annotated[
-        str | None, typer.Option(metavar="CURSOR", show_default=False, help="Go on where an earlier search ended.")
-    ] = None,
+    scan: Annotated[int, Option(min=1, help="How many entries to look at.")] = 10_000,
+    cursor: Annotated[str | None, Option(metavar="CURSOR", help="Go on where an earlier search ended.")] = None,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -118,8 +114,6 @@ def search(
 
 
 def _print_page(page: HistoryPage) -> None:
-    from command_bus.cli.output import format_table
-
     if page.entries:
         echo(format_table(["ended", "status", "command", "entity", "id", "error"], map(_row, page.entries)))
     elif not page.cut:
@@ -135,16 +129,12 @@ def _entity(entry: HistoryEntry) -> str:
 
 
 def _row(entry: HistoryEntry) -> tuple[str, ...]:
-    from command_bus.cli.output import format_time_and_age
-
     error = "" if entry.error is None else str(entry.error)
     return format_time_and_age(entry.settled_ms), entry.status, entry.name, _entity(entry), entry.command_id, error
 
 
 def _facts(entry: HistoryEntry) -> list[tuple[str, Any]]:
     """Return what is known of an end, line by line."""
-    from command_bus.cli.output import format_time_and_age
-
     times = (("accepted", entry.accepted_ms), ("started", entry.started_ms), ("ended", entry.settled_ms))
     facts: list[tuple[str, Any]] = [("command", entry.name), ("entity", _entity(entry)), ("status", entry.status)]
     facts += [(name, format_time_and_age(ms)) for name, ms in times if ms]

@@ -6,13 +6,13 @@ import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Exit, Option
 
 from command_bus.admin.json_data import to_jsonable
 from command_bus.cli.completion import command_names, entity_types
 from command_bus.cli.connection import on_bus, open_bus, run_command
 from command_bus.cli.options import Json, Target, with_target
-from command_bus.cli.output import to_json
+from command_bus.cli.output import format_duration, format_fields, format_table, format_time, format_time_and_age, to_json
 from command_bus.cli.terminal import ExitCode, SafeText, echo, failure, print_error, usage_error, warn_if_unknown
 from command_bus.spelling import did_you_mean, some_of
 
@@ -60,15 +60,11 @@ def stats(*, target: Target, as_json: Json = False) -> None:
     if as_json:
         echo(to_json({**to_jsonable(found), "holds": holds}))
         return
-    from command_bus.cli.output import format_fields
-
     echo(format_fields(stats_lines(found, holds)))
 
 
 def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
     """Return the figures as lines, the most important first."""
-    from command_bus.cli.output import format_duration, format_time_and_age
-
     lines: list[tuple[str, Any]] = [
         ("commands", f"{found.depth:,} accepted and not settled, {found.delayed:,} of them delayed or waiting for a retry"),
         ("entities", f"{found.entities:,} with work: {found.in_flight:,} held, {found.ready:,} ready; {found.parked:,} parked"
@@ -105,8 +101,6 @@ def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
 
 def _until(hold: HoldInfo) -> str:
     """Return until when a pause holds, if it ends by itself."""
-    from command_bus.cli.output import format_time
-
     return "" if hold.until_ms is None else f", until {format_time(hold.until_ms)}"
 
 
@@ -114,9 +108,8 @@ def _until(hold: HoldInfo) -> str:
 def entities(
     entity_type: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="TYPE",
-            show_default=False,
             autocompletion=entity_types,
             help="Only of this type; ~ is for commands without an entity.",
         ),
@@ -124,14 +117,12 @@ def entities(
     *,
     state: Annotated[
         list[State] | None,
-        typer.Option(show_default=False, help="Only in this state; may be repeated. Delayed entities are waiting."),
+        Option(help="Only in this state; may be repeated. Delayed entities are waiting."),
     ] = None,
-    sort: Annotated[Order, typer.Option(help="Most commands first, longest waiting, most attempts, or by name.")] = Order.DEPTH,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many to show.")] = 20,
-    cursor: Annotated[
-        str | None, typer.Option(show_default=False, help="Continue after an earlier page, which prints it.")
-    ] = None,
-    keys: Annotated[bool, typer.Option("--keys", help="List the unique keys that are held instead, by entity and key.")] = False,
+    sort: Annotated[Order, Option(help="Most commands first, longest waiting, most attempts, or by name.")] = Order.DEPTH,
+    limit: Annotated[int, Option(min=1, max=10_000, help="How many to show.")] = 20,
+    cursor: Annotated[str | None, Option(help="Continue after an earlier page, which prints it.")] = None,
+    keys: Annotated[bool, Option("--keys", help="List the unique keys that are held instead, by entity and key.")] = False,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -176,8 +167,6 @@ def entities(
 
 def entity_table(page: EntityPage) -> SafeText:
     """Return a page of entities as a table."""
-    from command_bus.cli.output import format_duration, format_table
-
     return format_table(
         ["entity", "state", "depth#", "head age#", "attempt#", "worker", "why, how long"],
         [
@@ -194,8 +183,6 @@ def _state(entity: EntityInfo) -> str:
 
 def _why(entity: EntityInfo) -> str:
     """Return why an entity is in its state, and for how long."""
-    from command_bus.cli.output import format_duration, format_time_and_age
-
     if entity.letter_id is not None:
         return f"dead letter {entity.letter_id}"
     facts: list[str] = []
@@ -235,7 +222,7 @@ def workers(*, target: Target, as_json: Json = False) -> None:
         echo(worker_table(found))
     else:
         echo("no worker has been seen")
-    raise typer.Exit(ExitCode.DONE if any(worker.alive for worker in found) else ExitCode.FAILED)
+    raise Exit(ExitCode.DONE if any(worker.alive for worker in found) else ExitCode.FAILED)
 
 
 def _running(worker: WorkerStatus) -> str:
@@ -250,8 +237,6 @@ def _running(worker: WorkerStatus) -> str:
 
 def worker_table(found: list[WorkerStatus]) -> SafeText:
     """Return workers as a table."""
-    from command_bus.cli.output import format_duration, format_table, format_time
-
     return format_table(
         ["worker", "state", "host", "pid", "started", "last sign#", "running#", "commands"],
         [
@@ -268,9 +253,8 @@ def worker_table(found: list[WorkerStatus]) -> SafeText:
 def introspect(
     name: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="COMMAND",
-            show_default=False,
             autocompletion=command_names,
             help="Show this command with its schema.",
         ),
@@ -295,8 +279,6 @@ def introspect(
     if as_json:
         echo(to_json({"commands": found}))
         return
-    from command_bus.cli.output import format_table
-
     rows = [
         (each.name, each.kind, each.entity, ", ".join(_field(each, field) for field in each.schema.get("properties", {})),
          each.delivery, _policy(each), len(each.workers))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from command_bus.cli.connection import open_bus, run_command
 from command_bus.cli.options import Target
+from command_bus.cli.output import pluralize
 from command_bus.cli.terminal import confirm_or_exit, echo, usage_error, warn_if_unknown
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ def format_counts(counts: Counter[tuple[str, str]]) -> str:
     """Return in one line how many letters match."""
     if not counts:
         return "no letter matches"
-    from command_bus.cli.output import pluralize
-
     parts = ", ".join(f"{count:,} {name or '(unreadable)'} {reason}" for (reason, name), count in counts.most_common())
     return f"{pluralize(counts.total(), 'letter', 'letters')}: {parts}"
 

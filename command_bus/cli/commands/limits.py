@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from command_bus.cli.connection import on_bus
 from command_bus.cli.options import Json, Target, command_group, with_target
-from command_bus.cli.output import to_json
+from command_bus.cli.output import format_duration, format_table, to_json
 from command_bus.cli.terminal import echo, failure, usage_error
 
 if TYPE_CHECKING:
@@ -21,15 +21,13 @@ limits = command_group("Limits of starts: list, put, remove, release.")
 _RATE = re.compile(r"([0-9.]+)(?:/([0-9.]*)(s|m|h)?)?")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
-Name = Annotated[
-    str, typer.Argument(metavar="LIMIT", show_default=False, help="bus, type:TYPE, entity:TYPE, or the name of a named limit.")
-]
+Name = Annotated[str, Argument(metavar="LIMIT", help="bus, type:TYPE, entity:TYPE, or the name of a named limit.")]
 
 
 @limits.command("list", short_help="List limits, or the buckets of one.")
 @with_target
 def list_limits(
-    name: Annotated[str | None, typer.Argument(metavar="LIMIT", show_default=False, help="Its buckets that are in use.")] = None,
+    name: Annotated[str | None, Argument(metavar="LIMIT", help="Its buckets that are in use.")] = None,
     *,
     target: Target,
     as_json: Json = False,
@@ -43,8 +41,6 @@ def list_limits(
     if as_json:
         echo(to_json({"limits": found}))
         return
-    from command_bus.cli.output import format_table
-
     heads = ["limit", "allows", "said by", "running#", "free#", "waiting#", "next start"]
     echo(format_table(heads, [_row(each) for each in found]))
 
@@ -54,11 +50,9 @@ def list_limits(
 def put_limit(
     name: Name,
     *,
-    rate: Annotated[
-        str | None, typer.Option(metavar="N/TIME", show_default=False, help="Starts in a time: 50/s, 1000/m, 5/10s.")
-    ] = None,
-    burst: Annotated[int | None, typer.Option(min=1, show_default=False, help="Starts at once after a pause.")] = None,
-    concurrency: Annotated[int | None, typer.Option(min=1, show_default=False, help="Entities that run at a time.")] = None,
+    rate: Annotated[str | None, Option(metavar="N/TIME", help="Starts in a time: 50/s, 1000/m, 5/10s.")] = None,
+    burst: Annotated[int | None, Option(min=1, help="Starts at once after a pause.")] = None,
+    concurrency: Annotated[int | None, Option(min=1, help="Entities that run at a time.")] = None,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -102,7 +96,7 @@ def remove_limit(name: Name, *, target: Target, as_json: Json = False) -> None:
 def release_limit(
     name: Name,
     *,
-    key: Annotated[str | None, typer.Option(metavar="KEY", show_default=False, help="Of a named limit by a key.")] = None,
+    key: Annotated[str | None, Option(metavar="KEY", help="Of a named limit by a key.")] = None,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -133,8 +127,6 @@ def _rate(text: str, burst: int | None) -> Rate:
 
 
 def _row(each: LimitInfo) -> tuple[str, str, str, int, str, int, str]:
-    from command_bus.cli.output import format_duration
-
     name = each.name if each.key is None else f"{each.name}[{each.key}]"
     allows = [] if each.rate is None else [f"{each.rate:g} per {each.per:g} s, burst {each.burst}"]
     allows += [] if each.concurrency is None else [f"{each.concurrency} at a time"]

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Exit, Option
 
 from command_bus.cli.commands.send import (
     Fields,
@@ -19,7 +20,7 @@ from command_bus.cli.commands.send import (
 from command_bus.cli.completion import OnlyType, schedule_names
 from command_bus.cli.connection import on_bus, open_bus, run_command
 from command_bus.cli.options import Json, Limit, Target, Yes, command_group, with_target
-from command_bus.cli.output import print_listing, to_json
+from command_bus.cli.output import format_fields, format_time, format_time_and_age, pluralize, print_listing, to_json
 from command_bus.cli.terminal import ExitCode, confirm_or_exit, echo, usage_error
 from command_bus.cli.times import parse_duration, parse_moment
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 @with_target
 def export_schedules(
     *,
-    stop: Annotated[bool, typer.Option("--stop", help="They fire nothing here any more, because they are being moved.")] = False,
+    stop: Annotated[bool, Option("--stop", help="They fire nothing here any more, because they are being moved.")] = False,
     target: Target,
 ) -> None:
     """Write the schedules as lines of JSON, each with how far it has come, for `import`.
@@ -53,11 +54,9 @@ def export_schedules(
 
 @with_target
 def import_schedules(
-    file: Annotated[
-        typer.FileText, typer.Argument(metavar="FILE", show_default=False, help="What `export` wrote; - is standard input.")
-    ],
+    file: Annotated[typer.FileText, Argument(metavar="FILE", help="What `export` wrote; - is standard input.")],
     *,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace other schedules of the same names.")] = False,
+    replace: Annotated[bool, Option("--replace", help="Replace other schedules of the same names.")] = False,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -69,8 +68,6 @@ def import_schedules(
     \b
     Exit codes: 0 all are put (or were), 1 another one of a name stays, 2 wrong usage or line, 4 no server: repeat it.
     """  # noqa: D301
-    from command_bus.cli.output import pluralize
-
     put, kept = on_bus(target, lambda bus: bus.schedules.import_(file.read().splitlines(), replace=replace), may_begin=True)
     if as_json:
         echo(to_json({"put": put, "kept": kept}))
@@ -78,16 +75,14 @@ def import_schedules(
         echo(f"{pluralize(len(put), 'schedule', 'schedules')} put")
         for name in kept:
             echo(f"{name}: stays as it is here")
-    raise typer.Exit(ExitCode.FAILED if kept else ExitCode.DONE)
+    raise Exit(ExitCode.FAILED if kept else ExitCode.DONE)
 
 
 schedules = command_group("Schedules: list, show, next, put, pause, resume, trigger, remove, export, import.")
 schedules.command("export", short_help="Write schedules as lines of JSON.")(export_schedules)
 schedules.command("import", short_help="Put schedules that were exported.")(import_schedules)
 
-ScheduleName = Annotated[
-    str, typer.Argument(metavar="NAME", show_default=False, autocompletion=schedule_names, help="As `schedules list` shows it.")
-]
+ScheduleName = Annotated[str, Argument(metavar="NAME", autocompletion=schedule_names, help="As `schedules list` shows it.")]
 
 
 class MissedTicks(StrEnum):
@@ -142,8 +137,6 @@ def show(name: ScheduleName, *, target: Target, as_json: Json = False) -> None:
     if as_json:
         echo(to_json(info))
         return
-    from command_bus.cli.output import format_fields, format_time, format_time_and_age
-
     runs = f" of {info.max_runs:,}" if info.max_runs is not None else ""
     outcome = f": {info.last_outcome}" if info.last_outcome else ""
     paused = f"since {format_time_and_age(info.paused_ms)}{': ' if info.reason else ''}{info.reason}"
@@ -174,7 +167,7 @@ def show(name: ScheduleName, *, target: Target, as_json: Json = False) -> None:
 def next_ticks(
     name: ScheduleName,
     *,
-    count: Annotated[int, typer.Option("--count", "-c", min=1, max=1000, help="How many.")] = 5,
+    count: Annotated[int, Option("--count", "-c", min=1, max=1000, help="How many.")] = 5,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -196,22 +189,20 @@ def next_ticks(
 @schedules.command("put", short_help="Put a schedule, or change one.")
 @with_target
 def put(
-    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="Unique in the namespace.")],
+    name: Annotated[str, Argument(metavar="NAME", help="Unique in the namespace.")],
     command: Name,
     fields: Fields = None,
     *,
-    cron: Annotated[str | None, typer.Option("--cron", metavar="PATTERN", show_default=False, help='"0 2 * * MON-FRI".')] = None,
-    tz: Annotated[str, typer.Option("--tz", help="Time zone of the pattern.")] = "UTC",
-    every: Annotated[str | None, typer.Option("--every", metavar="TIME", show_default=False, help="30s, 5m, 2h.")] = None,
-    missed: Annotated[MissedTicks, typer.Option(help="Of ticks that no worker fired in time.")] = MissedTicks.ONE,
-    overlap: Annotated[Overlap, typer.Option(help="Of ticks whose predecessor is not settled.")] = Overlap.QUEUE,
-    jitter: Annotated[float, typer.Option(min=0.0, help="Seconds by which firings are spread.")] = 0.0,
-    start: Annotated[
-        str | None, typer.Option(metavar="TIME", show_default=False, help="No tick before: 2026-12-01T09:00.")
-    ] = None,
-    end: Annotated[str | None, typer.Option(metavar="TIME", show_default=False, help="No tick behind.")] = None,
-    max_runs: Annotated[int | None, typer.Option(min=1, show_default=False, help="Ticks that fire in all.")] = None,
-    immediately: Annotated[bool, typer.Option("--immediately", help="Fire also when it is first put.")] = False,
+    cron: Annotated[str | None, Option("--cron", metavar="PATTERN", help='"0 2 * * MON-FRI".')] = None,
+    tz: Annotated[str, Option("--tz", help="Time zone of the pattern.")] = "UTC",
+    every: Annotated[str | None, Option("--every", metavar="TIME", help="30s, 5m, 2h.")] = None,
+    missed: Annotated[MissedTicks, Option(help="Of ticks that no worker fired in time.")] = MissedTicks.ONE,
+    overlap: Annotated[Overlap, Option(help="Of ticks whose predecessor is not settled.")] = Overlap.QUEUE,
+    jitter: Annotated[float, Option(min=0.0, help="Seconds by which firings are spread.")] = 0.0,
+    start: Annotated[str | None, Option(metavar="TIME", help="No tick before: 2026-12-01T09:00.")] = None,
+    end: Annotated[str | None, Option(metavar="TIME", help="No tick behind.")] = None,
+    max_runs: Annotated[int | None, Option(min=1, help="Ticks that fire in all.")] = None,
+    immediately: Annotated[bool, Option("--immediately", help="Fire also when it is first put.")] = False,
     header: Headers = None,
     target: Target,
     as_json: Json = False,
@@ -244,8 +235,6 @@ def put(
     if as_json:
         echo(to_json(info))
         return
-    from command_bus.cli.output import format_time_and_age
-
     echo(f"{name}: {info.times}, next {format_time_and_age(info.next_at_ms)}")
 
 
@@ -254,7 +243,7 @@ def put(
 def pause(
     name: ScheduleName,
     *,
-    reason: Annotated[str, typer.Option("--reason", "-m", show_default=False, help="A note that `show` shows.")] = "",
+    reason: Annotated[str, Option("--reason", "-m", help="A note that `show` shows.")] = "",
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -277,7 +266,7 @@ def resume(name: ScheduleName, *, target: Target, as_json: Json = False) -> None
     """  # noqa: D301
     changed = on_bus(target, lambda bus: bus.schedules.resume(name))
     _say(name, "resumed" if changed else "was not paused", as_json=as_json)
-    raise typer.Exit(ExitCode.DONE if changed else ExitCode.FAILED)
+    raise Exit(ExitCode.DONE if changed else ExitCode.FAILED)
 
 
 @schedules.command("trigger", short_help="Fire once now.")
@@ -308,8 +297,6 @@ def remove(name: ScheduleName, *, yes: Yes = False, target: Target, as_json: Jso
 
 
 def _row(each: ScheduleInfo) -> tuple[str, ...]:
-    from command_bus.cli.output import format_time_and_age
-
     next_time = format_time_and_age(each.next_at_ms)
     return each.name, each.state, each.times, _command(each), next_time, f"{each.fired:,}", f"{each.late:,}"
 

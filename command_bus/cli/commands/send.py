@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from command_bus.cli.completion import command_names
 from command_bus.cli.connection import open_bus, run_command
@@ -34,28 +34,22 @@ if TYPE_CHECKING:
 
 Name = Annotated[
     str,
-    typer.Argument(
-        metavar="COMMAND", show_default=False, autocompletion=command_names, help="Its wire name, as `introspect` shows it."
-    ),
+    Argument(metavar="COMMAND", autocompletion=command_names, help="Its wire name, as `introspect` shows it."),
 ]
 Fields = Annotated[
     str | None,
-    typer.Argument(metavar="JSON", show_default=False, help="Its fields: JSON, @FILE, or - for standard input [default: -]."),
+    Argument(metavar="JSON", help="Its fields: JSON, @FILE, or - for standard input [default: -]."),
 ]
 CommandId = Annotated[
     str | None,
-    typer.Option("--command-id", show_default=False, help="Makes the command idempotent: a repeat does not run again."),
+    Option("--command-id", help="Makes the command idempotent: a repeat does not run again."),
 ]
-Headers = Annotated[
-    list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", show_default=False, help="May be repeated.")
-]
-Attempts = Annotated[int | None, typer.Option(min=1, show_default=False, help="Starts in all, rather than as its class says.")]
-AttemptTimeout = Annotated[
-    float | None, typer.Option(show_default=False, help="Seconds that one attempt may take, rather than as its class says.")
-]
+Headers = Annotated[list[str] | None, Option("--header", "-H", metavar="NAME=VALUE", help="May be repeated.")]
+Attempts = Annotated[int | None, Option(min=1, help="Starts in all, rather than as its class says.")]
+AttemptTimeout = Annotated[float | None, Option(help="Seconds that one attempt may take, rather than as its class says.")]
 KeepEnd = Annotated[
     str | None,
-    typer.Option("--history", metavar="AGE", show_default=False, help="Keep how it ends for so long: '30 days', '12 h'."),
+    Option("--history", metavar="AGE", help="Keep how it ends for so long: '30 days', '12 h'."),
 ]
 
 
@@ -67,9 +61,7 @@ class PriorityName(StrEnum):
     LOW = "low"
 
 
-Priority = Annotated[
-    PriorityName | None, typer.Option(show_default=False, help="Which entities come first; by default that of the command.")
-]
+Priority = Annotated[PriorityName | None, Option(help="Which entities come first; by default that of the command.")]
 
 
 @with_target
@@ -79,10 +71,8 @@ def send(
     *,
     command_id: CommandId = None,
     header: Headers = None,
-    delay: Annotated[float, typer.Option(min=0.0, help="Seconds until it joins its entity's mailbox.")] = 0.0,
-    expires: Annotated[
-        float | None, typer.Option(show_default=False, help="Seconds after which it is no longer started.")
-    ] = None,
+    delay: Annotated[float, Option(min=0.0, help="Seconds until it joins its entity's mailbox.")] = 0.0,
+    expires: Annotated[float | None, Option(help="Seconds after which it is no longer started.")] = None,
     priority: Priority = None,
     attempts: Attempts = None,
     attempt_timeout: AttemptTimeout = None,
@@ -134,7 +124,7 @@ def call(
     command_id: CommandId = None,
     header: Headers = None,
     timeout: Annotated[
-        float, typer.Option(min=0.01, help="Seconds to wait; a command that has not started by then never starts.")
+        float, Option(min=0.01, help="Seconds to wait; a command that has not started by then never starts.")
     ] = 30.0,
     priority: Priority = None,
     attempts: Attempts = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from command_bus.cli.connection import open_bus, run_until_interrupted
 from command_bus.cli.options import Json, Prefix, Target, with_target
@@ -22,23 +22,19 @@ if TYPE_CHECKING:
 def serve(
     *,
     target: Target,
-    tokens: Annotated[
-        str, typer.Option(metavar="FILE", show_default=False, help="TOML of tokens: [ci] token = hash, rights = […], rate = …")
-    ],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any free one.")] = 8088,
-    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request's body.")] = 1024 * 1024,
-    max_wait: Annotated[float, typer.Option(min=0.1, help="Seconds that a request may wait for an outcome.")] = 60.0,
+    tokens: Annotated[str, Option(metavar="FILE", help="TOML of tokens: [ci] token = hash, rights = […], rate = …")],
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0 takes any free one.")] = 8088,
+    max_body: Annotated[int, Option(min=1, help="Bytes of a request's body.")] = 1024 * 1024,
+    max_wait: Annotated[float, Option(min=0.1, help="Seconds that a request may wait for an outcome.")] = 60.0,
     prefix: Prefix = "",
     proxies: Annotated[
         list[str] | None,
-        typer.Option(
-            "--proxy", metavar="ADDRESS", show_default=False, help="Where a proxy's requests come from: an address or network."
-        ),
+        Option("--proxy", metavar="ADDRESS", help="Where a proxy's requests come from: an address or network."),
     ] = None,
     name: Annotated[
         list[str] | None,
-        typer.Option("--name", metavar="HOST", show_default=False, help="Name under which it is reached; others are refused."),
+        Option("--name", metavar="HOST", help="Name under which it is reached; others are refused."),
     ] = None,
 ) -> None:
     """Serve the gateway: commands over HTTP, for other languages. Each request needs a token of the file.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from command_bus.cli.connection import on_bus
 from command_bus.cli.options import Json, Target, command_group, with_target
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from command_bus.admin.info import ShareInfo
 
 shares = command_group("Fair shares between tenants: list, put, remove.")
-_Tenant = Annotated[str, typer.Argument(metavar="TENANT", show_default=False, help="As the commands' field has it.")]
+_Tenant = Annotated[str, Argument(metavar="TENANT", help="As the commands' field has it.")]
 
 
 @shares.command("list", short_help="List the tenants that have a weight, wait, run or were served.")
 @with_target
 def list_shares(
     *,
-    limit: Annotated[int, typer.Option(min=1, help="How many to show: those with most waiting entities.")] = 100,
+    limit: Annotated[int, Option(min=1, help="How many to show: those with most waiting entities.")] = 100,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -39,7 +39,7 @@ def list_shares(
 @with_target
 def put_share(
     tenant: _Tenant,
-    weight: Annotated[float, typer.Argument(min=0.001, max=1000, show_default=False, help="1 is that of all others.")],
+    weight: Annotated[float, Argument(min=0.001, max=1000, help="1 is that of all others.")],
     *,
     target: Target,
     as_json: Json = False,

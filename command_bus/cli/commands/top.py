@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from command_bus.cli.commands.inspect import Order, entity_table, stats_lines, worker_table
 from command_bus.cli.connection import open_bus, run_until_interrupted
 from command_bus.cli.options import Json, Target, with_target
-from command_bus.cli.output import to_json
+from command_bus.cli.output import format_fields, full_screen, to_json
 from command_bus.cli.terminal import SafeText, echo
 from command_bus.errors import TransportUnavailable
 
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 @with_target
 def top(
     *,
-    once: Annotated[bool, typer.Option("--once", help="Show it once and exit.")] = False,
-    interval: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two refreshes.")] = 2.0,
-    rows: Annotated[int, typer.Option(min=1, max=200, help="Entities to show.")] = 15,
-    sort: Annotated[Order, typer.Option(help="Which entities come first.")] = Order.DEPTH,
+    once: Annotated[bool, Option("--once", help="Show it once and exit.")] = False,
+    interval: Annotated[float, Option(min=0.2, max=3600, help="Seconds between two refreshes.")] = 2.0,
+    rows: Annotated[int, Option(min=1, max=200, help="Entities to show.")] = 15,
+    sort: Annotated[Order, Option(help="Which entities come first.")] = Order.DEPTH,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -49,8 +50,6 @@ def top(
 
 async def _watch(bus: CommandBus, rows: int, sort: Order, interval: float) -> None:
     import asyncio
-
-    from command_bus.cli.output import full_screen
 
     before: Stats | None = None
     with full_screen() as show:
@@ -79,8 +78,6 @@ def _view(
     bus: CommandBus, stats: Stats, holds: list[HoldInfo], page: EntityPage, workers: list[WorkerStatus], before: Stats | None,
     interval: float,
 ) -> SafeText:  # fmt: skip
-    from command_bus.cli.output import format_fields
-
     lines = stats_lines(stats, holds)
     if before is not None:
         rates = ((stats.accepted - before.accepted) / interval, (stats.settled - before.settled) / interval)

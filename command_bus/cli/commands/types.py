@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument
 
 from command_bus.cli.completion import entity_types
 from command_bus.cli.connection import on_bus
@@ -41,7 +41,7 @@ def list_types(
 def forget_type(
     entity_type: Annotated[
         str,
-        typer.Argument(metavar="TYPE", show_default=False, autocompletion=entity_types, help="As `types list` shows it."),
+        Argument(metavar="TYPE", autocompletion=entity_types, help="As `types list` shows it."),
     ],
     *,
     yes: Yes = False,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import typer
+from typer import Argument, Option
 
 from command_bus.cli.connection import on_bus
 from command_bus.cli.options import Json, Target, command_group, with_target
-from command_bus.cli.output import print_listing, to_json
+from command_bus.cli.output import format_table, print_listing, to_json
 from command_bus.cli.terminal import echo, escape, failure
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 webhooks = command_group("Webhooks: list, put, remove, pause, test, deliveries.")
-Name = Annotated[str, typer.Argument(metavar="WEBHOOK", show_default=False, help="Name of the webhook.")]
+Name = Annotated[str, Argument(metavar="WEBHOOK", help="Name of the webhook.")]
 
 
 @webhooks.command("list", short_help="List webhooks, and how far they are.")
@@ -32,8 +32,6 @@ def list_webhooks(*, target: Target, as_json: Json = False) -> None:
     if as_json:
         echo(to_json({"webhooks": found}))
         return
-    from command_bus.cli.output import format_table
-
     echo(format_table(["webhook", "url", "kinds", "types", "events#", "gaps#", "pump", "paused"], [_row(each) for each in found]))
 
 
@@ -41,18 +39,16 @@ def list_webhooks(*, target: Target, as_json: Json = False) -> None:
 @with_target
 def put_webhook(
     name: Name,
-    address: Annotated[str, typer.Argument(metavar="URL", show_default=False, help="Where to; https.")],
+    address: Annotated[str, Argument(metavar="URL", help="Where to; https.")],
     *,
-    kind: Annotated[list[str], typer.Option(metavar="KIND", show_default=False, help="A kind of event; may be repeated.")],
+    kind: Annotated[list[str], Option(metavar="KIND", help="A kind of event; may be repeated.")],
     entity_type: Annotated[
-        list[str] | None, typer.Option("--type", metavar="TYPE", show_default=False, help="Of this entity type; may be repeated.")
+        list[str] | None, Option("--type", metavar="TYPE", help="Of this entity type; may be repeated.")
     ] = None,
-    secret_env: Annotated[
-        str | None, typer.Option(metavar="NAME", show_default=False, help="Variable of the workers that holds the secret.")
-    ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds for a request.")] = 5.0,
-    allow_http: Annotated[bool, typer.Option("--allow-http", help="http will do.")] = False,
-    allow_private: Annotated[bool, typer.Option("--allow-private", help="A private address will do.")] = False,
+    secret_env: Annotated[str | None, Option(metavar="NAME", help="Variable of the workers that holds the secret.")] = None,
+    timeout: Annotated[float, Option(help="Seconds for a request.")] = 5.0,
+    allow_http: Annotated[bool, Option("--allow-http", help="http will do.")] = False,
+    allow_private: Annotated[bool, Option("--allow-private", help="A private address will do.")] = False,
     target: Target,
 ) -> None:
     """Put a webhook. It is told of what happens from now on; one that is changed goes on where it was, and keeps its secret.
@@ -100,7 +96,7 @@ def remove_webhook(name: Name, *, target: Target) -> None:
 def pause_webhook(
     name: Name,
     *,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for others who look.")] = "paused by an operator",
+    reason: Annotated[str, Option(metavar="TEXT", help="Why, for others who look.")] = "paused by an operator",
     target: Target,
 ) -> None:
     """Send nothing until `webhooks resume`: deliveries wait, each in its line.
@@ -127,7 +123,7 @@ def resume_webhook(name: Name, *, target: Target) -> None:
 @webhooks.command("test", short_help="Send a test through a worker.")
 @with_target
 def send_test(
-    name: Name, *, timeout: Annotated[float, typer.Option(help="Seconds to wait for a worker.")] = 30.0, target: Target
+    name: Name, *, timeout: Annotated[float, Option(help="Seconds to wait for a worker.")] = 30.0, target: Target
 ) -> None:
     """Send a delivery of the type webhook.test through a worker, once, paused or not.
 
@@ -143,7 +139,7 @@ def send_test(
 def list_deliveries(
     name: Name,
     *,
-    limit: Annotated[int, typer.Option(min=1, help="How many to show.")] = 100,
+    limit: Annotated[int, Option(min=1, help="How many to show.")] = 100,
     target: Target,
     as_json: Json = False,
 ) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Context, Exit, Option
 
 from command_bus.cli.options import Target, Yes
 from command_bus.cli.process.worker_options import LogFormat, LogLevel, WorkerOptions
@@ -14,79 +14,71 @@ from command_bus.cli.terminal import ExitCode, WorkerExitCode, confirm_or_exit, 
 
 ImportString = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="MODULE[:ATTRIBUTE]",
         help="Where the bus is: a CommandBus, or a function without arguments that returns one. "
         "The attribute defaults to `bus`, and may have dots (`app:container.bus`).",
     ),
 ]
-Processes = Annotated[int, typer.Option(min=1, max=1024, help="Worker processes; a process that dies is restarted.")]
+Processes = Annotated[int, Option(min=1, max=1024, help="Worker processes; a process that dies is restarted.")]
 Concurrency = Annotated[
     int | None,
-    typer.Option(min=1, max=100_000, show_default=False, help="Entities that a process runs at a time [default: the bus's]."),
+    Option(min=1, max=100_000, help="Entities that a process runs at a time [default: the bus's]."),
 ]
 Grace = Annotated[
     float | None,
-    typer.Option(min=0.0, show_default=False, help="Seconds that running handlers get to finish [default: the bus's]."),
+    Option(min=0.0, help="Seconds that running handlers get to finish [default: the bus's]."),
 ]
 WorkerNamespace = Annotated[
     str | None,
-    typer.Option(show_default=False, help="As COMMAND_BUS_NAMESPACE in the environment; refused if the bus has another."),
+    Option(help="As COMMAND_BUS_NAMESPACE in the environment; refused if the bus has another."),
 ]
 WorkerUrl = Annotated[
     str | None,
-    typer.Option(
-        show_default=False,
+    Option(
         help="As COMMAND_BUS_URL in the environment; refused if the bus has another, or if it has a password, which all users of this "
         "machine could read: set COMMAND_BUS_URL, or COMMAND_BUS_PASSWORD.",
     ),
 ]
 Production = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--production",
         help="Never use the development server, and refuse at_most_once handlers on a server without append-only file.",
     ),
 ]
-Burst = Annotated[bool, typer.Option("--burst", help="Exit when no work is left, not even delayed commands and retries.")]
+Burst = Annotated[bool, Option("--burst", help="Exit when no work is left, not even delayed commands and retries.")]
 Include = Annotated[
     list[str] | None,
-    typer.Option(metavar="MODULE", show_default=False, help="Import the handlers of this module, too; may be repeated."),
+    Option(metavar="MODULE", help="Import the handlers of this module, too; may be repeated."),
 ]
 Level = Annotated[
     LogLevel | None,
-    typer.Option(show_default=False, help="Lowest level that is logged, to standard error [default: the bus's, info]."),
+    Option(help="Lowest level that is logged, to standard error [default: the bus's, info]."),
 ]
-Format = Annotated[LogFormat, typer.Option(help="Lines for people, or one JSON object per line.")]
-Reload = Annotated[
-    bool, typer.Option("--reload", help="For development: restart when a Python file below the current folder changes.")
-]
+Format = Annotated[LogFormat, Option(help="Lines for people, or one JSON object per line.")]
+Reload = Annotated[bool, Option("--reload", help="For development: restart when a Python file below the current folder changes.")]
 HealthPort = Annotated[
     int | None,
-    typer.Option(
-        min=0, max=65535, show_default=False, help="Serve /healthz, /readyz and /metrics on this port; 0 takes any free one."
-    ),
+    Option(min=0, max=65535, help="Serve /healthz, /readyz and /metrics on this port; 0 takes any free one."),
 ]
-HealthHost = Annotated[str, typer.Option(help="Address to serve them on.")]
+HealthHost = Annotated[str, Option(help="Address to serve them on.")]
 StuckAfter = Annotated[
     float | None,
-    typer.Option(
-        min=0.5, show_default=False, help="Seconds that the event loop may be blocked until /healthz fails [default: 10]."
-    ),
+    Option(min=0.5, help="Seconds that the event loop may be blocked until /healthz fails [default: 10]."),
 ]
 
 CommandLogFolder = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="DIR",
-        show_default=False,
         help="Write a line of JSON for each settled command into files of this folder, one a day.",
     ),
 ]
 
 
 def worker(
-    context: typer.Context,
+    context: Context,
     import_string: ImportString,
     *,
     processes: Processes = 1,
@@ -104,7 +96,7 @@ def worker(
     health_host: HealthHost = "0.0.0.0",  # noqa: S104 - probes come from outside the container
     stuck_after: StuckAfter = None,
     command_log: CommandLogFolder = None,
-    channel: Annotated[int | None, typer.Option(hidden=True)] = None,
+    channel: Annotated[int | None, Option(hidden=True)] = None,
 ) -> None:
     """Run the handlers of an application.
 
@@ -154,19 +146,15 @@ def worker(
 
 
 def dev(
-    context: typer.Context,
-    import_string: Annotated[str, typer.Argument(metavar="MODULE[:ATTRIBUTE]", help="Where the bus is, as for `worker`.")],
+    context: Context,
+    import_string: Annotated[str, Argument(metavar="MODULE[:ATTRIBUTE]", help="Where the bus is, as for `worker`.")],
     *,
-    processes: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 1,
-    data: Annotated[
-        Path | None, typer.Option(show_default=False, help="Keep all the server's data in this folder permanently.")
-    ] = None,
+    processes: Annotated[int, Option(min=1, max=64, help="Worker processes.")] = 1,
+    data: Annotated[Path | None, Option(help="Keep all the server's data in this folder permanently.")] = None,
     namespace: Annotated[  # noqa: ARG001
-        str | None, typer.Option("--namespace", "-n", show_default=False, help="As COMMAND_BUS_NAMESPACE.")
+        str | None, Option("--namespace", "-n", help="As COMMAND_BUS_NAMESPACE.")
     ] = None,
-    include: Annotated[
-        list[str] | None, typer.Option(metavar="MODULE", show_default=False, help="Modules with handlers, as for `worker`.")
-    ] = None,
+    include: Annotated[list[str] | None, Option(metavar="MODULE", help="Modules with handlers, as for `worker`.")] = None,
     log_level: Level = None,
 ) -> None:
     """Run the embedded server and a worker that restarts when files change, for development.
@@ -184,7 +172,7 @@ def dev(
     target = _target_without_app(context, "dev")
     if target.url is not None:
         print_error("dev starts a server of its own: leave --url out, or run `worker --reload` on that server")
-        raise typer.Exit(WorkerExitCode.USAGE)
+        raise Exit(WorkerExitCode.USAGE)
     configure_logging(log_level, LogFormat.TEXT)
     options = WorkerOptions(
         import_string=import_string,
@@ -197,7 +185,7 @@ def dev(
     sys.exit(run_development(options, data))
 
 
-def forget(context: typer.Context, *, yes: Yes = False) -> None:
+def forget(context: Context, *, yes: Yes = False) -> None:
     """Delete what the development server of this project left behind: commands that are not settled, and dead letters.
 
     \b
@@ -210,7 +198,7 @@ def forget(context: typer.Context, *, yes: Yes = False) -> None:
         print_error(
             "forget concerns the development server of this folder, which no --url, --namespace or --app names: leave them out"
         )
-        raise typer.Exit(ExitCode.USAGE)
+        raise Exit(ExitCode.USAGE)
     confirm_or_exit("Delete the commands and dead letters that this project's development server has kept?", yes=yes)
     try:
         folder = forget_shared_server()
@@ -219,7 +207,7 @@ def forget(context: typer.Context, *, yes: Yes = False) -> None:
     echo("there was nothing to delete" if folder is None else f"deleted {folder}")
 
 
-def _target_without_app(context: typer.Context, command: str) -> Target:
+def _target_without_app(context: Context, command: str) -> Target:
     """Return the target of a command whose argument names the application.
 
     Raises:
@@ -228,7 +216,7 @@ def _target_without_app(context: typer.Context, command: str) -> Target:
     target = Target.from_context(context)
     if target.app is not None:
         print_error(f"--app is for the other commands: name the application as the argument, `{command} {target.app}`")
-        raise typer.Exit(WorkerExitCode.USAGE)
+        raise Exit(WorkerExitCode.USAGE)
     return target
 
 
@@ -250,4 +238,4 @@ def _refuse_password(target: Target) -> None:
         )
     if fault is not None:
         print_error(f"--url: {fault}")
-        raise typer.Exit(WorkerExitCode.USAGE)
+        raise Exit(WorkerExitCode.USAGE)
