@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from command_bus.bus import CommandBus
 from command_bus.dashboard.acts.asking import act_page
-from command_bus.dashboard.guard import PROBE, Guard, choose_theme, is_own_origin, sign_in, sign_out
+from command_bus.dashboard.guard import Guard, choose_theme, is_own_origin, sign_in, sign_out
 from command_bus.dashboard.live import live
 from command_bus.dashboard.masking import Masking
 from command_bus.dashboard.pages.commands import audit_page, command_page, history_page, letter_page, letters_page, search_page
@@ -28,6 +28,7 @@ from command_bus.dashboard.pulse import Pulse, SharedReads
 from command_bus.dashboard.users import Loopback, Users, is_loopback
 from command_bus.dashboard.visit import Options, State, TraceLink, Visit, address, answer_fault, here_of, root_of, safe_link
 from command_bus.errors import CommandBusError, InvalidSettings
+from command_bus.integrations.web import PROBE
 from command_bus.spelling import several_names
 
 Page = Callable[[Visit], Awaitable[Response]]
@@ -74,13 +75,13 @@ class Dashboard:
 
     def _routes(self) -> Starlette:
         static = StaticFiles(directory=Path(__file__).parent / "static")
-        routes = [Route(path, self._reading(page), methods=["GET"]) for path, page in PAGES.items()]
+        routes = [Route(path, self._for_user(page), methods=["GET"]) for path, page in PAGES.items()]
         routes += [
             Route(PROBE, lambda _: PlainTextResponse("live\n"), methods=["GET"]),
-            Route("/act", self._acting(act_page), methods=["GET", "POST"]),
+            Route("/act", self._for_user(act_page), methods=["GET", "POST"]),
             Route("/sign-in", self._plain(sign_in), methods=["GET", "POST"]),
-            Route("/sign-out", self._acting(sign_out), methods=["POST"]),
-            Route("/theme", self._acting(choose_theme), methods=["POST"]),
+            Route("/sign-out", self._for_user(sign_out), methods=["POST"]),
+            Route("/theme", self._for_user(choose_theme), methods=["POST"]),
         ]
         handlers: Any = {CommandBusError: self._fault, HTTPException: self._fault}
         return Starlette(routes=[*routes, Mount("/static", static)], exception_handlers=handlers, lifespan=self._life)
@@ -88,12 +89,8 @@ class Dashboard:
     @asynccontextmanager
     async def _life(self, _: Starlette) -> AsyncGenerator[None]:
         """Keep the figures of each minute while the dashboard is served."""
-        if self._opens:
-            async with self.state.bus, self.state.pulse.keeping():
-                yield
-        else:
-            async with self.state.pulse.keeping():
-                yield
+        async with self.state.bus if self._opens else nullcontext(), self.state.pulse.keeping():
+            yield
 
     async def _fault(self, request: Request, error: Exception) -> Response:
         return await answer_fault(self.state, request, error)
@@ -106,21 +103,12 @@ class Dashboard:
 
         return answered
 
-    def _reading(self, page: Page) -> Answer:
-        async def answered(request: Request) -> Response:
+    def _for_user(self, page: Page) -> Answer:
+        async def answered(_: State, request: Request) -> Response:
             visit = await self._visit(request)
             return visit if isinstance(visit, Response) else await self._page(visit, page)
 
-        return answered
-
-    def _acting(self, page: Page) -> Answer:
-        async def answered(request: Request) -> Response:
-            if request.method == "POST" and not is_own_origin(request):
-                raise HTTPException(403, "the form came from another site")
-            visit = await self._visit(request)
-            return visit if isinstance(visit, Response) else await self._page(visit, page)
-
-        return answered
+        return self._plain(answered)
 
     async def _visit(self, request: Request) -> Visit | Response:
         """Return the visit of a user; the way to the sign-in if no user is known.

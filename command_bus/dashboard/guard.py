@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from command_bus.dashboard.passwords import SESSION_COOKIE, Passwords, source_of
-from command_bus.dashboard.visit import THEME_COOKIE, State, Visit, read_form, root_of, set_cookie, theme_of
-from command_bus.dashboard.words import render
+from command_bus.dashboard.visit import THEME_COOKIE, State, Visit, bare_page, read_form, root_of, set_cookie
+from command_bus.integrations.web import host_name, is_probe
 
-PROBE = "/healthz"
-"""The path of a page for probes: it needs no user, and says nothing but that the process answers."""
 _LONGEST_QUERY = 8_000
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": (
@@ -72,14 +69,9 @@ class Guard:
         if len(scope["query_string"]) > _LONGEST_QUERY:
             return PlainTextResponse("the address is too long", 414)
         host = HTTPConnection(scope).headers.get("host", "")
-        if self._hosts and _name(host) not in self._hosts and not _is_probe(scope):
+        if self._hosts and host_name(host) not in self._hosts and not is_probe(scope):
             return PlainTextResponse("this is not a name of the dashboard", 421)
         return None
-
-
-def _is_probe(scope: Scope) -> bool:
-    """Return whether a request asks whether this process lives: probes know its address, not its name."""
-    return str(scope["path"]) == str(scope.get("root_path", "")) + PROBE
 
 
 def is_own_origin(request: Request) -> bool:
@@ -92,11 +84,6 @@ def is_own_origin(request: Request) -> bool:
         return site == "same-origin"
     scheme, _, host = origin.partition("://")
     return scheme in ("http", "https") and host.casefold() == request.headers.get("host", "").casefold()
-
-
-def _name(host: str) -> str:
-    name: Any = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
-    return str(name).casefold()
 
 
 _YEAR = 365 * 24 * 3600
@@ -120,41 +107,29 @@ async def sign_in(state: State, request: Request) -> Response:
     if not isinstance(users, Passwords):
         raise HTTPException(404, "there is no sign-in here")
     following = safe_path(request.query_params.get("next", "/"))
+
+    def answered(problem: str = "", status: int = 200, wait: float = 0.0) -> Response:
+        headers = {"Retry-After": str(math.ceil(wait))} if wait else {}
+        return bare_page(state, request, "sign_in.html", status, headers, following=following, problem=problem)
+
     if request.method == "GET":
-        return _form(state, request, following)
+        return answered()
     fields = await read_form(request)
     following = safe_path(fields["next"] or "/")
     source = source_of(request)
     if wait := users.attempts.wait(source):
-        response = _form(state, request, following, "Too many tries. Wait some minutes.", 429)
-        response.headers["Retry-After"] = str(math.ceil(wait))
-        return response
+        return answered("Too many tries. Wait some minutes.", 429, wait)
     if users.is_busy:
-        response = _form(state, request, following, "Many sign in just now. Try again in some seconds.", 503)
-        response.headers["Retry-After"] = "5"
-        return response
+        return answered("Many sign in just now. Try again in some seconds.", 503, 5)
     users.attempts.begin(source)
     name = fields["name"].strip()
     if not await users.is_user(name, fields["password"]):
         await asyncio.sleep(_WRONG)
-        return _form(state, request, following, "The name or the password is wrong.", 403)
+        return answered("The name or the password is wrong.", 403)
     users.attempts.succeeded(source)
     entered = RedirectResponse(f"{root_of(request)}{following}", status_code=303)
     set_cookie(entered, request, state, SESSION_COOKIE, users.session(name), users.seconds)
     return entered
-
-
-def _form(state: State, request: Request, following: str, problem: str = "", status: int = 200) -> HTMLResponse:
-    text = render(
-        "sign_in.html",
-        root=root_of(request),
-        following=following,
-        problem=problem,
-        theme=theme_of(request),
-        title_of_all=state.options.title,
-        namespace=state.bus.settings.namespace,
-    )
-    return HTMLResponse(text, status_code=status)
 
 
 async def sign_out(visit: Visit) -> Response:
@@ -163,7 +138,7 @@ async def sign_out(visit: Visit) -> Response:
     Raises:
         HTTPException: The form is not of this user.
     """
-    await _own_form(visit)
+    visit.check_form(await read_form(visit.request))
     response = RedirectResponse(visit.url("/sign-in"), status_code=303)
     response.delete_cookie(SESSION_COOKIE, path=visit.root or "/")
     return response
@@ -175,14 +150,7 @@ async def choose_theme(visit: Visit) -> Response:
     Raises:
         HTTPException: The form is not of this user.
     """
-    fields = await _own_form(visit)
+    fields = visit.check_form(await read_form(visit.request))
     response = RedirectResponse(f"{visit.root}{safe_path(fields['next'])}", status_code=303)
     set_cookie(response, visit.request, visit.state, THEME_COOKIE, fields["theme"][:10], _YEAR)
     return response
-
-
-async def _own_form(visit: Visit) -> dict[str, str]:
-    fields = await read_form(visit.request)
-    if not visit.is_own_form(fields):
-        raise HTTPException(403, "the form is too old, or of somebody else: load the page again")
-    return {"next": fields["next"], "theme": fields["theme"]}

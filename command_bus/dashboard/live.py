@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from command_bus.clock import mono
 from command_bus.dashboard.visit import Visit
+from command_bus.integrations.web import counted
 
 MOST_LISTENERS = 1000
 _MOST_EACH = 250
@@ -34,28 +34,20 @@ async def live(visit: Visit) -> Response:
 async def _beats(visit: Visit) -> AsyncGenerator[str]:
     until, last = mono() + _LASTS, 0
     yield "retry: 3000\n\n"
-    async with visit.state.pulse.listening(), _counted(visit):
-        while mono() < until:
-            if await visit.state.users.user(visit.request) is None:
-                yield "event: ended\ndata: {}\n\n"
-                return
-            beat = await visit.state.pulse.beat(last, _QUIET)
-            if beat is None:
-                yield ": quiet\n\n"
-            else:
-                last = beat.number
-                yield f"data: {json.dumps(beat.facts())}\n\n"
-            if await _is_gone(visit.request):
-                return
-
-
-@asynccontextmanager
-async def _counted(visit: Visit) -> AsyncGenerator[None]:
-    visit.state.pages_of[visit.user.name] += 1
-    try:
-        yield
-    finally:
-        visit.state.pages_of[visit.user.name] -= 1
+    async with visit.state.pulse.listening():
+        with counted(visit.state.pages_of, visit.user.name):
+            while mono() < until:
+                if await visit.state.users.user(visit.request) is None:
+                    yield "event: ended\ndata: {}\n\n"
+                    return
+                beat = await visit.state.pulse.beat(last, _QUIET)
+                if beat is None:
+                    yield ": quiet\n\n"
+                else:
+                    last = beat.number
+                    yield f"data: {json.dumps(beat.facts())}\n\n"
+                if await _is_gone(visit.request):
+                    return
 
 
 async def _is_gone(request: Request) -> bool:

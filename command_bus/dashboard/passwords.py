@@ -11,7 +11,6 @@ import ipaddress
 import json
 import re
 import secrets
-import tomllib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -23,7 +22,7 @@ from starlette.requests import HTTPConnection
 from command_bus.clock import mono, wall_ms
 from command_bus.dashboard.users import Role, User, checked_role
 from command_bus.errors import InvalidSettings
-from command_bus.integrations.reread_files import RereadFile
+from command_bus.integrations.web import RereadFile, read_tables
 
 _SHORTEST = 32
 _LONGEST_TEXT = 4096
@@ -131,7 +130,7 @@ def _derived(password: str, salt: str, log_n: int, r: int, p: int) -> str:
     raw = hashlib.scrypt(
         password.encode(errors="replace"), salt=salt.encode(), n=2**log_n, r=r, p=p, maxmem=size + 1024 * 1024, dklen=32
     )
-    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+    return _text(raw)
 
 
 Entry = tuple[str, Role]
@@ -289,7 +288,10 @@ def read_users(file: str | Path) -> Passwords:
         InvalidSettings: The file cannot be read, or is not of this form.
     """
     found = RereadFile(
-        file, lambda file: checked_entries({name: _entry(str(file), name, table) for name, table in _tables(file).items()})
+        file,
+        lambda file: checked_entries(
+            {name: _entry(str(file), name, table) for name, table in read_tables(file, "users").items()}
+        ),
     )
     return Passwords(lambda: found.value)
 
@@ -300,7 +302,9 @@ def read_roles(file: str | Path) -> Mapping[str, Role]:
     Raises:
         InvalidSettings: The file cannot be read, or is not of this form.
     """
-    return _Roles(RereadFile(file, lambda file: {name: _role(str(file), name, table) for name, table in _tables(file).items()}))
+    return _Roles(
+        RereadFile(file, lambda file: {name: _role(str(file), name, table) for name, table in read_tables(file, "users").items()})
+    )
 
 
 class _Roles(Mapping[str, Role]):
@@ -317,15 +321,6 @@ class _Roles(Mapping[str, Role]):
 
     def __len__(self) -> int:
         return len(self._found.value)
-
-
-def _tables(file: str | Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidSettings(f"the file of users cannot be read: {error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"{file} is no TOML: {error}") from None
 
 
 def _role(file: str, name: str, table: Any) -> Role:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import ipaddress
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
@@ -11,6 +10,7 @@ from typing import Literal, Protocol, get_args
 from starlette.requests import HTTPConnection
 
 from command_bus.errors import InvalidSettings
+from command_bus.integrations.web import address_of, host_name, is_from, networks_of
 
 Role = Literal["viewer", "operator", "admin"]
 """A viewer reads. An operator also pauses, replays and cancels. An admin also deletes, and changes limits, shares and what is recorded."""
@@ -94,14 +94,10 @@ class TrustedHeader:
         """Return whom the proxy names."""
         values = connection.headers.getlist(self._header)
         name = values[0].strip() if len(values) == 1 else ""
-        if not name or len(name) > _LONGEST or not name.isprintable() or not self._is_proxy(connection):
+        if not name or len(name) > _LONGEST or not name.isprintable() or not is_from(connection.client, self._networks):
             return None
         role: Role | None = self._roles.get(name) or self._everyone
         return None if role is None else User(name, role)
-
-    def _is_proxy(self, connection: HTTPConnection) -> bool:
-        address = _address(connection)
-        return address is not None and any(address in network for network in self._networks)
 
 
 class Loopback:
@@ -158,18 +154,6 @@ def loopback(role: Role = "viewer") -> Users:
     return Loopback(role)
 
 
-def networks_of(proxies: Sequence[str]) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    """Return the networks of proxies.
-
-    Raises:
-        InvalidSettings: One is neither an address nor a network.
-    """
-    try:
-        return [ipaddress.ip_network(each) for each in proxies]
-    except ValueError as error:
-        raise InvalidSettings(f"proxies: {error}; addresses or networks, as 10.0.0.0/8") from None
-
-
 def checked_role(name: str, role: object) -> Role:
     """Return a role.
 
@@ -187,17 +171,6 @@ def is_loopback(connection: HTTPConnection) -> bool:
 
     The name in `Host` counts, too: a page of another site could give its own name this machine's address.
     """
-    address, host = _address(connection), connection.headers.get("host", "")
+    address, host = address_of(connection.client), connection.headers.get("host", "")
     passed_on = any(name.startswith(_PASSED_ON) for name in connection.headers)
-    return address is not None and address.is_loopback and not passed_on and _without_port(host) in _LOCAL
-
-
-def _without_port(host: str) -> str:
-    return host.lower() if host.endswith("]") else host.lower().rpartition(":")[0] or host.lower()
-
-
-def _address(connection: HTTPConnection) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return None if connection.client is None else ipaddress.ip_address(connection.client.host)
-    except ValueError:
-        return None
+    return address is not None and address.is_loopback and not passed_on and host_name(host) in _LOCAL

@@ -197,24 +197,29 @@ class Visit:
         """Return the token of a form of this user."""
         return self.state.signer.sign("csrf", {"name": self.user.name}, _CSRF_SECONDS)
 
-    def is_own_form(self, fields: Fields) -> bool:
-        """Return whether a form was made for this user."""
+    def check_form(self, fields: Fields) -> Fields:
+        """Return the fields of a form that was made for this user.
+
+        Raises:
+            HTTPException: It was not.
+        """
         facts = self.state.signer.read("csrf", fields["csrf"])
-        return facts is not None and facts.get("name") == self.user.name
+        if facts is None or facts.get("name") != self.user.name:
+            raise HTTPException(403, "the form is too old, or of somebody else: load the page again")
+        return fields
 
     def page(self, template: str, *, code: int = 200, **values: Any) -> Response:
         """Return a page."""
         said = self.state.signer.read("said", self.request.cookies.get(FLASH_COOKIE))
-        text = render(
+        response = bare_page(
+            self.state,
+            self.request,
             template,
+            code,
             user=self.user,
             url=self.url,
-            root=self.root,
             path=str(self.request.scope["path"]).removeprefix(self.root) or "/",
             query=self.query,
-            theme=theme_of(self.request),
-            title_of_all=self.state.options.title,
-            namespace=self.bus.settings.namespace,
             signs_out=isinstance(self.state.users, Passwords),
             said="" if said is None else str(said.get("text", "")),
             csrf=self.csrf(),
@@ -222,7 +227,6 @@ class Visit:
             board_link=self.state.options.board_link,
             **values,
         )
-        response = HTMLResponse(text, status_code=code)
         if said is not None:
             response.delete_cookie(FLASH_COOKIE, path=self.root or "/")
         return response
@@ -298,14 +302,29 @@ async def answer_fault(state: State, request: Request, error: Exception) -> Resp
         status, message = 500, "This page failed. The log of the dashboard says why."
     if status == 503:
         headers.setdefault("Retry-After", "5")
+    words = _WORDS.get(status, "This did not work")
+    return bare_page(state, request, "fault.html", status, headers, status=status, words=words, message=message)
+
+
+def bare_page(
+    state: State, request: Request, template: str, code: int = 200, sent: Mapping[str, str] | None = None, /, **values: Any
+) -> HTMLResponse:
+    """Return a page that may have no user.
+
+    Args:
+        state: The things that requests share.
+        request: The request.
+        template: The template of the page.
+        code: The status of the answer.
+        sent: The headers of the answer.
+        **values: What the template shows.
+    """
     text = render(
-        "fault.html",
-        status=status,
-        words=_WORDS.get(status, "This did not work"),
-        message=message,
+        template,
         root=root_of(request),
         theme=theme_of(request),
         title_of_all=state.options.title,
         namespace=state.bus.settings.namespace,
+        **values,
     )
-    return HTMLResponse(text, status_code=status, headers=headers)
+    return HTMLResponse(text, code, sent)

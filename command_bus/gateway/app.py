@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 from starlette.responses import Response
@@ -32,7 +32,7 @@ from command_bus.gateway.openapi import get_openapi
 from command_bus.gateway.problems import HEADERS, Problem, problem_of, retry_later
 from command_bus.gateway.sending import post_batch, post_command
 from command_bus.gateway.tokens import Holder, Tokens
-from command_bus.integrations.serving import PROBE
+from command_bus.integrations.web import counted, host_name, is_probe
 from command_bus.spelling import several_names
 
 Answer = Callable[[Incoming], Awaitable[Response]]
@@ -76,7 +76,9 @@ class Gateway:
         """Answer a request, or run the life of a served application."""
         if scope["type"] == "http":
             try:
-                response = _live() if _is_probe(scope) else await self._answer(scope, receive)
+                response = (
+                    _live() if scope["method"] in ("GET", "HEAD") and is_probe(scope) else await self._answer(scope, receive)
+                )
             except ClientGone:
                 return
             await response(scope, receive, send)
@@ -92,7 +94,10 @@ class Gateway:
             answering = _answering(path, scope["method"])
             if not self.state.bus.is_open:
                 await self.state.bus.open()
-            with self._counted(holder):
+            requests, most = self.state.requests_of, self.state.options.max_requests_each
+            if requests[holder.name] >= most:  # who waits must leave room for others
+                raise retry_later(429, "too_many_requests", f"this token has {most} requests that are not answered yet", 1)
+            with counted(requests, holder.name):
                 return await answering(Incoming(scope, receive, self.state, holder, path))
         except Problem as problem:
             return problem.response()
@@ -113,7 +118,7 @@ class Gateway:
         Raises:
             Problem: Their token is not known, they ask too often, or for another host.
         """
-        if self._hosts and _host(scope) not in self._hosts:
+        if self._hosts and host_name((header_of(scope, b"host") or b"").decode("latin-1")) not in self._hosts:
             raise Problem(421, "wrong_host", "this is not a name of the gateway")
         holder = self.state.allow.holder(header_of(scope, b"authorization"))
         if holder is None:
@@ -123,28 +128,9 @@ class Gateway:
             raise retry_later(429, "too_many_requests", "this token has used up its rate", wait)
         return holder
 
-    @contextmanager
-    def _counted(self, holder: Holder) -> Generator[None]:
-        """Count a request of somebody while it is answered: who waits must leave room for others.
-
-        Raises:
-            Problem: They have too many.
-        """
-        requests, most = self.state.requests_of, self.state.options.max_requests_each
-        if requests[holder.name] >= most:
-            raise retry_later(429, "too_many_requests", f"this token has {most} requests that are not answered yet", 1)
-        requests[holder.name] += 1
-        try:
-            yield
-        finally:
-            requests[holder.name] -= 1
-
     @asynccontextmanager
     async def _lifespan(self, _: Any) -> AsyncGenerator[None]:
-        if self._opens:
-            async with self.state.bus:
-                yield
-        else:
+        async with self.state.bus if self._opens else nullcontext():
             yield
 
 
@@ -224,15 +210,5 @@ def _shapes(path: tuple[str, ...]) -> list[tuple[str, ...]]:
     return [(path[0], _ANY, path[2]), (path[0], _ANY, _ANY)] if len(path) == 3 else []
 
 
-def _is_probe(scope: Scope) -> bool:
-    """Return whether a request asks whether this process lives: probes have no token, and know its address, not its name."""
-    return scope["method"] in ("GET", "HEAD") and str(scope["path"]) == str(scope.get("root_path", "")) + PROBE
-
-
 def _live() -> Response:
     return Response("live\n", headers=HEADERS, media_type="text/plain")
-
-
-def _host(scope: Scope) -> str:
-    host = (header_of(scope, b"host") or b"").decode("latin-1").casefold()
-    return host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host

@@ -16,6 +16,7 @@ from command_bus.admin.json_data import to_jsonable
 from command_bus.gateway.hubs import Listener
 from command_bus.gateway.incoming import Incoming, Query, State, header_of
 from command_bus.gateway.problems import HEADERS, Problem, encoded, retry_later
+from command_bus.integrations.web import counted
 from command_bus.messages.message import check_entity_type
 from command_bus.spelling import did_you_mean
 from command_bus.stream_ids import stream_id
@@ -142,19 +143,14 @@ async def _counted(state: State, holder: str, chunks: AsyncGenerator[bytes]) -> 
         Problem: Too many are open, of all or of this token.
     """
     async with aclosing(chunks):
-        if state.streams >= state.options.max_streams:
-            raise retry_later(503, "too_many_streams", f"{state.streams} streams are open", _FULL)
-        if state.streams_of[holder] >= state.options.max_streams_each:
-            detail = f"this token has {state.streams_of[holder]} streams open"
-            raise retry_later(429, "too_many_streams", detail, _FULL)
-        state.streams += 1
-        state.streams_of[holder] += 1
-        try:
+        everyone, own = state.streams_of.total(), state.streams_of[holder]
+        if everyone >= state.options.max_streams:
+            raise retry_later(503, "too_many_streams", f"{everyone} streams are open", _FULL)
+        if own >= state.options.max_streams_each:
+            raise retry_later(429, "too_many_streams", f"this token has {own} streams open", _FULL)
+        with counted(state.streams_of, holder):
             async for chunk in chunks:
                 yield chunk
-        finally:
-            state.streams -= 1
-            state.streams_of[holder] -= 1
 
 
 # Events.

@@ -57,8 +57,7 @@ class State:
         catalogue: What can be sent.
         hub: Who hears events.
         progress: Who follows commands.
-        streams: How many streams are open.
-        streams_of: How many of them each token has, by its name.
+        streams_of: How many streams each token has open, by its name.
         requests_of: How many requests of each token are being answered, by its name.
         reading: Large bodies that are being read, by the name of the token: one at a time.
     """
@@ -69,7 +68,6 @@ class State:
     catalogue: Catalogue
     hub: EventHub
     progress: ProgressHub
-    streams: int = 0
     streams_of: Counter[str] = field(default_factory=Counter)
     requests_of: Counter[str] = field(default_factory=Counter)
     reading: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))

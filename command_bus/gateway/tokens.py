@@ -7,7 +7,6 @@ import hashlib
 import math
 import re
 import secrets
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from urllib.parse import quote
 
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
-from command_bus.integrations.reread_files import RereadFile
+from command_bus.integrations.web import RereadFile, read_tables
 from command_bus.messages.message import is_wire_name
 from command_bus.spelling import did_you_mean
 
@@ -254,8 +253,6 @@ def holders_of(grants: Mapping[str, Grant]) -> dict[bytes, Holder]:
 
 
 def _digest_in(hashed: str) -> bytes:
-    import base64
-
     return base64.urlsafe_b64decode(hashed.partition("$")[2] + "=")
 
 
@@ -275,13 +272,7 @@ def read_tokens(file: str | Path) -> Tokens:
 
 
 def _read(file: str | Path) -> dict[bytes, Holder]:
-    try:
-        tables = tomllib.loads(Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidSettings(f"the file of tokens cannot be read: {error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"{file} is no TOML: {error}") from None
-    return holders_of({name: _grant(str(file), name, table) for name, table in tables.items()})
+    return holders_of({name: _grant(str(file), name, table) for name, table in read_tables(file, "tokens").items()})
 
 
 def _grant(file: str, name: str, table: Any) -> Grant:

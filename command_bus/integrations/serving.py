@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from urllib.parse import quote
 
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings, MissingExtra
-from command_bus.integrations.reread_files import reread_on_hangup
+from command_bus.integrations.web import is_from, is_probe, networks_of, reread_on_hangup
 
 _HEADER = b"x-forwarded-prefix"
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
@@ -49,10 +48,7 @@ class Prefixed:
     def __init__(self, app: Any, prefix: str = "", proxies: Sequence[str] = ()) -> None:
         self._app = app
         self._prefix = checked_prefix(prefix)
-        try:
-            self._proxies = [ipaddress.ip_network(each) for each in proxies]
-        except ValueError as error:
-            raise InvalidSettings(f"proxies: {error}; addresses or networks, as 10.0.0.0/8") from None
+        self._proxies = networks_of(proxies)
 
     async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         """Handle a request."""
@@ -63,14 +59,7 @@ class Prefixed:
     def _told(self, scope: Mapping[str, Any]) -> str:
         """Return the prefix that a proxy names; empty: none does."""
         named = [value.decode("latin-1").rstrip("/") for name, value in scope["headers"] if name == _HEADER]
-        return named[0] if len(named) == 1 and _is_prefix(named[0]) and self._is_proxy(scope.get("client")) else ""
-
-    def _is_proxy(self, client: Any) -> bool:
-        try:
-            address = ipaddress.ip_address(client[0])
-        except (TypeError, ValueError):
-            return False
-        return any(address in network for network in self._proxies)
+        return named[0] if len(named) == 1 and _is_prefix(named[0]) and is_from(scope.get("client"), self._proxies) else ""
 
 
 def _is_prefix(text: str) -> bool:
@@ -94,8 +83,6 @@ MOST_AT_ONCE = 2000
 """Requests that are answered at a time; further ones get 503, except probes. Of so many connections and some more, the idlest goes."""
 _SPARE = 64
 """Connections beyond that: for probes, and for those that are answered 503."""
-PROBE = "/healthz"
-"""The path of probes, below where an application is mounted."""
 HEAD_TIMEOUT = 10.0
 """Seconds that a connection may be open before its first request, and in which the head of each request has to arrive."""
 UNREAD_TIMEOUT = 10.0
@@ -212,7 +199,7 @@ class _Bounded:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, or run the life of the application."""
-        if scope["type"] != "http" or scope["path"] == f"{scope.get('root_path', '')}{PROBE}":
+        if scope["type"] != "http" or is_probe(scope):
             await self._app(scope, receive, send)
         elif self._answering >= MOST_AT_ONCE:
             headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"retry-after", b"5"), (b"connection", b"close")]

@@ -106,7 +106,7 @@ async def test_events_come_as_they_happen(app: Gateway, ops: Client) -> None:
         "Deposit",
     )
     assert "cursor" not in completed["data"]
-    assert app.state.streams == 0
+    assert app.state.streams_of.total() == 0
     assert app.state.hub.listeners == 0
 
 
@@ -193,7 +193,7 @@ async def test_a_client_that_reads_nothing_is_left(app: Gateway, bus: CommandBus
         stream.reads.clear()
         await bus.dispatch_raw("account", "stuck", "Deposit", {"account_id": "stuck", "amount": 1})
         async with asyncio.timeout(5):
-            while app.state.streams:
+            while app.state.streams_of.total():
                 await asyncio.sleep(0.01)
 
 
@@ -241,7 +241,7 @@ async def test_those_who_follow_a_command_share_one_reader(bus: CommandBus, ops:
             pass  # one that goes leaves it to the others
         assert await bus.cancel(key, running=True)
         assert {(await stream.message())["data"]["outcome"] for stream in streams} == {"cancelled"}
-    assert (read, app.state.progress.commands, app.state.streams) == ([key], 0, 0)
+    assert (read, app.state.progress.commands, app.state.streams_of.total()) == ([key], 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ async def test_154_a_stream_that_cannot_begin_is_a_problem(ops: Client, path: st
     answer = await ops.ask("GET", path)
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
     assert advice in answer.json()["detail"]
-    assert ops.app.state.streams == 0
+    assert ops.app.state.streams_of.total() == 0
 
 
 async def test_154_too_many_streams_are_503(bus: CommandBus) -> None:
@@ -293,7 +293,7 @@ async def test_154_one_token_does_not_take_all_streams(bus: CommandBus) -> None:
                 assert stream.status == 200, "another token has its own"
         async with listening(app, paths[2]) as stream:
             assert stream.status == 200
-    assert (app.state.streams, app.state.streams_of.total()) == (0, 0)
+    assert app.state.streams_of.total() == 0
     app = gateway(bus, allow=allowed(), max_streams=8, max_streams_each=1)
     async with listening(app, "/events"):
         assert (await Client(app).ask("GET", "/events")).status_code == 429
@@ -325,21 +325,21 @@ async def test_a_thousand_clients_hear_the_same(bus: CommandBus) -> None:
             return reader, writer
 
         clients = [pair for _ in range(10) for pair in await asyncio.gather(*(one() for _ in range(100)))]
-        assert (app.state.streams, app.state.hub.listeners) == (1000, 1000)
+        assert (app.state.streams_of.total(), app.state.hub.listeners) == (1000, 1000)
         for _, writer in clients[:500]:
             writer.transport.abort()
         await bus.dispatch_raw("account", "thousand", "Deposit", {"account_id": "thousand", "amount": 1})
         heard = await asyncio.gather(*(asyncio.wait_for(reader.readuntil(b"}\n\n"), 20) for reader, _ in clients[500:]))
         assert all(b'"entity_id":"thousand"' in each for each in heard)
         async with asyncio.timeout(10):
-            while app.state.streams > 500:
+            while app.state.streams_of.total() > 500:
                 await asyncio.sleep(0.01)
         for _, writer in clients:
             writer.transport.abort()
     finally:
         server.should_exit = True
         await serving
-    assert app.state.streams == 0
+    assert app.state.streams_of.total() == 0
 
 
 async def test_a_stream_ends_with_the_right_to_it(bus: CommandBus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,4 +351,4 @@ async def test_a_stream_ends_with_the_right_to_it(bus: CommandBus, monkeypatch: 
         while (part := await stream.part()) == b": quiet\n\n":
             pass
         assert part == b""
-    assert app.state.streams == 0
+    assert app.state.streams_of.total() == 0

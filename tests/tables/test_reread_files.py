@@ -20,8 +20,8 @@ from command_bus.dashboard.passwords import SESSION_COOKIE, Passwords, hash_pass
 from command_bus.dashboard.users import behind_proxy
 from command_bus.gateway import hash_token, new_token
 from command_bus.gateway.tokens import read_tokens
-from command_bus.integrations import reread_files
-from command_bus.integrations.reread_files import reread_on_hangup
+from command_bus.integrations import web
+from command_bus.integrations.web import reread_on_hangup
 from tests.tables.reread_files import CHANGES, FILES
 
 SECRETS = [hash_password("a long password"), hash_password("another password")]
@@ -32,7 +32,7 @@ Known = Callable[[], Any]
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reread_files, "_FRESH", 0.0)
+    monkeypatch.setattr(web, "_FRESH", 0.0)
 
 
 def text(kind: str, name: str = "ann", secret: int = 0, *, less: bool = False) -> str:

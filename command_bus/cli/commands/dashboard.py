@@ -118,7 +118,8 @@ def password() -> None:
 
 def _users(file: str | None, header: str | None, proxies: Sequence[str], role: LocalRole) -> Users | None:
     from command_bus.dashboard.passwords import read_roles, read_users
-    from command_bus.dashboard.users import behind_proxy, networks_of
+    from command_bus.dashboard.users import behind_proxy
+    from command_bus.integrations.web import networks_of
 
     networks_of(proxies)
     if header is not None:

@@ -32,9 +32,7 @@ async def act_page(visit: Visit) -> Response:
         )
     if visit.request.method == "GET":
         return _asked(visit, act, fields, await act.plan(visit, fields))
-    if not visit.is_own_form(fields):
-        raise HTTPException(403, "the form is too old, or of somebody else: load the page again")
-    return await _done(visit, act, fields)
+    return await _done(visit, act, visit.check_form(fields))
 
 
 async def _done(visit: Visit, act: Act, fields: Fields) -> Response:
