@@ -104,7 +104,7 @@ class CommandBus:
         commands: Single commands that wait: list and reschedule delayed ones.
         schedules: Commands that come at times: put, list, pause, trigger, remove their schedules.
         history: How commands ended that have a history: get one by its id, search.
-        notifier: What is told, and who listens: `async with bus.notifier.listen("work", types={"order"}) as woken: …`.
+        notifier: Sends notices and listens to them: `async with bus.notifier.listen("work", types={"order"}) as woken: …`.
         views: What stands still, and entities by a part of their ids, at a cost that does not grow with the namespace.
         audit: What operators did, and why: write and read it.
         trends: Figures of the last days, a minute apart.

@@ -97,7 +97,7 @@ class Observer(Protocol):
 
 
 class OutwardObserver(Protocol):
-    """Receives what a bus tells others: notifications and webhooks. An `Observer` that wants to know has one as its attribute `outward`."""
+    """Receives what a bus sends to others: notifications and webhooks. An `Observer` that wants to know has one as its attribute `outward`."""
 
     def notifies(self, figures: Callable[[], NotificationFigures]) -> None:
         """Receive, as a bus with a notifier opens, a function that returns its figures; any thread may call it."""

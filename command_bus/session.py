@@ -56,7 +56,7 @@ class SessionPart(Protocol):
         ...
 
     def renew(self) -> None:
-        """Be as new, also for another event loop."""
+        """Reset to the state before `open`, also for another event loop."""
         ...
 
 

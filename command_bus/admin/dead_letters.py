@@ -238,7 +238,7 @@ class DeadLetters:
             letter_id: The id of the dead letter.
             payload: Other fields to run it with, all of them: an instance of its class, or a mapping, which is checked by the schema that
                 workers announce. The id, the entity and the rest stay. The header `edited_letter` has the letter's id.
-                To the sender of the original it is another command now: its repeat raises `IdempotencyConflict`.
+                For deduplication it is a new command: repeating the original raises `IdempotencyConflict`.
 
         Raises:
             InvalidCommand: The payload is not one of this command and its entity, or the command cannot be edited. Or it undoes what a durable

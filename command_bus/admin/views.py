@@ -26,7 +26,7 @@ from command_bus.transport.ports.operator import NO_GROUP, GroupName, NamedGroup
 from command_bus.transport.records import StoredEntity
 
 StandingState = Literal["parked", "no_handler", "paused", "retrying", "snoozed", "limited", "suspended", "running", "waiting"]
-"""Why an entity does not get on: as `EntityInfo.state`, or no live worker handles the command at its head."""
+"""Why an entity makes no progress: as `EntityInfo.state`, or no live worker handles the command at its head."""
 
 STANDING_STATES: tuple[StandingState, ...] = get_args(StandingState)
 _GROUPS: Mapping[str, GroupName] = {"no_handler": "waiting", "snoozed": "retrying"}
@@ -45,7 +45,7 @@ _FOUND_IN: Mapping[StandingState, tuple[GroupName, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class StandingEntity:
-    """An entity that does not get on.
+    """An entity that makes no progress.
 
     Attributes:
         state: Why.

@@ -450,7 +450,7 @@ class TrackedOperation(ABC):
 
     @abstractmethod
     async def performed(self, durable: Durable[Any]) -> Any:
-        """Begin it, wait for it, and return what it came to."""
+        """Begin it, wait for it, and return its result."""
 
     def leave(self) -> None:  # noqa: B027 - most take nothing
         """Give back what it has taken: the handler goes on without it. It may be awaited later."""

@@ -109,7 +109,7 @@ def _packed(field: str, error: BaseException, limits: PayloadLimits) -> bytes:
 def _unfit(field: str, fault: Exception) -> BadStep:
     return BadStep(
         f"the step {field[2:].rsplit('~', 2)[0]!r} has failed, the handler has gone on, and its error cannot be stored or made again: "
-        f"{type(fault).__name__}. Catch it in the function, and return what it came to, or raise an error of a class of your own there"
+        f"{type(fault).__name__}. Catch it in the function, and return its result, or raise an error of a class of your own there"
     )
 
 

@@ -44,7 +44,7 @@ class Waited(TrackedOperation):
         """Store what it begins with."""
 
     async def result(self) -> Any:
-        """Return what it came to; called once it is over."""
+        """Return its result; called once it is over."""
 
     def has_come(self) -> bool:
         return self.field in self.run.fields

@@ -262,7 +262,7 @@ def _start(place: Path, project: Path, lock: int, persistence: Path | None) -> s
 
 
 def _future(address: Path, persistence: Path | None, kept: Path | None) -> str:
-    """Return what will be left of its data."""
+    """Return what happens to its data when it ends."""
     if persistence is not None:
         return f"its data stays in {persistence}"
     if kept is None:

@@ -178,7 +178,7 @@ def gateway(
     }
     for name, value in (counts if max_streams_each is None else {**counts, "max_streams_each": max_streams_each}).items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidSettings(f"{name} = {value!r}: a whole number, at least 1")
+            raise InvalidSettings(f"{name} = {value!r} must be a whole number of at least 1")
     for name, seconds in {"body_timeout": body_timeout, "max_wait": max_wait}.items():
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not (math.isfinite(seconds) and seconds > 0):
             raise InvalidSettings(f"{name} = {seconds!r}: a positive number of seconds")

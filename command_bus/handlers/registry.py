@@ -144,7 +144,7 @@ class HandlerRegistry:
             InvalidSettings: A name, time or option is not what it may be.
         """
         if not revision:
-            raise InvalidSettings("revision: a whole number, at least 1")
+            raise InvalidSettings("revision must be a whole number of at least 1")
         self._add_schedule(DeclaredSchedule(name, command, spec, SchedulePolicy(**options), revision))
 
     def schedules(self) -> tuple[DeclaredSchedule, ...]:

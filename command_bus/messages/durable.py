@@ -2,7 +2,7 @@
 
 A durable handler survives its worker. What it has done is stored step by step, and where it waits no worker is held: the command is *suspended*,
 and its handler is started again when what it waits for is there. It runs from its first line then, and each step and each call that is stored
-answers at once with what it came to.
+returns its stored result at once.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def check_entity_type(entity: str) -> str:
         InvalidCommand: Not 1 to 64 letters, digits, `_`, `.` or `-`.
     """
     if not isinstance(entity, str) or not is_entity_type(entity):
-        raise InvalidCommand(f"entity type {shown(entity)}: 1 to 64 of letters, digits, '_', '.' and '-'")
+        raise InvalidCommand(f"entity type {shown(entity)} must have 1 to 64 letters, digits, '_', '.' and '-'")
     return entity
 
 

@@ -90,7 +90,7 @@ class DeclaredSchedule:
                 f"for the schedule {self.name!r}: else ticks overtake each other"
             )
         if isinstance(self.revision, bool) or not isinstance(self.revision, int) or self.revision < 0:
-            raise InvalidSettings(f"revision: a whole number, at least 1, not {shown(self.revision)}")
+            raise InvalidSettings(f"revision must be a whole number of at least 1, not {shown(self.revision)}")
 
     @property
     def kind(self) -> type[Message[Any]] | None:

@@ -168,7 +168,7 @@ class SchedulePolicy:
         overlap: What happens to a tick whose predecessor is not settled.
         jitter: Seconds by which firings are spread behind their ticks, each tick by its own share.
         start: No tick before this.
-        end: No tick behind this.
+        end: No tick comes after this.
         max_runs: Ticks that fire in all; None: no limit.
         immediately: Whether it also fires when it is first put.
     """
@@ -197,7 +197,7 @@ class SchedulePolicy:
             raise InvalidSettings(f"end: behind start, which is {self.start.isoformat()}")
         runs = self.max_runs
         if runs is not None and (isinstance(runs, bool) or not isinstance(runs, int) or not 1 <= runs < 2**63):
-            raise InvalidSettings(f"max_runs: a whole number, at least 1, not {shown(runs)}; leave it out for no limit")
+            raise InvalidSettings(f"max_runs must be a whole number of at least 1, not {shown(runs)}; leave it out for no limit")
 
     @property
     def catch_up_ms(self) -> int:

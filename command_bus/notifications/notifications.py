@@ -1,4 +1,4 @@
-"""`Notifications`: what a bus tells, and who listens in this process; reached as `bus.notifier`.
+"""`Notifications`: what a bus sends, and who listens in this process; reached as `bus.notifier`.
 
     bus = CommandBus(url, notifier=RedisNotifier())
     async with bus.notifier.listen("work", types={"order"}) as woken:

@@ -43,7 +43,7 @@ class ScheduleInfo:
         overlap: What happens to a tick whose predecessor is not settled.
         jitter: Seconds by which firings are spread.
         start_ms: No tick before this; None: from the beginning.
-        end_ms: No tick behind this; None: for ever.
+        end_ms: No tick comes after this; None: for ever.
         max_runs: Ticks that fire in all.
         next_at_ms: The next tick; None: there is none.
         last_at_ms: The last tick that fired; None: none did.

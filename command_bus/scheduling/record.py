@@ -55,7 +55,7 @@ class ScheduleRecord:
         ahead: Ticks that were fired before their time, from the first to the last: clocks had jumped ahead. Empty, or two.
         catching_up: Whether missed ticks are being fired one by one.
         exported: Since when it is taken along to another place, in ms: nothing of it fires here; 0: it is not.
-        tenant: Whom the firings are for, by the class's `fair_by`; empty if it names none.
+        tenant: The value of the class's `fair_by` field; empty if it names none.
     """
 
     name: str

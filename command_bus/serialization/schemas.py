@@ -226,7 +226,7 @@ def _may_crowd(wrapped: Node) -> bool:
 
 
 def _uncrowded(members: Node, definitions: list[Node]) -> Callable[[Any], Any]:
-    """Return a check of what is to become a set, or a map with such keys; what was one when it was read has been looked at as it was."""
+    """Return a check that rejects what would become a set, or the keys of a map, with many equal hashes. What was read as one has been checked."""
     found: list[SchemaValidator] = []
     few = _unwrapped(members)["type"] in _SCALARS  # sets within sets crowd with few members, too
 

@@ -184,7 +184,7 @@ def checked_name(name: str) -> str:
         InvalidSettings: It cannot be one.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidSettings(f"webhook {name!r}: 1 to 64 of letters, digits, '_', '.' and '-'")
+        raise InvalidSettings(f"webhook {name!r} must have 1 to 64 letters, digits, '_', '.' and '-'")
     return name
 
 

@@ -253,8 +253,8 @@ def test_a_record_is_what_was_stored() -> None:
         ({"catch_up": 0}, "catch_up is a positive number"),
         ({"start": datetime(2026, 1, 1)}, "start: a datetime with a time zone"),
         ({"end": "tomorrow"}, "end: a datetime"),
-        ({"max_runs": 0}, "max_runs: a whole number"),
-        ({"max_runs": True}, "max_runs: a whole number"),
+        ({"max_runs": 0}, "max_runs must be a whole number"),
+        ({"max_runs": True}, "max_runs must be a whole number"),
         ({"start": datetime(2026, 1, 2, tzinfo=UTC), "end": datetime(2026, 1, 1, tzinfo=UTC)}, "end: behind start"),
     ],
 )

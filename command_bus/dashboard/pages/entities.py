@@ -32,7 +32,7 @@ LABELS = {
 
 
 def why(each: StandingEntity, stats: Stats, now_ms: int, error: str) -> str:
-    """Return why an entity does not get on.
+    """Return why an entity makes no progress.
 
     Args:
         each: The entity.

@@ -59,7 +59,8 @@ class Incarnations(RetryingRequests):
             known = stored_text(await self._ask(shard, _recorded, shard.stats))
             if known == CLOSED:
                 raise TransportUnavailable(
-                    f"namespace {self._keys.namespace!r} is being deleted: if that broke off, repeat it", outcome_unknown=False
+                    f"namespace {self._keys.namespace!r} is being deleted: if `obliterate` was interrupted, run it again",
+                    outcome_unknown=False,
                 )
             self._known[shard.prefix] = known
         return known

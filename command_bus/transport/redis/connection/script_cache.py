@@ -57,8 +57,8 @@ class ScriptCache:
                 await self._connections.commands.script_load(script.text)
         except NoPermissionError as error:
             raise TransportUnavailable(
-                f"{label} lacks this version's scripts, and this user may not load them: a worker of this version does as it starts, "
-                "and within a second after the server lost them"
+                f"{label} lacks this version's scripts, and this user may not load them: start a worker of this version, which loads them "
+                "as it starts, and within a second after the server lost them"
             ) from error
         except CONNECTION_ERRORS as error:
             raise translated(error, label) from error
