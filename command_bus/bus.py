@@ -28,7 +28,6 @@ from command_bus.clock import checked_seconds, mono
 from command_bus.handlers.registry import HandlerRegistry, default_registry
 from command_bus.messages.history import HistoryChoice
 from command_bus.messages.message import Message
-from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope, RawEnvelope
 from command_bus.messages.policies import Priority
 from command_bus.messages.receipts import BatchResult, Receipt
@@ -308,11 +307,11 @@ class CommandBus:
 
         `version` is that of the payload's fields, if the class has versions (see `upcasts`).
         """
-        options = DispatchOptions(
-            command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
-            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority, history=history,
+        return await self.sender.dispatch_raw(
+            entity_type, entity_id, name, payload, version=version, command_id=command_id, delay=delay, at=at, headers=headers,
+            expires=expires, keep_result=keep_result, retry=retry, attempt_timeout=attempt_timeout, unique=unique,
+            priority=priority, history=history,
         )  # fmt: skip
-        return await self.sender.dispatch_raw(entity_type, entity_id, name, payload, version=version, **options)
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any] | RawEnvelope]) -> BatchResult:
         """Accept many commands in few steps; the order of an entity's commands is kept.

@@ -19,7 +19,7 @@ from command_bus.messages.message import checked_id
 from command_bus.messages.reports import ProgressInfo
 from command_bus.randomness import token
 from command_bus.serialization.envelope import names_of
-from command_bus.serialization.envelope_options import is_durable
+from command_bus.serialization.envelope_options import DURABLE
 from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.session import Session
@@ -123,7 +123,7 @@ class Commands:
         """
         begun = await self._session.transport.durable.has_begun(mailbox, command_id)
         envelope = await StatusReader(self._session, command_id).envelope_in(mailbox, begun=begun)
-        if not begun and envelope is not None and not is_durable(envelope.options):
+        if not begun and envelope is not None and not DURABLE.of(envelope.options):
             raise InvalidCommand(
                 f"{envelope.name} {command_id} is not durable, so nothing in it waits for a signal: declare its class with durable=True, or "
                 "dispatch another command"

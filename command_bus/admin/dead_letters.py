@@ -18,7 +18,7 @@ from command_bus.errors import CommandBusError, InvalidCommand, InvalidSettings,
 from command_bus.messages.message import Message
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import unpack_envelope
-from command_bus.serialization.envelope_options import ReturnAddress, is_durable, return_address_in
+from command_bus.serialization.envelope_options import DURABLE, RETURN, ReturnAddress
 from command_bus.serialization.limits import PayloadLimits, Undecodable, reading_limits
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.protection import Protection
@@ -52,7 +52,7 @@ class CalledLetter(NamedTuple):
 
 def begins_anew(stored: StoredDeadLetter, envelope: WireEnvelope) -> bool:
     """Return whether a replay runs a durable command from its first line: it was compensated, so it calls all again, under other ids."""
-    return not stored.parked and not stored.keeps and is_durable(envelope.options)
+    return not stored.parked and not stored.keeps and DURABLE.of(envelope.options)
 
 
 def called_again(called: Iterable[CalledLetter], callers: Collection[str]) -> set[str]:
@@ -72,7 +72,7 @@ def caller_of(raw: bytes, limits: PayloadLimits, *, parked: bool) -> ReturnAddre
     if parked:
         return None
     try:
-        return return_address_in(unpack_envelope(raw, limits).options)
+        return RETURN.of(unpack_envelope(raw, limits).options)
     except Undecodable:
         return None
 
@@ -288,7 +288,7 @@ class DeadLetters:
             fields = unpack(now.payload, self._limits)
         mark = waiting_mark(digest_of(now, fields, key), stored.mailbox) if marked else b""
         left = Settlement(envelope.command_id, mark, 1, unique=unique_key(now), stander=stander_of(now))
-        left = replace(left, side="kept" if ending or is_durable(now.options) else "")
+        left = replace(left, side="kept" if ending or DURABLE.of(now.options) else "")
         return await self._store.settle(stored, "replay", left, edited, envelope_flow(now), ending=ending)
 
     async def replay_all(self, **filters: Unpack[LetterFilters]) -> int:
@@ -375,7 +375,7 @@ class DeadLetters:
         record = _record(stored)
         outcome = Cancelled(_DISCARDED)
         if _may_have_run(record):
-            undoes_itself = is_durable(envelope.options) and record.reason != "compensation_failed"
+            undoes_itself = DURABLE.of(envelope.options) and record.reason != "compensation_failed"
             outcome = cancelled_midway(_DISCARDED, durable=undoes_itself)
         left = NO_SETTLEMENT
         if not _nobody_vouches(stored):

@@ -14,7 +14,7 @@ from command_bus.durable.undo import unpack_ending
 from command_bus.errors import CommandTimeout
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.envelope import unpack_envelope
-from command_bus.serialization.envelope_options import is_durable
+from command_bus.serialization.envelope_options import DURABLE
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.reply import Cancelled, unpack_reply
 from command_bus.serialization.wire_envelope import WireEnvelope
@@ -232,7 +232,7 @@ class Cancelling:
             envelope = unpack_envelope(attempt.envelope, self._limits)
         except Undecodable:
             return None
-        return _Running(attempt, is_durable(envelope.options)) if envelope.command_id == self._id else None
+        return _Running(attempt, DURABLE.of(envelope.options)) if envelope.command_id == self._id else None
 
     async def _has_begun(self, mailbox: str) -> bool:
         """Return whether a durable command has stored something: its steps may have to be undone."""

@@ -13,6 +13,7 @@ from command_bus.admin.info import DeadLetter, EntityDetails, EntityInfo, Waitin
 from command_bus.errors import UnknownDeadLetter
 from command_bus.serialization.announcements import WorkerStatus
 from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.envelope_options import UNIQUE
 from command_bus.serialization.limits import PayloadLimits, Undecodable, reading_limits
 from command_bus.serialization.odd_values import stored_number
 from command_bus.session import Session
@@ -110,7 +111,7 @@ def _waiting(message: str, raw: bytes, limits: PayloadLimits) -> WaitingCommand:
         envelope = unpack_envelope(raw, limits)
     except Undecodable:
         return WaitingCommand("", "", accepted, None)
-    return WaitingCommand(envelope.command_id, envelope.name, accepted, None, (envelope.options or {}).get("u"))
+    return WaitingCommand(envelope.command_id, envelope.name, accepted, None, UNIQUE.of(envelope.options))
 
 
 def _holder(entity: EntityInfo, workers: list[WorkerStatus]) -> WorkerStatus | None:

@@ -13,7 +13,7 @@ from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.message import Message, canonical_entity_id
 from command_bus.serialization.announcements import CommandInfo, read_description
 from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.envelope_options import with_version
+from command_bus.serialization.envelope_options import VERSION
 from command_bus.serialization.json_fields import JsonFields
 from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import codec_for
@@ -161,7 +161,7 @@ async def edited_envelope(
             "another entity. Discard the letter and dispatch a new command"
         )
     headers = {**(envelope.headers or {}), EDITED: letter_id}
-    options = with_version(envelope.options, version)
+    options = VERSION.replaced(envelope.options, version)
     return _protected(session, replace(envelope, payload=packed, headers=headers, options=options, signature=None))
 
 

@@ -15,7 +15,7 @@ from command_bus.durable.values import child_of, compare, readable_codec
 from command_bus.errors import BadResult, BadStep, CallCycle, CommandBusError, CommandCancelled
 from command_bus.messages.durable import Durable
 from command_bus.messages.outgoing import OutgoingMessage
-from command_bus.serialization.envelope_options import is_durable
+from command_bus.serialization.envelope_options import DURABLE
 from command_bus.serialization.limits import printable
 from command_bus.serialization.reply import Completed, unpack_reply
 from command_bus.transport.ports.durable import NO_ROOM, SMALL_OUTCOME, Note
@@ -166,7 +166,7 @@ class Call(Waited):
         """Wait for a command that has started: what it did may have to be undone. A durable one ends, too."""
         if self._is_told_to_end:
             return False
-        reason, durable = str(cancelled(self.run)), is_durable(self._out.options)
+        reason, durable = str(cancelled(self.run)), DURABLE.of(self._out.options)
         is_out = await self.run.tools.children.give_up(self._child_mailbox, self._child, reason, is_durable=durable)
         self._is_told_to_end = not is_out
         return is_out

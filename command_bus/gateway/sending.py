@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import Response
@@ -42,14 +42,8 @@ class SendOptions(Query):
 
     def dispatch_options(self) -> DispatchOptions:
         """Return them as a dispatch takes them."""
-        return DispatchOptions(
-            delay=self.delay or 0.0,
-            at=self.at,
-            expires=self.expires,
-            keep_result=self.keep_result,
-            priority=self.priority,
-            attempt_timeout=self.attempt_timeout,
-        )
+        given = {name: getattr(self, name) for name in SendOptions.model_fields}
+        return cast("DispatchOptions", {name: value for name, value in given.items() if value is not None})
 
 
 class BatchItem(SendOptions):

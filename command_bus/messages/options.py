@@ -17,31 +17,36 @@ SendOn = Literal["completed", "always"]
 """Which ends of a command send its follow-ups."""
 
 
-class DispatchOptions(TypedDict, total=False):
+class MessageOptions(TypedDict, total=False):
+    """Options that every way to send has; see `CommandBus.dispatch`."""
+
+    headers: Mapping[str, str] | None
+    priority: Priority | None
+    retry: RetryPolicy | None
+    attempt_timeout: float | None
+    history: HistoryChoice | None
+
+
+class FollowUpOptions(MessageOptions, total=False):
+    """Options of a command that is sent with a settlement; see `CommandContext.send`."""
+
+    delay: float
+    at: datetime | None
+    expires: float | None
+
+
+class DispatchOptions(FollowUpOptions, total=False):
     """Options of a dispatch; see `CommandBus.dispatch`."""
 
     command_id: str | UUID | None
-    delay: float
-    at: datetime | None
-    headers: Mapping[str, str] | None
-    expires: float | None
     keep_result: bool
-    priority: Priority | None
-    retry: RetryPolicy | None
-    attempt_timeout: float | None
-    history: HistoryChoice | None
     unique: Unique | None
 
 
-class DurableCallOptions(TypedDict, total=False):
+class DurableCallOptions(MessageOptions, total=False):
     """Options of a call of a durable handler; see `DurableContext.call`."""
 
     timeout: float | None
-    headers: Mapping[str, str] | None
-    priority: Priority | None
-    retry: RetryPolicy | None
-    attempt_timeout: float | None
-    history: HistoryChoice | None
 
 
 class CallOptions(DurableCallOptions, total=False):
@@ -54,16 +59,3 @@ class FollowedCallOptions(CallOptions, total=False):
     """Options of a call whose caller may follow its progress; see `CommandBus.call`."""
 
     on_progress: OnProgress | None
-
-
-class FollowUpOptions(TypedDict, total=False):
-    """Options of a command that is sent with a settlement; see `CommandContext.send`."""
-
-    delay: float
-    at: datetime | None
-    headers: Mapping[str, str] | None
-    expires: float | None
-    priority: Priority | None
-    retry: RetryPolicy | None
-    attempt_timeout: float | None
-    history: HistoryChoice | None

@@ -97,8 +97,8 @@ class OutgoingMessage:
     entity_type: str | None
     entity_id: str | None
     payload: bytes
-    command_id: str
-    given_id: bool
+    command_id: str = ""
+    given_id: bool = False
     at_most_once: bool = False
     headers: dict[str, str] = field(default_factory=dict)
     command: Message[Any] | None = None

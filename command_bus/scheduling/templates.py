@@ -13,6 +13,7 @@ from dataclasses import replace
 from command_bus.errors import CommandBusError, InvalidCommand
 from command_bus.scheduling.record import ScheduleRecord
 from command_bus.serialization.envelope import pack_envelope, unpack_envelope
+from command_bus.serialization.envelope_options import UNIQUE
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
@@ -139,10 +140,8 @@ class Templates:
         stored = self.clear(record)
         command_id = record.pinned_id
         # A schedule's `overlap` takes the place of a unique key: a firing has none.
-        options = {name: value for name, value in (stored.options or {}).items() if name != "u"}
-        envelope = replace(
-            stored, command_id=command_id, signature=None, correlation_id=None, causation_id=None, options=options or None
-        )
+        options = UNIQUE.replaced(stored.options, None)
+        envelope = replace(stored, command_id=command_id, signature=None, correlation_id=None, causation_id=None, options=options)
         protection: Protection | None = self._session.protection
         packed = pack_envelope(envelope) if protection is None else protection.pack(envelope)
         policy = self._settings.entity(envelope.entity_type)

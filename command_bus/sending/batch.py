@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from command_bus.errors import CommandBusError, TransportUnavailable
-from command_bus.messages.message import Message
+from command_bus.errors import CommandBusError, InvalidCommand, TransportUnavailable
+from command_bus.messages.message import Message, canonical_entity_id, check_entity_type
 from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
 from command_bus.messages.receipts import BatchOutcome, BatchResult
 from command_bus.sending.admission import refusal, status_of
@@ -140,7 +140,17 @@ class BatchSender:
             return self._unbuilt(item, error)
 
     def _unbuilt(self, item: _Item, error: CommandBusError) -> _Unbuilt:
-        return _Unbuilt(BatchOutcome("", "rejected", error), self._builder.mailbox_if_known(item))
+        return _Unbuilt(BatchOutcome("", "rejected", error), self._mailbox_if_known(item))
+
+    def _mailbox_if_known(self, item: object) -> tuple[str, ...]:
+        """Return the mailbox that an item which cannot be sent would have had, if it is known."""
+        entity_type, entity_id = _entity_of(item)
+        if entity_type is None or entity_id is None:
+            return ()
+        try:
+            return (self._builder.mailbox_of(check_entity_type(entity_type), canonical_entity_id(entity_id)),)
+        except InvalidCommand:
+            return ()
 
     async def _enqueue(self, window: list[_Built]) -> list[BatchOutcome]:
         """Send what nothing before it keeps back; the outcome of each."""
@@ -172,3 +182,14 @@ class BatchSender:
             self._refused.add(submission.mailbox)
         other = None if submission.unique is None else submission.unique.other
         return BatchOutcome(submission.command_id, status_of(admission), error, other)
+
+
+def _entity_of(item: object) -> tuple[str | None, object]:
+    """Return the entity that an item names, as far as it does."""
+    if isinstance(item, RawEnvelope):
+        return item.entity_type, item.entity_id
+    message = item.command if isinstance(item, Envelope) else item
+    if not isinstance(message, Message) or type(message).__message_spec__ is None:
+        return None, None
+    spec = type(message).spec()
+    return spec.entity, None if spec.key is None else getattr(message, spec.key, None)

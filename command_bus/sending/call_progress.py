@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from command_bus.errors import BadResult, CallCycle, TransportUnavailable
 from command_bus.messages.context import Running
 from command_bus.messages.durable import Suspended
 from command_bus.messages.outgoing import OutgoingMessage
-from command_bus.messages.policies import Priority
 from command_bus.messages.reports import OnProgress, ProgressInfo
-from command_bus.sending.options import options_of
-from command_bus.serialization.envelope_options import CALLERS, CHAIN, with_mailbox
 from command_bus.serialization.outcome import PROGRESS, Cipher, unpack_report
 from command_bus.session import Session
 from command_bus.tasks import end_tasks
@@ -131,15 +128,3 @@ def _cycle(out: OutgoingMessage, running: Running, mailbox: str) -> CallCycle:
         f"the handler of {running.name} calls {out.name} on {mailbox_label(mailbox)}, whose handler waits for it: "
         f"{' → '.join(map(mailbox_label, path))}. Dispatch it instead"
     )
-
-
-def with_waiting(out: OutgoingMessage, priority: Priority, running: Running | None) -> dict[str, Any] | None:
-    """Return what is asked for a message alone; for a call also who waits for it, if they have places of limits."""
-    waiting: dict[str, Any] = {}
-    if running is not None and out.inbox:
-        waiting[CHAIN] = with_mailbox(running.chain, running.mailbox)
-        if running.callers:
-            waiting[CALLERS] = dict(running.callers)
-    if priority == "normal" and not waiting:
-        return out.options or None
-    return {**out.options, **(options_of(priority) or {}), **waiting}

@@ -101,7 +101,7 @@ class Children:
         """
         out.command_id = self._id_of(call, seed)
         out.inbox = self._session.transport.replies.process
-        out.options[RETURN] = [self._mailbox, self._caller, call]
+        RETURN.put(out.options, (self._mailbox, self._caller, call))
         submission = await prepared(self._prepare, out)
         mark = waiting_mark(submission.digest, submission.mailbox)
         return Child(
@@ -129,7 +129,7 @@ class Children:
             payload=envelope.payload if protection is None else protection.payload(envelope),
             flags=envelope.flags & ~ENCRYPTED,
             inbox=self._session.transport.replies.process,
-            options={**(envelope.options or {}), RETURN: [self._mailbox, self._caller, call]},
+            options=RETURN.replaced(envelope.options, (self._mailbox, self._caller, call)),
             signature=None,
         )
         mailbox = sent.mailbox if has_entity else free_mailbox(command_id)
@@ -147,7 +147,7 @@ class Children:
         fault = signatures.fault(sent.envelope, envelope.signature)
         if fault is not None or envelope.signature is None:
             return fault
-        if (envelope.options or {}).get(RETURN) != [self._mailbox, self._caller, first]:
+        if RETURN.of(envelope.options) != (self._mailbox, self._caller, first):
             return "it was not signed to be kept by this command under this name"
         policy, entity_type = None, envelope.entity_type
         if entity_type is not None:

@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
-from typing import Any
-from uuid import UUID
+from typing import Any, Unpack, cast
 
 from command_bus.clock import mono
 from command_bus.errors import InvalidCommand, RegistrationError
-from command_bus.messages.context import running_command
+from command_bus.messages.context import Running, running_command
 from command_bus.messages.handling_policy import check_durable
-from command_bus.messages.history import History, HistoryChoice, history_of
+from command_bus.messages.history import History
 from command_bus.messages.limits import check_costs
 from command_bus.messages.message import (
     Message,
@@ -25,26 +23,15 @@ from command_bus.messages.message import (
     canonical_entity_id,
     check_entity_type,
     check_wire_name,
-    checked_id,
 )
+from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
-from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy, Priority
-from command_bus.messages.retry_policy import RetryPolicy
-from command_bus.messages.unique import Unique
+from command_bus.messages.policies import Lanes, MailboxPolicy, Priority
 from command_bus.messages.upcasting import checked_version
-from command_bus.sending.call_progress import check_running, with_waiting
-from command_bus.sending.options import (
-    checked_headers,
-    checked_priority,
-    compresses,
-    fold,
-    keep,
-    new_command_id,
-    options_of,
-    schedule,
-)
+from command_bus.sending.call_progress import check_running
+from command_bus.sending.options import compresses, give, new_command_id
 from command_bus.serialization.envelope import EnvelopeTemplate, pack_envelope, packed_text
-from command_bus.serialization.envelope_options import DURABLE, VERSION, override, version_in, with_version
+from command_bus.serialization.envelope_options import CALLERS, CHAIN, DURABLE, HISTORY, PRIORITY, VERSION, with_mailbox
 from command_bus.serialization.equality import NotPlain, digest, digest_of_head
 from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import MessageCodec, codec_for
@@ -52,7 +39,7 @@ from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.wire_envelope import AT_MOST_ONCE, GIVEN_ID, WireEnvelope
 from command_bus.settings import BusSettings
-from command_bus.transport.flows import flow_of, tenant_of
+from command_bus.transport.flows import envelope_flow, flow_of, tenant_of
 from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_name
 from command_bus.transport.submissions import NO_DIGEST, Submission
 from command_bus.transport.unique_keys import UniqueSubmission, stander_of
@@ -67,11 +54,11 @@ def command_digest(out: OutgoingMessage, limits: PayloadLimits, protection: Prot
     if protection is not None and protection.cipher is not None:
         key = protection.digest_key
         if not key:
-            return digest_of_head(head, version_in(out.options))
+            return digest_of_head(head, VERSION.of(out.options))
     with suppress(NotPlain):  # a serializer of the class makes data of it, or it nests deeper than Python's stack
         if out.command is not None:
             return digest(head, out.command, key=key)
-    version = version_in(out.options)
+    version = VERSION.of(out.options)
     with suppress(NotPlain):
         return digest(head, unpack(out.payload, limits), version, key)
     return digest(head, out.payload, version, key)
@@ -88,8 +75,8 @@ class _Route:
     codec: MessageCodec[Any]
     mailbox: MailboxPolicy
     max_depth: int
-    at_most_once: bool
     stamp: EnvelopeTemplate
+    at_most_once: bool
     priority: Priority
     flow: str
     history: History | None
@@ -98,6 +85,17 @@ class _Route:
         """Return what a message without options waits in."""
         fair_by = self.spec.fair_by
         return self.flow if fair_by is None else flow_of(self.priority, tenant_of(getattr(message, fair_by, None)))
+
+
+def message_of(spec: MessageSpec, entity_id: str | None, payload: bytes, *, at_most_once: bool) -> OutgoingMessage:
+    """Return a message of a class, as far as the class says it."""
+    out = OutgoingMessage(
+        spec.name, spec.entity, entity_id, payload,
+        given_id=spec.durable, at_most_once=at_most_once, priority=spec.priority, unique=spec.unique,
+    )  # fmt: skip
+    VERSION.put(out.options, spec.version)
+    DURABLE.put(out.options, spec.durable)
+    return out
 
 
 class EnvelopeBuilder:
@@ -119,22 +117,7 @@ class EnvelopeBuilder:
         self.limits = limits = PayloadLimits(max_bytes=settings.max_payload, max_nesting=settings.max_nesting)
         self.digest_of = partial(command_digest, limits=limits, protection=protection)
 
-    def outgoing(
-        self,
-        message: Message[Any],
-        *,
-        command_id: str | UUID | None = None,
-        delay: float = 0.0,
-        at: datetime | None = None,
-        headers: Mapping[str, str] | None = None,
-        expires: float | None = None,
-        keep_result: bool = False,
-        priority: Priority | None = None,
-        retry: RetryPolicy | None = None,
-        attempt_timeout: float | None = None,
-        unique: Unique | None = None,
-        history: HistoryChoice | None = None,
-    ) -> OutgoingMessage:
+    def outgoing(self, message: Message[Any], **options: Unpack[DispatchOptions]) -> OutgoingMessage:
         """Return a message with its options, checked and encoded.
 
         Raises:
@@ -145,32 +128,11 @@ class EnvelopeBuilder:
         if spec.limits:
             check_costs(spec.limits, message)
         entity_id = None if spec.key is None else canonical_entity_id(getattr(message, spec.key, None))
-        out = OutgoingMessage(
-            spec.name,
-            spec.entity,
-            entity_id,
-            route.codec.encode(message, self.limits),
-            new_command_id() if command_id is None else checked_id(command_id),
-            keep_result or command_id is not None or spec.durable,
-            route.at_most_once,
-            command=message,
-            priority=spec.priority if priority is None else checked_priority(priority),
-            tenant="" if spec.fair_by is None else tenant_of(getattr(message, spec.fair_by, None)),
-        )
-        if spec.version > 1:
-            out.options[VERSION] = spec.version
-        if spec.durable:
-            out.options[DURABLE] = 1
-        if retry is not None or attempt_timeout is not None:
-            override(out.options, retry, attempt_timeout)
-        keep(out, route.history if history is None else history_of(history))
-        if headers:
-            out.headers = checked_headers(headers)
-        if unique is not None or spec.unique is not None:
-            delay = fold(out, unique or spec.unique, delay, at)
-        if delay or at is not None or expires is not None:
-            schedule(out, delay, at, expires)
-        return out
+        out = message_of(spec, entity_id, route.codec.encode(message, self.limits), at_most_once=route.at_most_once)
+        out.command = message
+        if spec.fair_by is not None:
+            out.tenant = tenant_of(getattr(message, spec.fair_by, None))
+        return give(out, options, route.history)
 
     def raw(
         self,
@@ -180,17 +142,7 @@ class EnvelopeBuilder:
         payload: Mapping[str, Any],
         *,
         version: int = 1,
-        command_id: str | UUID | None = None,
-        delay: float = 0.0,
-        at: datetime | None = None,
-        headers: Mapping[str, str] | None = None,
-        expires: float | None = None,
-        keep_result: bool = False,
-        priority: Priority | None = None,
-        retry: RetryPolicy | None = None,
-        attempt_timeout: float | None = None,
-        unique: Unique | None = None,
-        history: HistoryChoice | None = None,
+        **options: Unpack[DispatchOptions],
     ) -> OutgoingMessage:
         """Return a message made without its class, checked and encoded.
 
@@ -206,17 +158,37 @@ class EnvelopeBuilder:
             None if entity_type is None else check_entity_type(entity_type),
             None if entity_id is None else canonical_entity_id(entity_id),
             pack(dict(payload), self.limits),
-            new_command_id() if command_id is None else checked_id(command_id),
-            keep_result or command_id is not None,
-            headers=checked_headers(headers or {}),
-            priority=None if priority is None else checked_priority(priority),
         )
-        schedule(out, fold(out, unique, delay, at), at, expires)
-        if checked_version(version) > 1:
-            out.options[VERSION] = version
-        override(out.options, retry, attempt_timeout)
-        keep(out, self._settings.history_of(None, out.entity_type) if history is None else history_of(history))
-        return out
+        VERSION.put(out.options, checked_version(version))
+        return give(out, options, self._settings.history_of(None, out.entity_type))
+
+    def envelope(
+        self, out: OutgoingMessage, flags: int = 0, correlation_id: str | None = None, running: Running | None = None
+    ) -> WireEnvelope:
+        """Return the envelope of an outgoing message: all are assembled here.
+
+        Args:
+            out: The message.
+            flags: Flags beside `AT_MOST_ONCE`.
+            correlation_id: Shared by the commands of a dispatch in bulk.
+            running: The command whose handler sends it.
+        """
+        options = dict(out.options)
+        PRIORITY.put(options, out.priority or self._settings.entity(out.entity_type).priority)
+        if running is not None and out.inbox:
+            CHAIN.put(options, with_mailbox(running.chain, running.mailbox))
+            CALLERS.put(options, running.callers)
+        return WireEnvelope(
+            out.command_id, out.name, out.entity_type, out.entity_id, out.payload,
+            flags | (AT_MOST_ONCE if out.at_most_once else 0),
+            out.ttl_ms if out.deadline is None else _left_ms(out.deadline),
+            out.inbox,
+            correlation_id if running is None else running.correlation_id,
+            None if running is None else running.command_id,
+            out.headers or None,
+            options=options or None,
+            compressed=self._compresses and compresses(out, self._settings),
+        )  # fmt: skip
 
     def build(self, out: OutgoingMessage) -> Submission:
         """Build the submission of an outgoing message: pack its envelope, name its mailbox.
@@ -226,34 +198,22 @@ class EnvelopeBuilder:
             Suspended: The run of the durable handler that runs here is over.
             InvalidCommand: Its headers are too large.
         """
-        running = running_command()
-        policy = self._settings.entity(out.entity_type)
-        mailbox = self._mailbox(out, policy)
+        running, mailbox = running_command(), self.mailbox_for(out)
         if running is not None:
             check_running(out, running, mailbox)
-        flags = (GIVEN_ID if out.given_id else 0) | (AT_MOST_ONCE if out.at_most_once else 0)
-        priority = out.priority or policy.priority
-        ttl_ms = out.ttl_ms if out.deadline is None else _left_ms(out.deadline)
-        envelope = WireEnvelope(
-            out.command_id, out.name, out.entity_type, out.entity_id, out.payload, flags, ttl_ms, out.inbox,
-            running.correlation_id if running is not None else None,
-            running.command_id if running is not None else None,
-            out.headers or None,
-            options=(out.options or None) if priority == "normal" and running is None else with_waiting(out, priority, running),
-            compressed=self._compresses and compresses(out, self._settings),
-        )  # fmt: skip
+        envelope = self.envelope(out, GIVEN_ID if out.given_id else 0, running=running)
         unique = None if out.unique is None else UniqueSubmission.of(out.unique, envelope, mailbox)
         return Submission(
             mailbox,
             out.command_id,
             self.pack(envelope),
             self.digest_of(out) if out.given_id else NO_DIGEST,
-            policy.max_depth or self._settings.max_depth,
+            self._settings.entity(out.entity_type).max_depth or self._settings.max_depth,
             out.delay_ms,
             out.given_id or out.inbox is not None,
             out.name,
             None if out.deadline is None else partial(self._renewed, envelope, out.deadline, unique),
-            flow_of(priority, out.tenant) if out.tenant or priority != "normal" else "",
+            envelope_flow(envelope, out.tenant),
             unique,
         )
 
@@ -332,39 +292,9 @@ class EnvelopeBuilder:
         if isinstance(item, RawEnvelope):
             return self.raw(item.entity_type, item.entity_id, item.name, item.payload, version=item.version, **item.options)
         if isinstance(item, Envelope):
-            return self.outgoing(
-                item.command,
-                command_id=item.command_id,
-                delay=item.delay,
-                at=item.at,
-                headers=item.headers,
-                expires=item.expires,
-                keep_result=item.keep_result,
-                priority=item.priority,
-                retry=item.retry,
-                attempt_timeout=item.attempt_timeout,
-                unique=item.unique,
-                history=item.history,
-            )
+            options = {name: getattr(item, name) for name in DispatchOptions.__annotations__}
+            return self.outgoing(item.command, **cast("DispatchOptions", options))
         return self.outgoing(item)
-
-    def mailbox_if_known(self, item: object) -> tuple[str, ...]:
-        """Return the mailbox that an item which cannot be sent would have had, if it is known."""
-        if isinstance(item, RawEnvelope):
-            return self._mailbox_if_sound(item.entity_type, item.entity_id)
-        message = item.command if isinstance(item, Envelope) else item
-        if not isinstance(message, Message) or type(message).__message_spec__ is None:
-            return ()
-        spec = type(message).spec()
-        return () if spec.key is None else self._mailbox_if_sound(spec.entity, getattr(message, spec.key, None))
-
-    def _mailbox_if_sound(self, entity_type: str | None, entity_id: object) -> tuple[str, ...]:
-        if entity_type is None or entity_id is None:
-            return ()
-        try:
-            return (self.mailbox_of(check_entity_type(entity_type), canonical_entity_id(entity_id)),)
-        except InvalidCommand:
-            return ()
 
     def mailbox_of(self, entity_type: str, entity_id: str) -> str:
         """Return the mailbox of an entity."""
@@ -372,12 +302,9 @@ class EnvelopeBuilder:
 
     def mailbox_for(self, out: OutgoingMessage) -> str:
         """Return the mailbox of an outbound value."""
-        return self._mailbox(out, self._settings.entity(out.entity_type))
-
-    def _mailbox(self, out: OutgoingMessage, policy: EntityPolicy) -> str:
         if out.entity_type is None or out.entity_id is None:
             return free_mailbox(out.command_id)
-        return mailbox_name(out.entity_type, out.entity_id, policy.mailbox)
+        return self.mailbox_of(out.entity_type, out.entity_id)
 
     def _bind(self, message: Message[Any]) -> _Route:
         kind = type(message)
@@ -394,23 +321,16 @@ class EnvelopeBuilder:
         policy = self._settings.entity(spec.entity)
         delivery = self._settings.handling(spec).delivery
         check_durable(spec, policy.mailbox, delivery)
-        at_most_once = delivery == "at_most_once"
-        flags = AT_MOST_ONCE if at_most_once else 0
-        priority = spec.priority or policy.priority
         history = self._settings.history_of(spec, spec.entity)
-        sample = None if spec.entity is None else "x"
-        stamp = EnvelopeTemplate(
-            WireEnvelope(
-                "x", spec.name, spec.entity, sample, b"", flags, options=with_version(options_of(priority, history), spec.version)
-            ),
-            self.sign,
-            self._settings.compress_above_of(spec),
-        )
+        sample = message_of(spec, None if spec.entity is None else "x", b"", at_most_once=delivery == "at_most_once")
+        HISTORY.put(sample.options, history)
+        envelope = self.envelope(sample)
+        stamp = EnvelopeTemplate(envelope, self.sign, self._settings.compress_above_of(spec))
         depth = policy.max_depth or self._settings.max_depth
-        flow = flow_of(priority)
         route = self._routes[kind] = _Route(
-            spec, codec_for(kind), policy.mailbox, depth, at_most_once, stamp, priority, flow, history
-        )
+            spec, codec_for(kind), policy.mailbox, depth, stamp, sample.at_most_once, PRIORITY.of(envelope.options),
+            envelope_flow(envelope), history,
+        )  # fmt: skip
         return route
 
 

@@ -10,12 +10,14 @@ from typing import Any
 
 from command_bus.clock import checked_seconds, milliseconds_of, wall_ms
 from command_bus.errors import InvalidCommand, InvalidSettings
-from command_bus.messages.history import History
+from command_bus.messages.history import History, history_of
+from command_bus.messages.message import checked_id
+from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.messages.policies import PRIORITIES, Priority
 from command_bus.messages.unique import Unique
 from command_bus.randomness import token
-from command_bus.serialization.envelope_options import HISTORY, history_option
+from command_bus.serialization.envelope_options import GIVEN, HISTORY, UNIQUE
 from command_bus.settings import BusSettings
 from command_bus.spelling import shown
 
@@ -85,6 +87,45 @@ def compresses(out: OutgoingMessage, settings: BusSettings) -> bool:
     return above is not None and len(out.payload) > above
 
 
+def check_names(options: Mapping[str, Any], known: type[Any]) -> None:
+    """Check that options are those of a TypedDict.
+
+    Raises:
+        TypeError: There is another one.
+    """
+    if unknown := options.keys() - known.__annotations__.keys():
+        raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
+
+
+def give(out: OutgoingMessage, options: DispatchOptions, history: History | None) -> OutgoingMessage:
+    """Give a message of a class, or of none, what its dispatch says of it, and return it.
+
+    Args:
+        out: The message; its priority and unique key are those of its class.
+        options: The options of the dispatch.
+        history: That of its class, or of the settings.
+
+    Raises:
+        InvalidCommand: An option is not what it may be.
+    """
+    check_names(options, DispatchOptions)
+    command_id, given_history = options.get("command_id"), options.get("history")
+    delay, at, expires = options.get("delay", 0.0), options.get("at"), options.get("expires")
+    out.command_id = new_command_id() if command_id is None else checked_id(command_id)
+    out.given_id = out.given_id or command_id is not None or bool(options.get("keep_result"))
+    if (priority := options.get("priority")) is not None:
+        out.priority = checked_priority(priority)
+    for option in GIVEN:
+        option.put(out.options, options.get(option.name))
+    HISTORY.put(out.options, history if given_history is None else history_of(given_history))
+    if headers := options.get("headers"):
+        out.headers = checked_headers(headers)
+    delay = fold(out, options.get("unique") or out.unique, delay, at)
+    if delay or at is not None or expires is not None:
+        schedule(out, delay, at, expires)
+    return out
+
+
 def fold(out: OutgoingMessage, unique: Unique | None, delay: float, at: datetime | None) -> float:
     """Give a message its unique key; return the seconds until it takes its place.
 
@@ -103,14 +144,8 @@ def fold(out: OutgoingMessage, unique: Unique | None, delay: float, at: datetime
             f"{given} and Unique(debounce={unique.debounce!r}): each says when it takes its place, give one of them"
         )
     out.unique = unique
-    out.options["u"] = unique.key or out.name
+    UNIQUE.put(out.options, unique.key or out.name)
     return delay if unique.debounce is None else unique.debounce
-
-
-def keep(out: OutgoingMessage, history: History | None) -> None:
-    """Give a message its history, if it has one."""
-    if history is not None:
-        out.options[HISTORY] = history_option(history)
 
 
 def schedule(out: OutgoingMessage, delay: float, at: datetime | None, expires: float | None) -> None:
@@ -125,14 +160,6 @@ def schedule(out: OutgoingMessage, delay: float, at: datetime | None, expires: f
         if out.ttl_ms <= 0:
             given = f"delay={delay!r}" if at is None else f"at={at!r}"
             raise InvalidCommand(f"expires={expires!r} is over before {given}: the command would never start")
-
-
-def options_of(priority: Priority, history: History | None = None) -> dict[str, Any] | None:
-    """Return the options of an envelope; None if it has none."""
-    options: dict[str, Any] = {} if priority == "normal" else {"p": priority}
-    if history is not None:
-        options[HISTORY] = history_option(history)
-    return options or None
 
 
 def checked_priority(priority: Priority) -> Priority:

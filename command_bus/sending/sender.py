@@ -7,7 +7,7 @@ call:     the same, with an inbox → Replies (wait for the reply) → the typed
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from datetime import datetime
+from dataclasses import fields
 from functools import partial
 from typing import Any, TypeVar, Unpack
 from uuid import UUID
@@ -15,15 +15,11 @@ from uuid import UUID
 from command_bus.clock import checked_seconds, mono
 from command_bus.errors import TransportUnavailable
 from command_bus.messages.context import while_lent
-from command_bus.messages.history import HistoryChoice
 from command_bus.messages.message import Message, checked_id
-from command_bus.messages.options import DispatchOptions
+from command_bus.messages.options import CallOptions, DispatchOptions
 from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
-from command_bus.messages.policies import Priority
 from command_bus.messages.receipts import BatchResult, Receipt
 from command_bus.messages.reports import OnProgress, checked_listener
-from command_bus.messages.retry_policy import RetryPolicy
-from command_bus.messages.unique import Unique
 from command_bus.middleware import Middleware, Sending, around_batch, around_call, around_dispatch
 from command_bus.observer import observed_call
 from command_bus.sending.admission import receipt
@@ -33,11 +29,15 @@ from command_bus.sending.children import Children
 from command_bus.sending.command_location import OverdueCalls
 from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.sending.follow_ups import FollowUps, ShardDepths
+from command_bus.sending.options import check_names
 from command_bus.sending.results import ResultReader
 from command_bus.session import Session
 from command_bus.transport.submissions import Admission, Submission
 
 R = TypeVar("R")
+
+_PLAIN = {option.name: option.default for option in fields(Envelope) if option.name in DispatchOptions.__annotations__}
+"""The options of a dispatch that gives none."""
 
 
 class Sender:
@@ -72,35 +72,13 @@ class Sender:
         """The builder, which encodes messages and names their mailboxes."""
         return self._builder
 
-    async def dispatch(
-        self,
-        command: Message[R],
-        *,
-        command_id: str | UUID | None = None,
-        delay: float = 0.0,
-        at: datetime | None = None,
-        headers: Mapping[str, str] | None = None,
-        expires: float | None = None,
-        keep_result: bool = False,
-        priority: Priority | None = None,
-        retry: RetryPolicy | None = None,
-        attempt_timeout: float | None = None,
-        unique: Unique | None = None,
-        history: HistoryChoice | None = None,
-    ) -> Receipt[R]:
-        plain = command_id is None and not delay and at is None and not headers and expires is None and not keep_result
-        plain = plain and retry is None and attempt_timeout is None and unique is None and priority is None and history is None
-        if plain and self._builder.can_build_fast and self._agreed(command):
+    async def dispatch(self, command: Message[R], **options: Unpack[DispatchOptions]) -> Receipt[R]:
+        if (not options or options == _PLAIN) and self._builder.can_build_fast and self._agreed(command):
             submission = self._builder.build_fast(command)
             producer = self._session.transport.producer
             return receipt(submission.command_id, await producer.enqueue(submission, self._settings.dispatch_timeout))
-        out = self._builder.outgoing(
-            command, command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
-            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority, history=history,
-        )  # fmt: skip
-        is_kept = keep_result or type(command).spec().durable  # as the builder sends it
-        ask = partial(self._ask_later, type(command)) if is_kept else None
-        return receipt(out.command_id, await self._send(out), ask, out.other)
+        out = self._builder.outgoing(command, **options)
+        return await self._accepted(out, type(command), is_kept=options.get("keep_result") or type(command).spec().durable)
 
     async def dispatch_raw(
         self,
@@ -113,7 +91,12 @@ class Sender:
         **options: Unpack[DispatchOptions],
     ) -> Receipt[Any]:
         out = self._builder.raw(entity_type, entity_id, name, payload, version=version, **options)
-        ask = partial(self._ask_later, None) if options.get("keep_result") else None
+        return await self._accepted(out, None, is_kept=options.get("keep_result"))
+
+    async def _accepted(
+        self, out: OutgoingMessage, command_type: type[Message[Any]] | None, *, is_kept: bool | None
+    ) -> Receipt[Any]:
+        ask = partial(self._ask_later, command_type) if is_kept else None
         return receipt(out.command_id, await self._send(out), ask, out.other)
 
     def outbox(self, command_id: str) -> FollowUps:
@@ -144,22 +127,14 @@ class Sender:
     async def call(
         self,
         command: Message[R],
-        *,
         timeout: float | None = None,
-        command_id: str | UUID | None = None,
-        headers: Mapping[str, str] | None = None,
-        priority: Priority | None = None,
-        retry: RetryPolicy | None = None,
-        attempt_timeout: float | None = None,
-        history: HistoryChoice | None = None,
         on_progress: OnProgress | None = None,
+        **options: Unpack[DispatchOptions],
     ) -> R:
+        check_names(options, CallOptions)
         if on_progress is not None:
             checked_listener(on_progress)
-        out = self._builder.outgoing(
-            command, command_id=command_id, headers=headers, priority=priority, retry=retry, attempt_timeout=attempt_timeout,
-            history=history,
-        )  # fmt: skip
+        out = self._builder.outgoing(command, **options)
         exchange = self._exchange(out, type(command).spec().reply, timeout)
         if on_progress is not None:
             exchange = call_with_progress(

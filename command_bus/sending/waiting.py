@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from command_bus.errors import NewerState
 from command_bus.serialization.envelope import unpack_envelope
-from command_bus.serialization.envelope_options import is_durable
+from command_bus.serialization.envelope_options import DURABLE
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.reply import Cancelled, cancelled_midway
 from command_bus.serialization.wire_envelope import WireEnvelope
@@ -98,7 +98,7 @@ class WaitingCommands:
 
     def _removal(self, command: WaitingEntry, envelope: WireEnvelope, text: str, begun_text: str = "") -> Removal:
         """Return the removal of a command, with a text for who asks how it ended, and one for the case that it had started."""
-        begun = cancelled_midway(begun_text or text, durable=is_durable(envelope.options))
+        begun = cancelled_midway(begun_text or text, durable=DURABLE.of(envelope.options))
         ends = (self._retention.settlement(envelope, outcome, message=command.message) for outcome in (Cancelled(text), begun))
         return Removal(command, *ends)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from command_bus.serialization.announced_schema import plain_data, sound_schema
-from command_bus.serialization.envelope_options import is_version
+from command_bus.serialization.envelope_options import VERSION
 from command_bus.serialization.limits import PayloadLimits, Undecodable
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.odd_values import pass_over
@@ -53,7 +53,7 @@ def read_description(name: str, record: bytes, workers: tuple[str, ...]) -> Comm
 
 
 def _version(found: Any) -> int:
-    return found if is_version(found) else 1
+    return found if VERSION.check(found) else 1
 
 
 def _policy(found: Any) -> dict[str, Any]:

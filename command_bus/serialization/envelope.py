@@ -18,8 +18,8 @@ from dataclasses import replace
 from typing import Any
 
 from command_bus.errors import InvalidCommand
+from command_bus.serialization.envelope_options import COMPRESSION, KNOWN_OPTIONS
 from command_bus.serialization.limits import (
-    COMPRESSED,
     DEFAULT_LIMITS,
     ZLIB,
     PayloadLimits,
@@ -37,7 +37,6 @@ from command_bus.serialization.wire_envelope import (
     ENVELOPE_VERSION,
     HEAD_LIMIT,
     HEADERS_LIMIT,
-    KNOWN_OPTIONS,
     OPTIONS,
     SHORTEST,
     WireEnvelope,
@@ -83,7 +82,7 @@ def shrunk(envelope: WireEnvelope) -> WireEnvelope:
     smaller = compressed(envelope.payload) if envelope.compressed else None
     if smaller is None:
         return replace(envelope, compressed=False)
-    return replace(envelope, payload=smaller, options={**(envelope.options or {}), COMPRESSED: ZLIB}, compressed=False)
+    return replace(envelope, payload=smaller, options=COMPRESSION.replaced(envelope.options, ZLIB), compressed=False)
 
 
 class EnvelopeTemplate:
@@ -105,7 +104,7 @@ class EnvelopeTemplate:
         self._above = compress_above
         self._smaller: EnvelopeTemplate | None = None
         if compress_above is not None:
-            self._smaller = EnvelopeTemplate(replace(template, options={**(template.options or {}), COMPRESSED: ZLIB}), sign)
+            self._smaller = EnvelopeTemplate(replace(template, options=COMPRESSION.replaced(template.options, ZLIB)), sign)
         tail = _tail(template) if sign is None else _whole_tail(template)
         pack = Packer().pack
         self._sign = sign
@@ -269,19 +268,18 @@ def unpack_envelope(data: bytes, limits: PayloadLimits = DEFAULT_LIMITS) -> Wire
     if envelope is None:
         raise salvage(data, "an envelope with an element of the wrong type")
     envelope.options = options
-    if options and COMPRESSED in options:
-        _expand(data, envelope, options, limits)
+    if options and COMPRESSION.letter in options:
+        _expand(data, envelope, limits)
     return envelope
 
 
-def _expand(data: bytes, envelope: WireEnvelope, options: dict[str, Any], limits: PayloadLimits) -> None:
+def _expand(data: bytes, envelope: WireEnvelope, limits: PayloadLimits) -> None:
     """Expand the payload of an envelope; one that is encrypted is expanded when it is decrypted.
 
     Raises:
         Undecodable: It is damaged, or larger than the limits allow.
     """
-    del options[COMPRESSED]
-    envelope.options, envelope.compressed = options or None, True
+    envelope.options, envelope.compressed = COMPRESSION.replaced(envelope.options, None), True
     if envelope.flags & ENCRYPTED:
         return
     try:
@@ -306,7 +304,7 @@ def _take_options(data: bytes, parts: list[Any]) -> dict[str, Any]:
     if strange := sorted(options.keys() - KNOWN_OPTIONS.keys()):
         raise _of_later_release(data, options=tuple(strange))
     for key, value in options.items():
-        if not KNOWN_OPTIONS[key](value):
+        if not KNOWN_OPTIONS[key].check(value):
             raise salvage(data, f"an envelope whose option {key!r} is of the wrong type")
     return options
 

@@ -1,47 +1,78 @@
-"""The options of an envelope for the attempts of this command alone: `r` how failures are retried, `t` how long one attempt may take.
+"""The options of an envelope: what a sender asks for one command alone.
 
-    r  a map with the fields of `RetryPolicy` that are not at their defaults, always `attempts`
-    t  a number of seconds
-
-Functions and exception types do not travel: which errors are retried stays with the class that the worker has. A later release that has more to say
-uses another key, so that this one leaves such commands to it.
+A reader that meets a letter which it does not know treats the envelope as one of a later version. So a later release that has more to say of
+something takes another letter, and this one leaves such commands to it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from command_bus.clock import LONGEST, checked_seconds, duration_fault
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.history import MOST_KEPT, History
 from command_bus.messages.message import MOST_VERSION
+from command_bus.messages.policies import Priority
 from command_bus.messages.retry_policy import RetryPolicy
+from command_bus.serialization.limits import ZLIB
 from command_bus.spelling import shown
 
-RETRY = "r"
-ATTEMPT_TIMEOUT = "t"
+T = TypeVar("T")
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True)
+class EnvelopeOption(Generic[T]):
+    """An option of an envelope.
+
+    Attributes:
+        letter: Its key in the map of options.
+        name: What it is, as `docs/wire-format.md` calls it.
+        default: The value of an envelope without it.
+        check: Tells whether what travelled may be read.
+        pack: Makes of a value what travels.
+        read: Makes of what travelled a value.
+    """
+
+    letter: str
+    name: str
+    default: T
+    check: Callable[[Any], bool]
+    pack: Callable[[Any], Any] = _same
+    read: Callable[[Any], T] = _same
+
+    def of(self, options: Mapping[str, Any] | None) -> T:
+        """Return its value in the options of an envelope."""
+        return self.read(options[self.letter]) if options and self.letter in options else self.default
+
+    def put(self, options: dict[str, Any], value: object) -> None:
+        """Add a value to options, unless it is the default.
+
+        Raises:
+            InvalidCommand: It is not what it may be, or does not travel.
+        """
+        if value != self.default:
+            options[self.letter] = self.pack(value)
+
+    def replaced(self, options: Mapping[str, Any] | None, value: object) -> dict[str, Any] | None:
+        """Return the options with another value of it; None if there are none."""
+        others = {letter: other for letter, other in (options or {}).items() if letter != self.letter}
+        self.put(others, value)
+        return others or None
+
+
 _USUAL = RetryPolicy()
 _FIELDS = ("delay", "backoff", "factor", "max_delay", "jitter", "delays")
 _MOST_DELAYS = 50  # an envelope has no longer arrays than 64
-_NUMBERS = (int, float)
 
 
-def override(options: dict[str, Any], retry: RetryPolicy | None, attempt_timeout: float | None) -> None:
-    """Add what a dispatch says of its attempts to its options.
-
-    Raises:
-        InvalidCommand: It is not what it may be, or has something that does not travel.
-    """
-    if retry is not None:
-        options[RETRY] = _packed(retry)
-    if attempt_timeout is not None:
-        options[ATTEMPT_TIMEOUT] = checked_seconds("attempt_timeout", attempt_timeout)
-
-
-def _packed(retry: RetryPolicy) -> dict[str, Any]:
+def _packed_retry(retry: Any) -> dict[str, Any]:
     if not isinstance(retry, RetryPolicy):
         raise InvalidCommand(f"retry is a RetryPolicy, not {shown(retry)}")
     if callable(retry.backoff):
@@ -58,12 +89,7 @@ def _packed(retry: RetryPolicy) -> dict[str, Any]:
     return {"attempts": retry.attempts} | {name: value for name, value in given.items() if value != getattr(_USUAL, name)}
 
 
-def is_retry(value: Any) -> bool:
-    """Return whether a value is a policy of retries."""
-    return _unpacked(value) is not None
-
-
-def _unpacked(value: Any) -> RetryPolicy | None:
+def _read_retry(value: Any) -> RetryPolicy | None:
     if type(value) is not dict or not value.keys() <= {"attempts", *_FIELDS}:
         return None
     try:
@@ -73,46 +99,28 @@ def _unpacked(value: Any) -> RetryPolicy | None:
     return policy if policy.delays is None or len(policy.delays) <= _MOST_DELAYS else None
 
 
-def is_attempt_timeout(value: Any) -> bool:
-    """Return whether a value is a number of seconds."""
-    return type(value) in _NUMBERS and duration_fault(value) is None
-
-
-def retry_in(options: Mapping[str, Any] | None) -> RetryPolicy | None:
-    """Return the policy of retries in the options of an envelope that was read."""
-    return None if not options or RETRY not in options else _unpacked(options[RETRY])
-
-
-def attempt_timeout_in(options: Mapping[str, Any] | None) -> float | None:
-    """Return the seconds of one attempt in the options of an envelope that was read."""
-    return options.get(ATTEMPT_TIMEOUT) if options else None
-
-
-CALLERS: Final = "c"
-NO_CALLERS: Mapping[str, str] = MappingProxyType({})
 _MOST_CALLERS = 15
+_LONGEST_CHAIN = 32
 _MOST_BYTES = 1024
 _CALLER_MAILBOX = re.compile(r"[!-~]{1,2048}")
+_CHAIN_MAILBOX = re.compile(r"[!-{}~]{1,2048}")
 _ACTIVATION = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 
-def are_callers(value: Any) -> bool:
-    """Return whether a value is a map of callers."""
-    return type(value) is dict and 1 <= len(value) <= _MOST_CALLERS and all(_is_caller(*each) for each in value.items())
+def _fits(pattern: re.Pattern[str], value: object) -> bool:
+    return type(value) is str and pattern.fullmatch(value) is not None
 
 
-def _is_caller(mailbox: object, activation: object) -> bool:
+def _are_callers(value: Any) -> bool:
     return (
-        type(mailbox) is str
-        and type(activation) is str
-        and _CALLER_MAILBOX.fullmatch(mailbox) is not None
-        and _ACTIVATION.fullmatch(activation) is not None
+        type(value) is dict
+        and 1 <= len(value) <= _MOST_CALLERS
+        and all(_fits(_CALLER_MAILBOX, mailbox) and _fits(_ACTIVATION, activation) for mailbox, activation in value.items())
     )
 
 
-def callers_in(options: Mapping[str, Any] | None) -> Mapping[str, str]:
-    """Return the callers in the options of an envelope that was read."""
-    return options.get(CALLERS, NO_CALLERS) if options else NO_CALLERS
+def _are_mailboxes(value: Any) -> bool:
+    return type(value) is list and 1 <= len(value) <= _LONGEST_CHAIN and all(_fits(_CHAIN_MAILBOX, each) for each in value)
 
 
 def with_caller(callers: Mapping[str, str], mailbox: str, activation: str) -> Mapping[str, str]:
@@ -120,25 +128,6 @@ def with_caller(callers: Mapping[str, str], mailbox: str, activation: str) -> Ma
     more = {**callers, mailbox: activation}
     fits = len(more) <= _MOST_CALLERS and sum(len(name) for name in more) <= _MOST_BYTES
     return more if fits else callers
-
-
-CHAIN: Final = "m"
-_LONGEST_CHAIN = 32
-_CHAIN_MAILBOX = re.compile(r"[!-{}~]{1,2048}")
-
-
-def are_mailboxes(value: Any) -> bool:
-    """Return whether a value is a chain of mailboxes."""
-    return (
-        type(value) is list
-        and 1 <= len(value) <= _LONGEST_CHAIN
-        and all(type(each) is str and _CHAIN_MAILBOX.fullmatch(each) for each in value)
-    )
-
-
-def chain_in(options: Mapping[str, Any] | None) -> Sequence[str]:
-    """Return the chain in the options of an envelope that was read."""
-    return options.get(CHAIN, ()) if options else ()
 
 
 def with_mailbox(chain: Sequence[str], mailbox: str) -> list[str]:
@@ -149,10 +138,6 @@ def with_mailbox(chain: Sequence[str], mailbox: str) -> list[str]:
     return longer
 
 
-DURABLE: Final = "d"
-RETURN: Final = "w"
-
-
 class ReturnAddress(NamedTuple):
     """The durable command that waits for an outcome, and by what name it knows it."""
 
@@ -161,26 +146,11 @@ class ReturnAddress(NamedTuple):
     call: str
 
 
-def is_return_address(value: Any) -> bool:
-    """Return whether a value is a return address."""
+def _is_return_address(value: Any) -> bool:
     if type(value) is not list or len(value) != len(ReturnAddress._fields):
         return False
     mailbox, _, call = value
     return all(type(each) is str and each for each in value) and "|" not in mailbox and "|" not in call
-
-
-def return_address_in(options: Mapping[str, Any] | None) -> ReturnAddress | None:
-    """Return who waits for the outcome of a command, by the options of its envelope."""
-    return ReturnAddress(*options[RETURN]) if options and RETURN in options else None
-
-
-def is_durable(options: Mapping[str, Any] | None) -> bool:
-    """Return whether a command is durable, by the options of its envelope."""
-    return bool(options) and DURABLE in (options or {})
-
-
-HISTORY: Final = "h"
-_LENGTHS = (2, 3)
 
 
 class KeptHistory(NamedTuple):
@@ -202,46 +172,45 @@ class KeptHistory(NamedTuple):
         return f"h{self.age_ms}:{self.number}"
 
 
-def history_option(history: History) -> list[int]:
-    """Return a history as it travels."""
-    return [history.age_ms, cast("int", history.number), *([1] if history.payload else [])]
+def _packed_history(history: History) -> list[Any]:
+    return [history.age_ms, history.number, *([1] if history.payload else [])]
 
 
-def is_history(value: Any) -> bool:
-    """Return whether a value is a history that travels."""
-    if type(value) is not list or len(value) not in _LENGTHS or not all(type(each) is int for each in value):
+def _is_history(value: Any) -> bool:
+    if type(value) is not list or len(value) not in (2, 3) or not all(type(each) is int for each in value):
         return False
     return 1 <= value[0] <= LONGEST * 1000 and 1 <= value[1] <= MOST_KEPT and value[2:] in ([], [1])
 
 
-def history_in(options: Mapping[str, Any] | None) -> KeptHistory | None:
-    """Return the history in the options of an envelope that was read; None without one."""
-    return KeptHistory(*options[HISTORY]) if options and HISTORY in options else None
+RETRY: Final = EnvelopeOption[RetryPolicy | None](
+    "r", "retry", None, lambda value: _read_retry(value) is not None, _packed_retry, _read_retry
+)
+ATTEMPT_TIMEOUT: Final = EnvelopeOption[float | None](
+    "t",
+    "attempt_timeout",
+    None,
+    lambda value: type(value) in (int, float) and duration_fault(value) is None,
+    lambda seconds: checked_seconds("attempt_timeout", seconds),
+)
+PRIORITY: Final = EnvelopeOption[Priority]("p", "priority", "normal", lambda value: value in ("high", "low"))
+VERSION: Final = EnvelopeOption[int]("v", "version", 1, lambda value: type(value) is int and 1 < value <= MOST_VERSION)
+COMPRESSION: Final = EnvelopeOption[str | None]("z", "compressed", None, lambda value: value == ZLIB)
+CALLERS: Final = EnvelopeOption[Mapping[str, str]]("c", "limits", {}, _are_callers, dict)
+CHAIN: Final = EnvelopeOption[Sequence[str]]("m", "mailboxes", (), _are_mailboxes)
+DURABLE: Final = EnvelopeOption[bool]("d", "durable", False, lambda value: value == 1, int, bool)
+RETURN: Final = EnvelopeOption[ReturnAddress | None](
+    "w", "durable command that waits", None, _is_return_address, list, lambda address: ReturnAddress(*address)
+)
+HISTORY: Final = EnvelopeOption[KeptHistory | None](
+    "h", "end", None, _is_history, _packed_history, lambda history: KeptHistory(*history)
+)
+UNIQUE: Final = EnvelopeOption[str | None]("u", "unique key", None, lambda key: type(key) is str and key != "")
 
+KNOWN_OPTIONS: Final[dict[str, EnvelopeOption[Any]]] = {
+    option.letter: option
+    for option in (RETRY, ATTEMPT_TIMEOUT, PRIORITY, VERSION, COMPRESSION, CALLERS, CHAIN, DURABLE, RETURN, HISTORY, UNIQUE)
+}
+"""The options by their letters."""
 
-PRIORITY: Final = "p"
-
-
-def is_priority(value: Any) -> bool:
-    """Return whether a value is a priority that travels."""
-    return value in ("high", "low")
-
-
-VERSION: Final = "v"
-
-
-def is_version(value: Any) -> bool:
-    """Return whether a value is a version that travels."""
-    return type(value) is int and 1 < value <= MOST_VERSION
-
-
-def version_in(options: Mapping[str, Any] | None) -> int:
-    """Return the version of a command's fields, by the options of its envelope."""
-    version: int = options.get(VERSION, 1) if options else 1
-    return version
-
-
-def with_version(options: Mapping[str, Any] | None, version: int) -> dict[str, Any] | None:
-    """Return the options with another version in them; None if there are none."""
-    others = {name: value for name, value in (options or {}).items() if name != VERSION}
-    return others | ({VERSION: version} if version > 1 else {}) or None
+GIVEN: Final = (RETRY, ATTEMPT_TIMEOUT)
+"""Those that a dispatch gives under the same name."""

@@ -113,7 +113,6 @@ def reading_limits(settings: BusSettings) -> PayloadLimits:
     return PayloadLimits(max_bytes=settings.max_payload + _HEAD, max_nesting=settings.max_nesting)
 
 
-COMPRESSED: Final = "z"
 ZLIB: Final = "zlib"
 _LEVEL: Final = 1
 _WORTH: Final = 16
@@ -144,11 +143,6 @@ def expanded(data: bytes, most: int) -> bytes:
     if not reader.eof or reader.unused_data:
         raise Undecodable("a compressed part that is cut short, or has bytes after its end")
     return found
-
-
-def is_compression(value: Any) -> bool:
-    """Return whether a value names a compression that can be read."""
-    return type(value) is str and value == ZLIB
 
 
 def capped(text: object, limit: int) -> str:

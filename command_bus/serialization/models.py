@@ -25,7 +25,7 @@ from command_bus.messages.message import Message, MessageSpec
 from command_bus.messages.unreadable import unreadable
 from command_bus.messages.upcasting import upcast
 from command_bus.serialization.certainty import Certainty, certainty_of, certainty_of_fields, strict_fields, strict_validator
-from command_bus.serialization.envelope_options import version_in
+from command_bus.serialization.envelope_options import VERSION
 from command_bus.serialization.equality import difference
 from command_bus.serialization.limits import DEFAULT_LIMITS, PayloadLimits, Undecodable
 from command_bus.serialization.msgpack import pack, pack_flat, unpack
@@ -390,7 +390,7 @@ def _name_of(kind: Any) -> str:
 
 def newer_version(spec: MessageSpec, options: Mapping[str, Any] | None) -> str | None:
     """Return why a command is for newer workers than one with this class; None if it is not."""
-    version = version_in(options)
+    version = VERSION.of(options)
     if version <= spec.version:
         return None
     return f"no worker handles version {version} of {spec.name!r}: this one has version {spec.version}"
@@ -404,7 +404,7 @@ def decoded(
     Raises:
         InvalidCommand: The payload does not match the class, or an upcaster failed.
     """
-    codec, version = codec_for(message_type), version_in(options)
+    codec, version = codec_for(message_type), VERSION.of(options)
     if version == message_type.spec().version:
         return codec.decode(payload, limits)
     return codec.decode(payload, limits, lambda fields: upcast(message_type, fields, version))

@@ -1,31 +1,9 @@
-"""The parts of an envelope: its elements, flags, options and limits."""
+"""The parts of an envelope: its elements, flags and limits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-from command_bus.serialization.envelope_options import (
-    ATTEMPT_TIMEOUT,
-    CALLERS,
-    CHAIN,
-    DURABLE,
-    HISTORY,
-    PRIORITY,
-    RETRY,
-    RETURN,
-    VERSION,
-    are_callers,
-    are_mailboxes,
-    is_attempt_timeout,
-    is_history,
-    is_priority,
-    is_retry,
-    is_return_address,
-    is_version,
-)
-from command_bus.serialization.limits import COMPRESSED, is_compression
 
 ENVELOPE_VERSION = 1
 
@@ -44,21 +22,6 @@ CRITICAL = 1 << 16
 """The first critical flag. A reader that does not know one of these treats the envelope as one of a later version; lower ones it ignores."""
 OPTIONS = CRITICAL
 """Critical flag: the envelope has options. Packing sets it."""
-
-KNOWN_OPTIONS: dict[str, Callable[[Any], bool]] = {
-    RETRY: is_retry,
-    ATTEMPT_TIMEOUT: is_attempt_timeout,
-    PRIORITY: is_priority,
-    VERSION: is_version,
-    COMPRESSED: is_compression,
-    CALLERS: are_callers,
-    CHAIN: are_mailboxes,
-    DURABLE: lambda value: value == 1,
-    RETURN: is_return_address,
-    HISTORY: is_history,
-    "u": lambda key: type(key) is str and key != "",  # see `transport/unique_keys.py`
-}
-"""Tells by an option's key whether a value is one of it. A reader that meets another key treats the envelope as one of a later version."""
 
 HEAD_LIMIT = 4 * 1024
 """Bytes of the packed envelope without payload, headers and entity id."""
@@ -88,7 +51,7 @@ class WireEnvelope:
         causation_id: The command whose handler sent this one.
         headers: Text by text, for tracing and the like.
         signature: Signature of all elements before it, as received; packing signs again.
-        options: What the sender asks for this command alone, by the keys of `KNOWN_OPTIONS`; None if nothing.
+        options: What the sender asks for this command alone, by the letters of `KNOWN_OPTIONS`; None if nothing.
         compressed: Whether its payload travels compressed. Here it is not: packing compresses it, if that saves something, and reading
             expands it. Only an encrypted payload that was read is still as it travelled (see `Protection.payload`).
     """

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from command_bus.errors import InvalidCommand
 from command_bus.messages.policies import PRIORITIES, Priority
+from command_bus.serialization.envelope_options import PRIORITY
 from command_bus.serialization.odd_values import stored_number
 from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.transport.mailboxes import encoded
@@ -42,7 +43,7 @@ def flow_of(priority: Priority, tenant: str = "") -> str:
 
 def envelope_flow(envelope: WireEnvelope, tenant: str = "") -> str:
     """Return what the command of an envelope waits in. Envelopes do not name the tenant."""
-    return flow_of((envelope.options or {}).get("p", "normal"), tenant)
+    return flow_of(PRIORITY.of(envelope.options), tenant)
 
 
 def parse_flow(text: str) -> Flow:

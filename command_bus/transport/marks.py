@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from command_bus.serialization.envelope_options import version_in
+from command_bus.serialization.envelope_options import VERSION
 from command_bus.serialization.equality import DIGEST, digest, digest_of_head
 from command_bus.serialization.odd_values import stored_text
 from command_bus.serialization.wire_envelope import GIVEN_ID, IN_DISPATCH, WireEnvelope
@@ -32,7 +32,7 @@ def digest_of(envelope: WireEnvelope, payload: Any = None, key: bytes = b"") -> 
     """
     if not envelope.flags & GIVEN_ID:
         return NO_DIGEST
-    head, version = (envelope.name, envelope.entity_type, envelope.entity_id), version_in(envelope.options)
+    head, version = (envelope.name, envelope.entity_type, envelope.entity_id), VERSION.of(envelope.options)
     return digest_of_head(head, version) if payload is None else digest(head, payload, version, key)
 
 

@@ -7,16 +7,8 @@ from typing import Literal, Self
 
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.envelope_options import (
-    DURABLE,
-    HISTORY,
-    RETURN,
-    KeptHistory,
-    history_in,
-    is_durable,
-    return_address_in,
-)
-from command_bus.serialization.limits import COMPRESSED, ZLIB
+from command_bus.serialization.envelope_options import COMPRESSION, DURABLE, HISTORY, RETURN, UNIQUE, KeptHistory
+from command_bus.serialization.limits import ZLIB
 from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.serialization.reply import Outcome, pack_reply
 from command_bus.serialization.wire_envelope import ENCRYPTED, GIVEN_ID, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
@@ -25,7 +17,7 @@ from command_bus.transport.marks import accepted_ms, is_marked, settled_mark
 from command_bus.transport.steps import NO_SETTLEMENT, ChildOutcome, Settlement, Started
 from command_bus.transport.unique_keys import unique_key
 
-_SETTLED_BY = frozenset({"u", DURABLE, RETURN, HISTORY})
+_SETTLED_BY = frozenset(option.letter for option in (UNIQUE, DURABLE, RETURN, HISTORY))
 """Options that say what settling leaves; `u` is a unique key."""
 _CHILD_MS = 3_600_000
 """Milliseconds for which the outcome of a called command is kept, at least: if its delivery to a durable caller is lost, it is found there."""
@@ -67,7 +59,7 @@ class Retention:
         if not envelope.options or _SETTLED_BY.isdisjoint(envelope.options):
             return left
         left = _with_options(left, envelope, outcome, status)
-        kept = history_in(envelope.options)
+        kept = HISTORY.of(envelope.options)
         if kept is None or left.outcome:
             return left
         record = self._record(envelope, outcome, status, started, message)
@@ -137,7 +129,7 @@ class Retention:
 
 def _with_options(left: Settlement, envelope: WireEnvelope, outcome: Outcome, status: Status) -> Settlement:
     """Return a settlement with what the options of its command ask for."""
-    unique, durable, waits = unique_key(envelope), is_durable(envelope.options), return_address_in(envelope.options)
+    unique, durable, waits = unique_key(envelope), DURABLE.of(envelope.options), RETURN.of(envelope.options)
     if not unique and not durable and waits is None:
         return left
     waiting = None
@@ -200,7 +192,7 @@ def _with_payload_only(envelope: WireEnvelope) -> bytes:
             inbox=None,
             headers=None,
             signature=None,
-            options={COMPRESSED: ZLIB} if as_it_is else None,
+            options=COMPRESSION.replaced(None, ZLIB) if as_it_is else None,
             compressed=envelope.compressed and not as_it_is,
         )
     )

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, Self
 from urllib.parse import quote, unquote
 
 from command_bus.messages.unique import Unique
-from command_bus.serialization.envelope_options import history_in
+from command_bus.serialization.envelope_options import HISTORY, UNIQUE
 from command_bus.serialization.odd_values import stored_number
 from command_bus.serialization.wire_envelope import GIVEN_ID, KEEP_OUTCOME, WireEnvelope
 from command_bus.transport.mailboxes import encoded
@@ -25,7 +25,7 @@ KeyState = Literal["delayed", "waiting", "started", "settled"]
 
 def unique_key(envelope: WireEnvelope) -> str:
     """Return the key of an envelope's entity, and a colon before the one that its application gave; empty if it has none."""
-    key = (envelope.options or {}).get("u")
+    key = UNIQUE.of(envelope.options)
     return "" if key is None or envelope.entity_id is None else f"{encoded(envelope.entity_id)}:{key}"
 
 
@@ -119,7 +119,7 @@ class StoredKey(NamedTuple):
 def stander_of(envelope: WireEnvelope) -> str:
     """Return what is stored of a command that holds its key, from the flags on."""
     dispatch = envelope.correlation_id or "" if envelope.flags & KEEP_OUTCOME else ""
-    history = history_in(envelope.options)
+    history = HISTORY.of(envelope.options)
     kept = history.bounds if history and not dispatch else ""
     given = bool(envelope.flags & GIVEN_ID)
     return Stander(

@@ -26,7 +26,7 @@ from command_bus.messages.snooze import GiveUp, Snooze
 from command_bus.randomness import JITTER
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import unpack_envelope
-from command_bus.serialization.envelope_options import HISTORY, is_durable
+from command_bus.serialization.envelope_options import DURABLE, HISTORY
 from command_bus.serialization.limits import Undecodable, UnsupportedVersion, compressed, printable, reading_limits
 from command_bus.serialization.models import newer_version, reply_codec_for
 from command_bus.serialization.protection import Protection, Signatures
@@ -188,7 +188,7 @@ class Decisions:
         """Settle a command whose handler returned, whether or not its result can be sent."""
         envelope = run.envelope
         options = envelope.options
-        if not (envelope.inbox or envelope.flags & (GIVEN_ID | KEEP_OUTCOME) or (options and HISTORY in options)):
+        if not (envelope.inbox or envelope.flags & (GIVEN_ID | KEEP_OUTCOME) or (options and HISTORY.letter in options)):
             key = options and unique_key(envelope)
             return Done(_sending(run, replace(NO_SETTLEMENT, unique=key) if key else NO_SETTLEMENT))
         try:
@@ -310,7 +310,7 @@ class Decisions:
         if bound is not None and newer_version(bound.handler.spec, envelope.options):
             bound = None
         policy = None if bound is None else bound.policy_of(envelope)
-        if is_durable(envelope.options) or (bound is not None and bound.handler.spec.durable):
+        if DURABLE.of(envelope.options) or (bound is not None and bound.handler.spec.durable):
             return GiveBack(counts=True)
         at_most_once = bool(envelope.flags & AT_MOST_ONCE) if policy is None else policy.delivery == "at_most_once"
         if not at_most_once and (policy is None or started.attempt < policy.retry.attempts):

@@ -24,7 +24,7 @@ from command_bus.messages.durable import DurableContext
 from command_bus.messages.snooze import Snooze
 from command_bus.middleware import Handling, around_handle
 from command_bus.sending.follow_ups import FollowUps
-from command_bus.serialization.envelope_options import NO_CALLERS, chain_in
+from command_bus.serialization.envelope_options import CALLERS, CHAIN
 from command_bus.serialization.limits import printable
 from command_bus.serialization.reply import Cancelled
 from command_bus.transport.mailboxes import mailbox_label, type_of
@@ -307,8 +307,8 @@ class Executor:
             envelope.name,
             run.started.attempt,
             self.worker,
-            run.callers if envelope.options or lease.has_place or lease.is_limited else NO_CALLERS,
-            chain_in(envelope.options) if envelope.options else (),
+            run.callers if envelope.options or lease.has_place or lease.is_limited else CALLERS.default,
+            CHAIN.of(envelope.options),
             run.lends_beyond or run.serves_handler,
             self._lend_place if handler.is_async else self._lend_place_and_thread,
         )

@@ -12,7 +12,7 @@ from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.limits import Limit, cost_of, rule_text
 from command_bus.messages.snooze import Snooze
 from command_bus.serialization.envelope import unpack_envelope
-from command_bus.serialization.envelope_options import callers_in
+from command_bus.serialization.envelope_options import CALLERS
 from command_bus.serialization.limits import Undecodable, printable, reading_limits
 from command_bus.serialization.models import decoded, newer_version
 from command_bus.serialization.protection import Protection
@@ -115,7 +115,7 @@ class LimitKeys:
         callers, costs = "", None
         with suppress(Undecodable):
             envelope = unpack_envelope(asked.envelope or b"", self._limits)
-            callers = "".join(f"\t~{activation} {mailbox}" for mailbox, activation in callers_in(envelope.options).items())
+            callers = "".join(f"\t~{activation} {mailbox}" for mailbox, activation in CALLERS.of(envelope.options).items())
             if asked.is_suspect:
                 costs = ""
             elif not (asked.due_ms and is_late(envelope, asked.message, asked.due_ms)):

@@ -14,7 +14,7 @@ from command_bus.messages.durable import DurableContext
 from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.messages.limits import check_costs
 from command_bus.messages.message import Command
-from command_bus.serialization.envelope_options import DURABLE, attempt_timeout_in, callers_in, is_durable, retry_in, with_caller
+from command_bus.serialization.envelope_options import ATTEMPT_TIMEOUT, CALLERS, DURABLE, RETRY, with_caller
 from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.models import MessageCodec, codec_for, decoded
 from command_bus.serialization.protection import Protection
@@ -83,7 +83,7 @@ class Runnable:
     @property
     def callers(self) -> Mapping[str, str]:
         """Who waits for what its handler calls, and may have places of limits: its own callers, and itself."""
-        callers, lease = callers_in(self.envelope.options), self.lease
+        callers, lease = CALLERS.of(self.envelope.options), self.lease
         if lease is None or not lease.may_have_places:
             return callers
         return with_caller(callers, lease.mailbox, lease.activation)
@@ -119,7 +119,7 @@ class Bound:
     def policy_of(self, envelope: WireEnvelope) -> HandlingPolicy:
         """Return what applies to a command: what its dispatch says, else its class, its entity type, the settings."""
         options = envelope.options
-        return self.policy.with_overrides(retry_in(options), attempt_timeout_in(options)) if options else self.policy
+        return self.policy.with_overrides(RETRY.of(options), ATTEMPT_TIMEOUT.of(options)) if options else self.policy
 
 
 class Bindings:
@@ -181,6 +181,6 @@ class Bindings:
 
 def as_durable(envelope: WireEnvelope) -> WireEnvelope:
     """Return the envelope of a durable command as its class would have sent it: one that was sent without the class does not say it."""
-    if is_durable(envelope.options):
+    if DURABLE.of(envelope.options):
         return envelope
-    return replace(envelope, flags=envelope.flags | GIVEN_ID, options={**(envelope.options or {}), DURABLE: 1})
+    return replace(envelope, flags=envelope.flags | GIVEN_ID, options=DURABLE.replaced(envelope.options, True))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 from command_bus.observer import Observer
-from command_bus.serialization.wire_envelope import KNOWN_OPTIONS
+from command_bus.serialization.envelope_options import KNOWN_OPTIONS
 from command_bus.settings import BusSettings
 from command_bus.transport.redis.connection.factory import CONNECT_TIMEOUT, SOCKET_TIMEOUT
 from command_bus.transport.redis.keys import KEYS, ShardKeys, suffix
@@ -26,7 +26,11 @@ def quoted(text: str) -> set[str]:
 def test_the_wire_format_has_each_option() -> None:
     text = (ROOT / "docs/wire-format.md").read_text()
     options = text.partition("\n## Options\n")[2].partition("\n## ")[0]
-    assert sorted(re.findall(r"^\| `(.)` \|", options, re.MULTILINE)) == sorted(KNOWN_OPTIONS)
+    rows = dict(re.findall(r"^\| `(.)` \| (.*) \|$", options, re.MULTILINE))
+    assert rows.keys() == KNOWN_OPTIONS.keys()
+    for letter, option in KNOWN_OPTIONS.items():
+        assert option.letter == letter
+        assert option.name in re.sub(r"\[([^]]*)]\([^)]*\)", r"\1", rows[letter])
 
 
 def test_the_wire_format_has_each_key_with_its_type() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from command_bus import BusSettings, Command, EntityId, EntityPolicy, History, InvalidSettings, RegistrationError
 from command_bus.messages.history import history_of
-from command_bus.serialization.envelope_options import history_in, history_option, is_history
+from command_bus.serialization.envelope_options import HISTORY
 from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.transport.unique_keys import Stander
 
@@ -93,9 +93,9 @@ def test_a_class_inherits_it_and_may_switch_it_off() -> None:
 
 @pytest.mark.parametrize("history", [History("1 h"), History(0.001, 1), History(1_000_000_000, 1_000_000_000, payload=True)])
 def test_it_travels_as_an_option(history: History) -> None:
-    option = history_option(history)
-    assert is_history(option)
-    kept = history_in({"h": option})
+    option = HISTORY.pack(history)
+    assert HISTORY.check(option)
+    kept = HISTORY.of({"h": option})
     assert kept is not None
     assert kept == (history.age_ms, history.number, int(history.payload))
     stander = Stander("1-0", 0, 0, True, "in box", "Name", "c-1", history=kept.bounds)
@@ -106,7 +106,7 @@ def test_it_travels_as_an_option(history: History) -> None:
     "value", [None, [], [1], [1, 2, 3], [0, 1], [1, 0], [1, True], [1, "2"], [1, 2, 1, 1], [10**13, 1], [1, 10**10], "h"]
 )
 def test_other_values_are_no_history(value: Any) -> None:
-    assert not is_history(value)
+    assert not HISTORY.check(value)
 
 
 def test_a_record_has_an_envelope_or_none() -> None:

@@ -17,9 +17,9 @@ from command_bus.messages.handling_policy import HandlingPolicy, handling_policy
 from command_bus.messages.policies import EntityPolicy
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.serialization.envelope import pack_envelope, unpack_envelope
-from command_bus.serialization.envelope_options import attempt_timeout_in, is_retry, override, retry_in
+from command_bus.serialization.envelope_options import ATTEMPT_TIMEOUT, RETRY
 from command_bus.serialization.limits import Undecodable
-from command_bus.serialization.wire_envelope import KNOWN_OPTIONS, WireEnvelope
+from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.settings import BusSettings
 
 
@@ -121,7 +121,8 @@ def test_an_override_keeps_which_errors_are_retried() -> None:
 
 def travelled(retry: RetryPolicy | None, attempt_timeout: float | None) -> WireEnvelope:
     options: dict[str, Any] = {}
-    override(options, retry, attempt_timeout)
+    RETRY.put(options, retry)
+    ATTEMPT_TIMEOUT.put(options, attempt_timeout)
     return unpack_envelope(pack_envelope(WireEnvelope("c", "Do", "box", "a", b"\x80", options=options or None)))
 
 
@@ -143,8 +144,8 @@ POLICIES = st.one_of(
 @given(policy=POLICIES, timeout=st.one_of(st.none(), st.floats(0.001, 1e9)))
 def test_what_a_dispatch_says_arrives_as_it_was(policy: RetryPolicy, timeout: float | None) -> None:
     envelope = travelled(policy, timeout)
-    assert retry_in(envelope.options) == policy
-    assert attempt_timeout_in(envelope.options) == timeout
+    assert RETRY.of(envelope.options) == policy
+    assert ATTEMPT_TIMEOUT.of(envelope.options) == timeout
 
 
 def test_nothing_travels_that_was_not_said() -> None:
@@ -163,20 +164,20 @@ def test_nothing_travels_that_was_not_said() -> None:
     ids=str,
 )  # fmt: skip
 def test_62_a_policy_that_cannot_be_is_no_option(value: Any) -> None:
-    assert not KNOWN_OPTIONS["r"](value)
+    assert not RETRY.check(value)
     with pytest.raises(Undecodable, match="option 'r' is of the wrong type"):
         unpack_envelope(pack_envelope(WireEnvelope("c", "Do", "box", "a", b"\x80", options={"r": value})))
 
 
 @pytest.mark.parametrize("value", [None, 0, -1, True, "5", 1e10, float("nan"), float("inf"), []], ids=str)
 def test_62_and_no_more_is_a_time_that_cannot_be(value: Any) -> None:
-    assert not KNOWN_OPTIONS["t"](value)
+    assert not ATTEMPT_TIMEOUT.check(value)
 
 
 @given(value=st.recursive(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()), lambda inner: st.one_of(
     st.lists(inner), st.dictionaries(st.sampled_from(["attempts", "delay", "delays", "factor", "jitter", "backoff", "x"]), inner))))  # fmt: skip
 def test_62_whatever_a_policy_holds_it_is_one_or_none(value: Any) -> None:
-    assert is_retry(value) in (True, False)
+    assert RETRY.check(value) in (True, False)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 from command_bus import Command, EntityId, InvalidCommand, RegistrationError, upcasts
 from command_bus.messages.upcasting import check_upcasters, checked_version, upcast
 from command_bus.serialization.announcements import read_description
-from command_bus.serialization.envelope_options import is_version, version_in, with_version
-from command_bus.serialization.wire_envelope import KNOWN_OPTIONS
+from command_bus.serialization.envelope_options import VERSION
 
 
 def three_versions() -> type[Command[int]]:
@@ -52,7 +51,7 @@ def test_110_a_version_is_a_whole_number(version: Any) -> None:
 
     with pytest.raises(InvalidCommand, match="version: a whole number"):
         checked_version(version)
-    assert not is_version(version)
+    assert not VERSION.check(version)
 
 
 def test_a_version_is_not_inherited() -> None:
@@ -130,11 +129,11 @@ def test_memory_that_runs_out_is_not_blamed_on_the_command() -> None:
 
 
 def test_nothing_travels_for_the_first_version() -> None:
-    assert with_version(None, 1) is None
-    assert with_version({"v": 3}, 1) is None
-    assert with_version({"v": 3, "p": "high"}, 2) == {"p": "high", "v": 2}
-    assert (version_in(None), version_in({"p": "high"}), version_in({"v": 2})) == (1, 1, 2)
-    assert not KNOWN_OPTIONS["v"](1)
+    assert VERSION.replaced(None, 1) is None
+    assert VERSION.replaced({"v": 3}, 1) is None
+    assert VERSION.replaced({"v": 3, "p": "high"}, 2) == {"p": "high", "v": 2}
+    assert (VERSION.of(None), VERSION.of({"p": "high"}), VERSION.of({"v": 2})) == (1, 1, 2)
+    assert not VERSION.check(1)
 
 
 @pytest.mark.parametrize(("announced", "read"), [("2", 2), ("1", 1), ('"2"', 1), ("-5", 1), ("null", 1)])

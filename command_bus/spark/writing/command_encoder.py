@@ -18,19 +18,19 @@ from zlib import crc32
 import pyarrow as pa
 
 from command_bus.errors import CommandBusError, InvalidCommand
-from command_bus.messages.message import MAX_COMMAND_ID_BYTES, MessageSpec, canonical_entity_id
+from command_bus.messages.message import MAX_COMMAND_ID_BYTES, canonical_entity_id
 from command_bus.messages.policies import Priority
-from command_bus.sending.options import options_of
+from command_bus.sending.envelope_builder import message_of
+from command_bus.sending.options import give
 from command_bus.serialization.envelope import EnvelopeTemplate, packed_text
-from command_bus.serialization.envelope_options import with_version
+from command_bus.serialization.envelope_options import PRIORITY
 from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.native import Packer
-from command_bus.serialization.wire_envelope import KEEP_OUTCOME, WireEnvelope
 from command_bus.spark.writing.columns import column_values
 from command_bus.spark.writing.command_mapping import CommandMapping
 from command_bus.spark.writing.field_checks import all_of, fits, mask_of, pc, size_of, typed_for, widest_of
 from command_bus.spark.writing.packed_columns import RowFlows, is_readable, joined, packed_binaries, packed_column, packed_texts
-from command_bus.spark.writing.partition import PartitionDispatcher, envelope_flags, payload_check
+from command_bus.spark.writing.partition import PartitionDispatcher, payload_check
 from command_bus.spark.writing.task_results import RowReject
 from command_bus.transport.mailboxes import free_mailbox
 from command_bus.transport.ports.bulk import LoadItem
@@ -63,17 +63,11 @@ class CommandEncoder:
     ) -> None:
         spec = mapping.spec
         connection = dispatcher.connection
-        priority = priority or spec.priority or connection.settings.entity(spec.entity).priority
         if spec.entity is not None:
             connection.agree(spec.entity)
         at_most_once = connection.settings.handling(spec).delivery == "at_most_once"
-        flags = envelope_flags(dispatcher.opening, at_most_once=at_most_once)
-        kept = dispatcher.version.dispatch_id if flags & KEEP_OUTCOME else None
-        entity_id = None if spec.entity is None else "-"
-        envelope = WireEnvelope(
-            "-", spec.name, spec.entity, entity_id, b"", flags, correlation_id=kept,
-            options=_with_key(with_version(options_of(priority), spec.version), spec),
-        )  # fmt: skip
+        out = message_of(spec, None if spec.entity is None else "-", b"", at_most_once=at_most_once)
+        envelope = dispatcher.envelope(give(out, {"priority": priority}, None))
         self._mapping = mapping
         self._id_column = id_column
         self._connection = connection
@@ -82,7 +76,7 @@ class CommandEncoder:
         self._limits = PayloadLimits(max_bytes=connection.settings.max_payload, max_nesting=connection.settings.max_nesting)
         self._seed = crc32(spec.name.encode())
         self._mailboxes: dict[Any, _Place] = {}
-        self._flows = RowFlows(priority, mapping.tenant)
+        self._flows = RowFlows(PRIORITY.of(envelope.options), mapping.tenant)
         self._no_entity = packed_text("") if spec.entity is not None else Packer().pack(None)
 
     def encode(self, batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
@@ -256,11 +250,6 @@ class CommandEncoder:
             found = (self._connection.shard_of(mailbox), mailbox, packed_text(text), text, unique)
             self._mailboxes[key] = found
         return found
-
-
-def _with_key(options: dict[str, Any] | None, spec: MessageSpec) -> dict[str, Any] | None:
-    """Return the options with the unique key of a class that has one, as `dispatch` writes it."""
-    return options if spec.unique is None else {"u": spec.unique.key or spec.name, **(options or {})}
 
 
 def _row(read: dict[str, list[Any]], index: int) -> dict[str, Any]:

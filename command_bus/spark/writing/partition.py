@@ -17,16 +17,16 @@ from zlib import crc32
 
 from command_bus.errors import CommandBusError, DispatchStalled, InvalidCommand, QueueFull
 from command_bus.messages.message import Message
-from command_bus.messages.outgoing import Envelope
+from command_bus.messages.outgoing import Envelope, OutgoingMessage
 from command_bus.sending.admission import may_not_replace
-from command_bus.sending.options import compresses, options_of
 from command_bus.serialization.envelope_options import HISTORY
-from command_bus.serialization.wire_envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
+from command_bus.serialization.wire_envelope import IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
 from command_bus.spark.options import OnInvalid
 from command_bus.spark.target import Target, TargetConnection, connection_to
 from command_bus.spark.writing.refusals import DepthChecks, Refusal
 from command_bus.spark.writing.send_queue import SendQueue, StallTimer
 from command_bus.spark.writing.task_results import PERMANENT_REFUSALS, PartitionResult, RejectStore, RowReject, permanent_reject
+from command_bus.transport.flows import envelope_flow
 from command_bus.transport.mailboxes import mailbox_parts
 from command_bus.transport.ports.bulk import EntityOwner, LoadItem, Opening, Version
 from command_bus.transport.submissions import Admission
@@ -164,27 +164,25 @@ class PartitionDispatcher:
         out = connection.builder.of_item(command)
         if out.entity_type is not None:
             connection.agree(out.entity_type, self._max_wait)
-        out.options.pop(HISTORY, None)  # a dispatch keeps its outcomes itself
-        submission = connection.builder.build(out)
-        priority = out.priority or connection.settings.entity(out.entity_type).priority
-        flags = envelope_flags(self.opening, at_most_once=out.at_most_once)
-        envelope = WireEnvelope(
-            out.command_id, out.name, out.entity_type, out.entity_id, out.payload, flags,
-            correlation_id=self.version.dispatch_id if flags & KEEP_OUTCOME else None, headers=out.headers or None,
-            options={**out.options, **(options_of(priority) or {})} or None, compressed=compresses(out, connection.settings),
-        )  # fmt: skip
-        check = payload_check(out.name, out.payload)
+        mailbox, envelope = connection.builder.mailbox_for(out), self.envelope(out)
         item = (
-            submission.mailbox,
+            mailbox,
             out.command_id,
-            check,
+            payload_check(out.name, out.payload),
             connection.builder.pack(envelope),
             out.entity_id or "",
             sequence,
-            submission.flow,
-            None if out.unique is None else LoadKey.of(out.unique, out.name, submission.mailbox, out.entity_id or ""),
+            envelope_flow(envelope, out.tenant),
+            None if out.unique is None else LoadKey.of(out.unique, out.name, mailbox, out.entity_id or ""),
         )
-        return connection.shard_of(submission.mailbox), item
+        return connection.shard_of(mailbox), item
+
+    def envelope(self, out: OutgoingMessage) -> WireEnvelope:
+        """Return the envelope of a command of the dispatch, which keeps its outcomes itself."""
+        out.options.pop(HISTORY.letter, None)
+        keeps = self.opening.keep_ms > 0
+        flags, dispatch_id = (IN_DISPATCH | KEEP_OUTCOME, self.version.dispatch_id) if keeps else (IN_DISPATCH, None)
+        return self.connection.builder.envelope(out, flags, dispatch_id)
 
     def add(self, shard: int, items: Iterable[LoadItem]) -> None:
         """Queue packed commands of one shard, and send full chunks."""
@@ -379,11 +377,6 @@ class PartitionDispatcher:
 def payload_check(name: str, payload: bytes) -> bytes:
     """Return four bytes that differ between different payloads under one id."""
     return crc32(payload, crc32(name.encode())).to_bytes(4, "big")
-
-
-def envelope_flags(opening: Opening, *, at_most_once: bool) -> int:
-    """Return the flags of a dispatch's envelopes."""
-    return IN_DISPATCH | (KEEP_OUTCOME if opening.keep_ms else 0) | (AT_MOST_ONCE if at_most_once else 0)
 
 
 class EntityOwners:

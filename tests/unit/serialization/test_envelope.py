@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from command_bus.errors import InvalidCommand
 from command_bus.serialization.envelope import EnvelopeTemplate, Sign, pack_envelope, packed_text, unpack_envelope
+from command_bus.serialization.envelope_options import KNOWN_OPTIONS, EnvelopeOption
 from command_bus.serialization.limits import PayloadLimits, Undecodable, UnsupportedVersion
 from command_bus.serialization.native import ExtType, Packer, unpackb
 from command_bus.serialization.wire_envelope import (
@@ -22,7 +23,6 @@ from command_bus.serialization.wire_envelope import (
     GIVEN_ID,
     HEAD_LIMIT,
     HEADERS_LIMIT,
-    KNOWN_OPTIONS,
     OPTIONS,
     WireEnvelope,
 )
@@ -150,7 +150,7 @@ def test_a_critical_flag_that_is_not_known_makes_it_a_later_version(flags: int) 
 
 @pytest.fixture
 def numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KNOWN_OPTIONS, "n", lambda value: type(value) is int)
+    monkeypatch.setitem(KNOWN_OPTIONS, "n", EnvelopeOption("n", "number", 0, lambda value: type(value) is int))
 
 
 @pytest.mark.usefixtures("numbers")
