@@ -27,16 +27,13 @@ if TYPE_CHECKING:
     from command_bus.admin.history import HistoryEntry, HistoryPage
     from command_bus.admin.info import (
         AbortReport,
-        AwaitedInfo,
         DeadLetter,
         EntityDetails,
         EntityInfo,
         EntityPage,
         EntityTypeInfo,
-        HoldInfo,
         LetterPage,
         Stats,
-        SuspensionInfo,
         UniqueKeyInfo,
         UniqueKeyPage,
         WaitingCommand,
@@ -120,7 +117,7 @@ if TYPE_CHECKING:
     from command_bus.sync.bus import SyncCommandBus
     from command_bus.sync.parts import SyncEntityScope
     from command_bus.sync.thread import BlockingCallWarning
-    from command_bus.transport.records import Recount
+    from command_bus.transport.records import AwaitedInfo, HoldInfo, Recount, SuspensionInfo
     from command_bus.worker.worker import StopReport, Worker
 
 __all__ = [
@@ -273,9 +270,9 @@ _HOMES = {
     "admin.entity": "EntityScope",
     "admin.events": "Event EventPage",
     "admin.history": "HistoryEntry HistoryPage",
-    "admin.info": "AbortReport AwaitedInfo DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo LetterPage Stats"
-    " SuspensionInfo UniqueKeyInfo UniqueKeyPage WaitingCommand",
-    "transport.records": "Recount",
+    "admin.info": "AbortReport DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo LetterPage Stats UniqueKeyInfo"
+    " UniqueKeyPage WaitingCommand",
+    "transport.records": "AwaitedInfo HoldInfo Recount SuspensionInfo",
     "serialization.announcements": "CommandInfo WorkerInfo WorkerStatus",
     "admin.limits": "LimitInfo",
     "messages.history": "History",

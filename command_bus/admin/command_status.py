@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from command_bus.admin.entities import entity_info
 from command_bus.admin.entity_details import look_at
-from command_bus.admin.info import EntityInfo, HoldInfo, LimitWaitInfo, SuspensionInfo, wish_text
+from command_bus.admin.info import EntityInfo
 from command_bus.admin.json_data import trace_id_of
 from command_bus.durable.names import CANCEL, ENDING
 from command_bus.errors import UnknownCommand, UnsuitableServer
@@ -23,7 +23,8 @@ from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.session import Session
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.marks import is_settled, mailbox_in, reply_in
-from command_bus.transport.records import StoredDeadLetter, StoredEntity
+from command_bus.transport.ports.limits import LimitWaitInfo
+from command_bus.transport.records import HoldInfo, StoredDeadLetter, StoredEntity, SuspensionInfo, wish_text
 
 CommandState = Literal[
     "waiting",

@@ -21,22 +21,17 @@ from command_bus.admin.info import (
     EntityOrder,
     EntityPage,
     EntityTypeInfo,
-    HoldInfo,
-    LimitWaitInfo,
     UniqueKeyPage,
-    suspension_info,
 )
-from command_bus.admin.limits import limit_label
 from command_bus.admin.unique_keys import keys_behind, stored_info
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import check_entity_type
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.json_forms import read_json
 from command_bus.session import Session
-from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, mailbox_parts, scope_label, scope_of, type_scope
-from command_bus.transport.ports.durable import StoredSuspension
-from command_bus.transport.ports.limits import LimitWait
-from command_bus.transport.records import EntityState, Hold, Recount, StoredEntity
+from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, mailbox_parts, scope_of, type_scope
+from command_bus.transport.ports.limits import LimitWaitInfo
+from command_bus.transport.records import EntityState, HoldInfo, Recount, StoredEntity, SuspensionInfo
 
 SortKey = tuple[float, str]
 """The position of an entity in a listing: the smaller the earlier."""
@@ -136,7 +131,7 @@ class Entities:
 
     async def holds(self) -> list[HoldInfo]:
         """Return what is paused or drained as a type or as a whole. `list(states={"paused"})` lists single entities."""
-        found = [hold_info(hold) for hold in await self._session.transport.operator.holds.wide()]
+        found = await self._session.transport.operator.holds.wide()
         return [hold for hold in found if self._scope in (EVERYTHING, type_scope(hold.entity_type)) or hold.what == "everything"]
 
     async def recount(self, *, correct: bool = True) -> Recount:
@@ -287,8 +282,8 @@ def entity_info(
     *,
     retry_at_ms: int | None,
     due_ms: int | None,
-    wait: LimitWait | None = None,
-    suspended: StoredSuspension | None = None,
+    wait: LimitWaitInfo | None = None,
+    suspended: SuspensionInfo | None = None,
 ) -> EntityInfo:
     """Return the public form of an entity."""
     kind, entity_id = mailbox_parts(entity.mailbox)
@@ -303,22 +298,15 @@ def entity_info(
         running_for=max(now_ms - entity.started_ms, 0) / 1000 if entity.started_ms else None,
         worker=entity.holder.partition("#")[0] or None,
         retry_at_ms=retry_at_ms,
-        hold=None if entity.hold is None else hold_info(entity.hold),
+        hold=entity.hold,
         letter_id=f"{shard}-{entity.letter}" if entity.letter else None,
         due_ms=due_ms,
         priority=entity.flow.priority,
         tenant=entity.flow.tenant or None,
         snoozes=entity.snoozes,
-        limit=None if wait is None else LimitWaitInfo(limit_label(wait.scope), wait.since_ms, wait.before, wait.free_in),
-        suspension=None if suspended is None else suspension_info(suspended),
+        limit=wait,
+        suspension=suspended,
     )
-
-
-def hold_info(hold: Hold) -> HoldInfo:
-    """Return the public form of a hold."""
-    entity_type = None if hold.scope == EVERYTHING else mailbox_parts(hold.scope)[0]
-    label = scope_label(hold.scope)
-    return HoldInfo(label, entity_type, hold.mode, hold.since_ms, hold.reason, hold.everywhere, hold.until_ms)
 
 
 def _sort_key(entity: StoredEntity, order: EntityOrder) -> SortKey:

@@ -17,9 +17,8 @@ from command_bus.serialization.envelope_options import UNIQUE
 from command_bus.serialization.limits import PayloadLimits, Undecodable, reading_limits
 from command_bus.serialization.odd_values import stored_number
 from command_bus.session import Session
-from command_bus.transport.ports.durable import StoredSuspension
-from command_bus.transport.ports.limits import LimitWait
-from command_bus.transport.records import StoredEntity
+from command_bus.transport.ports.limits import LimitWaitInfo
+from command_bus.transport.records import StoredEntity, SuspensionInfo
 
 
 class EntityLook(NamedTuple):
@@ -34,8 +33,8 @@ class EntityLook(NamedTuple):
 
     stored: StoredEntity
     retry_ms: int | None
-    wait: LimitWait | None
-    suspended: StoredSuspension | None
+    wait: LimitWaitInfo | None
+    suspended: SuspensionInfo | None
 
 
 async def look_at(session: Session, mailbox: str) -> EntityLook:

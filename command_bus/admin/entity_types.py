@@ -10,7 +10,7 @@ from command_bus.admin.info import EntityTypeInfo
 from command_bus.clock import duration_fault, milliseconds_of
 from command_bus.errors import EntityTypeInUse, InvalidSettings, WorkersLive
 from command_bus.session import Session
-from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, scope_of, type_scope
+from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, scope_label, scope_of, type_scope
 
 
 async def types_of(session: Session) -> list[EntityTypeInfo]:
@@ -49,7 +49,7 @@ async def _refuse_if_used(session: Session, entity_type: str) -> None:
         found.append(f"{len(mailboxes):,} of its entities have work, or are paused or drained ({mailbox_label(min(mailboxes))})")
     letters = [letter.id async for letter in DeadLetters(session).list(limit=1, entity_type=entity_type)]
     found += [f"there is a dead letter of it ({letter})" for letter in letters]
-    if any(hold.scope == scope for hold in await session.transport.operator.holds.wide()):
+    if any(hold.what == scope_label(scope) for hold in await session.transport.operator.holds.wide()):
         found.append("it is paused or drained: resume it")
     if found:
         raise EntityTypeInUse(

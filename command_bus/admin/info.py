@@ -5,139 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import unquote
 
 from command_bus.messages.policies import Priority
 from command_bus.serialization.announcements import WorkerInfo, WorkerStatus
-from command_bus.serialization.limits import printable
-from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.ports.durable import StoredSuspension
-from command_bus.transport.records import EntityState
+from command_bus.transport.ports.limits import LimitWaitInfo
+from command_bus.transport.records import EntityState, HoldInfo, SuspensionInfo
 from command_bus.transport.unique_keys import KeyState
-
-_DIGEST = 8
-_NAMED = 3
-"""Things that a sentence names at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitedInfo:
-    """One call or signal that a suspended command waits for.
-
-    Attributes:
-        kind: What it is.
-        name: The wire name of the command that was called, or the name of the signal.
-        command_id: The command id of the command that was called; empty for a signal.
-        entity: The entity of that, for people; empty for a signal.
-    """
-
-    kind: Literal["call", "signal"]
-    name: str
-    command_id: str = ""
-    entity: str = ""
-
-    def __str__(self) -> str:
-        return f"the signal {self.name}" if self.kind == "signal" else f"{self.name} {self.command_id} on {self.entity}"
-
-
-@dataclass(frozen=True, slots=True)
-class SuspensionInfo:
-    """A durable command that waits without a worker.
-
-    Attributes:
-        command_id: The command id of the command.
-        since_ms: Since when, by the server's clock.
-        until_ms: When it is started in any case, by the server's clock; None: never.
-        waits_for: The calls and signals that it waits for; empty if it only sleeps.
-        compensating: Whether it undoes what it did, and ends then.
-        cancelling: Why it was asked to end: it waits for what it called and has started. Empty if it was not.
-    """
-
-    command_id: str
-    since_ms: int
-    until_ms: int | None
-    waits_for: tuple[AwaitedInfo, ...]
-    compensating: bool = False
-    cancelling: str = ""
-
-    def __str__(self) -> str:
-        named = " and ".join(map(str, self.waits_for[:_NAMED]))
-        more = len(self.waits_for) - _NAMED
-        what = f"waits for {named}{f' and {more:,} more' if more > 0 else ''}" if named else "sleeps"
-        if self.compensating:
-            return f"{what}, to undo what it did"
-        return f"{what}, and ends then: {self.cancelling}" if self.cancelling else what
-
-
-def suspension_info(stored: StoredSuspension) -> SuspensionInfo:
-    """Return the public form of a suspension."""
-    waits = sorted((_awaited(field, call) for field, call in stored.awaited), key=str)
-    return SuspensionInfo(
-        stored.command_id, stored.since_ms, stored.until_ms, tuple(waits), stored.compensates, wish_text(stored.cancel)
-    )
-
-
-def wish_text(wish: bytes | None) -> str:
-    """Return why a command was asked to end; empty if it was not."""
-    return "" if wish is None else printable(wish.decode(errors="replace")) or "it was cancelled"
-
-
-def _awaited(field: str, call: bytes | None) -> AwaitedInfo:
-    """Return the wait that a field of a side record belongs to."""
-    what = field[2:].rpartition("#")[0] or field[2:]
-    if call is None:
-        return AwaitedInfo("signal", unquote(what))
-    child, _, mailbox = call[_DIGEST:].decode(errors="replace").partition("|")
-    name = what.removeprefix("u:").removeprefix("undo:").partition("@")[0]
-    return AwaitedInfo("call", unquote(name), child, mailbox_label(mailbox))
-
 
 EntityOrder = Literal["depth", "age", "attempt", "name"]
 """The order of a listing: the deepest, the longest waiting or the most often tried first, or by name."""
-
-
-@dataclass(frozen=True, slots=True)
-class HoldInfo:
-    """A pause or drain by an operator.
-
-    Attributes:
-        what: For people: an entity, `all account` or `everything`.
-        entity_type: The type, or None for the whole bus and for what has no entity.
-        mode: Whether nothing is started, or nothing accepted.
-        since_ms: Since when, by the server's clock; 0 if that is not known.
-        reason: What the operator said.
-        everywhere: Whether all shards have it. If not, the request broke off: ask again.
-        until_ms: When a pause ends by itself, by the server's clock; None: never.
-    """
-
-    what: str
-    entity_type: str | None
-    mode: Literal["paused", "draining"]
-    since_ms: int
-    reason: str
-    everywhere: bool = True
-    until_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LimitWaitInfo:
-    """The place of an entity that waits for a limit.
-
-    Attributes:
-        limit: For people: `bus`, `type:shop`, `entity:shop[7]`, `shopify[acme]`.
-        since_ms: When it was refused first, by the server's clock.
-        before: Entities that stand before it.
-        free_in: Seconds until the first of them may start; None if that depends on what runs.
-    """
-
-    limit: str
-    since_ms: int
-    before: int
-    free_in: float | None
-
-    def __str__(self) -> str:
-        when = "free when one ends" if self.free_in is None else f"free in {self.free_in:.1f} s"
-        return f"limit {self.limit}: {when} ({self.before:,} before it)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,15 +155,6 @@ class Limits:
         return await self._session.transport.limits.waiting()
 
 
-def limit_label(scope: str) -> str:
-    """Return a scope for people: `bus`, `type:shop`, `entity:shop[7]`, `shopify[acme]`."""
-    kind, _, rest = scope.partition(":")
-    name, colon, key = rest.partition(":")
-    if kind == "name":
-        return f"{name}[{key}]" if colon else name
-    return f"{kind}:{name}[{key}]" if colon else scope
-
-
 def _is_of(scope: str, rule: str) -> bool:
     return scope == rule or scope.startswith(f"{rule}:")
 

@@ -19,8 +19,7 @@ from command_bus.serialization.outcome import LOG, PROGRESS, unpack_report
 from command_bus.session import Session
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.marks import mailbox_in
-
-_DIGEST = 8
+from command_bus.transport.records import called_in
 
 
 class LogEntry(NamedTuple):
@@ -145,17 +144,11 @@ def _steps(fields: Mapping[str, bytes]) -> tuple[StepInfo, ...]:
         elif kind == "u":
             found.append(_undo(field, value, fields))
         elif kind == "c" and not name.startswith(UNDO):
-            child, mailbox = _child(value)
+            child, mailbox = called_in(value)
             found.append(
                 StepInfo("call", unquote(name.partition("@")[0]), outcome_field(name) in fields, child, mailbox_label(mailbox))
             )
     return tuple(found)
-
-
-def _child(value: bytes) -> tuple[str, str]:
-    """Return the id and the mailbox of a command that was called."""
-    child, _, mailbox = value[_DIGEST:].decode(errors="replace").partition("|")
-    return child, mailbox
 
 
 def _undo(field: str, value: bytes, fields: Mapping[str, bytes]) -> StepInfo:
@@ -171,4 +164,4 @@ def _undo(field: str, value: bytes, fields: Mapping[str, bytes]) -> StepInfo:
         call = undo.call_of(attempt)
     if not call:
         return StepInfo("undo", name, done=False, entity=entity)
-    return StepInfo("undo", name, outcome_field(call) in fields, _child(fields[call_field(call)])[0], entity)
+    return StepInfo("undo", name, outcome_field(call) in fields, called_in(fields[call_field(call)])[0], entity)

@@ -13,17 +13,16 @@ from typing import Literal, get_args
 
 from command_bus.admin.dead_letters import DeadLetters
 from command_bus.admin.entities import Entities, entity_info
-from command_bus.admin.info import DeadLetter, EntityInfo, HoldInfo, Stats
+from command_bus.admin.info import DeadLetter, EntityInfo, Stats
 from command_bus.admin.search import FoundEntities, find_entities
 from command_bus.admin.statistics import Statistics
 from command_bus.errors import InvalidSettings
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.session import Session
-from command_bus.transport.ports.durable import StoredSuspension
-from command_bus.transport.ports.limits import LimitWait
+from command_bus.transport.ports.limits import LimitWaitInfo
 from command_bus.transport.ports.operator import NO_GROUP, GroupName, NamedGroup
-from command_bus.transport.records import StoredEntity
+from command_bus.transport.records import HoldInfo, StoredEntity, SuspensionInfo
 
 StandingState = Literal["parked", "no_handler", "paused", "retrying", "snoozed", "limited", "suspended", "running", "waiting"]
 """Why an entity makes no progress: as `EntityInfo.state`, or no live worker handles the command at its head."""
@@ -99,8 +98,8 @@ class _Facts:
 
     entities: Mapping[str, StoredEntity]
     firsts: Mapping[str, tuple[str, bytes]]
-    waits: Mapping[str, LimitWait]
-    suspended: Mapping[str, StoredSuspension]
+    waits: Mapping[str, LimitWaitInfo]
+    suspended: Mapping[str, SuspensionInfo]
     due: Mapping[str, int]
 
 
@@ -236,7 +235,7 @@ class Views:
         return envelope.command_id, envelope.name
 
 
-async def _nothing() -> dict[str, LimitWait]:
+async def _nothing() -> dict[str, LimitWaitInfo]:
     return {}
 
 

@@ -15,7 +15,7 @@ from command_bus.serialization.limits import PayloadLimits, Undecodable, reading
 from command_bus.session import Session, SessionPart
 from command_bus.spelling import nearest
 from command_bus.tasks import end_tasks
-from command_bus.transport.mailboxes import mailbox_label, scope_label
+from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.marks import is_settled
 from command_bus.transport.records import CommandLocation
 
@@ -101,7 +101,7 @@ def whereabouts(
         elif state == "waiting" and live and _is_busy(place.name, live):
             state, sentences = "busy", ["All slots of the workers that handle it are taken"]
     if entity.hold is not None and entity.hold.mode == "draining":
-        sentences.append(f"{scope_label(entity.hold.scope)} is being drained: what was accepted before still runs")
+        sentences.append(f"{entity.hold.what} is being drained: what was accepted before still runs")
     return Whereabouts(
         ". ".join(sentences),
         state,
@@ -161,7 +161,7 @@ def _standing(location: CommandLocation, place: _Place, workers: Sequence[Worker
         return "running", [f"It {_runs(location, workers)}"]
     if entity.state == "paused" and entity.hold is not None:
         reason = f" ({entity.hold.reason})" if entity.hold.reason else ""
-        return "paused", [f"{scope_label(entity.hold.scope)} is paused{reason}: its commands wait until it is resumed"]
+        return "paused", [f"{entity.hold.what} is paused{reason}: its commands wait until it is resumed"]
     if entity.state == "parked":
         return "parked", [f"{label} is parked by a dead letter: its commands wait until that is replayed or discarded"]
     if entity.state == "retrying" and first and entity.attempt:

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
+from urllib.parse import unquote
 
+from command_bus.serialization.limits import printable
 from command_bus.transport.flows import NO_FLOW, Flow
+from command_bus.transport.mailboxes import mailbox_label
+
+_DIGEST = 8
+_NAMED = 3
+"""Things that a sentence names at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,7 @@ class StoredEntity:
     first_ms: int = 0
     started_ms: int = 0
     letter: str = ""
-    hold: Hold | None = None
+    hold: HoldInfo | None = None
     oldest_id: str = ""
     flow: Flow = NO_FLOW
     snoozes: int = 0
@@ -92,24 +99,96 @@ Mode = Literal["paused", "draining"]
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
-    """A pause or drain of a scope.
+class HoldInfo:
+    """A pause or drain by an operator.
 
     Attributes:
-        scope: A mailbox's name, `<type>:*`, or `*`.
+        what: For people: an entity, `all account` or `everything`.
+        entity_type: The type, or None for the whole bus and for what has no entity.
         mode: Whether nothing is started, or nothing accepted.
-        since_ms: Since when, by the server's clock.
+        since_ms: Since when, by the server's clock; 0 if that is not known.
         reason: What the operator said.
-        everywhere: Whether all shards have it; if not, a request broke off: ask again.
-        until_ms: When it ends by itself, by the server's clock; None: never.
+        everywhere: Whether all shards have it. If not, the request broke off: ask again.
+        until_ms: When a pause ends by itself, by the server's clock; None: never.
     """
 
-    scope: str
+    what: str
+    entity_type: str | None
     mode: Mode
     since_ms: int
     reason: str
     everywhere: bool = True
     until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedInfo:
+    """One call or signal that a suspended command waits for.
+
+    Attributes:
+        kind: What it is.
+        name: The wire name of the command that was called, or the name of the signal.
+        command_id: The command id of the command that was called; empty for a signal.
+        entity: The entity of that, for people; empty for a signal.
+    """
+
+    kind: Literal["call", "signal"]
+    name: str
+    command_id: str = ""
+    entity: str = ""
+
+    def __str__(self) -> str:
+        return f"the signal {self.name}" if self.kind == "signal" else f"{self.name} {self.command_id} on {self.entity}"
+
+
+@dataclass(frozen=True, slots=True)
+class SuspensionInfo:
+    """A durable command that waits without a worker.
+
+    Attributes:
+        command_id: The command id of the command.
+        since_ms: Since when, by the server's clock.
+        until_ms: When it is started in any case, by the server's clock; None: never.
+        waits_for: The calls and signals that it waits for; empty if it only sleeps.
+        compensating: Whether it undoes what it did, and ends then.
+        cancelling: Why it was asked to end: it waits for what it called and has started. Empty if it was not.
+    """
+
+    command_id: str
+    since_ms: int
+    until_ms: int | None
+    waits_for: tuple[AwaitedInfo, ...]
+    compensating: bool = False
+    cancelling: str = ""
+
+    def __str__(self) -> str:
+        named = " and ".join(map(str, self.waits_for[:_NAMED]))
+        more = len(self.waits_for) - _NAMED
+        what = f"waits for {named}{f' and {more:,} more' if more > 0 else ''}" if named else "sleeps"
+        if self.compensating:
+            return f"{what}, to undo what it did"
+        return f"{what}, and ends then: {self.cancelling}" if self.cancelling else what
+
+
+def wish_text(wish: bytes | None) -> str:
+    """Return why a command was asked to end; empty if it was not."""
+    return "" if wish is None else printable(wish.decode(errors="replace")) or "it was cancelled"
+
+
+def awaited_info(field: str, call: bytes | None) -> AwaitedInfo:
+    """Return the wait that a field of a side record belongs to."""
+    what = field[2:].rpartition("#")[0] or field[2:]
+    if call is None:
+        return AwaitedInfo("signal", unquote(what))
+    child, mailbox = called_in(call)
+    name = what.removeprefix("u:").removeprefix("undo:").partition("@")[0]
+    return AwaitedInfo("call", unquote(name), child, mailbox_label(mailbox))
+
+
+def called_in(value: bytes) -> tuple[str, str]:
+    """Return the id and the mailbox of a command that was called, from the field of its call."""
+    child, _, mailbox = value[_DIGEST:].decode(errors="replace").partition("|")
+    return child, mailbox
 
 
 BEFORE_ALL = "0-0"

@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 
-from command_bus.transport.ports.durable import CalledCommand, Note, SignalToBring, Stored, StoredSuspension, Told
+from command_bus.transport.ports.durable import CalledCommand, Note, SignalToBring, Stored, Told
+from command_bus.transport.records import SuspensionInfo, awaited_info, wish_text
 from command_bus.transport.steps import Answer, ChildOutcome, Lease, Released, Started, Suspend
 from tests.conformance.list_server import Box, ListLine, ListServer, wall_ms
 
@@ -137,11 +138,11 @@ class ListDurableCommands:
     def _waits(self, command_id: str) -> bool:
         return self._server.marks.get(command_id, b"")[:1] == b"q"
 
-    async def suspended(self, mailboxes: Sequence[str]) -> dict[str, StoredSuspension]:
+    async def suspended(self, mailboxes: Sequence[str]) -> dict[str, SuspensionInfo]:
         boxes = {
             name: box for name in mailboxes if (box := self._server.boxes.get(name)) is not None and box.state == "suspended"
         }
-        return {name: self._suspension(name, box) for name, box in boxes.items()}
+        return {name: self._suspension(box) for name, box in boxes.items()}
 
     async def fields(self, mailbox: str, command_id: str, names: Sequence[str]) -> list[bytes | None]:
         side = self._server.sides.get(command_id, {})
@@ -150,9 +151,10 @@ class ListDurableCommands:
     async def orphans(self, most: int) -> list[str]:
         return [command_id for command_id in self._server.sides if command_id not in self._server.marks][:most]
 
-    def _suspension(self, name: str, box: Box) -> StoredSuspension:
+    def _suspension(self, box: Box) -> SuspensionInfo:
         command_id = box.entries[0].command_id
         side = self._server.sides.get(command_id, {})
         until = None if box.due == float("inf") else wall_ms() + int((box.due - time.monotonic()) * 1000)
-        awaited = tuple((field, side.get(f"c:{field.removeprefix('o:')}")) for field in sorted(box.awaited))
-        return StoredSuspension(name, command_id, abs(box.first), until, awaited, "k" in side, side.get("cancel"))
+        awaited = [awaited_info(field, side.get(f"c:{field.removeprefix('o:')}")) for field in box.awaited]
+        waits, wish = tuple(sorted(awaited, key=str)), wish_text(side.get("cancel"))
+        return SuspensionInfo(command_id, abs(box.first), until, waits, "k" in side, wish)

@@ -12,12 +12,12 @@ from typing import Any, Literal, NoReturn
 
 from command_bus.errors import UnsuitableServer
 from command_bus.transport.flows import Flow
-from command_bus.transport.mailboxes import is_wide
+from command_bus.transport.mailboxes import EVERYTHING, is_wide, mailbox_parts, scope_label
 from command_bus.transport.marks import with_known_digest
 from command_bus.transport.records import (
     BEFORE_ALL,
     Contents,
-    Hold,
+    HoldInfo,
     MailboxHead,
     Resolution,
     ShardSnapshot,
@@ -325,7 +325,7 @@ class ListHolds:
         self._wake()
         return changed
 
-    async def wide(self) -> list[Hold]:
+    async def wide(self) -> list[HoldInfo]:
         return [hold for scope, hold in sorted(self._server.holds.items()) if is_wide(scope)]
 
     def _over(self, scope: str, until_ms: int) -> None:
@@ -336,7 +336,14 @@ class ListHolds:
 
     def _hold(self, scope: str, mode: Literal["paused", "draining"], reason: str, until_ms: int | None = None) -> bool:
         before = self._server.holds.get(scope)
-        self._server.holds[scope] = Hold(scope, mode, wall_ms(), reason, until_ms=until_ms)
+        self._server.holds[scope] = HoldInfo(
+            scope_label(scope),
+            None if scope == EVERYTHING else mailbox_parts(scope)[0],
+            mode,
+            wall_ms(),
+            reason,
+            until_ms=until_ms,
+        )
         return before is None or before.mode != mode
 
     def _wake(self) -> None:

@@ -14,7 +14,7 @@ from command_bus.messages.policies import MailboxPolicy
 from command_bus.transport.mailboxes import EVERYTHING, scope_of
 from command_bus.transport.marks import with_known_digest
 from command_bus.transport.records import (
-    Hold,
+    HoldInfo,
     StoredDeadLetter,
 )
 from command_bus.transport.steps import (
@@ -107,7 +107,7 @@ class ListServer:
         self.deliver: Callable[[ChildOutcome], None] = lambda _: None
         self.delayed: dict[str, Delayed] = {}
         self.letters: OrderedDict[str, StoredDeadLetter] = OrderedDict()
-        self.holds: dict[str, Hold] = {}
+        self.holds: dict[str, HoldInfo] = {}
         self.types: dict[str, MailboxPolicy] = {}
         self.shared: dict[str, bytes] = {}
         self.counters: Counter[str] = Counter()
@@ -120,7 +120,7 @@ class ListServer:
     def number(self) -> str:
         return f"{wall_ms()}-{next(self._numbers)}"
 
-    def hold_of(self, mailbox: str, mode: str) -> Hold | None:
+    def hold_of(self, mailbox: str, mode: str) -> HoldInfo | None:
         held = (self.holds.get(scope) for scope in (mailbox, scope_of(mailbox), EVERYTHING))
         return next((hold for hold in held if hold is not None and hold.mode == mode), None)
 

@@ -23,7 +23,7 @@ pytest.importorskip("typer")
 import typer
 
 from command_bus import Command, EntityId, HandlerRegistry, Query
-from command_bus.admin.info import EntityInfo, HoldInfo, Stats
+from command_bus.admin.info import EntityInfo, Stats
 from command_bus.cli.codegen.clients import render_module, schema_document
 from command_bus.cli.codegen.type_names import class_name, enum_members, python_type
 from command_bus.cli.commands.dlq import DeadLetterReason
@@ -45,6 +45,7 @@ from command_bus.cli.terminal import format_value
 from command_bus.cli.times import parse_time
 from command_bus.serialization.announcements import CommandInfo, WorkerStatus, read_description
 from command_bus.settings import BusSettings, unknown_variables
+from command_bus.transport.records import HoldInfo
 from command_bus.transport.redis.admin.examination import Examination
 from command_bus.worker.worker_bus import describe_commands
 

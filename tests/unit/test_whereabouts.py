@@ -11,7 +11,7 @@ from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.envelope import pack_envelope
 from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.wire_envelope import WireEnvelope
-from command_bus.transport.records import CommandLocation, EntityState, Hold, StoredEntity
+from command_bus.transport.records import CommandLocation, EntityState, HoldInfo, StoredEntity
 
 NOW = 1_800_000_000_000
 HELD: dict[str, Any] = {"holder": "w-1#3", "started_ms": NOW - 12_000, "attempt": 2}
@@ -29,7 +29,7 @@ def line(*command_ids: str) -> list[tuple[str, bytes]]:
 
 
 def seen(
-    state: Any, *command_ids: str, hold: Hold | None = None, workers: tuple[bytes, ...] | None = (worker(),), **facts: Any
+    state: Any, *command_ids: str, hold: HoldInfo | None = None, workers: tuple[bytes, ...] | None = (worker(),), **facts: Any
 ) -> Whereabouts:
     """Return where command `c` is in a line of these commands."""
     of_entity = {name: facts.pop(name) for name in tuple(facts) if name in StoredEntity.__slots__}
@@ -58,7 +58,7 @@ def test_a_command_of_a_lost_worker() -> None:
 
 @pytest.mark.parametrize("state", [each for each in get_args(EntityState) if each not in ("running", "waiting", "draining")])
 def test_each_state_is_named(state: EntityState) -> None:
-    hold = Hold("entity:account:a", "paused", NOW - 1000, "") if state == "paused" else None
+    hold = HoldInfo("account:a", "account", "paused", NOW - 1000, "") if state == "paused" else None
     facts: dict[str, Any] = {"attempt": 1} if state == "retrying" else {}
     found = seen(state, "c", hold=hold, **facts)
     assert found.state == state
@@ -88,7 +88,7 @@ def test_where_its_line_may_not_be_read() -> None:
 
 
 def test_a_hold_and_a_missing_worker_are_both_reported() -> None:
-    found = seen("paused", "c", hold=Hold("account:*", "paused", NOW, "stocktaking"), workers=())
+    found = seen("paused", "c", hold=HoldInfo("all account", "account", "paused", NOW, "stocktaking"), workers=())
     assert found.state == "no_worker"
     assert found.hint == (
         "There is no live worker in namespace 'shop' on redis://x: start one with `command-bus worker`. "
@@ -106,7 +106,7 @@ def test_other_states() -> None:
     assert seen("waiting", "c", workers=(worker(running=4),)).state == "busy"
     assert seen("waiting", mark=b"d" + bytes(8)).state == "settled"
     assert seen("waiting", mark=None).state == "unknown"
-    draining = seen("draining", "c", hold=Hold("account:a", "draining", NOW, ""))
+    draining = seen("draining", "c", hold=HoldInfo("account:a", "account", "draining", NOW, ""))
     assert (draining.state, draining.hint.endswith("account:a is being drained: what was accepted before still runs")) == (
         "waiting",
         True,

@@ -13,7 +13,8 @@ from command_bus.cli.terminal import SafeText, echo, print_error, warn_if_unknow
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from command_bus.admin.info import EntityDetails, EntityInfo, SuspensionInfo, UniqueKeyInfo, UniqueKeyPage, WaitingCommand
+    from command_bus.admin.info import EntityDetails, EntityInfo, UniqueKeyInfo, UniqueKeyPage, WaitingCommand
+    from command_bus.transport.records import SuspensionInfo
 
 _LONG = 30.0  # seconds that a handler has run
 _UNREADABLE = "(its bytes cannot be read)"

@@ -17,9 +17,10 @@ from command_bus.cli.terminal import ExitCode, SafeText, echo, failure, print_er
 from command_bus.spelling import did_you_mean, some_of
 
 if TYPE_CHECKING:
-    from command_bus.admin.info import EntityInfo, EntityPage, HoldInfo, Stats
+    from command_bus.admin.info import EntityInfo, EntityPage, Stats
     from command_bus.bus import CommandBus
     from command_bus.serialization.announcements import CommandInfo, WorkerStatus
+    from command_bus.transport.records import HoldInfo
 
 
 class State(StrEnum):

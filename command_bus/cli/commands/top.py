@@ -15,9 +15,10 @@ from command_bus.cli.terminal import SafeText, echo
 from command_bus.errors import TransportUnavailable
 
 if TYPE_CHECKING:
-    from command_bus.admin.info import EntityPage, HoldInfo, Stats
+    from command_bus.admin.info import EntityPage, Stats
     from command_bus.bus import CommandBus
     from command_bus.serialization.announcements import WorkerStatus
+    from command_bus.transport.records import HoldInfo
 
 
 @with_target

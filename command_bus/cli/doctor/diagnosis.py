@@ -12,9 +12,10 @@ from command_bus.cli.output import format_duration
 from command_bus.spelling import some_of
 
 if TYPE_CHECKING:
-    from command_bus.admin.info import EntityInfo, HoldInfo, Stats
+    from command_bus.admin.info import EntityInfo, Stats
     from command_bus.serialization.announcements import WorkerStatus
     from command_bus.settings import UnknownVariable
+    from command_bus.transport.records import HoldInfo
     from command_bus.transport.redis.admin.examination import Examination
 
 Grade = Literal["ok", "warning", "bad"]

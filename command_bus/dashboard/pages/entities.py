@@ -11,11 +11,12 @@ from starlette.responses import Response
 
 from command_bus.admin.events import Event
 from command_bus.admin.history import HistoryEntry
-from command_bus.admin.info import DeadLetter, EntityDetails, EntityInfo, EntityTypeInfo, HoldInfo, Stats
+from command_bus.admin.info import DeadLetter, EntityDetails, EntityInfo, EntityTypeInfo, Stats
 from command_bus.admin.views import STANDING_STATES, StandingEntity, Standstill
 from command_bus.dashboard.masking import LARGE
 from command_bus.dashboard.visit import Visit
 from command_bus.dashboard.words import ago, span, when
+from command_bus.transport.records import HoldInfo
 
 LABELS = {
     "parked": "parked",

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
+from command_bus.transport.records import SuspensionInfo
 from command_bus.transport.steps import FollowUp, Lease
 
 CIRCLE = "call_cycle"
@@ -115,29 +116,6 @@ Told = Literal["taken", "repeated", "ending", "gone", "full"]
 wait in its mailbox any more; `full` if it takes no further signal of this name."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSuspension:
-    """A durable command that is suspended.
-
-    Attributes:
-        mailbox: The mailbox of the command.
-        command_id: The id of the command.
-        since_ms: Since when, by the server's clock.
-        until_ms: When it is started in any case; None: never.
-        awaited: The fields that it waits for; each with what was called, or None if it is no call.
-        compensates: Whether it undoes what it did.
-        cancel: The wish that it ends; None if there is none.
-    """
-
-    mailbox: str
-    command_id: str
-    since_ms: int
-    until_ms: int | None
-    awaited: tuple[tuple[str, bytes | None], ...]
-    compensates: bool = False
-    cancel: bytes | None = None
-
-
 class DurableCommands(Protocol):
     """Brings signals and wishes to durable commands, and reads what they have stored, from any process."""
 
@@ -169,7 +147,7 @@ class DurableCommands(Protocol):
         """Return fields of a side record."""
         ...
 
-    async def suspended(self, mailboxes: Sequence[str]) -> dict[str, StoredSuspension]:
+    async def suspended(self, mailboxes: Sequence[str]) -> dict[str, SuspensionInfo]:
         """Return the suspended commands of these mailboxes, where one is."""
         ...
 

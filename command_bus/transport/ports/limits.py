@@ -51,20 +51,33 @@ class LimitUse:
 
 
 @dataclass(frozen=True, slots=True)
-class LimitWait:
+class LimitWaitInfo:
     """The place of an entity that waits for a limit.
 
     Attributes:
-        scope: The bucket that refused it.
-        since_ms: When it was refused first.
-        before: How many stand before it.
-        free_in: As in `LimitUse`.
+        limit: For people: `bus`, `type:shop`, `entity:shop[7]`, `shopify[acme]`.
+        since_ms: When it was refused first, by the server's clock.
+        before: Entities that stand before it.
+        free_in: Seconds until the first of them may start; None if that depends on what runs.
     """
 
-    scope: str
+    limit: str
     since_ms: int
     before: int
     free_in: float | None
+
+    def __str__(self) -> str:
+        when = "free when one ends" if self.free_in is None else f"free in {self.free_in:.1f} s"
+        return f"limit {self.limit}: {when} ({self.before:,} before it)"
+
+
+def limit_label(scope: str) -> str:
+    """Return a scope for people: `bus`, `type:shop`, `entity:shop[7]`, `shopify[acme]`."""
+    kind, _, rest = scope.partition(":")
+    name, colon, key = rest.partition(":")
+    if kind == "name":
+        return f"{name}[{key}]" if colon else name
+    return f"{kind}:{name}[{key}]" if colon else scope
 
 
 class BusLimits(Protocol):
@@ -102,7 +115,7 @@ class BusLimits(Protocol):
         """Return the scopes of rules that are in use, by name; at most a thousand of each rule."""
         ...
 
-    async def waits(self, mailboxes: Sequence[str]) -> dict[str, LimitWait]:
+    async def waits(self, mailboxes: Sequence[str]) -> dict[str, LimitWaitInfo]:
         """Return where mailboxes stand that wait for a limit."""
         ...
 

@@ -12,7 +12,7 @@ from command_bus.transport.interrupts import Attempt, Interrupt
 from command_bus.transport.records import (
     Contents,
     HistoryExtent,
-    Hold,
+    HoldInfo,
     MailboxHead,
     Recount,
     Resolution,
@@ -364,7 +364,7 @@ class Holds(Protocol):
         """Take back a pause or drain of exactly this scope; return False if there was none."""
         ...
 
-    async def wide(self) -> list[Hold]:
+    async def wide(self) -> list[HoldInfo]:
         """Return what is paused or drained as a type or as a whole, the whole first, then by name."""
         ...
 

@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 from command_bus.serialization.odd_values import stored_ms, stored_number, stored_text
 from command_bus.transport.flows import Flow, flow_of_record, parse_flow
 from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, scope_of
-from command_bus.transport.records import EntityState, Hold, MailboxHead, StoredEntity
+from command_bus.transport.records import EntityState, HoldInfo, MailboxHead, StoredEntity
 from command_bus.transport.redis.admin.holds import PAUSE_END, parse_hold
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys, delayed_id, delayed_member, delayed_number
@@ -201,7 +201,7 @@ class RedisEntities(RetryingRequests):
 
 def surveyed(
     mailbox: str,
-    holds: dict[str, Hold],
+    holds: dict[str, HoldInfo],
     record: bytes | None,
     parked: bytes | None,
     delayed: bytes | None,

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Literal
 
 from command_bus.messages.message import is_entity_type
 from command_bus.serialization.odd_values import stored_ms, stored_number, stored_text
-from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, is_wide, scope_of, type_scope
-from command_bus.transport.records import Hold, Mode
+from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, is_wide, mailbox_parts, scope_label, scope_of, type_scope
+from command_bus.transport.records import HoldInfo, Mode
 from command_bus.transport.redis.admin.type_records import HELD, MAILBOXES
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
@@ -40,13 +41,15 @@ _PAGE = 200
 _WANTED: dict[Verb, Mode | None] = {"pause": "paused", "drain": "draining", "resume": None}
 
 
-def parse_hold(scope: str, value: bytes) -> Hold:
+def parse_hold(scope: str, value: bytes) -> HoldInfo:
     """Return the hold in a field of the hash; a value without a mode (of an earlier version) is a pause with a reason."""
     mode, _, rest = value.partition(b"|")
     since, bar, reason = rest.partition(b"|")
+    label, entity_type = scope_label(scope), None if scope == EVERYTHING else mailbox_parts(scope)[0]
     if mode not in (b"p", b"d") or not bar or not since.isdigit():
-        return Hold(scope, "paused", 0, value.decode(errors="replace"))
-    return Hold(scope, "draining" if mode == b"d" else "paused", stored_number("paused", since), reason.decode(errors="replace"))
+        return HoldInfo(label, entity_type, "paused", 0, value.decode(errors="replace"))
+    shown: Mode = "draining" if mode == b"d" else "paused"
+    return HoldInfo(label, entity_type, shown, stored_number("paused", since), reason.decode(errors="replace"))
 
 
 class RedisHolds(RetryingRequests):
@@ -64,21 +67,21 @@ class RedisHolds(RetryingRequests):
         """Let it go on; whether it was paused or drained before this was asked. What a wider or narrower scope holds stays held."""
         return await self._operate("resume", scope, "")
 
-    async def wide(self) -> list[Hold]:
+    async def wide(self) -> list[HoldInfo]:
         """Return the holds of types and of the whole bus: the bus first, then by name."""
         scopes = await self._known()
         pages = await asyncio.gather(
             *(self._ask(shard, lambda client, key: client.hmget(key, scopes), shard.paused) for shard in self._keys.shards)
         )
         ends = await self._ends([scope for scope, *values in zip(scopes, *pages, strict=True) if any(values)])
-        found: list[Hold] = []
+        found: list[HoldInfo] = []
         for scope, *values in zip(scopes, *pages, strict=True):
             holds = [parse_hold(scope, value) for value in values if value is not None]
             if holds:
                 modes = {hold.mode for hold in holds}
                 first = min(holds, key=lambda hold: hold.since_ms)
                 everywhere = len(holds) == len(values) and len(modes) == 1
-                found.append(Hold(scope, first.mode, first.since_ms, first.reason, everywhere, ends.get(scope)))
+                found.append(replace(first, everywhere=everywhere, until_ms=ends.get(scope)))
         return found
 
     async def over(self, shard: ShardKeys, scope: str, at_ms: float) -> bool:

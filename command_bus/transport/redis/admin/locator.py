@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 from command_bus.serialization.odd_values import stored_ms, stored_number
 from command_bus.transport.mailboxes import EVERYTHING, scope_of
 from command_bus.transport.ports.sender import CommandLocator
-from command_bus.transport.records import CommandLocation, Hold
+from command_bus.transport.records import CommandLocation, HoldInfo
 from command_bus.transport.redis.admin.entities import surveyed
 from command_bus.transport.redis.admin.holds import parse_hold
 from command_bus.transport.redis.connection.connections import PageSize
@@ -115,7 +115,7 @@ async def _settled(client: Redis, keys: ShardKeys, mailbox: str, record: Mailbox
         return 0
 
 
-def _is_parked(record: bytes | None, holds: Mapping[str, Hold]) -> bool:
+def _is_parked(record: bytes | None, holds: Mapping[str, HoldInfo]) -> bool:
     """Return whether a dead letter stops a mailbox: it is stopped, and nothing is paused. Senders may not read which letter."""
     return parse_record(record).state == STOPPED and not any(hold.mode == "paused" for hold in holds.values())
 

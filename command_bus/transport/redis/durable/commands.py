@@ -11,7 +11,8 @@ from redis.asyncio import Redis
 from command_bus.clock import mono
 from command_bus.errors import TransportUnavailable, Unconfirmed
 from command_bus.serialization.odd_values import stored_ms, stored_number
-from command_bus.transport.ports.durable import CalledCommand, DurableCommands, SignalToBring, StoredSuspension, Told
+from command_bus.transport.ports.durable import CalledCommand, DurableCommands, SignalToBring, Told
+from command_bus.transport.records import SuspensionInfo, awaited_info, wish_text
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.durable.lost_outcomes import LostOutcomes, Telling, told_and_confirmed
@@ -85,16 +86,16 @@ class RedisDurableCommands(RetryingRequests, DurableCommands):
                 raise unconfirmed from None
             raise
 
-    async def suspended(self, mailboxes: Sequence[str]) -> dict[str, StoredSuspension]:
-        found: list[StoredSuspension | None] = []
+    async def suspended(self, mailboxes: Sequence[str]) -> dict[str, SuspensionInfo]:
+        found: list[SuspensionInfo | None] = []
         for at in range(0, len(mailboxes), _AT_ONCE):
             found += await asyncio.gather(*(self._readable(mailbox) for mailbox in mailboxes[at : at + _AT_ONCE]))
-        return {each.mailbox: each for each in found if each is not None}
+        return {name: each for name, each in zip(mailboxes, found, strict=True) if each is not None}
 
-    async def _readable(self, mailbox: str) -> StoredSuspension | None:
+    async def _readable(self, mailbox: str) -> SuspensionInfo | None:
         return await self._unless_odd("x", mailbox, self._read(mailbox), None)
 
-    async def _read(self, mailbox: str) -> StoredSuspension | None:
+    async def _read(self, mailbox: str) -> SuspensionInfo | None:
         keys = self._keys_of(mailbox)
         value, until = await self._ask(keys, _since_and_until, keys, mailbox)
         since, _, command_id = (value or b"").decode(errors="replace").partition("|")
@@ -102,11 +103,10 @@ class RedisDurableCommands(RetryingRequests, DurableCommands):
             return None
         fields = await self._awaited(keys, command_id)
         fence, calls, ends, cancel = await self._ask(keys, _details, keys.side(command_id), fields)
-        left = tuple((name, call) for (name, of), call in zip(fields, calls, strict=True) if of == fence)
+        left = [awaited_info(name, call) for (name, of), call in zip(fields, calls, strict=True) if of == fence]
         at = None if until is None else stored_ms(until)
-        return StoredSuspension(
-            mailbox, command_id, stored_number("suspended", since), at, left, compensates=ends is not None, cancel=cancel
-        )
+        waits, since_ms = tuple(sorted(left, key=str)), stored_number("suspended", since)
+        return SuspensionInfo(command_id, since_ms, at, waits, compensating=ends is not None, cancelling=wish_text(cancel))
 
     async def fields(self, mailbox: str, command_id: str, names: Sequence[str]) -> list[bytes | None]:
         keys = self._keys_of(mailbox)

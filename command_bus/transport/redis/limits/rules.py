@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from command_bus.serialization.odd_values import stored_text
-from command_bus.transport.ports.limits import BusLimits, Declared, LimitUse, LimitWait, StoredRule
+from command_bus.transport.ports.limits import BusLimits, Declared, LimitUse, LimitWaitInfo, StoredRule, limit_label
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.incarnations import Incarnations
@@ -103,11 +103,11 @@ class RedisLimits(RetryingRequests, BusLimits):
             key=lambda use: use.scope,
         )
 
-    async def waits(self, mailboxes: Sequence[str]) -> dict[str, LimitWait]:
-        waits: dict[str, LimitWait] = {}
+    async def waits(self, mailboxes: Sequence[str]) -> dict[str, LimitWaitInfo]:
+        waits: dict[str, LimitWaitInfo] = {}
         for at in range(0, len(mailboxes), _PAGE):
             for mailbox, scope, since, before, free in await self._look("stand", mailboxes[at : at + _PAGE], 5):
-                waits[stored_text(mailbox)] = LimitWait(stored_text(scope), int(since), before, _seconds(free))
+                waits[stored_text(mailbox)] = LimitWaitInfo(limit_label(stored_text(scope)), int(since), before, _seconds(free))
         return waits
 
     async def waiting(self) -> int:

@@ -9,13 +9,13 @@ from typing import Any
 
 from command_bus.serialization.odd_values import pass_over, stored_text
 from command_bus.transport.ports.durable import CalledCommand
+from command_bus.transport.records import called_in
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.durable.side_records import read_fields
 from command_bus.transport.redis.keys import KeySpace
 
 _PAGE = 1_000
-_DIGEST = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,9 @@ class SuspendedReading:
         fence, _, left = stored_text(waits or b"").partition("|")
         awaited = {field for field, of in awaiting.items() if of == fence}
         children = tuple(
-            _child(call, value) for call, value in zip(calls, known, strict=True) if value is not None and f"o:{call}" in awaited
+            CalledCommand(call, *called_in(value))
+            for call, value in zip(calls, known, strict=True)
+            if value is not None and f"o:{call}" in awaited
         )
         is_all = len(children) == len(awaited) == int(left or 0) > 0
         if is_all:  # else what is followed ends here
@@ -102,9 +104,3 @@ class SuspendedReading:
 
     async def _fields(self, prefix: str, key: str, names: Sequence[str]) -> list[bytes | None]:
         return await read_fields(self.connections.at(prefix), key, names)
-
-
-def _child(call: str, known: bytes) -> CalledCommand:
-    """Return a call by what is stored of it."""
-    child, _, mailbox = known[_DIGEST:].decode(errors="replace").partition("|")
-    return CalledCommand(call, child, mailbox)
