@@ -105,7 +105,7 @@ def _arrived(carrier: Carrier, mappings: Mappings, form: Callable[[Carrier], Any
     try:
         found = mappings(carrier, batch.schema.names)
         mapper = found if callable(found) else None
-        encoder = BatchEncoder({} if mapper else found, Offline(), id_column="command_id", mapper=mapper)
+        encoder = BatchEncoder({} if mapper else found, Offline(), WriteOptions(), mapper)
         [packed] = encoder.encode(batch)
     except CommandBusError as error:
         return error

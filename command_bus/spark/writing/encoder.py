@@ -14,6 +14,7 @@ from command_bus.errors import CommandBusError, InvalidCommand
 from command_bus.messages.message import Message
 from command_bus.messages.outgoing import Envelope
 from command_bus.messages.policies import PRIORITIES, Priority
+from command_bus.spark.options import WriteOptions
 from command_bus.spark.writing.columns import Unreadable, batch_rows, column_values
 from command_bus.spark.writing.command_encoder import CommandEncoder, Packed, check_entity, checked_number, id_of_row
 from command_bus.spark.writing.command_mapping import CommandMapping
@@ -47,37 +48,18 @@ class BatchEncoder:
     Args:
         mappings: By wire name; only one if there is no column of wire names.
         dispatcher: The dispatcher of the partition.
-        id_column: The column of command ids.
-        command_column: The column of wire names, or None.
-        sequence_column: The column of numbers that increase within an entity, or None.
-        entity_column: The column of entity ids by which a mapper's rows are arranged, or None.
+        options: The options of the write, which name columns and priority.
         mapper: Makes the command of a row instead.
-        priority: The priority of all rows; None: that of each class or entity type.
-        priority_column: The column of priorities, or None; a row where it is NULL has that of its class.
     """
 
     def __init__(
         self,
         mappings: Mapping[str, CommandMapping],
         dispatcher: PartitionDispatcher,
-        *,
-        id_column: str,
-        command_column: str | None = None,
-        sequence_column: str | None = None,
-        entity_column: str | None = None,
+        options: WriteOptions,
         mapper: Mapper | None = None,
-        priority: Priority | None = None,
-        priority_column: str | None = None,
     ) -> None:
-        self._dispatcher = dispatcher
-        self._id_column = id_column
-        self._command_column = command_column
-        self._sequence_column = sequence_column
-        self._entity_column = entity_column
-        self._mapper = mapper
-        self._priority: Priority | None = priority
-        self._priority_column = priority_column
-        self._mappings = mappings
+        self._mappings, self._dispatcher, self._options, self._mapper = mappings, dispatcher, options, mapper
         self._encoders: dict[_Kind, CommandEncoder] = {}
 
     def encode(self, batch: pa.RecordBatch) -> list[Packed]:
@@ -85,26 +67,30 @@ class BatchEncoder:
         if batch.num_rows > _MOST_ROWS:
             starts = range(0, batch.num_rows, _MOST_ROWS)
             return [packed for start in starts for packed in self.encode(batch.slice(start, _MOST_ROWS))]
-        ids = batch.column(self._id_column)
-        numbers = None if self._sequence_column is None else batch.column(self._sequence_column)
+        options = self._options
+        ids = batch.column(options.command_id_column)
+        numbers = None if options.sequence_column is None else batch.column(options.sequence_column)
         if self._mapper is not None:
             return list(self._mapped(self._mapper, batch, ids, numbers))
-        if self._command_column is None and self._priority_column is None:
+        if options.command_column is None and options.priority_column is None:
             (only,) = self._mappings
-            return self._encoder(only, self._priority).encode(batch, ids, numbers)
+            return self._encoder(only, options.priority_of_all).encode(batch, ids, numbers)
         return self._by_kind(batch, ids, numbers)
 
     def _encoder(self, name: str, priority: Priority | None) -> CommandEncoder:
         encoder = self._encoders.get((name, priority))
         if encoder is None:
-            encoder = CommandEncoder(self._mappings[name], self._dispatcher, self._id_column, priority)
+            encoder = CommandEncoder(self._mappings[name], self._dispatcher, self._options.command_id_column, priority)
             self._encoders[name, priority] = encoder
         return encoder
 
     def _by_kind(self, batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
         """Return the rows, encoded command by command and priority by priority, and put back in order."""
+        options = self._options
+        names = _values(batch, options.command_column, next(iter(self._mappings)))
+        priorities = _values(batch, options.priority_column, options.priority_of_all)
         rows: dict[tuple[Any, Any], list[int]] = {}
-        for index, kind in enumerate(zip(self._names(batch), self._priorities(batch), strict=False)):
+        for index, kind in enumerate(zip(names, priorities, strict=False)):
             rows.setdefault(kind, []).append(index)
         encoded: list[Any] = [None] * batch.num_rows
         for (name, priority), indices in rows.items():
@@ -119,29 +105,22 @@ class BatchEncoder:
                 encoded[index] = item
         return encoded
 
-    def _names(self, batch: pa.RecordBatch) -> Iterable[Any]:
-        return repeat(*self._mappings) if self._command_column is None else _readable_values(batch.column(self._command_column))
-
-    def _priorities(self, batch: pa.RecordBatch) -> Iterable[Any]:
-        return repeat(self._priority) if self._priority_column is None else _readable_values(batch.column(self._priority_column))
-
     def _refusal(self, name: Any, priority: Any) -> tuple[str, str] | None:
         """Return why rows of a command and priority are refused: the reason and its text; None if they are not."""
         if isinstance(name, Unreadable):
-            return "unknown_command", name.message(self._command_column or "")
+            return "unknown_command", name.message(self._options.command_column or "")
         if name not in self._mappings:
             known = ", ".join(self._mappings)
             return "unknown_command", "its command is NULL" if name is None else f"unknown command {name!r}; there are {known}"
         if isinstance(priority, Unreadable):
-            return "invalid", priority.message(self._priority_column or "")
+            return "invalid", priority.message(self._options.priority_column or "")
         if priority is not None and priority not in PRIORITIES:
-            return (
-                "invalid",
-                f"column {self._priority_column!r} holds {priority!r}: 'high', 'normal', 'low', or NULL for that of the class",
-            )
+            column = self._options.priority_column
+            return "invalid", f"column {column!r} holds {priority!r}: 'high', 'normal', 'low', or NULL for that of the class"
         return None
 
     def _mapped(self, mapper: Mapper, batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None) -> Iterator[Packed]:
+        options = self._options
         given: Any = repeat(0) if numbers is None else numbers.to_pylist()
         for command_id, number, (row, wrong) in zip(column_values(ids)[0], given, batch_rows(batch), strict=False):
             try:
@@ -150,11 +129,11 @@ class BatchEncoder:
                 message = mapper(dict(row))
                 if not isinstance(message, Message):
                     raise InvalidCommand(f"the mapper gave {type(message).__name__}, not a command")
-                priority: Any = self._priority if self._priority_column is None else row[self._priority_column]
+                priority: Any = options.priority_of_all if options.priority_column is None else row[options.priority_column]
                 envelope = Envelope(message, command_id=id_of_row(command_id), priority=priority)
                 packed = self._dispatcher.pack(envelope, sequence=checked_number(number))
-                if self._entity_column is not None and message.spec().entity is not None:
-                    check_entity(row[self._entity_column], packed[1][4], self._entity_column)
+                if options.entity_column is not None and message.spec().entity is not None:
+                    check_entity(row[options.entity_column], packed[1][4], options.entity_column)
                 yield packed
             except Exception as error:  # noqa: BLE001 - the user's function may raise anything; only this row is rejected
                 text = (
@@ -165,9 +144,11 @@ class BatchEncoder:
                 yield RowReject.of(command_id=command_id, command="", entity=None, reason="invalid", error=text[:2000], row=row)
 
 
-def _readable_values(column: pa.Array) -> list[Any]:
-    """Return the values of a column; what Python cannot hold as `Unreadable`."""
-    values, faults = column_values(column)
+def _values(batch: pa.RecordBatch, name: str | None, otherwise: Any) -> Iterable[Any]:
+    """Return the values of a column, what Python cannot hold as `Unreadable`; without a column that one value, again and again."""
+    if name is None:
+        return repeat(otherwise)
+    values, faults = column_values(batch.column(name))
     return [faults.get(index, value) for index, value in enumerate(values)] if faults else values
 
 

@@ -204,17 +204,7 @@ class WritePlan:
         options = self.options
         mapper = mapper_of(options.mapper) if options.mapper is not None else None
         mappings = {} if mapper is not None else command_mappings(options, self.columns, dispatcher.connection.describe)
-        return BatchEncoder(
-            mappings,
-            dispatcher,
-            id_column=options.command_id_column,
-            command_column=options.command_column,
-            sequence_column=options.sequence_column,
-            entity_column=options.entity_column,
-            mapper=mapper,
-            priority=options.priority_of_all,
-            priority_column=options.priority_column,
-        )
+        return BatchEncoder(mappings, dispatcher, options, mapper)
 
 
 @dataclass(frozen=True)

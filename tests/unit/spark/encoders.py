@@ -45,18 +45,8 @@ def encode(
     names = ",".join(each if isinstance(each, str) else f"{each.__module__}:{each.__qualname__}" for each in commands)
     chosen = WriteOptions(command=names, **options)
     used: Any = dispatcher or Offline()
-    encoder = BatchEncoder(
-        {} if mapper is not None else command_mappings(chosen, batch.schema.names),
-        used,
-        id_column=chosen.command_id_column,
-        command_column=chosen.command_column,
-        sequence_column=chosen.sequence_column,
-        entity_column=chosen.entity_column,
-        mapper=mapper,
-        priority=chosen.priority_of_all,
-        priority_column=chosen.priority_column,
-    )
-    return encoder.encode(batch)
+    mappings = {} if mapper is not None else command_mappings(chosen, batch.schema.names)
+    return BatchEncoder(mappings, used, chosen, mapper).encode(batch)
 
 
 def check(options: WriteOptions, schema: Any) -> None:

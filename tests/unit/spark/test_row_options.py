@@ -62,7 +62,7 @@ def test_a_command_known_by_name_has_the_announced_version() -> None:
     assert info is not None
     options = WriteOptions.parse({"command": "Counted", "commandIdColumn": "command_id", "dispatchId": "d"})
     mapping = announced_mapping(info, options, list(ROWS))
-    encoder = BatchEncoder({"Counted": mapping}, Offline(), id_column="command_id")
+    encoder = BatchEncoder({"Counted": mapping}, Offline(), options)
     assert versions_of(encoder.encode(pa.record_batch({name: pa.array(each) for name, each in ROWS.items()}))) == [{"v": 4}] * 2
 
 
