@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
-from command_bus.notifications.announcer import Announcer
+from command_bus.notifications.delivery import Announcer
 from command_bus.transport.mailboxes import type_of
 from command_bus.transport.ports.sender import Producer
 from command_bus.transport.submissions import Admission, Submission, UnavailableShards

@@ -18,11 +18,10 @@ from starlette.types import Receive, Scope, Send
 from command_bus.bus import CommandBus
 from command_bus.dashboard.acts.asking import act_page
 from command_bus.dashboard.guard import Guard, choose_theme, is_own_origin, sign_in, sign_out
-from command_bus.dashboard.live import live
 from command_bus.dashboard.masking import Masking
 from command_bus.dashboard.pages.commands import audit_page, command_page, history_page, letter_page, letters_page, search_page
 from command_bus.dashboard.pages.entities import entities_page, entity_page, standing_page
-from command_bus.dashboard.pages.fleet import limits_page, schedules_page, throughput_page, workers_page
+from command_bus.dashboard.pages.fleet import limits_page, live, schedules_page, throughput_page, workers_page
 from command_bus.dashboard.passwords import Passwords, Signer
 from command_bus.dashboard.pulse import Pulse, SharedReads
 from command_bus.dashboard.users import Loopback, Users, is_loopback

@@ -11,8 +11,9 @@ import contextlib
 import hashlib
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from command_bus.admin.info import Stats
 from command_bus.bus import CommandBus
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
+from command_bus.integrations.web import counted
 
 T = TypeVar("T")
 _FRESH = 1.0
@@ -49,11 +51,6 @@ class SharedReads:
             self._answers[key] = kept
         answer: T = await asyncio.shield(kept[1])
         return answer
-
-    def keeps(self, key: Hashable) -> bool:
-        """Return whether there is an answer to a key that is fresh."""
-        kept = self._answers.get(key)
-        return kept is not None and _is_fresh(kept, mono())
 
     def forget(self) -> None:
         """Read again what is asked for next: something was changed."""
@@ -122,8 +119,7 @@ class Pulse:
         self._bus = bus
         self._every = every
         self._on_change = on_change
-        self._listeners = 0
-        self._keepers = 0
+        self._users = Counter[str]()
         self._woken = asyncio.Event()
         self._is_well = True
         self._task: asyncio.Task[None] | None = None
@@ -134,38 +130,33 @@ class Pulse:
     @property
     def listeners(self) -> int:
         """How many listen."""
-        return self._listeners
+        return self._users["listeners"]
 
-    @asynccontextmanager
-    async def listening(self) -> AsyncGenerator[None]:
+    def listening(self) -> AbstractAsyncContextManager[None]:
         """Beat for as long as the block runs."""
-        self._listeners += 1
-        self._begin()
-        try:
-            yield
-        finally:
-            self._listeners -= 1
-            await self._end_unused()
+        return self._beating("listeners")
+
+    def keeping(self) -> AbstractAsyncContextManager[None]:
+        """Keep the figures of each minute for as long as the block runs, whether or not a page is open."""
+        return self._beating("keepers")
 
     @asynccontextmanager
-    async def keeping(self) -> AsyncGenerator[None]:
-        """Keep the figures of each minute for as long as the block runs, whether or not a page is open."""
-        self._keepers += 1
-        self._begin()
+    async def _beating(self, kind: str) -> AsyncGenerator[None]:
         try:
-            yield
+            with counted(self._users, kind):
+                self._begin()
+                yield
         finally:
-            self._keepers -= 1
             await self._end_unused()
 
     def _begin(self) -> None:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="command_bus.dashboard.pulse")
-        elif self._listeners == 1:  # it may beat slowly
+        elif self.listeners == 1:  # it may beat slowly
             self._woken.set()
 
     async def _end_unused(self) -> None:
-        if not self._listeners and not self._keepers and self._task is not None:
+        if not self._users.total() and self._task is not None:
             task, self._task = self._task, None
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -185,7 +176,7 @@ class Pulse:
             self._woken.clear()
             await self._look()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), self._every if self._listeners else _TREND_EVERY)
+                await asyncio.wait_for(self._woken.wait(), self._every if self.listeners else _TREND_EVERY)
 
     async def _look(self) -> None:
         stats: Stats | None = None

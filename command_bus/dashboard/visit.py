@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from command_bus.admin.info import EntityTypeInfo, Stats
 from command_bus.bus import CommandBus
 from command_bus.dashboard.masking import Masking
 from command_bus.dashboard.passwords import Passwords, Signer
@@ -188,6 +189,14 @@ class Visit:
     async def shared(self, what: str, read: Callable[[], Awaitable[T]]) -> T:
         """Return what is read for this page's address, for all who look at it within a second."""
         return await self.state.reads.get((what, here_of(self.request)), read)
+
+    def stats(self) -> Awaitable[Stats]:
+        """Return the stats of the bus, one for all who look within a second."""
+        return self.state.reads.get("stats", self.bus.stats)
+
+    def types(self) -> Awaitable[list[EntityTypeInfo]]:
+        """Return the entity types, as `stats`."""
+        return self.state.reads.get("types", self.bus.entities.types)
 
     async def apart(self, work: Callable[[], T]) -> T:
         """Return what a thread makes of payloads: a sender chooses how long that takes, and all others would wait for it."""

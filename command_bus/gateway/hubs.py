@@ -86,19 +86,17 @@ class EventHub:
 
     Args:
         bus: Open, once somebody listens.
+
+    Attributes:
+        listeners: Those who listen.
     """
 
     def __init__(self, bus: CommandBus) -> None:
         self._bus = bus
-        self._listeners: set[Listener] = set()
+        self.listeners: set[Listener] = set()
         self._reader: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
         self._cursor = ""
-
-    @property
-    def listeners(self) -> int:
-        """How many listen."""
-        return len(self._listeners)
 
     @asynccontextmanager
     async def listening(self, wants: Callable[[Event], bool]) -> AsyncGenerator[tuple[Listener, str]]:
@@ -112,13 +110,13 @@ class EventHub:
             if self._reader is None or self._reader.done():
                 self._cursor = await self._bus.events.cursor()
                 self._reader = asyncio.create_task(self._read(), name="command_bus.gateway.events")
-            self._listeners.add(listener)  # no await since the cursor was read: nothing is between them
+            self.listeners.add(listener)  # no await since the cursor was read: nothing is between them
             cursor = self._cursor
         try:
             yield listener, cursor
         finally:
-            self._listeners.discard(listener)
-            if not self._listeners and self._reader is not None:
+            self.listeners.discard(listener)
+            if not self.listeners and self._reader is not None:
                 reader, self._reader = self._reader, None
                 await end_tasks((reader,))
 
@@ -131,13 +129,13 @@ class EventHub:
                 feed, entry = _moved(self._cursor, event.cursor)
                 self._cursor = event.cursor
                 heard = StreamedEvent(event, feed, entry)
-                for listener in self._listeners:
+                for listener in self.listeners:
                     listener.hear(heard)
         except CommandBusError:
             pass
         finally:
             if self._reader is asyncio.current_task():
-                for listener in self._listeners:
+                for listener in self.listeners:
                     listener.end()
 
 
@@ -227,29 +225,27 @@ class ProgressHub:
 
     Args:
         bus: Open, once somebody follows.
+
+    Attributes:
+        courses: What is followed, by the command's id.
     """
 
     def __init__(self, bus: CommandBus) -> None:
         self._bus = bus
-        self._courses: dict[str, _Course] = {}
-
-    @property
-    def commands(self) -> int:
-        """The number of commands that are followed."""
-        return len(self._courses)
+        self.courses: dict[str, _Course] = {}
 
     @asynccontextmanager
     async def following(self, command_id: str) -> AsyncGenerator[Follower]:
         """Follow a command for as long as the block runs."""
-        course = self._courses.get(command_id)
+        course = self.courses.get(command_id)
         if course is None or course.ended:
-            course = self._courses[command_id] = _Course(self._bus.commands.progress(command_id))
+            course = self.courses[command_id] = _Course(self._bus.commands.progress(command_id))
         course.followers += 1
         try:
             yield Follower(course)
         finally:
             course.followers -= 1
             if not course.followers:
-                if self._courses.get(command_id) is course:
-                    del self._courses[command_id]
+                if self.courses.get(command_id) is course:
+                    del self.courses[command_id]
                 await end_tasks((course.reader,))

@@ -6,7 +6,7 @@ Pure but for `get_openapi`: `document` makes it from what is known.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 from starlette.responses import Response
@@ -122,9 +122,11 @@ def document(known: Mapping[str, KnownCommand], rights: Rights, root: str) -> Js
         paths["/commands"] = {"post": _operation("send_batch", "Dispatch many commands", {"200": "BatchResult"}, body="Batch")}
     if rights.may("look") or rights.may("cancel"):
         paths["/commands/{command_id}"] = _single(rights)
-    for act, path, operation in _READS:
+    for act, path, name, summary, shown, query in _READS:
         if rights.may(act):
-            paths[path] = {"get": operation()}
+            places = map(_in_path, re.findall(r"{(\w+)}", path))
+            operation = _operation(name, summary, {"200": shown} if shown else {}, query, *places)
+            paths[path] = {"get": operation if shown else _streaming(operation)}
     return {
         "openapi": "3.1.0",
         "info": {"title": "command_bus", "version": _VERSION, "description": "Commands over HTTP."},
@@ -161,8 +163,10 @@ def _single(rights: Rights) -> Json:
     return path
 
 
-def _stream(name: str, summary: str, query: type[Query], *more: Json) -> Json:
-    operation = _operation(name, summary, {}, query, *more)
+def _streaming(operation: Json) -> Json:
+    """Return an operation whose answer is a stream; one of events may go on behind the last."""
+    if operation["operationId"] == "events":
+        operation["parameters"].append(_LAST_ID)
     operation["responses"]["200"] = {
         "description": "Server-sent events",
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
@@ -275,32 +279,14 @@ def _target(reference: str, names: Mapping[str, str]) -> str:
     return f"#/components/schemas/{names[name]}" if name in names else reference
 
 
-_READS: tuple[tuple[str, str, Callable[[], Json]], ...] = (
-    (
-        "look",
-        "/commands/{command_id}/progress",
-        lambda: _stream("progress", "How far a command is", Query, _in_path("command_id")),
-    ),
-    ("events", "/events", lambda: _stream("events", "What happens to commands", EventQuery, _LAST_ID)),
-    ("inspect", "/entities", lambda: _operation("entities", "Entities that have work", {"200": "EntityPage"}, EntitiesQuery)),
-    (
-        "inspect",
-        "/entities/{entity_type}/{entity_id}",
-        lambda: _operation(
-            "entity", "One entity", {"200": "Details"}, EntityQuery, _in_path("entity_type"), _in_path("entity_id")
-        ),
-    ),
-    (
-        "inspect",
-        "/dead-letters",
-        lambda: _operation("dead_letters", "Dead letters, newest first", {"200": "LetterPage"}, LettersQuery),
-    ),
-    (
-        "inspect",
-        "/dead-letters/{letter_id}",
-        lambda: _operation("dead_letter", "One dead letter", {"200": "Details"}, Query, _in_path("letter_id")),
-    ),
-    ("inspect", "/schedules", lambda: _operation("schedules", "Schedules", {"200": "ScheduleList"}, SchedulesQuery)),
-    ("inspect", "/schedules/{name}", lambda: _operation("schedule", "One schedule", {"200": "Details"}, Query, _in_path("name"))),
+_READS: tuple[tuple[str, str, str, str, str, type[Query]], ...] = (
+    ("look", "/commands/{command_id}/progress", "progress", "How far a command is", "", Query),
+    ("events", "/events", "events", "What happens to commands", "", EventQuery),
+    ("inspect", "/entities", "entities", "Entities that have work", "EntityPage", EntitiesQuery),
+    ("inspect", "/entities/{entity_type}/{entity_id}", "entity", "One entity", "Details", EntityQuery),
+    ("inspect", "/dead-letters", "dead_letters", "Dead letters, newest first", "LetterPage", LettersQuery),
+    ("inspect", "/dead-letters/{letter_id}", "dead_letter", "One dead letter", "Details", Query),
+    ("inspect", "/schedules", "schedules", "Schedules", "ScheduleList", SchedulesQuery),
+    ("inspect", "/schedules/{name}", "schedule", "One schedule", "Details", Query),
 )
-"""What is read by `GET`: the right, the path, and the operation."""
+"""What is read by `GET`: the right, the path, the operation's id, what it does, the name of the answer's schema (empty: a stream), the fields."""

@@ -149,20 +149,19 @@ def failed_fields(name: str, error: ValidationError, prefix: str = "") -> Proble
     return Problem(422, "invalid_command", f"{name}: {problems_of(error)}", errors=errors)
 
 
+_MEMBERS: tuple[tuple[type[CommandBusError], str], ...] = (
+    (CommandRejected, "details"),
+    (CommandOutcomeError, "command_id"),
+    (IdempotencyConflict, "command_id"),
+    (CommandFailed, "attempts"),
+    (CommandTimeout, "state"),
+    (QueueFull, "limit"),
+    (UniqueKeyTaken, "other"),
+    (TransportUnavailable, "outcome_unknown"),
+)
+"""Attributes of errors that are members of their problems, unless they are empty."""
+
+
 def _members(error: CommandBusError) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if isinstance(error, CommandRejected) and error.details:
-        found["details"] = error.details
-    if isinstance(error, CommandOutcomeError | IdempotencyConflict) and error.command_id:
-        found["command_id"] = error.command_id
-    if isinstance(error, CommandFailed):
-        found["attempts"] = error.attempts
-    if isinstance(error, CommandTimeout) and error.state:
-        found["state"] = error.state
-    if isinstance(error, QueueFull):
-        found["limit"] = error.limit
-    if isinstance(error, UniqueKeyTaken):
-        found["other"] = error.other
-    if isinstance(error, TransportUnavailable):
-        found["outcome_unknown"] = error.outcome_unknown
-    return found
+    found = {name: getattr(error, name) for kind, name in _MEMBERS if isinstance(error, kind)}
+    return {name: value for name, value in found.items() if value not in (None, "", {})}

@@ -85,8 +85,9 @@ class _Server:
     """
 
     def __init__(self, client: Client | Callable[[], Awaitable[Client]], kv: KeyValue | str | None) -> None:
-        self._client: Client | None = None if _is_function(client) else cast("Client", client)
-        self._connect = cast("Callable[[], Awaitable[Client]] | None", client if _is_function(client) else None)
+        is_client = hasattr(client, "publish")
+        self._client = cast("Client", client) if is_client else None
+        self._connect = None if is_client else cast("Callable[[], Awaitable[Client]]", client)
         self._bucket: KeyValue | None = None
         self._kv = kv
         self._is_checked = False
@@ -263,7 +264,3 @@ def _token(entity_type: str | None) -> str:
 def _count(value: bytes | None) -> int:
     """Return the count of a hint; 0 for what is no number."""
     return int(value) if value is not None and value.isdigit() and len(value) < 19 else 0
-
-
-def _is_function(client: Any) -> bool:
-    return callable(client) and not hasattr(client, "publish")

@@ -18,8 +18,7 @@ from typing import Any, Literal, overload
 
 from command_bus.errors import BusClosed, CommandBusError, InvalidSettings
 from command_bus.messages.message import check_entity_type
-from command_bus.notifications.announcer import Announcer
-from command_bus.notifications.listeners import Listener, Listeners, Notices, WokenTypes
+from command_bus.notifications.delivery import Announcer, Listener, Listeners, Notices, WokenTypes
 from command_bus.notifications.notices import ALL_TYPES, Notice, NoticeKind, Topic, checked_kinds, unpack_notice
 from command_bus.notifications.notifier import Ground, Notifier, NotifierLink
 from command_bus.transport.ports.transport import Transport

@@ -15,7 +15,7 @@ from typing import Any
 from command_bus.clock import mono, wall_ms
 from command_bus.errors import Reject
 from command_bus.messages.snooze import Snooze
-from command_bus.notifications.announcer import Announcer
+from command_bus.notifications.delivery import Announcer
 from command_bus.notifications.notices import Notice
 from command_bus.notifications.notifications import Notifications
 from command_bus.observer import Observer

@@ -107,7 +107,7 @@ async def test_events_come_as_they_happen(app: Gateway, ops: Client) -> None:
     )
     assert "cursor" not in completed["data"]
     assert app.state.streams_of.total() == 0
-    assert app.state.hub.listeners == 0
+    assert not app.state.hub.listeners
 
 
 async def test_one_goes_on_behind_the_last_event(app: Gateway, ops: Client) -> None:
@@ -241,7 +241,7 @@ async def test_those_who_follow_a_command_share_one_reader(bus: CommandBus, ops:
             pass  # one that goes leaves it to the others
         assert await bus.cancel(key, running=True)
         assert {(await stream.message())["data"]["outcome"] for stream in streams} == {"cancelled"}
-    assert (read, app.state.progress.commands, app.state.streams_of.total()) == ([key], 0, 0)
+    assert (read, len(app.state.progress.courses), app.state.streams_of.total()) == ([key], 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ async def test_a_thousand_clients_hear_the_same(bus: CommandBus) -> None:
             return reader, writer
 
         clients = [pair for _ in range(10) for pair in await asyncio.gather(*(one() for _ in range(100)))]
-        assert (app.state.streams_of.total(), app.state.hub.listeners) == (1000, 1000)
+        assert (app.state.streams_of.total(), len(app.state.hub.listeners)) == (1000, 1000)
         for _, writer in clients[:500]:
             writer.transport.abort()
         await bus.dispatch_raw("account", "thousand", "Deposit", {"account_id": "thousand", "amount": 1})

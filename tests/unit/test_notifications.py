@@ -11,7 +11,7 @@ import pytest
 
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry, InvalidCommand, InvalidSettings, SyncCommandBus
 from command_bus.notifications import ALL_TYPES, Ground, NatsNotifier, Notice, RedisNotifier, Topic
-from command_bus.notifications.announcer import Announcer
+from command_bus.notifications.delivery import Announcer
 from command_bus.notifications.notices import NoticeKind, pack_notice, unpack_notice
 from command_bus.testing import TestBus
 from command_bus.transport.redis.memory import MemoryClients
@@ -110,7 +110,7 @@ async def test_a_notifier_that_fails_costs_a_counter_and_a_line(caplog: pytest.L
 
 
 async def test_a_notifier_that_hangs_delays_nothing_and_not_the_end_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("command_bus.notifications.announcer._FAREWELL", 0.05)
+    monkeypatch.setattr("command_bus.notifications.delivery._FAREWELL", 0.05)
     notifier = Broken()
     notifier.hangs = True
     async with in_memory(notifier) as bus, bus.worker():
@@ -121,7 +121,7 @@ async def test_a_notifier_that_hangs_delays_nothing_and_not_the_end_for_long(mon
 
 
 async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("command_bus.notifications.announcer._MOST", 3)
+    monkeypatch.setattr("command_bus.notifications.delivery._MOST_NOTED", 3)
     notifier = Broken()
     announcer = Announcer(notifier.publish)
     for number in range(5):

@@ -11,8 +11,9 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
+from command_bus.admin.dead_letters import DeadLetters
 from command_bus.admin.info import DeadLetter
-from command_bus.dashboard.acts.act import Act, Input, Plan
+from command_bus.dashboard.acts.act import Act, Input, Performing, Plan, Planning
 from command_bus.dashboard.pages.commands import FILTERS, filters_of
 from command_bus.dashboard.visit import Fields, Visit
 from command_bus.dashboard.words import when
@@ -222,66 +223,59 @@ async def _discard(visit: Visit, fields: Fields) -> str:
     return f"letter {fields['id']} is discarded"
 
 
-async def _plan_replay_all(visit: Visit, fields: Fields) -> Plan:
-    return await _plan_many(visit, fields, "run again under their old ids, the oldest first")
+def _planned_many(what: str, *, grave: bool = False) -> Planning:
+    """Return the planning of an act in bulk, a dry run: which letters there are now. What is dead-lettered later is left alone."""
+
+    async def plan(visit: Visit, fields: Fields) -> Plan:
+        chosen = await chosen_letters(visit, fields)
+        number = f"{len(chosen.letters):,}"
+        asked = {name: fields[name] for name in FILTERS}
+        keeps = asked | chosen.bounds()
+        filters = ", ".join(f"{name} {value}" for name, value in asked.items() if value) or "no filter"
+        further = keeps | {"act": fields["act"], "asked": chosen.cursor, "from": ""}
+        return Plan(
+            f"{number} dead letters ({filters})",
+            f"{number} dead letters {what}. Written until {when(chosen.newest_ms)}.{chosen.limits()}",
+            visit.url("/letters", **asked),
+            keeps,
+            typed=number.replace(",", "") if grave else "",
+            counts=chosen.counts(),
+            details=filters,
+            nothing=chosen.nothing(),
+            further="" if chosen.cursor is None else visit.url("/act", **further),
+        )
+
+    return plan
 
 
-async def _replay_all(visit: Visit, fields: Fields) -> str:
-    return await _each(visit, fields, "replayed", visit.bus.dead_letters.replay)
+def _each(done: str, act: Callable[[DeadLetters, str], Awaitable[Any]]) -> Performing:
+    """Return what does something with each of the letters that were counted.
 
+    One that is refused holds up no other; the answer says what was done in any case.
+    """
 
-async def _plan_discard_all(visit: Visit, fields: Fields) -> Plan:
-    return await _plan_many(
-        visit, fields, "are deleted: they never run, and entities that they park go on. It cannot be undone", grave=True
-    )
+    async def perform(visit: Visit, fields: Fields) -> str:
+        changed = gone = refused = 0
+        first = stopped = ""
+        for letter in (await chosen_letters(visit, fields)).letters:
+            try:
+                await act(visit.bus.dead_letters, letter.id)
+            except UnknownDeadLetter:  # another operator decided first
+                gone += 1
+            except (TransportUnavailable, BusClosed) as error:
+                unclear = " (of one it is not known)" if isinstance(error, TransportUnavailable) and error.outcome_unknown else ""
+                stopped = f", then stopped{unclear}: {error.message}"
+                break
+            except CommandBusError as error:
+                refused, first = refused + 1, first or f"{letter.id}: {error.message}"
+            else:
+                changed += 1
+        parts = [f"{changed:,} dead letters {done}"]
+        parts += [f"{gone:,} were gone already"] if gone else []
+        parts += [f"{refused:,} were refused, the first, {first}"] if refused else []
+        return "; ".join(parts) + stopped
 
-
-async def _discard_all(visit: Visit, fields: Fields) -> str:
-    return await _each(visit, fields, "discarded", visit.bus.dead_letters.discard)
-
-
-async def _plan_many(visit: Visit, fields: Fields, what: str, *, grave: bool = False) -> Plan:
-    """Return the dry run: which letters there are now. What is dead-lettered later is left alone."""
-    chosen = await chosen_letters(visit, fields)
-    number = f"{len(chosen.letters):,}"
-    keeps = {name: fields[name] for name in FILTERS} | chosen.bounds()
-    filters = ", ".join(f"{name} {fields[name]}" for name in FILTERS if fields[name]) or "no filter"
-    return Plan(
-        f"{number} dead letters ({filters})",
-        f"{number} dead letters {what}. Written until {when(chosen.newest_ms)}.{chosen.limits()}",
-        visit.url("/letters", **{name: fields[name] for name in FILTERS}),
-        keeps,
-        typed=number.replace(",", "") if grave else "",
-        counts=chosen.counts(),
-        details=filters,
-        nothing=chosen.nothing(),
-        further=""
-        if chosen.cursor is None
-        else visit.url("/act", **{**keeps, "act": fields["act"], "asked": chosen.cursor, "from": ""}),
-    )
-
-
-async def _each(visit: Visit, fields: Fields, done: str, act: Callable[[str], Awaitable[Any]]) -> str:
-    """Do something with each of the letters that were counted. One that is refused holds up no other; the answer says what was done in any case."""
-    changed = gone = refused = 0
-    first = stopped = ""
-    for letter in (await chosen_letters(visit, fields)).letters:
-        try:
-            await act(letter.id)
-        except UnknownDeadLetter:  # another operator decided first
-            gone += 1
-        except (TransportUnavailable, BusClosed) as error:
-            unclear = " (of one it is not known)" if isinstance(error, TransportUnavailable) and error.outcome_unknown else ""
-            stopped = f", then stopped{unclear}: {error.message}"
-            break
-        except CommandBusError as error:
-            refused, first = refused + 1, first or f"{letter.id}: {error.message}"
-        else:
-            changed += 1
-    parts = [f"{changed:,} dead letters {done}"]
-    parts += [f"{gone:,} were gone already"] if gone else []
-    parts += [f"{refused:,} were refused, the first, {first}"] if refused else []
-    return "; ".join(parts) + stopped
+    return perform
 
 
 def _fields(schema: Any) -> list[str]:
@@ -294,7 +288,18 @@ LETTER_ACTS = {
     "letter.replay": Act("Replay", "operator", _plan_replay, _replay),
     "letter.edit": Act("Edit and replay", "operator", _plan_edit, _edit),
     "letter.discard": Act("Discard", "operator", _plan_discard, _discard, is_grave=True),
-    "letters.replay": Act("Replay all that match", "operator", _plan_replay_all, _replay_all),
-    "letters.discard": Act("Discard all that match", "admin", _plan_discard_all, _discard_all, is_grave=True),
+    "letters.replay": Act(
+        "Replay all that match",
+        "operator",
+        _planned_many("run again under their old ids, the oldest first"),
+        _each("replayed", lambda letters, letter_id: letters.replay(letter_id)),
+    ),
+    "letters.discard": Act(
+        "Discard all that match",
+        "admin",
+        _planned_many("are deleted: they never run, and entities that they park go on. It cannot be undone", grave=True),
+        _each("discarded", lambda letters, letter_id: letters.discard(letter_id)),
+        is_grave=True,
+    ),
 }
 """These acts, by their names."""

@@ -38,7 +38,7 @@ async def letters_page(visit: Visit) -> Response:
         visit.shared(
             "letters", lambda: visit.bus.dead_letters.page(limit=_LETTERS_LIMIT, cursor=visit.query["cursor"] or None, **filters)
         ),
-        visit.state.reads.get("stats", visit.bus.stats),
+        visit.stats(),
     )
     return visit.page(
         "letters.html",
@@ -181,7 +181,7 @@ async def history_page(visit: Visit) -> Response:
                 cursor=query["cursor"] or None,
             ),
         ),
-        visit.state.reads.get("stats", visit.bus.stats),
+        visit.stats(),
     )
     chosen = {name: query[name] for name in ("name", "type", "id", "status", "since", "until")}
     errors = await visit.apart(lambda: [history_error(visit, each) for each in page.entries])
@@ -309,9 +309,7 @@ async def search_page(visit: Visit) -> Response:
         return _to(visit.url("/entities"))
     if _LETTER.fullmatch(text) and await visit.bus.dead_letters.several([text]):
         return _to(visit.url("/letter", id=text))
-    known, end, types = await asyncio.gather(
-        _is_known(visit, text), visit.bus.history.get(text), visit.state.reads.get("types", visit.bus.entities.types)
-    )
+    known, end, types = await asyncio.gather(_is_known(visit, text), visit.bus.history.get(text), visit.types())
     if known or end is not None:
         return _to(visit.url("/command", id=text))
     kind, colon, rest = text.partition(":")

@@ -157,8 +157,8 @@ _IN_A_STATE = 500
 async def entities_page(visit: Visit) -> Response:
     """List entities: `?q=` those whose ids contain a text, `?type=` those of a type, `?state=` those in a state."""
     types, stats, found = await asyncio.gather(
-        visit.state.reads.get("types", visit.bus.entities.types),
-        visit.state.reads.get("stats", visit.bus.stats),
+        visit.types(),
+        visit.stats(),
         _found(visit),
     )
     names = [each.name for each in types]

@@ -1,22 +1,26 @@
-"""Pages of the fleet: workers, schedules, limits, and the throughput with its plots, which are SVG made on the server."""
+"""Pages of the fleet: workers, schedules, limits, the throughput with its plots as SVG; and the beats that every open page follows."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from markupsafe import Markup, escape
-from starlette.responses import Response
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from command_bus.admin.audit import TrendPoint
 from command_bus.admin.history import HistoryEntry
 from command_bus.admin.info import ShareInfo, Stats
 from command_bus.admin.limits import LimitInfo
+from command_bus.clock import mono
 from command_bus.dashboard.visit import Visit
 from command_bus.dashboard.words import count, when
+from command_bus.integrations.web import counted
 from command_bus.scheduling.info import ScheduleInfo
 from command_bus.serialization.announcements import CommandInfo, WorkerStatus
 
@@ -158,7 +162,7 @@ async def throughput_page(visit: Visit) -> Response:
     points, ends, stats = await asyncio.gather(
         visit.shared("trends", lambda: visit.bus.trends.list(minutes=_SPANS[chosen])),
         visit.shared("sample", lambda: visit.bus.history.search(limit=_SAMPLE, scan=_SAMPLE)),
-        visit.state.reads.get("stats", visit.bus.stats),
+        visit.stats(),
     )
     waits = [(each.started_ms - each.accepted_ms) / 1000 for each in ends.entries if each.started_ms and each.accepted_ms]
     runs = [(each.settled_ms - each.started_ms) / 1000 for each in ends.entries if each.started_ms]
@@ -274,7 +278,7 @@ async def _buckets(visit: Visit) -> list[LimitInfo]:
 
 async def _shares(visit: Visit) -> tuple[Stats, list[ShareInfo]]:
     """Return the shares, if there are any: while none are used, looking for them would mean to look at all that waits."""
-    stats = await visit.state.reads.get("stats", visit.bus.stats)
+    stats = await visit.stats()
     return stats, await visit.shared("shares", visit.bus.fairness.list) if stats.priorities else []
 
 
@@ -323,7 +327,7 @@ async def workers_page(visit: Visit) -> Response:
     workers, commands, stats = await asyncio.gather(
         visit.shared("workers", visit.bus.fleet.workers),
         visit.shared("commands", visit.bus.fleet.commands),
-        visit.state.reads.get("stats", visit.bus.stats),
+        visit.stats(),
     )
     live = [each for each in workers if each.alive]
     return visit.page(
@@ -352,3 +356,45 @@ def _builds(live: Sequence[WorkerStatus]) -> list[tuple[int, str, int, list[str]
 def _coverage(info: CommandInfo, live: Sequence[WorkerStatus]) -> str:
     """Return `all`, `some` or `none`: of the live workers, who handles a command."""
     return "none" if not info.workers else "all" if len(info.workers) >= len(live) else "some"
+
+
+MOST_LISTENERS = 1000
+_MOST_EACH = 250
+"""Open pages of one user: with all there may be, one would keep others' from following."""
+_LASTS = 300.0
+"""Seconds after which a browser has to ask again: then its session is looked at again."""
+_QUIET = 15.0
+
+
+async def live(visit: Visit) -> Response:
+    """Answer with the beats of the pulse, until the page is closed."""
+    if visit.state.pulse.listeners >= MOST_LISTENERS:
+        return PlainTextResponse("too many pages are open", 503, headers={"Retry-After": "30"})
+    if visit.state.pages_of[visit.user.name] >= _MOST_EACH:
+        return PlainTextResponse("you have too many pages open", 429, headers={"Retry-After": "30"})
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_beats(visit), media_type="text/event-stream", headers=headers)
+
+
+async def _beats(visit: Visit) -> AsyncGenerator[str]:
+    until, last = mono() + _LASTS, 0
+    yield "retry: 3000\n\n"
+    async with visit.state.pulse.listening():
+        with counted(visit.state.pages_of, visit.user.name):
+            while mono() < until:
+                if await visit.state.users.user(visit.request) is None:
+                    yield "event: ended\ndata: {}\n\n"
+                    return
+                beat = await visit.state.pulse.beat(last, _QUIET)
+                if beat is None:
+                    yield ": quiet\n\n"
+                else:
+                    last = beat.number
+                    yield f"data: {json.dumps(beat.facts())}\n\n"
+                if await _is_gone(visit.request):
+                    return
+
+
+async def _is_gone(request: Request) -> bool:
+    await asyncio.sleep(0)
+    return await request.is_disconnected()
