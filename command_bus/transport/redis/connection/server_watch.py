@@ -23,7 +23,7 @@ _LONGEST_PAUSE = 0.5
 """Seconds between two probes at most: what fails at once meanwhile should not do so for long."""
 
 
-@dataclass
+@dataclass(eq=False)
 class ServerWatch:
     """The watch over one server.
 
