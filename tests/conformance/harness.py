@@ -95,6 +95,23 @@ def side_of(worker: Worker) -> Any:
     return worker._parts.side
 
 
+def held_by(worker: Worker) -> dict[str, Lease]:
+    """Return the leases that a running worker holds in its first shard, by activation."""
+    leases: dict[str, Lease] = side_of(worker).leases._held[0]
+    return leases
+
+
+def lose_lease(worker: Worker) -> None:
+    """Take its only lease away from a running worker."""
+    (lease,) = held_by(worker).values()
+    side_of(worker).leases._lose(lease, "it is taken away")
+
+
+def reader_of(worker: Worker) -> Any:
+    """Return what reads the first shard of a running worker."""
+    return side_of(worker).consumer._readers[0]
+
+
 class ManualWorker:
     """A worker without a loop: reads activations and advances them when a test calls it."""
 
@@ -103,6 +120,11 @@ class ManualWorker:
         self.steps = StepBatcher(connections or harness.connections, harness.keys, worker=owner, reply_ttl=60)
         self._harness = harness
         self._leases = 0
+
+    @property
+    def batches(self) -> Any:
+        """What sends the steps of its shard."""
+        return self.steps._shards[0]
 
     def lease(self, mailbox: str, activation: str) -> Lease:
         """Return a new lease for an activation."""

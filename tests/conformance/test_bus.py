@@ -31,7 +31,7 @@ from command_bus.embedded import EmbeddedServer
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.transport.steps import Cancellation, Cause
 from tests.conformance.conftest import Sandbox
-from tests.conformance.harness import side_of
+from tests.conformance.harness import held_by, reader_of, side_of
 
 
 class Add(Command[int], entity="sum"):
@@ -235,11 +235,11 @@ async def test_a_worker_that_lost_its_lease_does_not_start_the_command_again(tcp
         while not starts:
             await asyncio.sleep(0.01)
         keeper = side_of(worker).leases
-        (lease,) = keeper._held[0].values()
+        (lease,) = held_by(worker).values()
         keeper.drop(lease)  # as if it could not be renewed: the handler is cancelled, the activation stays pending
         assert lease.cancel is not None
         lease.cancel(Cancellation(Cause.LOST, "it could not be renewed in time"))
-        reader = side_of(worker).consumer._readers[0]
+        reader = reader_of(worker)
         await asyncio.sleep(0.05)
         await reader._adopt()
         await bus.wait_idle(10)

@@ -11,7 +11,7 @@ import pytest
 from command_bus import Command, CommandFailed, CommandTimeout, EntityId, RetryPolicy
 from command_bus.transport.steps import Cancellation, Cause
 from tests.conformance.conftest import Sandbox
-from tests.conformance.harness import side_of
+from tests.conformance.harness import held_by, side_of
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -119,7 +119,7 @@ async def test_a_handler_waiting_for_a_thread_does_not_start_without_its_lease(s
         while not started:
             await asyncio.sleep(0.01)
         await bus.dispatch(Thread(box="b"))
-        leases = side_of(worker).leases._held[0]
+        leases = held_by(worker)
         while not (waiting := [lease for lease in leases.values() if lease.mailbox == "box:b" and lease.cancel]):
             await asyncio.sleep(0.01)
         assert waiting[0].cancel is not None

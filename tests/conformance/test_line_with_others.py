@@ -107,7 +107,7 @@ async def test_a_lone_command_that_was_in_the_line_keeps_its_id_while_its_limit_
     assert before is not None
     assert (before.state, before.message != "") == ("q", True)
     worker = harness.worker()
-    worker.steps._shards[0]._is_first = False
+    worker.batches._is_first = False
     await use_line(harness, worker)
     for lease in await worker.read(OPEN):
         assert isinstance(await worker.do(lease, TAKE), Started)

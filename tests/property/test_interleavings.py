@@ -111,7 +111,7 @@ class Interleavings(RuleBasedStateMachine):
             await ensure_ready(self.connections, self.harness.shard)
             self.workers = {name: self.harness.worker(name) for name in WORKERS}
             for worker in self.workers.values():
-                worker.steps._shards[0]._reads_ahead = lambda mailbox: mailbox == DEEP
+                worker.batches._reads_ahead = lambda mailbox: mailbox == DEEP
 
         self.run(opened())
         self.enqueue([(number, 0) for number in range(9)], [])

@@ -123,7 +123,7 @@ class Run:
         await ensure_ready(self.connections, self.harness.shard)
         self.workers = [self.harness.worker(f"w{number}") for number in range(2)]
         for worker in self.workers:
-            worker.steps._shards[0]._reads_ahead = lambda mailbox: self.random.random() < 0.5
+            worker.batches._reads_ahead = lambda mailbox: self.random.random() < 0.5
         acts = [self.send] * 6 + [self.work] * 7 + [self.promote, self.cancel, self.pause, self.replay, self.sweep]
         for _ in range(steps):
             self.place += 1

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any
 
 import pytest
 
@@ -20,6 +19,7 @@ from command_bus.cli.process.health import serve_worker_probes
 from command_bus.cli.process.worker_options import WorkerOptions
 from command_bus.embedded import EmbeddedServer
 from command_bus.telemetry.health import HealthServer
+from tests.conformance.harness import reader_of
 from tests.telemetry.conftest import eventually, fetch, fetched
 
 pytestmark = pytest.mark.server
@@ -80,9 +80,7 @@ async def test_a_server_that_hangs_is_noticed_before_the_read_is_late(make_bus: 
 
 async def test_what_cannot_read_is_not_ready_even_if_the_server_answers(make_bus: Make) -> None:
     async with make_bus() as bus, bus.worker() as worker, HealthServer(worker, host="127.0.0.1") as health:
-        parts: Any = worker._parts
-        reader = parts.side.consumer._readers[0]
-        await reader._mend(ConnectionError("no"))  # as after a read that failed
+        await reader_of(worker)._mend(ConnectionError("no"))  # as after a read that failed
         assert (await fetch(health.port, "/readyz"))[:2] == (503, "it cannot read work: see its log\n")
 
         async def ready() -> bool:

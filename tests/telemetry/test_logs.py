@@ -13,6 +13,7 @@ import pytest
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry, RetryPolicy
 from command_bus.cli.process.logs import JsonFormatter
 from command_bus.messages.context import CommandContext
+from tests.conformance.harness import lose_lease
 
 pytestmark = pytest.mark.server
 Make = Callable[..., CommandBus]
@@ -85,9 +86,7 @@ async def test_a_lost_lease_names_its_entity(make_bus: Make, registry: HandlerRe
     async with make_bus(lease=1.0) as bus, bus.worker() as worker:
         await bus.dispatch(Work(shelf="s/1"))
         await running.wait()
-        parts: Any = worker._parts
-        [lease] = parts.side.leases._held[0].values()
-        parts.side.leases._lose(lease, "it is taken away")
+        lose_lease(worker)
         await bus.wait_idle(10)
     [lost], [found] = lines.saying("is lost"), lines.saying("its lease ended while")
     assert {"entity": "shelf:s/1", "worker": worker.name}.items() <= lost.items()

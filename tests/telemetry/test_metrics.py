@@ -33,6 +33,7 @@ from command_bus.messages.context import CommandContext
 from command_bus.serialization.odd_values import pass_over
 from command_bus.telemetry.health import HealthServer
 from command_bus.telemetry.metrics import PrometheusMetrics, merge_expositions
+from tests.conformance.harness import lose_lease
 from tests.telemetry.conftest import fetch
 
 pytestmark = pytest.mark.server
@@ -207,9 +208,7 @@ async def test_a_lost_lease_and_what_runs_now(make_bus: Make, registry: HandlerR
         await bus.dispatch(Work(shelf="s-1"))
         await running.wait()
         assert shown(metrics)["command_bus_in_flight"] == {(): 1}
-        parts: Any = worker._parts
-        [lease] = parts.side.leases._held[0].values()
-        parts.side.leases._lose(lease, "it is taken away")
+        lose_lease(worker)
         await bus.wait_idle(10)
     found = shown(metrics)
     assert found["command_bus_leases_lost_total"] == found["command_bus_leases_recovered_total"] == {(): 1}

@@ -217,7 +217,7 @@ async def test_caller_and_child_end_together(
 ) -> None:
     """The caller has waited no longer. Whichever comes first, nothing is left of either, nor anything for a command that uses the id again."""
     lease, child = await calling(harness, worker, records)
-    shard = worker.steps._shards[0]
+    shard = worker.batches
     batch_of, sizes = shard._batch, list[int]()
 
     def counted(items: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from command_bus.clock import mono
@@ -19,7 +20,12 @@ from command_bus.transport.redis.worker.consumer import parse_fetched
 from command_bus.transport.steps import Lease
 from tests.conformance.harness import ManualWorker, TransportHarness
 
-__all__ = ["LimitBench"]
+__all__ = ["LimitBench", "run_script"]
+
+
+async def run_script(work: LimitWork, verb: str, args: Sequence[Any]) -> Any:
+    """Run one verb of the script of limits, as the work of the first shard does."""
+    return await work._limits(verb, args)
 
 
 class LimitBench:
@@ -36,7 +42,7 @@ class LimitBench:
     def worker(self, owner: str = "w1") -> ManualWorker:
         """Return a worker that knows of limits, as each does after its first limited start."""
         worker = self.harness.worker(owner)
-        worker.steps._shards[0]._known_limits.known = True
+        worker.batches._known_limits.known = True
         return worker
 
     async def put(self, name: str, rate: Rate | None = None, concurrency: int | None = None) -> bool:
@@ -65,7 +71,7 @@ class LimitBench:
         """Fetch as a busy worker does. A take of what was started is answered without a request."""
         shard, first = self.harness.shard, self._number
         self._number += count
-        limits = worker.steps._shards[0]._known_limits.keys(shard)
+        limits = worker.batches._known_limits.keys(shard)
         limits = (*limits, shard.due) if limits else limits
         names = [shard.ready, shard.active, shard.lone, shard.fence, shard.paused, shard.watched, shard.rules, *limits]
         answer = await self.harness.connections.run(FETCH, names, [GROUP, worker.owner, count, first, len(limits)])

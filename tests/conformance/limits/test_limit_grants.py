@@ -14,7 +14,7 @@ from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.maintenance.due_work import Member
 from command_bus.transport.steps import Released, Started
 from tests.conformance.harness import TAKE, TransportHarness
-from tests.conformance.limits.limit_bench import LimitBench
+from tests.conformance.limits.limit_bench import LimitBench, run_script
 
 SLOW = Rate(1, per=3600.0, burst=1)
 """One start; the next in an hour."""
@@ -69,10 +69,10 @@ async def obliterate(harness: TransportHarness) -> None:
 
 STEPS: dict[str, Callable[[LimitBench], Awaitable[Any]]] = {
     "wake": lambda bench: bench.work.perform([Member("l:type:box", 0)]),
-    "again": lambda bench: bench.work._limits("again", ["box:b"]),
-    "gone": lambda bench: bench.work._limits("gone", ["box:b"]),
-    "clean": lambda bench: bench.work._limits("clean", ["type:box"]),
-    "over": lambda bench: bench.work._limits("over", ["box:a", "1-1"]),
+    "again": lambda bench: run_script(bench.work, "again", ["box:b"]),
+    "gone": lambda bench: run_script(bench.work, "gone", ["box:b"]),
+    "clean": lambda bench: run_script(bench.work, "clean", ["type:box"]),
+    "over": lambda bench: run_script(bench.work, "over", ["box:a", "1-1"]),
     "hold": lambda bench: bench.limits.hold("type:box", 60),
     "wake_limited": lambda bench: bench.work._make_ready(bench.harness.shard, ["box:b"]),
 }

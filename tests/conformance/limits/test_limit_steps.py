@@ -15,7 +15,7 @@ from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.worker.step_batcher import KnownLimits
 from command_bus.transport.steps import GiveBack, LeaseLost, LimitQuestion, Refused, Released, Removal, Retry, Started, Step, Take
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park
-from tests.conformance.limits.limit_bench import LimitBench
+from tests.conformance.limits.limit_bench import LimitBench, run_script
 
 A, B, C, D = "box:a", "box:b", "box:c", "box:d"
 SLOW = Rate(1, per=3600.0, burst=1)
@@ -394,7 +394,7 @@ async def test_the_script_passes_over_who_has_yet_to_wait(bench: LimitBench, har
     await bench.wake()
     assert await bench.queue("name:shopify") == [B]
     assert await bench.places("name:shopify") == []
-    assert await bench.work._limits("gone", [B]) == 1
+    assert await run_script(bench.work, "gone", [B]) == 1
     assert await bench.queue("name:shopify") == [B], "it holds no grant"
 
 
@@ -408,7 +408,7 @@ async def test_no_command_waits_without_a_rule(bench: LimitBench, harness: Trans
 def _elsewhere(harness: TransportHarness) -> ManualWorker:
     """Return a worker of a shard that is not the first: nothing decides there."""
     worker = harness.worker()
-    worker.steps._shards[0]._known_limits = KnownLimits(KeySpace("elsewhere", 1).shards[0])
+    worker.batches._known_limits = KnownLimits(KeySpace("elsewhere", 1).shards[0])
     return worker
 
 

@@ -21,7 +21,7 @@ def bench(harness: TransportHarness) -> LimitBench:
 def _elsewhere(harness: TransportHarness) -> ManualWorker:
     """Return a worker of a shard that is not the first: nothing decides there."""
     worker = harness.worker()
-    worker.steps._shards[0]._known_limits = KnownLimits(KeySpace("elsewhere", 1).shards[0])
+    worker.batches._known_limits = KnownLimits(KeySpace("elsewhere", 1).shards[0])
     return worker
 
 

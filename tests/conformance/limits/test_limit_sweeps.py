@@ -18,6 +18,7 @@ from command_bus.transport.redis.maintenance.due_work import Member
 from command_bus.transport.redis.maintenance.waking import LimitWork
 from command_bus.transport.steps import Lease
 from tests.conformance.harness import TransportHarness
+from tests.conformance.limits.limit_bench import run_script
 
 TYPE = "type:box"
 MOST = 5
@@ -54,7 +55,7 @@ class Limited:
         """Let the first shard grant so many starts, and do nothing more about them."""
         async with asyncio.timeout(5):
             while len(await self.passes()) < count:
-                await self.work._limits("wake", [TYPE])
+                await run_script(self.work, "wake", [TYPE])
                 await asyncio.sleep(0.01)
 
     async def passes(self) -> list[str]:
@@ -88,7 +89,7 @@ async def test_lost_grants_are_found_at_once_however_many_wait(limited: Limited,
         await limited.limits.put(TYPE, rule_text(quick, None))
     await limited.grant(MOST)
     lost = await limited.passes()
-    assert await limited.work._limits("wake", [TYPE]) == [], "the others wait for those"
+    assert await run_script(limited.work, "wake", [TYPE]) == [], "the others wait for those"
     await asyncio.sleep(0.02)
     await limited.work.turn()
     assert await limited.passes() == []
@@ -117,7 +118,7 @@ async def test_a_grant_is_known_until_it_is_used_or_taken_back(limited: Limited)
     grants: Any = await limited.client(0).zrange(places, 0, -1)
     assert sorted(grants) == [b"g\nbox:c", b"g\nbox:d"]
     assert await limited.ask("box:c") == [True]
-    await limited.work._limits("gone", ["box:d"])
+    await run_script(limited.work, "gone", ["box:d"])
     assert not await limited.client(0).exists(places)
 
 
@@ -187,7 +188,7 @@ async def test_thousands_are_woken_at_once(limited: Limited) -> None:
         )
         assert answers.count(True) == 1
     await limited.limits.put("name:shop", rule_text(None, 1000))
-    answer = await limited.work._limits("wake", [f"name:shop:{key}" for key in range(keys)])
+    answer = await run_script(limited.work, "wake", [f"name:shop:{key}" for key in range(keys)])
     assert len(answer) == 2 * keys * each
     assert len(await limited.passes()) == keys * each
 

@@ -18,7 +18,7 @@ from command_bus.transport.redis.worker.consumer import Delivery, parse_fetched
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.steps import GiveBack, Released
 from tests.conformance.conftest import Sandbox
-from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, side_of
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, reader_of
 from tests.conformance.put_service import until
 
 BOX = "box:a"
@@ -143,7 +143,7 @@ class Fetches:
     """Watches a worker's reader, and breaks the answers that it is asked to break."""
 
     def __init__(self, worker: Worker) -> None:
-        self.reader = side_of(worker).consumer._readers[0]
+        self.reader = reader_of(worker)
         self.count = 0
         self.lost: list[Any] = []
         self.loses: Callable[[int], bool] = lambda _: False

@@ -37,7 +37,7 @@ async def fill(harness: TransportHarness, flow: str, count: int, prefix: str = "
 
 async def use_line(harness: TransportHarness, worker: ManualWorker) -> None:
     """Tell a worker that the line is in use."""
-    line: LineUse = worker.steps._shards[0]._line_use
+    line: LineUse = worker.batches._line_use
     await line.seen(harness.connections, harness.shard, in_use=bool(await harness.client.exists(harness.shard.flows)))
 
 

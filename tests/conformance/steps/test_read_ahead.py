@@ -205,7 +205,7 @@ async def test_large_envelopes_are_not_read_ahead(harness: TransportHarness, wor
 
 async def test_mailboxes_that_hold_few_commands_are_not_read_ahead(harness: TransportHarness) -> None:
     worker = harness.worker()
-    worker.steps._shards[0]._reads_ahead = lambda mailbox: False
+    worker.batches._reads_ahead = lambda mailbox: False
     await harness.put(BOX, *NAMES, max_depth=len(NAMES))
     lease, _ = await worker.start()
     assert isinstance(await worker.do(lease, done("c1")), Started)
@@ -261,7 +261,7 @@ async def test_a_repeated_take_and_a_settling_in_one_request(harness: TransportH
 
 
 async def test_shallow_mailboxes_are_read_one_by_one(harness: TransportHarness, worker: ManualWorker) -> None:
-    line = worker.steps._shards[0]
+    line = worker.batches
     deep, shallow = worker.lease("deep:a", "1-0"), worker.lease("shallow:a", "2-0")
     line._reads_ahead = lambda mailbox: mailbox.startswith("deep")
     assert line._to_read([shallow, shallow]) == 1

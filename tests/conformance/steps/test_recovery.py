@@ -17,7 +17,7 @@ from command_bus.transport.redis.maintenance.expired_leases import SHORTEST_WATC
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper, Page
 from command_bus.transport.steps import LeaseLost, Released, Started
 from tests.conformance.conftest import Sandbox
-from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, side_of
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, held_by, side_of
 from tests.conformance.put_service import until
 
 
@@ -480,7 +480,7 @@ async def test_a_worker_takes_nothing_over_from_itself(sandbox: Sandbox) -> None
         await until(lambda: attempts)
         await asyncio.sleep(SHORTEST_WATCH * 1.0 + 0.1)  # who has started a command a moment ago is not taken for lost
         watch = side_of(worker)._maintenance.watches[0]
-        [activation] = side_of(worker).leases._held[0]
+        [activation] = held_by(worker)
         [pending] = await watch.connections.ask(lambda client: client.xpending_range(watch.keys.ready, GROUP, "-", "+", 10))
         await watch._take_over([Held(activation, pending["times_delivered"], 60.0)], 0)
         may_end.set()
