@@ -20,7 +20,7 @@ from command_bus.transport.ports.extensions import Channels, Notes, Subscription
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
-from command_bus.transport.redis.connection.retrying import RetryingRequests
+from command_bus.transport.redis.connection.retrying import RetryingRequests, server_ms
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.scripts import CHANGE_NOTE, TAKE_HINT
 
@@ -198,6 +198,4 @@ class RedisNotes(RetryingRequests, Notes):
         return bool(await self._run(shard, CHANGE_NOTE, [shard.notes + book], [name, before or b"", after or b""]))
 
     async def now_ms(self) -> int:
-        answer: Any = await self._ask(self._keys.shards[0], lambda client: client.time())
-        seconds, micros = answer
-        return int(seconds) * 1000 + int(micros) // 1000
+        return server_ms(await self._ask(self._keys.shards[0], lambda client: client.time()))

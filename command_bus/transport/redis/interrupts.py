@@ -9,7 +9,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.transport.interrupts import Attempt, Interrupt
-from command_bus.transport.redis.connection.retrying import RetryingRequests
+from command_bus.transport.redis.connection.retrying import RetryingRequests, server_ms
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.mailbox_record import parse_record, read_entry
 
@@ -29,13 +29,12 @@ class RedisInterrupts(RetryingRequests):
             pipeline.time()
             return await pipeline.execute()
 
-        record, (seconds, micros) = await self._ask(keys, read)
+        record, time = await self._ask(keys, read)
         found = parse_record(record)
         if not found.is_held:
             return None
         entry = await read_entry(partial(self._run, keys), keys, mailbox, found.message)
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
-        return Attempt(found.attempt_id, found.attempt, found.holder, entry.get(b"e", b""), now_ms)
+        return Attempt(found.attempt_id, found.attempt, found.holder, entry.get(b"e", b""), server_ms(time))
 
     async def request(self, mailbox: str, interrupt: Interrupt) -> None:
         """Ask the holder of a mailbox to end an attempt."""

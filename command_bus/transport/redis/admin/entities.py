@@ -19,7 +19,7 @@ from command_bus.transport.flows import Flow, flow_of_record, parse_flow
 from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, scope_of
 from command_bus.transport.records import EntityState, HoldInfo, MailboxHead, StoredEntity
 from command_bus.transport.redis.admin.holds import PAUSE_END, parse_hold
-from command_bus.transport.redis.connection.retrying import RetryingRequests
+from command_bus.transport.redis.connection.retrying import RetryingRequests, server_ms
 from command_bus.transport.redis.keys import GROUP, ShardKeys, delayed_id, delayed_member, delayed_number
 from command_bus.transport.redis.mailbox_record import (
     HELD,
@@ -38,7 +38,6 @@ from command_bus.transport.redis.mailbox_record import (
 )
 from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, MAILBOX_HEADS
 
-_PAGE = 500
 _DUE_PAGE = 1000
 _FARTHEST = 100_000  # members of `due` that are looked through for the first of a mailbox
 _BYTES = 4 << 20  # of delayed commands that one script looks at: a few milliseconds
@@ -62,15 +61,11 @@ class RedisEntities(RetryingRequests):
         keys = self._keys.shards[shard]
         seen: set[bytes] = set()
         for source in (keys.active, keys.paused, keys.delayed_counts):
-            cursor = 0
-            while True:
-                cursor, page = await self._scan(keys, source, cursor)
+            async for page in self._hash_pages(keys, source):
                 names = [name for name in page if name not in seen and b"*" not in name and is_mailbox(name)]
                 seen.update(names)
                 if names:
                     yield await self.look_at(keys, [stored_text(name) for name in names])
-                if not cursor:
-                    break
 
     async def look(self, mailbox: str) -> StoredEntity:
         """Return one mailbox, also one without work."""
@@ -78,8 +73,7 @@ class RedisEntities(RetryingRequests):
 
     async def now_ms(self) -> int:
         """Return the first shard's time."""
-        seconds, micros = await self._ask(self._keys.shards[0], lambda client: client.time())
-        return int(seconds * 1000 + micros // 1000)
+        return server_ms(await self._ask(self._keys.shards[0], lambda client: client.time()))
 
     async def head(self, mailbox: str, count: int) -> MailboxHead:
         """Return a mailbox with its first `count` entries."""
@@ -96,9 +90,11 @@ class RedisEntities(RetryingRequests):
 
     async def retry_times(self, mailboxes: Sequence[str]) -> dict[str, int]:
         """Return when the retries of these mailboxes are due, where one waits."""
-        return {
-            name.removeprefix("r:"): at for name, at in (await self._scores([(box, f"r:{box}") for box in mailboxes])).items()
-        }
+        found: dict[str, int] = {}
+        for keys, names in self._shards_of(mailboxes):
+            due = await self._due_times(keys, [f"r:{name}" for name in names])
+            found |= {member.removeprefix("r:"): at for member, at in due.items()}
+        return found
 
     async def delayed_times(self, mailbox: str, command_ids: Sequence[str]) -> dict[str, int]:
         """Return when these delayed commands enter their mailbox."""
@@ -108,22 +104,18 @@ class RedisEntities(RetryingRequests):
         members = [
             delayed_member(number, command) for command, number in zip(command_ids, numbers, strict=True) if number is not None
         ]
-        scores = await self._scores([(mailbox, member) for member in members])
-        return {delayed_id(name): at for name, at in scores.items()}
+        return {delayed_id(name): at for name, at in (await self._due_times(keys, members)).items()}
 
     async def first_delayed(self, mailboxes: Iterable[str]) -> dict[str, int]:
         """Return when the first delayed command of each mailbox enters it.
 
         Mailboxes are left out whose delayed commands are not among the first 100,000 due members of their shard.
         """
-        by_shard: dict[int, set[str]] = {}
-        for mailbox in mailboxes:
-            by_shard.setdefault(self._keys.shard_of(mailbox), set()).add(mailbox)
         found: dict[str, int] = {}
-        for shard, wanted in by_shard.items():
-            at = 0
+        for keys, names in self._shards_of(mailboxes):
+            wanted, at = set(names), 0
             while not wanted <= found.keys() and at < _FARTHEST:
-                passed, homes = await self._due_page(self._keys.shards[shard], at)
+                passed, homes = await self._due_page(keys, at)
                 if not passed:
                     break
                 at += passed
@@ -145,17 +137,6 @@ class RedisEntities(RetryingRequests):
         return passed, [
             (home.decode(errors="replace"), stored_ms(members[index][1])) for home, index in zip(homes, at, strict=False)
         ]
-
-    async def _scores(self, wanted: Sequence[tuple[str, str]]) -> dict[str, int]:
-        """Return the scores of members of `due`; each is a mailbox, which determines the shard, and a member."""
-        by_shard: dict[int, list[str]] = {}
-        for mailbox, member in wanted:
-            by_shard.setdefault(self._keys.shard_of(mailbox), []).append(member)
-        found: dict[str, int] = {}
-        for shard, members in by_shard.items():
-            scores = await self._ask(self._keys.shards[shard], _scores_of, self._keys.shards[shard].due, members)
-            found |= {member: stored_ms(score) for member, score in zip(members, scores, strict=True) if score is not None}
-        return found
 
     async def _lease(self, keys: ShardKeys, activation: str) -> int | None:
         async def read(client: Redis) -> Any:
@@ -184,19 +165,12 @@ class RedisEntities(RetryingRequests):
         )
         holds = {scope: parse_hold(scope, value) for scope, value in zip([*texts, *wide], [*paused, *held], strict=True) if value}
         if holds:
-            members = [f"{PAUSE_END}{scope}" for scope in holds]
-            ends = await self._ask(keys, _scores_of, keys.due, members)
-            holds = {
-                scope: hold if end is None else replace(hold, until_ms=stored_ms(end))
-                for (scope, hold), end in zip(holds.items(), ends, strict=True)
-            }
+            ends = await self._due_times(keys, [f"{PAUSE_END}{scope}" for scope in holds])
+            holds = {scope: replace(hold, until_ms=ends.get(f"{PAUSE_END}{scope}")) for scope, hold in holds.items()}
         return [
             surveyed(text, holds, *facts)
             for text, *facts in zip(texts, records, parked, later, lengths[::2], lengths[1::2], strict=True)
         ]
-
-    async def _scan(self, keys: ShardKeys, key: str, cursor: int) -> Any:
-        return await self._ask(keys, lambda client: client.hscan(key, cursor, count=_PAGE))
 
 
 def surveyed(
@@ -252,10 +226,3 @@ def flow_of_entity(record: MailboxRecord, head: str) -> Flow:
     if record.state == IN_LINE:
         return parse_flow(record.holder.partition("/")[0])
     return flow_of_record(record.parts.get("f"), head)
-
-
-async def _scores_of(client: Redis, key: str, members: list[str]) -> Any:
-    pipeline = client.pipeline(transaction=False)
-    for member in members:
-        pipeline.zscore(key, member)
-    return await pipeline.execute()

@@ -17,7 +17,7 @@ from command_bus.stream_ids import ms_of, stream_id
 from command_bus.transport.ports.operator import HistoryStore, JournalName
 from command_bus.transport.records import EndBounds, HistoryExtent, StoredEnd
 from command_bus.transport.redis.connection.connections import PageSize
-from command_bus.transport.redis.connection.retrying import RetryingRequests
+from command_bus.transport.redis.connection.retrying import RetryingRequests, server_ms
 
 _PAGE = 200
 _DATA = "v"
@@ -79,8 +79,8 @@ async def _read(client: Redis, key: str, newest: str, oldest: str, count: int) -
     pipeline.time()
     pipeline.xrevrange(key, newest, oldest, count=count)
     answer: Any = await pipeline.execute()
-    (seconds, micros), page = answer
-    return int(seconds) * 1000 + int(micros) // 1000, [(entry, fields or {}) for entry, fields in page]
+    time, page = answer
+    return server_ms(time), [(entry, fields or {}) for entry, fields in page]
 
 
 async def _extent(client: Redis, key: str, count: int) -> tuple[int, int, tuple[EndBounds, ...]]:
@@ -90,9 +90,9 @@ async def _extent(client: Redis, key: str, count: int) -> tuple[int, int, tuple[
     pipeline.xlen(key)
     pipeline.xrange(key, "-", "+", count=count)
     answer: Any = await pipeline.execute()
-    (seconds, micros), ends, page = answer
+    time, ends, page = answer
     bounds = (EndBounds(ms_of(entry), _number(fields, b"a"), _number(fields, b"n")) for entry, fields in page)
-    return int(seconds) * 1000 + int(micros) // 1000, ends, tuple(bounds)
+    return server_ms(time), ends, tuple(bounds)
 
 
 def _number(fields: dict[bytes, bytes] | None, name: bytes) -> int:

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from command_bus.messages.message import is_entity_type
-from command_bus.serialization.odd_values import stored_ms, stored_number, stored_text
+from command_bus.serialization.odd_values import stored_number, stored_text
 from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, is_wide, mailbox_parts, scope_label, scope_of, type_scope
 from command_bus.transport.records import HoldInfo, Mode
 from command_bus.transport.redis.admin.type_records import HELD, MAILBOXES
@@ -100,21 +100,10 @@ class RedisHolds(RetryingRequests):
 
     async def _ends(self, scopes: list[str]) -> dict[str, int]:
         """Return when pauses of many entities end by themselves: the last of the shards counts."""
-        if not scopes:
-            return {}
-
-        async def read(client: Any, shard: ShardKeys) -> Any:
-            pipeline = client.pipeline(transaction=False)
-            for scope in scopes:
-                pipeline.zscore(shard.due, f"{PAUSE_END}{scope}")
-            return await pipeline.execute()
-
-        found: dict[str, int] = {}
-        for scores in await self._everywhere(read):
-            for scope, score in zip(scopes, scores, strict=True):
-                if score is not None:
-                    found[scope] = max(found.get(scope, 0), stored_ms(score))
-        return found
+        members, found = [f"{PAUSE_END}{scope}" for scope in scopes], dict[str, int]()
+        for ends in await asyncio.gather(*(self._due_times(keys, members) for keys in self._keys.shards)):
+            found |= {member: max(found.get(member, 0), at) for member, at in ends.items()}
+        return {member.removeprefix(PAUSE_END): at for member, at in found.items()}
 
     async def types(self) -> list[str]:
         """Return all entity types that this namespace has seen."""
@@ -152,16 +141,11 @@ class RedisHolds(RetryingRequests):
 
     async def _wake(self, shard: ShardKeys, scope: str) -> None:
         """Wake the mailboxes that were set aside. They stay until they are woken, so a scan finds them all."""
-        cursor = 0
-        while True:
-            answer: Any = await self._ask(shard, lambda client, at: client.hscan(shard.active, at, count=_PAGE), cursor)
-            cursor, page = answer
+        async for page in self._hash_pages(shard, shard.active, _PAGE):
             names = [stored_text(name) for name, state in page.items() if state.startswith(b"s|") and is_mailbox(name)]
             names = [name for name in names if scope in (EVERYTHING, scope_of(name))]
             if names:
                 await self._step(shard, "wake", scope, "", names)
-            if not cursor:
-                return
 
     async def _record(self, entity_type: str) -> None:
         """Record the type, so that the hold is listed even if no command of it was ever sent. Its mailbox policy stays open."""

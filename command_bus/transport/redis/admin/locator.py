@@ -19,7 +19,7 @@ from command_bus.transport.records import CommandLocation, HoldInfo
 from command_bus.transport.redis.admin.entities import surveyed
 from command_bus.transport.redis.admin.holds import parse_hold
 from command_bus.transport.redis.connection.connections import PageSize
-from command_bus.transport.redis.connection.retrying import RetryingRequests
+from command_bus.transport.redis.connection.retrying import RetryingRequests, server_ms
 from command_bus.transport.redis.keys import ShardKeys, delayed_member, delayed_number
 from command_bus.transport.redis.mailbox_record import OLDEST, STOPPED, MailboxRecord, parse_record, read_mailboxes
 
@@ -52,7 +52,6 @@ class RedisLocator(RetryingRequests, CommandLocator):
         )
         scopes = (mailbox, scope_of(mailbox), EVERYTHING)
         holds = {scope: parse_hold(scope, value) for scope, value in zip(scopes, paused or (), strict=False) if value is not None}
-        seconds, micros = time or (0, 0)
         return CommandLocation(
             entity=surveyed(
                 mailbox,
@@ -67,7 +66,7 @@ class RedisLocator(RetryingRequests, CommandLocator):
             retry_ms=None if retry is None else stored_ms(retry),
             delayed_ms=None if delayed is None else stored_ms(delayed),
             workers=None if workers is None else tuple(workers.values()),
-            now_ms=int(seconds) * 1000 + int(micros) // 1000,
+            now_ms=server_ms(time or (0, 0)),
         )
 
     async def shard_depth(self, shard: int) -> int:

@@ -16,7 +16,7 @@ from command_bus.transport.ports.operator import Mailboxes
 from command_bus.transport.records import Contents, StoredEntity, WaitingEntry
 from command_bus.transport.redis.admin.entities import RedisEntities
 from command_bus.transport.redis.connection.connections import Connections, PageSize
-from command_bus.transport.redis.connection.retrying import RetryingRequests
+from command_bus.transport.redis.connection.retrying import RetryingRequests, server_ms
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.mailbox_record import OLDEST, MailboxRecord, parse_record, read_mailboxes, refuse_newer
 from command_bus.transport.redis.scripts import MAILBOX_HEADS, REMOVE, RESCHEDULE
@@ -61,9 +61,9 @@ async def _look(
     pipeline.hmget(keys.active, [mailbox_of_key(key) for key, _ in found])
     for command_id in asked:
         pipeline.hstrlen(keys.delayed, command_id)
-    (seconds, micros), records, *sizes = await pipeline.execute()
+    time, records, *sizes = await pipeline.execute()
     delayed = frozenset(command_id for command_id, size in zip(asked, sizes, strict=True) if size)
-    return [parse_record(record) for record in records], int(seconds) * 1000 + int(micros) // 1000, delayed
+    return [parse_record(record) for record in records], server_ms(time), delayed
 
 
 def state_of(stander: Stander, record: MailboxRecord, now_ms: int, *, delayed: bool) -> KeyState:
@@ -92,7 +92,6 @@ def _number(message: str) -> tuple[int, int]:
 
 
 _PAGE = 200
-_SCAN = 500
 _MOST_OF_ONE = 1_000  # commands of one mailbox per request
 _LOT = 10_000  # commands per round trip
 
@@ -154,21 +153,13 @@ class RedisMailboxes(RetryingRequests, Mailboxes):
     async def delayed(self, shard: int) -> AsyncIterator[list[tuple[str, WaitingEntry]]]:
         """Yield the delayed commands of a shard with their mailboxes, page by page."""
         keys = self._keys.shards[shard]
-        cursor, size = 0, PageSize(_PAGE)
-        while True:
-            answer: Any = await self._ask_once(
-                keys, lambda client, at, count: client.hscan(keys.delayed, at, count=count), cursor, size.count
-            )
-            cursor, values = answer
-            size.observe(sum(map(len, values.values())), len(values))
-            cut = ((command, value.partition(b"\n")) for command, value in values.items())
+        async for page in self._hash_pages(keys, keys.delayed, _PAGE, once=True):
+            cut = ((command, value.partition(b"\n")) for command, value in page.items())
             yield [
                 (stored_text(parts[0]), WaitingEntry(stored_text(command), envelope_in(parts[2]), delayed=True))
                 for command, parts in cut
                 if is_mailbox(parts[0]) and is_mailbox(command)
             ]
-            if not cursor:
-                return
 
     async def remove(self, mailbox: str, commands: Iterable[Removal], *, fresh: bool = False) -> int:
         """Take waiting commands out of line, answering their callers; how many there still were. With `fresh` only those never started."""
@@ -265,17 +256,10 @@ class RedisMailboxes(RetryingRequests, Mailboxes):
     async def names(self) -> AsyncIterator[str]:
         """Yield every mailbox that has work, in no order, some perhaps twice."""
         for shard in self._keys.shards:
-            cursor = 0
-            while True:
-                answer: Any = await self._ask_once(
-                    shard, lambda client, key, at: client.hscan(key, at, count=_SCAN), shard.active, cursor
-                )
-                cursor, page = answer
+            async for page in self._hash_pages(shard, shard.active, once=True):
                 for name in page:
                     if is_mailbox(name):
                         yield name.decode()
-                if not cursor:
-                    break
 
     async def contents(self, shard: int) -> AsyncIterator[list[Contents]]:
         """Yield the mailboxes of a shard with the envelopes in them, oldest first."""

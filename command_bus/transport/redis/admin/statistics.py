@@ -13,7 +13,7 @@ from command_bus.errors import NewerState, TransportUnavailable
 from command_bus.serialization.odd_values import stored_ms
 from command_bus.transport.ports.operator import StatisticsReader
 from command_bus.transport.records import Recount, ShardSnapshot
-from command_bus.transport.redis.connection.retrying import RetryingRequests
+from command_bus.transport.redis.connection.retrying import RetryingRequests, server_ms
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import RECOUNT
 
@@ -28,7 +28,6 @@ class RedisStatistics(RetryingRequests, StatisticsReader):
         """Read them in one round trip; in two if entities wait for a worker."""
         keys = self._keys.shards[shard]
         found: dict[str, Any] = await self._ask_once(keys, _read, keys)
-        seconds, micros = found["time"]
         counters = Counter({name.decode(errors="replace"): _number(value) for name, value in found["counters"].items()})
         waiting = found["waiting"]
         ends = sum(name[:2] == b"p:" for name, _ in found["first_due"])
@@ -46,7 +45,7 @@ class RedisStatistics(RetryingRequests, StatisticsReader):
             workers=tuple(found["workers"].values()),
             limited=found["limited"],
             suspended=found["suspended"],
-            now_ms=int(seconds) * 1000 + int(micros) // 1000,
+            now_ms=server_ms(found["time"]),
             line=found["line"],
             starts=found["starts"],
             schedules=found["schedules"],
@@ -57,17 +56,11 @@ class RedisStatistics(RetryingRequests, StatisticsReader):
     async def stopped(self, shard: int, limit: int) -> list[str] | None:
         keys = self._keys.shards[shard]
         names: list[str] = []
-        cursor = 0
-        while True:
-            answer: Any = await self._ask_once(keys, lambda client, at: client.hscan(keys.active, at, count=_PAGE), cursor)
-            cursor, page = answer
-            for mailbox, state in page.items():
-                if not state.startswith(b"s|"):
-                    return None
-                if len(names) < limit:
-                    names.append(mailbox.decode(errors="replace"))
-            if not cursor:
-                return names
+        async for page in self._hash_pages(keys, keys.active, _PAGE, once=True):
+            if not all(state.startswith(b"s|") for state in page.values()):
+                return None
+            names += [mailbox.decode(errors="replace") for mailbox in page]
+        return names[:limit]
 
     async def recount(self, *, correct: bool) -> Recount:
         found = [await self.recount_shard(keys, correct=correct) for keys in self._keys.shards]

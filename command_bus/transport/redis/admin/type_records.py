@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from command_bus.messages.message import is_entity_type
 from command_bus.transport.ports.operator import Obliteration, TypeRecords
 from command_bus.transport.records import TypeRecord
-from command_bus.transport.redis.connection.retrying import RetryingRequests
+from command_bus.transport.redis.connection.retrying import RetryingRequests, server_ms
 from command_bus.transport.redis.incarnations import CLOSED, INCARNATION
 from command_bus.transport.redis.keys import ShardKeys
 
@@ -88,8 +88,8 @@ class RedisAnnouncements(RetryingRequests):
                 pipeline.time()
                 return await pipeline.execute()
 
-            records, (seconds, micros) = await self._ask(keys, read)
-            found += [(int(seconds) * 1000 + int(micros) // 1000, record) for record in records.values()]
+            records, time = await self._ask(keys, read)
+            found += [(server_ms(time), record) for record in records.values()]
         return found
 
     async def commands(self) -> dict[str, bytes]:

@@ -200,7 +200,7 @@ class RedisViews(RetryingRequests):
 
     async def look(self, mailboxes: Sequence[str]) -> dict[str, StoredEntity]:
         """Read them in a round trip, or two if something is paused."""
-        parts = self._by_shard(mailboxes)
+        parts = self._shards_of(mailboxes)
         pages = await asyncio.gather(*(self._entities.look_at(keys, names) for keys, names in parts))
         return {entity.mailbox: entity for page in pages for entity in page}
 
@@ -215,13 +215,12 @@ class RedisViews(RetryingRequests):
                     entry, fields = entries[0]
                     found[name] = entry, fields.get(b"e", b"")
 
-        await asyncio.gather(*(read(keys, names) for keys, names in self._by_shard(mailboxes)))
+        await asyncio.gather(*(read(keys, names) for keys, names in self._shards_of(mailboxes)))
         return found
 
     async def find(self, shard: int, cursor: int, pattern: str, count: int) -> FoundNames:
         keys = self._keys.shards[shard]
-        answer: Any = await self._ask(keys, lambda client: client.hscan(keys.active, cursor, match=pattern, count=count))
-        following, page = answer
+        following, page = await self._ask(keys, lambda client: client.hscan(keys.active, cursor, match=pattern, count=count))
         return FoundNames(mailboxes_of(page), int(following), count)
 
     async def events(self, shard: int, before: Sequence[str], count: int) -> list[StoredEvent]:
@@ -252,22 +251,8 @@ class RedisViews(RetryingRequests):
     async def parking(self) -> AsyncIterator[list[StoredDeadLetter]]:
         """Yield them, with two round trips for each page."""
         for shard, keys in enumerate(self._keys.shards):
-            cursor = 0
-            while True:
-                answer: Any = await self._ask(
-                    keys, lambda client, key, at: client.hscan(key, at, count=_PARKED), keys.parked, cursor
-                )
-                cursor, page = answer
-                if page:
-                    yield await self.letters_by_id([f"{shard}-{letter.decode(errors='replace')}" for letter in page.values()])
-                if not cursor:
-                    break
-
-    def _by_shard(self, mailboxes: Sequence[str]) -> list[tuple[ShardKeys, list[str]]]:
-        parts: dict[int, list[str]] = {}
-        for mailbox in dict.fromkeys(mailboxes):
-            parts.setdefault(self._keys.shard_of(mailbox), []).append(mailbox)
-        return [(self._keys.shards[shard], names) for shard, names in parts.items()]
+            async for page in self._hash_pages(keys, keys.parked, _PARKED):
+                yield await self.letters_by_id([f"{shard}-{letter.decode(errors='replace')}" for letter in page.values()])
 
 
 def _newest(client: Redis, stream: str, before: str, count: int) -> Any:

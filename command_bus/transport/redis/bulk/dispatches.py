@@ -203,20 +203,14 @@ class RedisBulkDispatches(RetryingRequests):
         return _facts(dispatch_id, records, min(left, default=0)) if records else None
 
     async def rejects(self, dispatch_id: str) -> AsyncIterator[tuple[str, bytes]]:
-        cursor = 0
         first = self._keys.shards[0]
-        key = first.rejects(dispatch_id)
         seen: set[str] = set()  # a scan may give a field twice
-        while True:
-            answer: Any = await self._ask(first, lambda client, at: client.hscan(key, at, count=_PAGE), cursor)
-            cursor, page = answer
+        async for page in self._hash_pages(first, first.rejects(dispatch_id), _PAGE):
             for name, record in page.items():
                 text = stored_text(name)
                 if text not in seen:
                     seen.add(text)
                     yield text, record
-            if not cursor:
-                return
 
     async def names(self) -> list[str]:
         found = await asyncio.gather(

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
 
 from command_bus.clock import mono
 from command_bus.errors import UnsuitableServer
-from command_bus.serialization.odd_values import pass_over
+from command_bus.serialization.odd_values import pass_over, stored_ms
 from command_bus.transport.redis.connection.connections import Connections, PageSize
 from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import Script
 
 T = TypeVar("T")
-_PAGE = 200
+_PAGE, _FIELDS = 200, 500
 
 
 class RetryingRequests:
@@ -80,10 +80,51 @@ class RetryingRequests:
                 return
             size.observe(sum(len(value) for _, fields in page for value in fields.values()), len(page))
 
+    async def _hash_pages(
+        self, shard: ShardKeys, key: str, count: int = _FIELDS, *, once: bool = False
+    ) -> AsyncIterator[dict[bytes, bytes]]:
+        """Yield the fields of a hash, page by page, perhaps one twice; with `once` no request is repeated."""
+        ask, cursor, size = self._ask_once if once else self._ask, 0, PageSize(count)
+        while True:
+            cursor, page = await ask(shard, _scan, key, cursor, size.count)
+            if page:
+                yield page
+            if not cursor:
+                return
+            size.observe(sum(map(len, page.values())), len(page))
+
+    async def _due_times(self, shard: ShardKeys, members: Sequence[str]) -> dict[str, int]:
+        """Return when these members of `due` are due, in ms, where they are in it."""
+        scores = await self._ask(shard, _scores, shard.due, members) if members else []
+        return {member: stored_ms(score) for member, score in zip(members, scores, strict=True) if score is not None}
+
+    def _shards_of(self, mailboxes: Iterable[str]) -> list[tuple[ShardKeys, list[str]]]:
+        """Return the shards of mailboxes, each with those that it has, without repeats."""
+        parts: dict[int, list[str]] = {}
+        for mailbox in dict.fromkeys(mailboxes):
+            parts.setdefault(self._keys.shard_of(mailbox), []).append(mailbox)
+        return [(self._keys.shards[shard], names) for shard, names in parts.items()]
+
     async def _everywhere(self, request: Any) -> list[Any]:
         """Return the answers of all shards, in their order, to `request(client, keys of the shard)`."""
         return await asyncio.gather(*(self._ask(shard, request, shard) for shard in self._keys.shards))
 
 
+def server_ms(time: tuple[int, int]) -> int:
+    """Return the server's time in ms, from the seconds and microseconds that it answers."""
+    return int(time[0]) * 1000 + int(time[1]) // 1000
+
+
 def _range(client: Redis, key: str, start: str, count: int) -> Any:
     return client.xrange(key, min=start, count=count)
+
+
+def _scan(client: Redis, key: str, cursor: int, count: int) -> Any:
+    return client.hscan(key, cursor, count=count)
+
+
+async def _scores(client: Redis, key: str, members: Sequence[str]) -> Any:
+    pipeline = client.pipeline(transaction=False)
+    for member in members:
+        pipeline.zscore(key, member)
+    return await pipeline.execute()

@@ -12,7 +12,7 @@ from typing import Any, cast
 from command_bus.serialization.odd_values import stored_text
 from command_bus.transport.ports.limits import BusLimits, Declared, LimitUse, LimitWaitInfo, StoredRule, limit_label
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.retrying import RetryingRequests
+from command_bus.transport.redis.connection.retrying import RetryingRequests, server_ms
 from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import LIMIT_LOOK, LIMITS, RULE
@@ -63,8 +63,8 @@ class RedisLimits(RetryingRequests, BusLimits):
 
     async def hold(self, scope: str, seconds: float) -> bool:
         """Hold it back, by the server's time."""
-        server_s, micros = await self._ask(self._first, lambda client: client.time())
-        return await self._hold(scope, int(server_s) * 1000 + int(micros) // 1000 + int(seconds * 1000))
+        now_ms = server_ms(await self._ask(self._first, lambda client: client.time()))
+        return await self._hold(scope, now_ms + int(seconds * 1000))
 
     async def release(self, scope: str) -> None:
         await self._hold(scope, 0)

@@ -11,10 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
-from redis.asyncio import Redis
-
 from command_bus.clock import mono
-from command_bus.serialization.odd_values import stored_ms
 from command_bus.transport.flows import NORMAL_FLOW
 from command_bus.transport.ports.schedules import FireAnswer, Firing, RecordChange, ScheduleStore
 from command_bus.transport.redis.connection.connections import Connections
@@ -142,13 +139,8 @@ class RedisSchedules(RetryingRequests, ScheduleStore):
     async def due_at(self, names: Sequence[str]) -> list[int | None]:
 
         async def ask(shard: ShardKeys, part: Sequence[str]) -> list[int | None]:
-            async def look(client: Redis) -> Any:
-                pipeline = client.pipeline(transaction=False)
-                for name in part:
-                    pipeline.zscore(shard.due, f"s:{name}")
-                return await pipeline.execute()
-
-            return [None if score is None else stored_ms(score) for score in await self._ask(shard, look)]
+            due = await self._due_times(shard, [f"s:{name}" for name in part])
+            return [due.get(f"s:{name}") for name in part]
 
         return await self._by_shard(names, lambda name: name, ask)
 
