@@ -33,7 +33,7 @@ def entity_types(ctx: Context, incomplete: str) -> list[str]:
 
 OnlyType = Annotated[
     str | None,
-    Argument(metavar="TYPE", autocompletion=entity_types, help="Only of this entity type."),
+    Argument(metavar="TYPE", autocompletion=entity_types, help="Only this entity type."),
 ]
 
 

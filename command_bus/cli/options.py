@@ -32,13 +32,13 @@ Prefix = Annotated[
     str,
     Option(
         metavar="PATH",
-        help="Path below which a proxy shows it, as /ops; X-Forwarded-Prefix of a --proxy counts more.",
+        help="Path below which a proxy serves the pages, as /ops; X-Forwarded-Prefix of a --proxy counts more.",
     ),
 ]
 Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask for confirmation.")]
-PauseUntil = Annotated[str | None, Option("--until", metavar="TIME", help="End the pause then: 2026-12-01T09:00.")]
-PauseFor = Annotated[str | None, Option("--for", metavar="TIME", help="End the pause after 90s, 30m, 2h.")]
-DryRun = Annotated[bool, Option("--dry-run", help="Only count.")]
+PauseUntil = Annotated[str | None, Option("--until", metavar="TIME", help="End the pause at this time: 2026-12-01T09:00.")]
+PauseFor = Annotated[str | None, Option("--for", metavar="TIME", help="End the pause after this time: 90s, 30m, 2h.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Only count, change nothing.")]
 
 
 @dataclass(frozen=True)

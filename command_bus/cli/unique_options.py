@@ -32,12 +32,12 @@ Key = Annotated[
     Option(
         "--unique",
         metavar="KEY",
-        help="Fold it with the commands of its entity that have this key; a class without a text has its wire name.",
+        help="Fold the command with others of its entity that have this key; a class that names no key has its wire name.",
     ),
 ]
 UniqueWins = Annotated[
     Wins | None,
-    Option("--wins", help="With --unique: the one that waits, or this one.  [default: first]"),
+    Option("--wins", help="With --unique: which command stays, the waiting one or this one.  [default: first]"),
 ]
 UniqueUntil = Annotated[
     Until | None,

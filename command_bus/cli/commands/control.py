@@ -28,7 +28,7 @@ OneType = Annotated[
         help="Entity type; ~ is for commands without an entity.",
     ),
 ]
-Everything = Annotated[bool, Option("--all", help="The whole bus.")]
+Everything = Annotated[bool, Option("--all", help="Act on the whole bus.")]
 Reason = Annotated[str, Option("--reason", "-m", help="A note that `entity` and `stats` show.")]
 
 
@@ -125,8 +125,8 @@ def purge(
 def cancel(
     command_ids: Annotated[list[str], Argument(metavar="ID", help="Command ids.")],
     *,
-    running: Annotated[bool, Option("--running", help="End those that have started, too.")] = False,
-    reason: Annotated[str, Option("--reason", "-m", help="Why, for callers and handlers.")] = "",
+    running: Annotated[bool, Option("--running", help="End commands that have started, too.")] = False,
+    reason: Annotated[str, Option("--reason", "-m", help="Reason that callers and handlers see.")] = "",
     wait: Annotated[
         float, Option("--wait", min=0.1, max=3600.0, help="With --running: seconds to wait for the end of a handler.")
     ] = 10.0,
@@ -222,9 +222,9 @@ def _selection_name(entity_type: str | None, everything: bool) -> str:
 
 @with_target
 def obliterate(
-    confirm: Annotated[str, Argument(metavar="NAMESPACE", help="Its name, so that no other one is deleted.")],
+    confirm: Annotated[str, Argument(metavar="NAMESPACE", help="The namespace's name, so that no other is deleted.")],
     *,
-    force: Annotated[bool, Option("--force", help="Also while workers live. They can settle nothing any more.")] = False,
+    force: Annotated[bool, Option("--force", help="Delete even while workers live; they can settle nothing any more.")] = False,
     yes: Yes = False,
     target: Target,
     as_json: Json = False,

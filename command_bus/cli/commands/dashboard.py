@@ -36,7 +36,7 @@ class LocalRole(StrEnum):
 def dashboard(
     *,
     target: Target,
-    host: Annotated[str, Option(help="Address to listen on. Another than this machine's needs users.")] = "127.0.0.1",
+    host: Annotated[str, Option(help="Address to listen on. An address that others can reach needs --users.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0 takes any free one.")] = 8089,
     users: Annotated[str | None, Option(metavar="FILE", help="TOML of users: [ann] password = hash, role = …")] = None,
     proxy: Annotated[
@@ -45,21 +45,21 @@ def dashboard(
     ] = None,
     proxies: Annotated[
         list[str] | None,
-        Option("--proxy", metavar="ADDRESS", help="Where a proxy's requests come from: an address or network."),
+        Option("--proxy", metavar="ADDRESS", help="Address or network of a proxy, whose headers are trusted."),
     ] = None,
     role: Annotated[
-        LocalRole, Option(help="Without users: what may be done from this machine, or by those whom a proxy lets in.")
+        LocalRole, Option(help="Role of all visitors without --users: from this machine, or signed in by a proxy.")
     ] = LocalRole.VIEWER,
     mask: Annotated[list[str] | None, Option(metavar="FIELD", help="Payload field shown as dots; may be repeated.")] = None,
-    grafana: Annotated[str, Option(metavar="ADDRESS", help="Of a Grafana board, which the plots link to.")] = "",
+    grafana: Annotated[str, Option(metavar="ADDRESS", help="Address of a Grafana board, which the plots link to.")] = "",
     traces: Annotated[
         str | None,
-        Option(metavar="ADDRESS", help="Of a trace, with {trace_id} in it, which commands link to."),
+        Option(metavar="ADDRESS", help="Address of a trace with {trace_id} in it, which commands link to."),
     ] = None,
     prefix: Prefix = "",
     name: Annotated[
         list[str] | None,
-        Option("--name", metavar="HOST", help="Name under which it is reached; others are refused."),
+        Option("--name", metavar="HOST", help="Host name that requests may use; others are refused."),
     ] = None,
 ) -> None:
     """Serve the dashboard: pages for operators in a browser.

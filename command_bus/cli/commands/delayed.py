@@ -25,7 +25,7 @@ delayed = command_group("Delayed commands: list, promote.")
 def list_delayed(
     entity_type: OnlyType = None,
     *,
-    before: Annotated[str | None, Option("--before", metavar="TIME", help="Only those due before: 2026-12-01T09:00.")] = None,
+    before: Annotated[str | None, Option("--before", metavar="TIME", help="Only commands due before: 2026-12-01T09:00.")] = None,
     limit: Limit = 50,
     target: Target,
     as_json: Json = False,
@@ -50,7 +50,7 @@ def list_delayed(
 def promote(
     command_ids: Annotated[list[str], Argument(metavar="ID", help="Command ids.")],
     *,
-    at: Annotated[str | None, Option("--at", metavar="TIME", help="Then, not now: 2026-12-01T09:00.")] = None,
+    at: Annotated[str | None, Option("--at", metavar="TIME", help="Start at this time instead of now: 2026-12-01T09:00.")] = None,
     target: Target,
     as_json: Json = False,
 ) -> None:

@@ -46,7 +46,7 @@ _NEVER_STARTED = (DeadLetterReason.NO_HANDLER, DeadLetterReason.UNSUPPORTED_VERS
 
 LetterIds = Annotated[
     list[str] | None,
-    Argument(metavar="LETTER", autocompletion=letter_ids, help="Ids, as `dlq list` shows them."),
+    Argument(metavar="LETTER", autocompletion=letter_ids, help="Ids of letters, as in `dlq list`."),
 ]
 Everything = Annotated[bool, Option("--all", help="All dead letters.")]
 
@@ -55,26 +55,26 @@ def _filters(
     *,
     entity_type: Annotated[
         str | None,
-        Option("--type", autocompletion=entity_types, help="Of this entity type; TYPE:ID is one entity."),
+        Option("--type", autocompletion=entity_types, help="Only letters of this entity type; TYPE:ID is one entity."),
     ] = None,
-    entity_id: Annotated[str | None, Option("--id", help="Of the entity with this id (with --type).")] = None,
+    entity_id: Annotated[str | None, Option("--id", help="Only letters of the entity with this id (with --type).")] = None,
     command: Annotated[
         str | None,
-        Option("--command", autocompletion=command_names, help="Of commands with this name."),
+        Option("--command", autocompletion=command_names, help="Only letters of commands with this name."),
     ] = None,
     reason: Annotated[
         DeadLetterReason | None,
-        Option(metavar="REASON", help=f"With this reason: {', '.join(DeadLetterReason)}."),
+        Option(metavar="REASON", help=f"Only letters with this reason: {', '.join(DeadLetterReason)}."),
     ] = None,
     parked: Annotated[
         bool | None,
-        Option("--parked/--not-parked", help="Whose entity is parked until a decision, or is not."),
+        Option("--parked/--not-parked", help="Only letters that park their entity, or that do not."),
     ] = None,
     since: Annotated[
         str | None,
-        Option(help="Written since: 90s, 30m, 2h, 7d ago, or a time such as 2026-11-21T10:00."),
+        Option(help="Only letters written since: 90s, 30m, 2h, 7d ago, or a time such as 2026-11-21T10:00."),
     ] = None,
-    until: Annotated[str | None, Option(help="Written before; as --since.")] = None,
+    until: Annotated[str | None, Option(help="Only letters written before; a time as for --since.")] = None,
 ) -> LetterFilters:
     """Read the options that select letters."""
     if entity_type is not None and entity_id is None:
@@ -100,7 +100,9 @@ def list_letters(
     *,
     filters: LetterFilters,
     limit: Limit = 50,
-    count: Annotated[bool, Option("--count", help="Count all that match, also beyond the limit: reads every letter.")] = False,
+    count: Annotated[
+        bool, Option("--count", help="Count all letters that match, also beyond the limit: reads each letter.")
+    ] = False,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -137,7 +139,7 @@ def list_letters(
 @dlq.command()
 @with_target
 def show(
-    letter: Annotated[str, Argument(metavar="LETTER", autocompletion=letter_ids)],
+    letter: Annotated[str, Argument(metavar="LETTER", autocompletion=letter_ids, help="Id of a letter, as in `dlq list`.")],
     *,
     target: Target,
     as_json: Json = False,
@@ -206,7 +208,9 @@ def _payload(text: str | None, letters: Sequence[str] | None) -> dict[str, Any] 
 @dlq.command()
 @with_target
 def discard(
-    letters: Annotated[list[str], Argument(metavar="LETTER", autocompletion=letter_ids)],
+    letters: Annotated[
+        list[str], Argument(metavar="LETTER", autocompletion=letter_ids, help="Id of a letter, as in `dlq list`.")
+    ],
     *,
     yes: Yes = False,
     target: Target,

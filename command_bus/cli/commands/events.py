@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from command_bus.admin.events import Event
     from command_bus.bus import CommandBus
 
-events = command_group("What happens to commands: watch, unwatch, list, follow.")
+events = command_group("Events of commands: watch, unwatch, list, follow.")
 
 EventKind = StrEnum(
     "EventKind",
@@ -67,7 +67,7 @@ def _chosen_events(
     ] = None,
     kind: Annotated[
         list[EventKind] | None,
-        Option("--kind", metavar="KIND", help="accepted, started, retried …; may be repeated."),
+        Option("--kind", metavar="KIND", help="Only this kind: accepted, started, retried …; may be repeated."),
     ] = None,
 ) -> _EventFilter:
     return _EventFilter(types, entity_id, kind)
@@ -99,7 +99,7 @@ def watch(
     run_command(switch_on)
 
 
-@events.command(short_help="Stop recording them.")
+@events.command(short_help="Stop recording events.")
 @with_target
 def unwatch(types: Types = None, *, target: Target) -> None:
     """Undo `watch` for these types, by default for all. Once no type is watched, recorded events are kept for a day.
@@ -122,7 +122,7 @@ def unwatch(types: Types = None, *, target: Target) -> None:
 def list_events(
     chosen: _EventFilter,
     *,
-    last: Annotated[int, Option(min=1, help="How many, the newest.")] = 50,
+    last: Annotated[int, Option(min=1, help="How many of the newest to show.")] = 50,
     target: Target,
     as_json: Json = False,
 ) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from command_bus.admin.history import HistoryEntry, HistoryPage
     from command_bus.bus import CommandBus
 
-history = command_group("How commands ended that have a history: show, search.")
+history = command_group("Ends of commands with a history: show, search.")
 
 
 class EndStatus(StrEnum):
@@ -71,24 +71,24 @@ def search(
     *,
     command: Annotated[
         str | None,
-        Option("--command", autocompletion=command_names, help="Of commands with this name."),
+        Option("--command", autocompletion=command_names, help="Only commands with this name."),
     ] = None,
     entity_type: Annotated[
         str | None,
-        Option("--type", autocompletion=entity_types, help="Of this entity type; TYPE:ID is one entity."),
+        Option("--type", autocompletion=entity_types, help="Only commands of this entity type; TYPE:ID is one entity."),
     ] = None,
     status: Annotated[
         EndStatus | None,
-        Option(metavar="STATUS", help=f"Ended like this: {', '.join(EndStatus)}."),
+        Option(metavar="STATUS", help=f"Only commands that ended so: {', '.join(EndStatus)}."),
     ] = None,
     since: Annotated[
         str | None,
-        Option(help="Ended since: 90s, 30m, 2h, 7d ago, or a time such as 2026-11-21T10:00."),
+        Option(help="Only commands that ended since: 90s, 30m, 2h, 7d ago, or a time such as 2026-11-21T10:00."),
     ] = None,
-    until: Annotated[str | None, Option(help="Ended before; as --since.")] = None,
+    until: Annotated[str | None, Option(help="Only commands that ended before; a time as for --since.")] = None,
     limit: Limit = 50,
     scan: Annotated[int, Option(min=1, help="How many entries to look at.")] = 10_000,
-    cursor: Annotated[str | None, Option(metavar="CURSOR", help="Go on where an earlier search ended.")] = None,
+    cursor: Annotated[str | None, Option(metavar="CURSOR", help="Continue an earlier search, which printed the cursor.")] = None,
     target: Target,
     as_json: Json = False,
 ) -> None:

@@ -27,7 +27,7 @@ Name = Annotated[str, Argument(metavar="LIMIT", help="bus, type:TYPE, entity:TYP
 @limits.command("list", short_help="List limits, or the buckets of one.")
 @with_target
 def list_limits(
-    name: Annotated[str | None, Argument(metavar="LIMIT", help="Its buckets that are in use.")] = None,
+    name: Annotated[str | None, Argument(metavar="LIMIT", help="Show the used buckets of this limit.")] = None,
     *,
     target: Target,
     as_json: Json = False,
@@ -50,9 +50,9 @@ def list_limits(
 def put_limit(
     name: Name,
     *,
-    rate: Annotated[str | None, Option(metavar="N/TIME", help="Starts in a time: 50/s, 1000/m, 5/10s.")] = None,
-    burst: Annotated[int | None, Option(min=1, help="Starts at once after a pause.")] = None,
-    concurrency: Annotated[int | None, Option(min=1, help="Entities that run at a time.")] = None,
+    rate: Annotated[str | None, Option(metavar="N/TIME", help="How many starts in a time: 50/s, 1000/m, 5/10s.")] = None,
+    burst: Annotated[int | None, Option(min=1, help="How many starts at once after a pause.")] = None,
+    concurrency: Annotated[int | None, Option(min=1, help="How many entities run at a time.")] = None,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -96,7 +96,7 @@ def remove_limit(name: Name, *, target: Target, as_json: Json = False) -> None:
 def release_limit(
     name: Name,
     *,
-    key: Annotated[str | None, Option(metavar="KEY", help="Of a named limit by a key.")] = None,
+    key: Annotated[str | None, Option(metavar="KEY", help="Key of a named limit that counts by key.")] = None,
     target: Target,
     as_json: Json = False,
 ) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @with_target
 def export_schedules(
     *,
-    stop: Annotated[bool, Option("--stop", help="They fire nothing here any more, because they are being moved.")] = False,
+    stop: Annotated[bool, Option("--stop", help="Stop firing the schedules here, because they are being moved.")] = False,
     target: Target,
 ) -> None:
     """Write the schedules as lines of JSON, each with how far it has come, for `import`.
@@ -54,7 +54,7 @@ def export_schedules(
 
 @with_target
 def import_schedules(
-    file: Annotated[typer.FileText, Argument(metavar="FILE", help="What `export` wrote; - is standard input.")],
+    file: Annotated[typer.FileText, Argument(metavar="FILE", help="File that `export` wrote; - is standard input.")],
     *,
     replace: Annotated[bool, Option("--replace", help="Replace other schedules of the same names.")] = False,
     target: Target,
@@ -82,7 +82,9 @@ schedules = command_group("Schedules: list, show, next, put, pause, resume, trig
 schedules.command("export", short_help="Write schedules as lines of JSON.")(export_schedules)
 schedules.command("import", short_help="Put schedules that were exported.")(import_schedules)
 
-ScheduleName = Annotated[str, Argument(metavar="NAME", autocompletion=schedule_names, help="As `schedules list` shows it.")]
+ScheduleName = Annotated[
+    str, Argument(metavar="NAME", autocompletion=schedule_names, help="The schedule's name, as in `schedules list`.")
+]
 
 
 class MissedTicks(StrEnum):
@@ -167,7 +169,7 @@ def show(name: ScheduleName, *, target: Target, as_json: Json = False) -> None:
 def next_ticks(
     name: ScheduleName,
     *,
-    count: Annotated[int, Option("--count", "-c", min=1, max=1000, help="How many.")] = 5,
+    count: Annotated[int, Option("--count", "-c", min=1, max=1000, help="How many ticks to show.")] = 5,
     target: Target,
     as_json: Json = False,
 ) -> None:
@@ -189,20 +191,20 @@ def next_ticks(
 @schedules.command("put", short_help="Put a schedule, or change one.")
 @with_target
 def put(
-    name: Annotated[str, Argument(metavar="NAME", help="Unique in the namespace.")],
+    name: Annotated[str, Argument(metavar="NAME", help="The schedule's name, unique in the namespace.")],
     command: Name,
     fields: Fields = None,
     *,
-    cron: Annotated[str | None, Option("--cron", metavar="PATTERN", help='"0 2 * * MON-FRI".')] = None,
+    cron: Annotated[str | None, Option("--cron", metavar="PATTERN", help='Cron pattern: "0 2 * * MON-FRI".')] = None,
     tz: Annotated[str, Option("--tz", help="Time zone of the pattern.")] = "UTC",
-    every: Annotated[str | None, Option("--every", metavar="TIME", help="30s, 5m, 2h.")] = None,
+    every: Annotated[str | None, Option("--every", metavar="TIME", help="Time between two ticks: 30s, 5m, 2h.")] = None,
     missed: Annotated[MissedTicks, Option(help="What to do with ticks that no worker fired in time.")] = MissedTicks.ONE,
-    overlap: Annotated[Overlap, Option(help="What to do with ticks whose predecessor is not settled.")] = Overlap.QUEUE,
-    jitter: Annotated[float, Option(min=0.0, help="Seconds by which firings are spread.")] = 0.0,
-    start: Annotated[str | None, Option(metavar="TIME", help="No tick before: 2026-12-01T09:00.")] = None,
-    end: Annotated[str | None, Option(metavar="TIME", help="No tick after this time.")] = None,
-    max_runs: Annotated[int | None, Option(min=1, help="Ticks that fire in all.")] = None,
-    immediately: Annotated[bool, Option("--immediately", help="Fire also when it is first put.")] = False,
+    overlap: Annotated[Overlap, Option(help="What to do with a tick whose predecessor is not settled.")] = Overlap.QUEUE,
+    jitter: Annotated[float, Option(min=0.0, help="Spread firings over this many seconds.")] = 0.0,
+    start: Annotated[str | None, Option(metavar="TIME", help="Fire no tick before this time: 2026-12-01T09:00.")] = None,
+    end: Annotated[str | None, Option(metavar="TIME", help="Fire no tick after this time.")] = None,
+    max_runs: Annotated[int | None, Option(min=1, help="How many ticks fire in all.")] = None,
+    immediately: Annotated[bool, Option("--immediately", help="Fire once when the schedule is first put.")] = False,
     header: Headers = None,
     target: Target,
     as_json: Json = False,
@@ -243,7 +245,7 @@ def put(
 def pause(
     name: ScheduleName,
     *,
-    reason: Annotated[str, Option("--reason", "-m", help="A note that `show` shows.")] = "",
+    reason: Annotated[str, Option("--reason", "-m", help="A note for `schedules show`.")] = "",
     target: Target,
     as_json: Json = False,
 ) -> None:

@@ -34,22 +34,24 @@ if TYPE_CHECKING:
 
 Name = Annotated[
     str,
-    Argument(metavar="COMMAND", autocompletion=command_names, help="Its wire name, as `introspect` shows it."),
+    Argument(metavar="COMMAND", autocompletion=command_names, help="The command's wire name, as in `introspect`."),
 ]
 Fields = Annotated[
     str | None,
-    Argument(metavar="JSON", help="Its fields: JSON, @FILE, or - for standard input [default: -]."),
+    Argument(metavar="JSON", help="The command's fields: JSON, @FILE, or - for standard input [default: -]."),
 ]
 CommandId = Annotated[
     str | None,
-    Option("--command-id", help="Makes the command idempotent: a repeat does not run again."),
+    Option("--command-id", help="Id that makes the command idempotent: a repeat does not run again."),
 ]
-Headers = Annotated[list[str] | None, Option("--header", "-H", metavar="NAME=VALUE", help="May be repeated.")]
-Attempts = Annotated[int | None, Option(min=1, help="Starts in all, rather than as its class says.")]
-AttemptTimeout = Annotated[float | None, Option(help="Seconds that one attempt may take, rather than as its class says.")]
+Headers = Annotated[
+    list[str] | None, Option("--header", "-H", metavar="NAME=VALUE", help="Header of the command; may be repeated.")
+]
+Attempts = Annotated[int | None, Option(min=1, help="How often it may be started, instead of what its class says.")]
+AttemptTimeout = Annotated[float | None, Option(help="Seconds that one attempt may take, instead of what its class says.")]
 KeepEnd = Annotated[
     str | None,
-    Option("--history", metavar="AGE", help="Keep how it ends for so long: '30 days', '12 h'."),
+    Option("--history", metavar="AGE", help="Keep the command's end in the history for this long: '30 days', '12 h'."),
 ]
 
 
@@ -61,7 +63,7 @@ class PriorityName(StrEnum):
     LOW = "low"
 
 
-Priority = Annotated[PriorityName | None, Option(help="Which entities come first; by default that of the command.")]
+Priority = Annotated[PriorityName | None, Option(help="Priority of the entity's turn [default: the command's].")]
 
 
 @with_target

@@ -25,16 +25,16 @@ def serve(
     tokens: Annotated[str, Option(metavar="FILE", help="TOML of tokens: [ci] token = hash, rights = […], rate = …")],
     host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0 takes any free one.")] = 8088,
-    max_body: Annotated[int, Option(min=1, help="Bytes of a request's body.")] = 1024 * 1024,
+    max_body: Annotated[int, Option(min=1, help="Most bytes of a request's body.")] = 1024 * 1024,
     max_wait: Annotated[float, Option(min=0.1, help="Seconds that a request may wait for an outcome.")] = 60.0,
     prefix: Prefix = "",
     proxies: Annotated[
         list[str] | None,
-        Option("--proxy", metavar="ADDRESS", help="Where a proxy's requests come from: an address or network."),
+        Option("--proxy", metavar="ADDRESS", help="Address or network of a proxy, whose headers are trusted."),
     ] = None,
     name: Annotated[
         list[str] | None,
-        Option("--name", metavar="HOST", help="Name under which it is reached; others are refused."),
+        Option("--name", metavar="HOST", help="Host name that requests may use; others are refused."),
     ] = None,
 ) -> None:
     """Serve the gateway: commands over HTTP, for other languages. Each request needs a token of the file.

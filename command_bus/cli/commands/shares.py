@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from command_bus.admin.info import ShareInfo
 
 shares = command_group("Fair shares between tenants: list, put, remove.")
-_Tenant = Annotated[str, Argument(metavar="TENANT", help="As the commands' field has it.")]
+_Tenant = Annotated[str, Argument(metavar="TENANT", help="The tenant, as in the commands' field.")]
 
 
 @shares.command("list", short_help="List the tenants that have a weight, wait, run or were served.")
@@ -39,7 +39,7 @@ def list_shares(
 @with_target
 def put_share(
     tenant: _Tenant,
-    weight: Annotated[float, Argument(min=0.001, max=1000, help="1 is that of all others.")],
+    weight: Annotated[float, Argument(min=0.001, max=1000, help="The weight; a tenant without one has 1.")],
     *,
     target: Target,
     as_json: Json = False,

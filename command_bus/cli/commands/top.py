@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @with_target
 def top(
     *,
-    once: Annotated[bool, Option("--once", help="Show it once and exit.")] = False,
+    once: Annotated[bool, Option("--once", help="Show the figures once and exit.")] = False,
     interval: Annotated[float, Option(min=0.2, max=3600, help="Seconds between two refreshes.")] = 2.0,
     rows: Annotated[int, Option(min=1, max=200, help="Entities to show.")] = 15,
     sort: Annotated[Order, Option(help="Which entities come first.")] = Order.DEPTH,

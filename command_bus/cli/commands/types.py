@@ -41,7 +41,7 @@ def list_types(
 def forget_type(
     entity_type: Annotated[
         str,
-        Argument(metavar="TYPE", autocompletion=entity_types, help="As `types list` shows it."),
+        Argument(metavar="TYPE", autocompletion=entity_types, help="The entity type, as in `types list`."),
     ],
     *,
     yes: Yes = False,

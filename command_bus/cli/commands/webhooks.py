@@ -39,16 +39,16 @@ def list_webhooks(*, target: Target, as_json: Json = False) -> None:
 @with_target
 def put_webhook(
     name: Name,
-    address: Annotated[str, Argument(metavar="URL", help="Where to; https.")],
+    address: Annotated[str, Argument(metavar="URL", help="Address to send to; https.")],
     *,
     kind: Annotated[list[str], Option(metavar="KIND", help="A kind of event; may be repeated.")],
     entity_type: Annotated[
-        list[str] | None, Option("--type", metavar="TYPE", help="Of this entity type; may be repeated.")
+        list[str] | None, Option("--type", metavar="TYPE", help="Only events of this entity type; may be repeated.")
     ] = None,
-    secret_env: Annotated[str | None, Option(metavar="NAME", help="Variable of the workers that holds the secret.")] = None,
-    timeout: Annotated[float, Option(help="Seconds for a request.")] = 5.0,
-    allow_http: Annotated[bool, Option("--allow-http", help="http will do.")] = False,
-    allow_private: Annotated[bool, Option("--allow-private", help="A private address will do.")] = False,
+    secret_env: Annotated[str | None, Option(metavar="NAME", help="Environment variable of the workers with the secret.")] = None,
+    timeout: Annotated[float, Option(help="Seconds that a request may take.")] = 5.0,
+    allow_http: Annotated[bool, Option("--allow-http", help="Allow http instead of https.")] = False,
+    allow_private: Annotated[bool, Option("--allow-private", help="Allow a private address.")] = False,
     target: Target,
 ) -> None:
     """Put a webhook. It is told of what happens from now on; one that is changed goes on where it was, and keeps its secret.
@@ -96,7 +96,7 @@ def remove_webhook(name: Name, *, target: Target) -> None:
 def pause_webhook(
     name: Name,
     *,
-    reason: Annotated[str, Option(metavar="TEXT", help="Why, for others who look.")] = "paused by an operator",
+    reason: Annotated[str, Option(metavar="TEXT", help="Reason that `webhooks list` shows.")] = "paused by an operator",
     target: Target,
 ) -> None:
     """Send nothing until `webhooks resume`: deliveries wait, each in its line.

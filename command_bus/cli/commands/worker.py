@@ -16,7 +16,7 @@ ImportString = Annotated[
     str,
     Argument(
         metavar="MODULE[:ATTRIBUTE]",
-        help="Where the bus is: a CommandBus, or a function without arguments that returns one. "
+        help="The bus: a CommandBus, or a function without arguments that returns one. "
         "The attribute defaults to `bus`, and may have dots (`app:container.bus`).",
     ),
 ]
@@ -31,12 +31,12 @@ Grace = Annotated[
 ]
 WorkerNamespace = Annotated[
     str | None,
-    Option(help="As COMMAND_BUS_NAMESPACE in the environment; refused if the bus has another."),
+    Option(help="Set COMMAND_BUS_NAMESPACE; refused if the bus has another."),
 ]
 WorkerUrl = Annotated[
     str | None,
     Option(
-        help="As COMMAND_BUS_URL in the environment; refused if the bus has another, or if it has a password, which all users of this "
+        help="Set COMMAND_BUS_URL; refused if the bus has another, or if it has a password, which all users of this "
         "machine could read: set COMMAND_BUS_URL, or COMMAND_BUS_PASSWORD.",
     ),
 ]
@@ -56,13 +56,13 @@ Level = Annotated[
     LogLevel | None,
     Option(help="Lowest level that is logged, to standard error [default: the bus's, info]."),
 ]
-Format = Annotated[LogFormat, Option(help="Lines for people, or one JSON object per line.")]
+Format = Annotated[LogFormat, Option(help="Log lines for people, or one JSON object per line.")]
 Reload = Annotated[bool, Option("--reload", help="For development: restart when a Python file below the current folder changes.")]
 HealthPort = Annotated[
     int | None,
     Option(min=0, max=65535, help="Serve /healthz, /readyz and /metrics on this port; 0 takes any free one."),
 ]
-HealthHost = Annotated[str, Option(help="Address to serve them on.")]
+HealthHost = Annotated[str, Option(help="Address to serve the health pages on.")]
 StuckAfter = Annotated[
     float | None,
     Option(min=0.5, help="Seconds that the event loop may be blocked until /healthz fails [default: 10]."),
@@ -147,12 +147,12 @@ def worker(
 
 def dev(
     context: Context,
-    import_string: Annotated[str, Argument(metavar="MODULE[:ATTRIBUTE]", help="Where the bus is, as for `worker`.")],
+    import_string: Annotated[str, Argument(metavar="MODULE[:ATTRIBUTE]", help="The bus, as for `worker`.")],
     *,
     processes: Annotated[int, Option(min=1, max=64, help="Worker processes.")] = 1,
     data: Annotated[Path | None, Option(help="Keep all the server's data in this folder permanently.")] = None,
     namespace: Annotated[  # noqa: ARG001
-        str | None, Option("--namespace", "-n", help="As COMMAND_BUS_NAMESPACE.")
+        str | None, Option("--namespace", "-n", help="Set COMMAND_BUS_NAMESPACE.")
     ] = None,
     include: Annotated[list[str] | None, Option(metavar="MODULE", help="Modules with handlers, as for `worker`.")] = None,
     log_level: Level = None,
