@@ -6,7 +6,6 @@ Rows of one entity go to one partition and are sorted there (`in_order`), which 
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,7 @@ from command_bus.errors import InvalidSettings
 from command_bus.messages.message import Message
 from command_bus.spark.errors import unwrapped
 from command_bus.spark.ids import NAMESPACE, UNSUPPORTED_KEY, typed_command_id, unsupported_key_type
-from command_bus.spark.options import OnInvalid, WriteOptions, duration_ms
+from command_bus.spark.options import OnInvalid, WriteOptions
 from command_bus.spark.quoting import check_named_once, column_named
 from command_bus.spark.report import DispatchReport, build_report, dry_run_report
 from command_bus.spark.source import register
@@ -113,31 +112,30 @@ def dispatch_dataframe(
         CommandBusError: A task failed with another error of this library, or Spark failed.
     """
     began = time.monotonic()
-    _check_texts(dispatch_id, outcomes, remember_for)
-    _check_names(columns, entity, command_column)
+    _check_id(dispatch_id)
     _check_values(max_rejects, partitions, id_namespace, dry_run, mapper)
     target = Target.resolve(url, namespace)
-    texts = {  # the options of the data source, so that both are checked and planned alike
-        "url": target.url,
-        "namespace": target.namespace,
-        "command": ",".join(_command_texts(command, mapper)),
-        "commandColumn": command_column,
-        "entityColumn": entity,
-        "columns": json.dumps(dict(columns or {}), ensure_ascii=False),
-        "dispatchId": dispatch_id,
-        "dispatchVersion": _text(version),
-        "onInvalid": on_invalid,
-        "maxRejects": None if max_rejects is None or 0 < max_rejects < 1 else str(int(max_rejects)),
-        "maxBacklog": _text(max_backlog),
-        "maxWait": f"{max_wait} s",
-        "batchSize": str(batch_size),
-        "outcomes": None if outcomes is None else _duration(outcomes, "outcomes"),
-        "rememberFor": _duration(remember_for, "remember_for"),
-        "mapper": None if mapper is None else pickled(mapper),
-        "priority": priority,
-        "keepOrder": "false" if order_by is None else "true",
-    }
-    options = replace(WriteOptions.parse({name: text for name, text in texts.items() if text}), made_ids=key is not None)
+    options = WriteOptions.of(
+        url=target.url,
+        namespace=target.namespace,
+        command=",".join(_command_texts(command, mapper)),
+        command_column=command_column,
+        entity_column=entity,
+        columns={} if columns is None else columns,
+        dispatch_id=dispatch_id,
+        version=version,
+        on_invalid=on_invalid,
+        max_rejects=None if max_rejects is None or 0 < max_rejects < 1 else int(max_rejects),
+        max_backlog=max_backlog,
+        max_wait=max_wait,
+        batch_size=batch_size,
+        outcomes_ms=0 if outcomes is None else outcomes,
+        remember_ms=remember_for,
+        mapper=None if mapper is None else pickled(mapper),
+        priority=priority or None,
+        keep_order=order_by is not None,
+    )
+    options = replace(options, made_ids=key is not None)
     with unwrapped():
         check_interpreter(df.sparkSession)
         register(df.sparkSession)
@@ -301,31 +299,6 @@ def _entity_column(plan: WritePlan) -> str | None:
     return next(iter(plan.keys), None)
 
 
-def _text(number: int | None) -> str | None:
-    return None if number is None else str(number)
-
-
-def _duration(value: timedelta | str, name: str) -> str:
-    if isinstance(value, timedelta):
-        if value <= timedelta(0):
-            raise InvalidSettings(
-                f"{name} = {value} is no time to keep anything: give a timedelta above 0, or a text such as '7 days'"
-            )
-        return f"{max(value // timedelta(milliseconds=1), 1)} ms"
-    duration_ms(value, name)
-    return value
-
-
-def _check_names(columns: object, entity: object, command_column: object) -> None:
-    for name, value in (("entity", entity), ("command_column", command_column)):
-        if not isinstance(value, str | None) or value == "":
-            raise InvalidSettings(f"{name} = {value!r}: give the name of a column")
-    if columns is not None and not (
-        isinstance(columns, Mapping) and all(isinstance(each, str) for pair in columns.items() for each in pair)
-    ):
-        raise InvalidSettings(f"columns = {columns!r}: give the name of a column for each field, as a dict")
-
-
 def _check_values(max_rejects: object, partitions: object, id_namespace: object, dry_run: object, mapper: object) -> None:
     """Check what is no option of the data source, which checks its own."""
     if max_rejects is not None and not _is_limit(max_rejects):
@@ -344,11 +317,8 @@ def _is_limit(value: object) -> bool:
     return type(value) is int or (type(value) is float and (0 <= value < 1 or value.is_integer()))
 
 
-def _check_texts(dispatch_id: object, outcomes: object, remember_for: object) -> None:
+def _check_id(dispatch_id: object) -> None:
     if not isinstance(dispatch_id, str) or not dispatch_id.strip() or dispatch_id.encode(errors="ignore").decode() != dispatch_id:
         raise InvalidSettings(
             f"dispatch_id = {dispatch_id!r}: name this dispatch, by a text such as 'orders-2026-11-21', so that running it again adds nothing twice"
         )
-    for name, value in (("outcomes", outcomes), ("remember_for", remember_for)):
-        if not isinstance(value, timedelta | str | None) or (value is None and name != "outcomes"):
-            raise InvalidSettings(f"{name} = {value!r}: give how long, as a timedelta or a text such as '7 days'")

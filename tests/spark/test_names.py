@@ -47,7 +47,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "order of another type": ({"order_by": 5}, "order_by = 5: name the columns"),
     "order by a map": ({"order_by": "m"}, "Spark refuses these rows or columns: "),
     "entity in another case": ({"entity": "Truck"}, "option entityColumn = 'Truck' names no column"),
-    "entity as a column": ({"entity": 5}, "entity = 5: give the name of a column"),
+    "entity as a column": ({"entity": 5}, "entityColumn = 5: give the name of a column"),
     "entity of a map": ({"entity": "m"}, "an entity id wants text or integers"),
     "a field with a default from nowhere": ({"columns": {"note": "nota"}}, "= 'nota' names no column"),
     "a field with a default from another case": ({"columns": {"note": "Note"}}, "= 'Note' names no column"),
