@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.examples.program import ROOT, run_example
 
 
 @pytest.mark.server
 def test_it_prints_what_happens():
-    done = subprocess.run(
-        [sys.executable, "-m", "examples.bank"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
+    printed = run_example("bank")
+    assert printed.splitlines() == [
         "deposit of 100 under the same id: accepted",
         "deposit of 100 under the same id: duplicate",
         "balance after a withdrawal of 30: 70",

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +10,7 @@ from examples.checkout.books import checkout_books
 from examples.checkout.proof import checks
 from examples.checkout.provider import Ledger, ledger_beside
 from examples.flights.verdict import Check
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.examples.program import run_example
 
 
 @pytest.mark.promise("A stored step is not repeated")
@@ -22,18 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.server
 @pytest.mark.timeout(150)
 def test_everything_agrees_although_workers_are_killed(tmp_path: Path) -> None:
-    words = ["--seconds", "12", "--out", str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-m", "examples.checkout", *words],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=140,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Everything agrees." in done.stdout
+    printed = run_example("checkout", "--seconds", "12", "--out", str(tmp_path), timeout=140)
+    assert "Everything agrees." in printed
 
 
 @pytest.fixture

@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from command_bus.embedded import EmbeddedServer
 from tests.docs.trouble import Trouble
+from tests.integration.embedded_programs import Program
 from tests.integration.history import History, Pause
 from tests.topologies import ClusterServers, SentinelServers
 
@@ -106,3 +108,21 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterServers
         yield servers.start()
     finally:
         servers.stop()
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[..., Program]]:
+    """Start programs that start servers; they end with the test."""
+    programs: list[Program] = []
+
+    def start(code: str, *arguments: str, cwd: Path | None = None, **environment: str) -> Program:
+        programs.append(Program(code, *arguments, cwd=cwd, **environment))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.kill()
+        for stream in (program.process.stdin, program.process.stdout, program.process.stderr):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()

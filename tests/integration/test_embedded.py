@@ -10,7 +10,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,23 +38,6 @@ def guard(request: pytest.FixtureRequest) -> str:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks that are held are taken for held at once."""
     monkeypatch.setattr(locks, "_PATIENCE", 0.05)
-
-
-@pytest.fixture
-def run() -> Iterator[Callable[..., Program]]:
-    programs: list[Program] = []
-
-    def start(code: str, *arguments: str, cwd: Path | None = None, **environment: str) -> Program:
-        programs.append(Program(code, *arguments, cwd=cwd, **environment))
-        return programs[-1]
-
-    yield start
-    for program in programs:
-        program.kill()
-        for stream in (program.process.stdin, program.process.stdout, program.process.stderr):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
 
 
 class TestOneServer:

@@ -66,23 +66,6 @@ def try_to_lock(folder: Path) -> Generator[bool]:
         locks.unlock((lock,))
 
 
-@pytest.fixture
-def run() -> Iterator[Callable[..., Program]]:
-    programs: list[Program] = []
-
-    def start(code: str, *arguments: str, cwd: Path | None = None, **environment: str) -> Program:
-        programs.append(Program(code, *arguments, cwd=cwd, **environment))
-        return programs[-1]
-
-    yield start
-    for program in programs:
-        program.kill()
-        for stream in (program.process.stdin, program.process.stdout, program.process.stderr):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-
-
 SHARE = "url = shared_server(); tell(url=url, pid=pid_at(url)); wait()"
 
 

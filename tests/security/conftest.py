@@ -6,34 +6,21 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from command_bus.embedded import EmbeddedServer, find_server_binary
+from command_bus.embedded import find_server_binary
 from scripts.redis62 import BINARY as OLDEST
+from tests.conformance.conftest import Starter, start
+
+__all__ = ["start"]
 
 REDIS = shutil.which("redis-server")
 OPENSSL = shutil.which("openssl")
-Starter = Callable[..., EmbeddedServer]
-
-
-@pytest.fixture
-def start() -> Iterator[Starter]:
-    """Start servers with settings of their own; they stop with the test."""
-    running: list[EmbeddedServer] = []
-
-    def started(**options: Any) -> EmbeddedServer:
-        running.append(EmbeddedServer.start(**options))
-        return running[-1]
-
-    yield started
-    for server in running:
-        server.stop()
 
 
 @pytest.fixture

@@ -36,10 +36,10 @@ from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.spark.writing.task_results import RowReject
 from command_bus.transport.ports.bulk import Opening, Version
 from command_bus.transport.redis.acl import Role, acl_lines
+from tests.conformance.conftest import Starter
 from tests.conformance.harness import side_of
 from tests.conformance.put_service import until
 from tests.security.acl_users import NAMESPACE, Park, Place, Relay, Trip, Work, made, registry
-from tests.security.conftest import Starter
 
 
 @pytest.fixture(params=["selectors", "patterns"])

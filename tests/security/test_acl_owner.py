@@ -10,8 +10,8 @@ from redis.exceptions import NoPermissionError
 from command_bus import CommandBusError, Snooze
 from command_bus.transport.redis.acl import acl_lines
 from command_bus.transport.redis.keys import KEYS, ShardKeys
+from tests.conformance.conftest import Starter
 from tests.security.acl_users import NAMESPACE, Work, made
-from tests.security.conftest import Starter
 
 
 @pytest.mark.parametrize("selectors", [True, False])

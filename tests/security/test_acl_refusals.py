@@ -16,9 +16,9 @@ from command_bus import (
     UnsuitableServer,
 )
 from command_bus.transport.redis.acl import Role, acl_lines
+from tests.conformance.conftest import Starter
 from tests.conformance.put_service import until
 from tests.security.acl_users import NAMESPACE, ROLES, Place, Trip, Work, made
-from tests.security.conftest import Starter
 
 
 @pytest.fixture(params=["selectors", "patterns"])

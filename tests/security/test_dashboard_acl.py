@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from command_bus import CommandBusError
+from tests.conformance.conftest import Starter
 from tests.security.acl_users import Park, Work, made
-from tests.security.conftest import Starter
 
 pytest.importorskip("jinja2")
 

@@ -8,8 +8,8 @@ import pytest
 
 from command_bus import CommandBusError, Unique
 from command_bus.transport.redis.acl import acl_lines
+from tests.conformance.conftest import Starter
 from tests.security.acl_users import NAMESPACE, Work, made
-from tests.security.conftest import Starter
 
 LATEST = Unique("k", wins="latest")
 

@@ -11,8 +11,8 @@ from redis.exceptions import NoPermissionError
 
 from command_bus.notifications import RedisNotifier
 from command_bus.transport.redis.acl import Role, acl_lines
+from tests.conformance.conftest import Starter
 from tests.security.acl_users import NAMESPACE, ROLES, Place, Work, made
-from tests.security.conftest import Starter
 
 
 def notifying(place: Place, role: Role) -> Any:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from command_bus import CommandBusError, every
+from tests.conformance.conftest import Starter
 from tests.conformance.put_service import until
 from tests.security.acl_users import Place, Work, made
-from tests.security.conftest import Starter
 
 
 @pytest.fixture(params=["selectors", "patterns"])

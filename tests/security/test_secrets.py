@@ -33,10 +33,9 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.credentials import connection_options
 from command_bus.transport.redis.connection.factory import UrlClients
 from command_bus.transport.redis.memory import MemoryClients
-from tests.conformance.conftest import Sandbox
+from tests.conformance.conftest import Sandbox, Starter
 from tests.conformance.put_service import put_service, until
 from tests.conformance.test_bad_input import envelope
-from tests.security.conftest import Starter
 
 URL_PASSWORD = "swordfish-in-the-url"
 PASSWORD = "swordfish-in-the-settings"

@@ -26,9 +26,8 @@ from command_bus.spark.target import Target, connection_to
 from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.transport.mailboxes import mailbox_name, stands_in
 from command_bus.transport.redis.memory import MemoryClients
-from tests.conformance.conftest import Sandbox
+from tests.conformance.conftest import Sandbox, Starter
 from tests.conformance.put_service import Put, PutService, put_service, until
-from tests.security.conftest import Starter
 
 OLD = "an old secret, long enough"
 NEW = "a new secret, long enough too"

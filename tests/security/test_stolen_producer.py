@@ -15,8 +15,8 @@ from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 from command_bus import CommandBus, HandlerRegistry, InvalidSettings, QueueFull, Unique
 from command_bus.transport.redis.scripts import SCRIPTS
+from tests.conformance.conftest import Starter
 from tests.conformance.put_service import until
-from tests.security.conftest import Starter
 from tests.security.test_acl import Place, Work, made
 
 KEYS = {"k": "a secret that is long enough for a key"}

@@ -27,7 +27,8 @@ from command_bus import (
 )
 from command_bus.transport.redis.connection.clients import clients_of
 from command_bus.transport.redis.connection.credentials import connection_options
-from tests.security.conftest import Certificates, Starter, TlsServer
+from tests.conformance.conftest import Starter
+from tests.security.conftest import Certificates, TlsServer
 
 Tls = Callable[..., TlsServer]
 

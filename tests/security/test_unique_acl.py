@@ -10,9 +10,9 @@ import pytest
 from command_bus import CommandCancelled, InvalidSettings, MayNotReplace, Unique
 from command_bus.transport.redis.acl import acl_lines
 from command_bus.transport.redis.maintenance.upkeep import sweep_page
+from tests.conformance.conftest import Starter
 from tests.conformance.unique.test_unique_loads import Pull, codes, kept, load, opened, row
 from tests.security.acl_users import NAMESPACE, Work, made
-from tests.security.conftest import Starter
 
 LATEST = Unique("k", wins="latest")
 

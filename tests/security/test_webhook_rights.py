@@ -12,9 +12,10 @@ import pytest
 
 from command_bus import CommandBus, CommandRejected, HandlerRegistry, UnsuitableServer
 from command_bus.webhooks import Webhooks, new_secret
+from tests.conformance.conftest import Starter
 from tests.conformance.receiver import receiving
 from tests.security.acl_users import Work, made
-from tests.security.conftest import Certificates, Starter
+from tests.security.conftest import Certificates
 
 pytest.importorskip("httpx")
 
