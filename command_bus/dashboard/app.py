@@ -25,7 +25,7 @@ from command_bus.dashboard.pages.fleet import limits_page, live, schedules_page,
 from command_bus.dashboard.passwords import Passwords, Signer
 from command_bus.dashboard.pulse import Pulse, SharedReads
 from command_bus.dashboard.users import Loopback, Users, is_loopback
-from command_bus.dashboard.visit import Options, State, TraceLink, Visit, address, answer_fault, here_of, root_of, safe_link
+from command_bus.dashboard.visit import State, TraceLink, Visit, address, answer_fault, here_of, root_of, safe_link
 from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.integrations.web import PROBE
 from command_bus.spelling import several_names
@@ -66,7 +66,7 @@ class Dashboard:
     def __init__(self, state: State, *, opens: bool) -> None:
         self.state = state
         self._opens = opens
-        self._app = Guard(self._routes(), state.options.hosts)
+        self._app = Guard(self._routes(), state.hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or run the life of a served application."""
@@ -176,7 +176,19 @@ def dashboard(
     signer = Signer(secret)
     if isinstance(users, Passwords):
         users.signer = signer
-    options = Options(title, several_names("hosts", hosts), secure, trace_link, safe_link("board_link", board_link))
     reads = SharedReads()
     pulse = Pulse(bus, on_change=reads.forget)
-    return Dashboard(State(bus, users, signer, Masking(mask), options, reads, pulse), opens=opens)
+    state = State(
+        bus=bus,
+        users=users,
+        signer=signer,
+        masking=Masking(mask),
+        title=title,
+        hosts=several_names("hosts", hosts),
+        secure=secure,
+        trace_link=trace_link,
+        board_link=safe_link("board_link", board_link),
+        reads=reads,
+        pulse=pulse,
+    )
+    return Dashboard(state, opens=opens)

@@ -87,25 +87,18 @@ TraceLink = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """The arguments of `dashboard`, checked."""
-
-    title: str
-    hosts: Collection[str]
-    secure: bool | None
-    trace_link: TraceLink | None
-    board_link: str
-
-
-@dataclass(frozen=True, slots=True)
 class State:
-    """The things that requests share."""
+    """The things that requests share: the arguments of `dashboard`, checked, and what is made of them."""
 
     bus: CommandBus
     users: Users
     signer: Signer
     masking: Masking
-    options: Options
+    title: str
+    hosts: Collection[str]
+    secure: bool | None
+    trace_link: TraceLink | None
+    board_link: str
     reads: SharedReads
     pulse: Pulse
     pages_of: Counter[str] = field(default_factory=Counter)
@@ -183,7 +176,7 @@ class Visit:
 
     def trace(self, trace_id: str) -> tuple[str, str]:
         """Return a trace id and the address of its trace; empty where there is none."""
-        link = self.state.options.trace_link
+        link = self.state.trace_link
         return trace_id, safe_link("trace_link", link(trace_id)) if trace_id and link is not None else ""
 
     async def shared(self, what: str, read: Callable[[], Awaitable[T]]) -> T:
@@ -233,7 +226,7 @@ class Visit:
             said="" if said is None else str(said.get("text", "")),
             csrf=self.csrf(),
             here=here_of(self.request),
-            board_link=self.state.options.board_link,
+            board_link=self.state.board_link,
             **values,
         )
         if said is not None:
@@ -274,7 +267,7 @@ def theme_of(request: Request) -> str:
 
 def set_cookie(response: Response, request: Request, state: State, name: str, value: str, seconds: float) -> None:
     """Set a cookie that only the dashboard gets, and no script."""
-    secure = _is_https(request) if state.options.secure is None else state.options.secure
+    secure = _is_https(request) if state.secure is None else state.secure
     response.set_cookie(
         name, value, max_age=int(seconds), path=root_of(request) or "/", secure=secure, httponly=True, samesite="lax"
     )
@@ -332,7 +325,7 @@ def bare_page(
         template,
         root=root_of(request),
         theme=theme_of(request),
-        title_of_all=state.options.title,
+        title_of_all=state.title,
         namespace=state.bus.settings.namespace,
         **values,
     )

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from command_bus.admin.events import Event, EventKind
 from command_bus.admin.json_data import to_jsonable
 from command_bus.gateway.hubs import Listener
-from command_bus.gateway.incoming import Incoming, Query, State, header_of
+from command_bus.gateway.incoming import Incoming, Query, header_of
 from command_bus.gateway.problems import HEADERS, Problem, encoded, retry_later
 from command_bus.integrations.web import counted
 from command_bus.messages.message import check_entity_type
@@ -116,40 +116,33 @@ async def get_progress(incoming: Incoming) -> Response:
 
 async def _stream(incoming: Incoming, act: str, chunks: AsyncGenerator[bytes]) -> Response:
     """Return a stream, once it is known to begin: its first part is the head."""
-    counted = _counted(incoming.state, incoming.holder.name, _permitted(incoming, act, chunks))
+    permitted = _permitted(incoming, act, chunks)
     try:
-        await anext(counted)
+        await anext(permitted)
     except BaseException:
-        await counted.aclose()
+        await permitted.aclose()
         raise
-    return EventStream(_HEAD, counted)
+    return EventStream(_HEAD, permitted)
 
 
 async def _permitted(incoming: Incoming, act: str, chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield the same for as long as the token may do this: it may be taken back meanwhile."""
-    authorization = header_of(incoming.scope, b"authorization")
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            holder = incoming.state.allow.holder(authorization)
-            if holder is None or not holder.rights.may(act):
-                return
-            yield chunk
-
-
-async def _counted(state: State, holder: str, chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield the same while it counts as an open stream.
+    """Yield the same for as long as the token may do this, which may be taken back meanwhile; it counts as an open stream.
 
     Raises:
         Problem: Too many are open, of all or of this token.
     """
+    state, name, authorization = incoming.state, incoming.holder.name, header_of(incoming.scope, b"authorization")
     async with aclosing(chunks):
-        everyone, own = state.streams_of.total(), state.streams_of[holder]
+        everyone, own = state.streams_of.total(), state.streams_of[name]
         if everyone >= state.options.max_streams:
             raise retry_later(503, "too_many_streams", f"{everyone} streams are open", _FULL)
         if own >= state.options.max_streams_each:
             raise retry_later(429, "too_many_streams", f"this token has {own} streams open", _FULL)
-        with counted(state.streams_of, holder):
+        with counted(state.streams_of, name):
             async for chunk in chunks:
+                holder = state.allow.holder(authorization)
+                if holder is None or not holder.rights.may(act):
+                    return
                 yield chunk
 
 

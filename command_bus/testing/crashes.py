@@ -63,10 +63,11 @@ class Crash:
         return True
 
 
+@dataclass(eq=False, slots=True)
 class Crashing(Middleware):
     """The outermost middleware of one worker: records attempts, and crashes the worker as planned.
 
-    Args:
+    Attributes:
         recorder: Records the attempts.
         crashes: Planned crashes, shared by all workers.
         process: The worker's process.
@@ -74,23 +75,20 @@ class Crashing(Middleware):
         killed: Called once the process is dead.
     """
 
-    def __init__(
-        self, recorder: Recorder, crashes: list[Crash], process: Process, keys: KeySpace, killed: Callable[[], None]
-    ) -> None:
-        self._recorder = recorder
-        self._crashes = crashes
-        self._process = process
-        self._keys = keys
-        self._killed = killed
+    recorder: Recorder
+    crashes: list[Crash]
+    process: Process
+    keys: KeySpace
+    killed: Callable[[], None]
 
     async def handle(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        point = next((crash.point for crash in self._crashes if crash.point in CRASH_POINTS and crash.meets(command)), None)
+        point = next((crash.point for crash in self.crashes if crash.point in CRASH_POINTS and crash.meets(command)), None)
         if isinstance(context, DurableContext):
             context.observe(partial(self._passed, command))
         if point == "claimed":
             await self._end()
-        note = await self._recorder.attempt(command, context, proceed)
-        if self._process.dead:
+        note = await self.recorder.attempt(command, context, proceed)
+        if self.process.dead:
             note.lost = True
         elif point == "handled":
             note.lost = True
@@ -101,22 +99,22 @@ class Crashing(Middleware):
 
     async def _passed(self, command: Any, point: str) -> None:
         """Crash at a point inside of a durable handler."""
-        if any(crash.point == point and crash.meets(command) for crash in self._crashes):
+        if any(crash.point == point and crash.meets(command) for crash in self.crashes):
             await self._end()
 
     async def dispatch(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
         """Record messages that a handler sends like those of the program."""
-        return await self._recorder.dispatch(outbound, proceed)
+        return await self.recorder.dispatch(outbound, proceed)
 
     async def call(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
-        return await self._recorder.call(outbound, proceed)
+        return await self.recorder.call(outbound, proceed)
 
     def _end_once_settled(self) -> None:
         """Crash when the running command is settled: its mailbox is gone or runs another one, or rests without it."""
         running = current_command.get()
         assert running is not None  # noqa: S101 - set around every handler
-        store = self._process.server.store
-        shard = self._keys.shards[self._keys.shard_of(running.mailbox)]
+        store = self.process.server.store
+        shard = self.keys.shards[self.keys.shard_of(running.mailbox)]
         key, active, name = shard.mailbox(running.mailbox).encode(), shard.active.encode(), running.mailbox.encode()
         message = parse_record((store.get(active, dict) or {}).get(name)).message
 
@@ -128,15 +126,15 @@ class Crashing(Middleware):
             return mailbox is None or id_of(message.encode()) not in mailbox.entries
 
         def look() -> None:
-            if is_settled() and not self._process.dead:
-                self._process.kill()
-                self._killed()
+            if is_settled() and not self.process.dead:
+                self.process.kill()
+                self.killed()
 
-        self._process.after.append(look)
+        self.process.after.append(look)
 
     async def _end(self) -> NoReturn:
-        self._process.kill()
-        self._killed()
+        self.process.kill()
+        self.killed()
         await asyncio.Event().wait()  # a dead process does nothing more; its tasks are cancelled
         raise AssertionError
 

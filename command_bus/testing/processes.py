@@ -130,27 +130,6 @@ class _Refusal(LoopGuard):
 
 
 @dataclass(slots=True)
-class WorkerSetup:
-    """State that the workers of all loops share.
-
-    Attributes:
-        server: In memory.
-        recorder: Records attempts and sent messages.
-        crashes: Planned crashes.
-        crashed: Number of workers that crashed.
-        workers: Number of workers per namespace.
-        hook: The hook of their sessions: lets time leap over what their handlers wait for.
-    """
-
-    server: LiveServer
-    recorder: Recorder
-    crashes: list[Crash]
-    workers: int
-    hook: SessionHook
-    crashed: int = 0
-
-
-@dataclass(slots=True)
 class _StartedWorker:
     """A worker, its bus and its simulated process."""
 
@@ -158,19 +137,27 @@ class _StartedWorker:
     worker: Worker
     process: Process
 
+    async def start(self) -> None:
+        await self.bus.open()
+        await self.worker.start()
+
+    async def stop(self, grace: float | None = None) -> None:
+        await self.worker.stop(grace=grace)
+        await self.bus.close()
+
 
 class LoopWorkers:
     """Starts, replaces and stops the workers on the running loop.
 
     Args:
-        setup: Shared by all loops.
+        shared: What the workers of all loops share.
     """
 
-    def __init__(self, setup: WorkerSetup) -> None:
+    def __init__(self, shared: BusProcesses) -> None:
         self.loop = asyncio.get_running_loop()
         self.stays = False
         """Whether the test itself runs on this loop, not only an application."""
-        self._setup = setup
+        self._shared = shared
         self._started: dict[str, list[_StartedWorker]] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self._starting = asyncio.Lock()
@@ -184,7 +171,7 @@ class LoopWorkers:
         """Start the workers of a bus's namespace; idempotent."""
         async with self._starting:
             group = self._started.setdefault(app_bus.settings.namespace, [])
-            while len(group) < self._setup.workers:
+            while len(group) < self._shared.workers:
                 await self._add(group, app_bus, handlers, layers)
 
     async def close(self) -> None:
@@ -192,22 +179,21 @@ class LoopWorkers:
         started, self._started = self._started, {}
         for group in started.values():
             for started_worker in group:
-                await started_worker.worker.stop()
-                await started_worker.bus.close()
+                await started_worker.stop()
         if self._background:
             await asyncio.wait(self._background)
 
     async def _add(
         self, group: list[_StartedWorker], app_bus: CommandBus, handlers: HandlerRegistry, layers: Sequence[Any]
     ) -> None:
-        setup = self._setup
-        process = Process(setup.server, works=True)
+        shared = self._shared
+        process = Process(shared.server, works=True)
         keys = KeySpace(app_bus.settings.namespace, app_bus.settings.shards)
 
         def replace_it() -> None:
             self._replace(group, process, lambda: self.start(app_bus, handlers, layers))
 
-        crashing = Crashing(setup.recorder, setup.crashes, process, keys, replace_it)
+        crashing = Crashing(shared.recorder, shared.crashes, process, keys, replace_it)
         bus = CommandBus(
             settings=app_bus.settings,
             registry=handlers,
@@ -216,36 +202,26 @@ class LoopWorkers:
             cipher=app_bus.cipher,
             clients=process,
         )
-        bus.session.hook = setup.hook
+        bus.session.hook = shared  # lets time leap over what its handlers wait for
         started_worker = _StartedWorker(bus, bus.worker(), process)
         context = contextvars.copy_context()
         context.run(PROCESS.set, process)
-        await self.loop.create_task(_start(started_worker), name="command_bus.testing", context=context)
+        await self.loop.create_task(started_worker.start(), name="command_bus.testing", context=context)
         group.append(started_worker)
 
     def _replace(self, group: list[_StartedWorker], process: Process, replace: Callable[[], Any]) -> None:
         """Clean up after a crashed process, and start another worker in its place."""
-        self._setup.crashed += 1
+        self._shared.crashed += 1
         for started_worker in list(group):
             if started_worker.process is process:
                 group.remove(started_worker)
-                self._run_in_background(_clean_up(started_worker))
+                self._run_in_background(started_worker.stop(grace=0))
                 self._run_in_background(replace())
 
     def _run_in_background(self, work: Any) -> None:
         task = self.loop.create_task(work, name="command_bus.testing")
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-async def _start(started_worker: _StartedWorker) -> None:
-    await started_worker.bus.open()
-    await started_worker.worker.start()
-
-
-async def _clean_up(started_worker: _StartedWorker) -> None:
-    await started_worker.worker.stop(grace=0)
-    await started_worker.bus.close()
 
 
 _RESTING = frozenset({"s", "u", "U", "w"})
@@ -304,7 +280,9 @@ class BusProcesses(SessionHook):
         self.crashes: list[Crash] = []
         self.claims = ClaimedBuses(self, self.recorder)
         self.claims.claim(self.bus)
-        self._setup = WorkerSetup(LiveServer(clock.time), self.recorder, self.crashes, workers, self)
+        self.server = LiveServer(clock.time)
+        self.workers = workers
+        self.crashed = 0
         self._registry = registry if bus is None or registry is not None else bus.registry
         self._layers: dict[CommandBus, tuple[Middleware, ...]] = {self.bus: self.bus.middleware}
         self._clock = clock
@@ -312,11 +290,6 @@ class BusProcesses(SessionHook):
         self._twins: dict[asyncio.AbstractEventLoop, CommandBus] = {}
         self._started = False
         self._undo = contextlib.ExitStack()
-
-    @property
-    def crashed(self) -> int:
-        """Number of workers that crashed."""
-        return self._setup.crashed
 
     def is_async(self, name: str) -> bool:
         """Return whether a command's handler runs on the loop."""
@@ -340,7 +313,7 @@ class BusProcesses(SessionHook):
 
     def _rest(self, bus: CommandBus) -> Rest:
         settings = bus.settings
-        return rest_of(self._setup.server.store, KeySpace(settings.namespace, settings.shards))
+        return rest_of(self.server.store, KeySpace(settings.namespace, settings.shards))
 
     async def sender(self) -> CommandBus:
         """Return the bus, open on this loop; or a copy, if it is open on another loop. Idempotent."""
@@ -369,7 +342,7 @@ class BusProcesses(SessionHook):
             await self.sender()
         workers = self._workers_here()
         workers.stays |= stays
-        self._setup.server.let_work(workers.loop)
+        self.server.let_work(workers.loop)
         seen: set[str] = set()
         for bus in list(self._layers):
             if bus.settings.namespace not in seen:
@@ -406,7 +379,7 @@ class BusProcesses(SessionHook):
         self._take_over_clock()
         if bus not in self._twins.values():
             self._layers.setdefault(bus, bus.middleware)
-        self.claims.connect(bus, Process(self._setup.server))
+        self.claims.connect(bus, Process(self.server))
 
     async def closed(self, session: Session) -> None:
         """Stop the workers of an application's loop with its last bus."""
@@ -440,7 +413,7 @@ class BusProcesses(SessionHook):
     def _workers_here(self) -> LoopWorkers:
         loop = asyncio.get_running_loop()
         if loop not in self._loop_workers:
-            self._loop_workers[loop] = LoopWorkers(self._setup)
+            self._loop_workers[loop] = LoopWorkers(self)
         return self._loop_workers[loop]
 
     def _registry_for(self, bus: CommandBus) -> HandlerRegistry:

@@ -9,7 +9,7 @@ from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
 from command_bus.testing.clock import TaskLeaseKeeper
-from command_bus.testing.simulated.live import WirePipe, WireRedis
+from command_bus.testing.simulated.live import Wire, WirePipe, WireRedis
 from command_bus.testing.simulated.server import Link
 from tests.simulation.loop import LANE, SimLoop
 from tests.simulation.network import PATIENCE, Network
@@ -17,7 +17,7 @@ from tests.simulation.network import PATIENCE, Network
 __all__ = ["SimClients"]
 
 
-class _Wire:
+class _Connections:
     """The connections of one client."""
 
     def __init__(self, network: Network, owner: str, patience: float) -> None:
@@ -42,6 +42,9 @@ class _Wire:
         for link in self.idle:
             self.network.close(link, noticed_after=0.0)
         self.idle = []
+
+    def wire(self) -> Wire:
+        return Wire(self.exchange, self.close)
 
 
 class _HandlersLoop:
@@ -86,12 +89,12 @@ class SimClients:
 
     def commands(self) -> Redis:
         """See `ClientFactory`."""
-        return WireRedis(_Wire(self._network, self._owner, PATIENCE))
+        return WireRedis(_Connections(self._network, self._owner, PATIENCE).wire())
 
     def pipe(self, block: float = 0.0) -> WirePipe:
         """See `ClientFactory`."""
-        return WirePipe(_Wire(self._network, self._owner, block + PATIENCE))
+        return WirePipe(_Connections(self._network, self._owner, block + PATIENCE).wire())
 
     def thread(self, patience: float) -> SyncRedis:
         """Return an asynchronous client, because the thread is simulated as a task."""
-        return cast("SyncRedis", WireRedis(_Wire(self._network, self._owner, patience)))
+        return cast("SyncRedis", WireRedis(_Connections(self._network, self._owner, patience).wire()))

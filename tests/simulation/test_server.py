@@ -9,31 +9,12 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from command_bus.testing.simulated.live import WirePipe, WireRedis
+from command_bus.testing.simulated.live import Wire, WirePipe, WireRedis
 from command_bus.testing.simulated.server import Link, Server
 from tests.conformance.conftest import Sandbox, harness, worker
 from tests.conformance.steps.test_steps import *  # noqa: F403 - the tests themselves
 
 __all__ = ["harness", "sandbox", "worker"]
-
-
-class Wire:
-    """Requests arrive at once."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
-    async def exchange(self, requests: list[list[bytes]]) -> list[Any]:
-        link = Link("test")
-        future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        self._server.execute(link, requests, future.set_result)
-        try:
-            return await future
-        finally:
-            self._server.cut(link)
-
-    def close(self) -> None:
-        """Do nothing: nothing is open."""
 
 
 class LiveClients:
@@ -46,15 +27,25 @@ class LiveClients:
         self._server = Server(time.time, lambda at, call, *args: loop.call_later(at - time.time(), call, *args))
         self._server.offset = 0.0
 
+    async def _exchange(self, requests: list[list[bytes]]) -> list[Any]:
+        """Let requests arrive at once."""
+        link = Link("test")
+        future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._server.execute(link, requests, future.set_result)
+        try:
+            return await future
+        finally:
+            self._server.cut(link)
+
     def at(self, tag: str) -> LiveClients:
         """See `ClientFactory`."""
         return self
 
     def commands(self) -> Redis:
-        return WireRedis(Wire(self._server))
+        return WireRedis(Wire(self._exchange))
 
     def pipe(self, block: float = 0.0) -> WirePipe:
-        return WirePipe(Wire(self._server))
+        return WirePipe(Wire(self._exchange))
 
     def thread(self, patience: float) -> Any:
         raise NotImplementedError

@@ -22,12 +22,17 @@ Promise = Callable[[PromiseSandbox], Coroutine[Any, Any, None]]
 _IDLE = 20.0
 
 
+def work(number: int, item: str = "a", *, fails: int = 0) -> Work:
+    """Return a piece of work."""
+    return Work(item=item, number=number, fails=fails)
+
+
 async def order_and_one_at_a_time(sandbox: PromiseSandbox) -> None:
     """Start each entity's commands in the accepted order, one at a time, with several workers."""
     log = Log(sandbox.registry)
     async with sandbox.working(3) as bus:
         for number in range(20):
-            await bus.dispatch_batch(Work(item=f"i{item}", number=number) for item in range(10))
+            await bus.dispatch_batch(work(number, f"i{item}") for item in range(10))
         await bus.wait_idle(_IDLE)
         expect((await bus.stats()).completed, 200, "commands completed")
     expect(log.overlaps, 0, "attempts that overlapped another of their entity")
@@ -40,7 +45,7 @@ async def entities_run_concurrently(sandbox: PromiseSandbox) -> None:
     log = Log(sandbox.registry)
     log.gate.clear()
     async with sandbox.working() as bus:
-        await bus.dispatch_batch(Work(item=f"i{item}", number=0) for item in range(10))
+        await bus.dispatch_batch(work(0, f"i{item}") for item in range(10))
         await until(lambda: log.most == 10, "ten entities at a time")
         log.gate.set()
         await bus.wait_idle(_IDLE)
@@ -50,7 +55,7 @@ async def a_retry_holds_its_entity(sandbox: PromiseSandbox) -> None:
     """Let no command overtake one that waits for its retry."""
     log = Log(sandbox.registry)
     async with sandbox.working(2) as bus:
-        await bus.dispatch_batch([Work(item="a", number=1, fails=2), Work(item="a", number=2), Work(item="b", number=1)])
+        await bus.dispatch_batch([work(1, fails=2), work(2), work(1, "b")])
         await bus.wait_idle(_IDLE)
     expect(log.of("a"), [1, 1, 1, 2], "starts of the entity")
     expect([attempt for item, number, attempt, _ in log.started if (item, number) == ("a", 1)], [1, 2, 3], "attempts")
@@ -60,16 +65,16 @@ async def a_repeated_id_runs_once(sandbox: PromiseSandbox) -> None:
     """Report a repeated id as a duplicate, answer a repeated call with the stored reply, and refuse other content as a conflict."""
     log = Log(sandbox.registry)
     async with sandbox.bus() as bus:
-        statuses = [(await bus.dispatch(Work(item="a", number=1), command_id="c-1")).status for _ in range(2)]
+        statuses = [(await bus.dispatch(work(1), command_id="c-1")).status for _ in range(2)]
         expect(statuses, ["accepted", "duplicate"], "receipts")
         async with bus.worker():
             await bus.wait_idle(_IDLE)
-            expect((await bus.dispatch(Work(item="a", number=1), command_id="c-1")).status, "duplicate", "receipt after the end")
-            replies = [await bus.call(Work(item="a", number=2), command_id="c-2") for _ in range(2)]
+            expect((await bus.dispatch(work(1), command_id="c-1")).status, "duplicate", "receipt after the end")
+            replies = [await bus.call(work(2), command_id="c-2") for _ in range(2)]
             expect(replies, [2, 2], "replies of a repeated call")
             await raised(
                 IdempotencyConflict,
-                bus.dispatch(Work(item="a", number=3), command_id="c-2"),
+                bus.dispatch(work(3), command_id="c-2"),
                 "another command under a used id was accepted",
             )
     expect(log.of("a"), [1, 2], "starts")
@@ -79,12 +84,10 @@ async def callers_learn_the_outcome(sandbox: PromiseSandbox) -> None:
     """Return a result, raise a refusal with code and details, raise a failure with its cause, each as soon as it is decided."""
     Log(sandbox.registry)
     async with sandbox.working() as bus:
-        expect(await bus.call(Work(item="a", number=7), timeout=_IDLE), 7, "result")
+        expect(await bus.call(work(7), timeout=_IDLE), 7, "result")
         refusal = await raised(CommandRejected, bus.call(Refuse(item="a"), timeout=_IDLE), "a refusal did not reach its caller")
         expect((refusal.code, refusal.details), ("planned", {"left": 3}), "refusal")
-        failure = await raised(
-            CommandFailed, bus.call(Work(item="a", number=1, fails=9), timeout=_IDLE), "a failure did not reach its caller"
-        )
+        failure = await raised(CommandFailed, bus.call(work(1, fails=9), timeout=_IDLE), "a failure did not reach its caller")
         expect((failure.error_type, failure.attempts), ("OSError", 3), "failure")
 
 
@@ -92,7 +95,7 @@ async def dead_letters_and_replay(sandbox: PromiseSandbox) -> None:
     """Store a command without attempts left as a dead letter with its cause, go on with its entity, and start it again on replay."""
     log = Log(sandbox.registry)
     async with sandbox.working() as bus:
-        await bus.dispatch_batch([Work(item="a", number=1, fails=4), Work(item="a", number=2)])
+        await bus.dispatch_batch([work(1, fails=4), work(2)])
         await bus.wait_idle(_IDLE)
         expect(log.of("a"), [1, 1, 1, 2], "starts")
         (letter,) = await sandbox.letters(bus)
@@ -108,7 +111,7 @@ async def a_parked_entity_waits(sandbox: PromiseSandbox) -> None:
     """Hold the followers of a parked command until an operator replays it; then run them in order."""
     log = Log(sandbox.registry)
     async with sandbox.working(2) as bus:
-        await bus.dispatch_batch([Parking(item="a", number=1), Work(item="a", number=2), Work(item="b", number=1)])
+        await bus.dispatch_batch([Parking(item="a", number=1), work(2), work(1, "b")])
         await raised(EntitiesStopped, bus.wait_idle(_IDLE), "a parked entity counts as idle")
         expect((log.of("a"), log.of("b")), ([1], [1]), "starts while it is parked")
         log.mended = True
@@ -122,8 +125,8 @@ async def a_delay_holds_nobody(sandbox: PromiseSandbox) -> None:
     """Run a delayed command when it is due, without holding others."""
     log = Log(sandbox.registry)
     async with sandbox.working() as bus:
-        await bus.dispatch(Work(item="a", number=1), delay=0.3)
-        await bus.dispatch(Work(item="a", number=2))
+        await bus.dispatch(work(1), delay=0.3)
+        await bus.dispatch(work(2))
         await bus.wait_idle(_IDLE)
     expect(log.of("a"), [2, 1], "starts")
 
@@ -132,7 +135,7 @@ async def what_expired_is_not_started(sandbox: PromiseSandbox) -> None:
     """Settle a command past its expiry as expired, without starting it."""
     log = Log(sandbox.registry)
     async with sandbox.bus() as bus:
-        receipt = await bus.dispatch(Work(item="a", number=1), expires=0.05, command_id="late")
+        receipt = await bus.dispatch(work(1), expires=0.05, command_id="late")
         await asyncio.sleep(0.1)
         async with bus.worker():
             await bus.wait_idle(_IDLE)
@@ -144,11 +147,11 @@ async def limits_refuse(sandbox: PromiseSandbox) -> None:
     """Refuse commands of a full entity, with a time to retry after, and do not run them."""
     log = Log(sandbox.registry)
     async with sandbox.bus() as bus:
-        await bus.dispatch_batch(Work(item="a", number=number) for number in range(bus.settings.max_depth))
-        refusal = await raised(QueueFull, bus.dispatch(Work(item="a", number=-1)), "more than max_depth was accepted")
+        await bus.dispatch_batch(work(number) for number in range(bus.settings.max_depth))
+        refusal = await raised(QueueFull, bus.dispatch(work(-1)), "more than max_depth was accepted")
         expect(refusal.retry_after > 0, True, "retry_after is positive")
         await bus.entity("item", "a").purge()
-        await bus.dispatch(Work(item="a", number=1))
+        await bus.dispatch(work(1))
         async with bus.worker():
             await bus.wait_idle(_IDLE)
     expect(log.of("a"), [1], "starts")
@@ -160,7 +163,7 @@ async def pause_and_resume(sandbox: PromiseSandbox) -> None:
     async with sandbox.working() as bus:
         entity = bus.entity("item", "a")
         await entity.pause()
-        await bus.dispatch_batch([Work(item="a", number=1), Work(item="a", number=2), Work(item="b", number=1)])
+        await bus.dispatch_batch([work(1), work(2), work(1, "b")])
         await until(lambda: log.of("b"), "the other entity goes on")
         expect(log.of("a"), [], "starts while it is paused")
         await entity.resume()
@@ -173,7 +176,7 @@ async def an_unknown_command_is_answered(sandbox: PromiseSandbox) -> None:
     log = Log(sandbox.registry)
     async with sandbox.working() as bus:
         await raised(NoHandler, bus.call(Unknown(item="a"), timeout=_IDLE), "a command without a handler has a result")
-        expect(await bus.call(Work(item="a", number=1), timeout=_IDLE), 1, "what follows it")
+        expect(await bus.call(work(1), timeout=_IDLE), 1, "what follows it")
     expect(log.of("a"), [1], "starts")
 
 
@@ -182,7 +185,7 @@ async def a_lost_worker_is_succeeded(sandbox: PromiseSandbox) -> None:
     log = Log(sandbox.registry)
     log.gate.clear()
     async with sandbox.bus() as bus, sandbox.worker_to_lose() as line:
-        await bus.dispatch_batch([Work(item="a", number=1), Work(item="a", number=2)])
+        await bus.dispatch_batch([work(1), work(2)])
         await until(lambda: log.started, "the first start")
         line.sever()
         async with bus.worker():
@@ -200,7 +203,7 @@ async def at_most_once_never_starts_again(sandbox: PromiseSandbox) -> None:
     log = Log(sandbox.registry)
     log.gate.clear()
     async with sandbox.bus() as bus, sandbox.worker_to_lose() as line:
-        await bus.dispatch_batch([Once(item="a", number=1), Work(item="a", number=2)])
+        await bus.dispatch_batch([Once(item="a", number=1), work(2)])
         await until(lambda: log.started, "the first start")
         line.sever()
         async with bus.worker():
@@ -248,7 +251,7 @@ async def a_durable_command_waits_without_a_worker(sandbox: PromiseSandbox) -> N
     log = Log(sandbox.registry)
     async with sandbox.working() as bus:
         await bus.dispatch(Journey(item="a", fails=1), command_id="journey")
-        await bus.dispatch(Work(item="a", number=7))
+        await bus.dispatch(work(7))
         await until(lambda: log.journeys >= 2, "its run after the calls")
         expect(await bus.commands.signal("journey", "go", 5, signal_id="s-1"), True, "the first signal")
         expect(await bus.commands.signal("journey", "go", 6, signal_id="s-1"), False, "the same signal again")
@@ -261,7 +264,7 @@ async def idle_costs_nothing(sandbox: PromiseSandbox) -> None:
     """Keep nothing for an entity without work."""
     Log(sandbox.registry)
     async with sandbox.working() as bus:
-        await bus.dispatch_batch(Work(item=f"i{item}", number=0) for item in range(50))
+        await bus.dispatch_batch(work(0, f"i{item}") for item in range(50))
         await bus.wait_idle(_IDLE)
         stats = await bus.stats()
         expect((stats.entities, stats.depth, stats.in_flight), (0, 0, 0), "entities, depth, in flight")

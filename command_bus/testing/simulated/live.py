@@ -11,9 +11,10 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any, Protocol, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 from redis import Redis as SyncRedis
 from redis import exceptions as redis_errors
@@ -27,16 +28,17 @@ from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.connection.pipe import Requests, TaskRequests
 
 
-class Wire(Protocol):
-    """Carries the requests of one client."""
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """The way of one client's requests to a server.
 
-    async def exchange(self, requests: list[list[bytes]]) -> list[Any]:
-        """Send requests that travel together; return their answers."""
-        ...
+    Attributes:
+        exchange: Sends requests that travel together; returns their answers.
+        close: Closes the connections; by default none stays open between requests.
+    """
 
-    def close(self) -> None:
-        """Close the connections."""
-        ...
+    exchange: Callable[[list[Args]], Awaitable[list[Any]]]
+    close: Callable[[], object] = lambda: None
 
 
 def _encoded(request: tuple[Any, ...]) -> list[bytes]:
@@ -150,7 +152,7 @@ def _call_at(when: float, function: Callable[..., Any], *args: Any) -> None:
 
 
 class Process(ClientFactory):
-    """A simulated process: connections that end together. Implements `ClientFactory` and `Wire`.
+    """A simulated process: connections that end together. Implements `ClientFactory`.
 
     Args:
         server: Its server.
@@ -179,14 +181,14 @@ class Process(ClientFactory):
         return self
 
     def commands(self) -> Redis:
-        return WireRedis(_Wire(self))
+        return WireRedis(Wire(self.exchange))
 
     def pipe(self, block: float = 0.0) -> WirePipe:
-        return WirePipe(_Wire(self))
+        return WirePipe(Wire(self.exchange))
 
     def thread(self, patience: float) -> SyncRedis:
         """Return an asynchronous client, because the thread is a task here."""
-        return cast("SyncRedis", WireRedis(_Wire(self)))
+        return cast("SyncRedis", WireRedis(Wire(self.exchange)))
 
     def kill(self) -> None:
         """Kill it: from now on no request of it reaches the server, and no answer reaches it."""
@@ -196,6 +198,7 @@ class Process(ClientFactory):
                 future.set_exception(_gone())
 
     async def exchange(self, requests: list[list[bytes]]) -> list[Any]:
+        """Send requests that travel together; return their answers."""
         if self.dead:
             raise _gone()
         link = Link(self)
@@ -212,16 +215,6 @@ class Process(ClientFactory):
         finally:
             self._open.discard(future)
             self.server.cut(link)
-
-
-class _Wire:
-    """Requests arrive at once."""
-
-    def __init__(self, process: Process) -> None:
-        self.exchange = process.exchange
-
-    def close(self) -> None:
-        """Do nothing: no connection stays open between requests."""
 
 
 def _deliver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[list[Any]], answers: list[Any]) -> None:
