@@ -201,7 +201,8 @@ class Session:
                 await self._agree_on_digests(transport)
                 if self.observer is not None:
                     transport.producer = ReportingProducer(transport.producer, observed(self.observer))
-                    transport.availability.listener = self.observer
+                    transport.availability.on_away = self.observer.server_away
+                    transport.availability.on_back = self.observer.server_back
                     self.observer.connects(lambda: transport.reconnects)
                 if self.notifications is not None and self.active_hook is None:  # a test's bus tells nothing
                     self._tell(transport, self.notifications)

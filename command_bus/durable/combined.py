@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from command_bus.durable.run import DurableRun, TrackedOperation
+from command_bus.durable.run import DurableRun, TrackedOperation, Waited
 from command_bus.durable.step import Step
-from command_bus.durable.waits import Waited
 from command_bus.errors import BadStep, StepMismatch
 from command_bus.messages.durable import Durable
 from command_bus.transport.ports.durable import Note

@@ -17,10 +17,9 @@ from command_bus.durable.run_tools import (
     Signals,
     StoredErrors,
     Storing,
-    Wait,
     is_awaited_directly,
-    lingers,
     own_fields,
+    patience,
     read_own,
 )
 from command_bus.durable.step_failures import StepFailures
@@ -96,7 +95,7 @@ class DurableRun:
         self._started = started
         self._began = mono()
         self.size = RecordSize(self.fields, tools.limits)
-        self._waiting: dict[asyncio.Future[None], Sequence[Wait]] = {}
+        self._waiting: dict[asyncio.Future[None], Sequence[Waited]] = {}
         self._looked, self._looks_soon = mono(), False
         self._looked_up, self._last_call = mono(), ""
         self.in_flight = InFlight(command_id, partial(_wake, self._waiting))
@@ -211,7 +210,7 @@ class DurableRun:
         """The server's time at which what is awaited here is over."""
         return self.cut_offs.until_ms
 
-    def is_over(self, wait: Wait) -> bool:
+    def is_over(self, wait: Waited) -> bool:
         """Return whether a wait has ended: what it waits for is there, or its time has passed, and that of no block before it."""
         if wait.has_come():
             return True
@@ -220,7 +219,7 @@ class DurableRun:
 
     # Waiting.
 
-    async def wait(self, durable: Durable[Any], waits: Sequence[Wait], *, wanted: int) -> None:
+    async def wait(self, durable: Durable[Any], waits: Sequence[Waited], *, wanted: int) -> None:
         """Wait until so many of these are over.
 
         Raises:
@@ -229,7 +228,7 @@ class DurableRun:
         """
         await self.store()
         began, pause, may_suspend = mono(), _FIRST_LOOK, asyncio.current_task() is self._task
-        given_up: list[Wait] = []
+        given_up: list[Waited] = []
         may_linger = self.tools.may_linger()
         limit, looks_at = self.limit_ms, began + pause
         while True:
@@ -246,7 +245,7 @@ class DurableRun:
                 raise cancelled(self)
             ends = [each.until_ms for each in pending if each.until_ms is not None]
             end = min([*ends, limit] if limit is not None else ends, default=None)
-            left = lingers(pending, may_linger) - (mono() - began)
+            left = patience([each.lingers for each in pending], may_linger) - (mono() - began)
             stays = not may_suspend
             if may_suspend and left < _SOON:
                 await self.storing.end()
@@ -255,10 +254,10 @@ class DurableRun:
                     may_suspend and self.in_flight.count == 1 and not self.storing.tasks
                 ):  # else once what is in flight beside it has ended
                     self._suspend(pending, wanted - (len(waits) - len(pending)), end, knows_wish)
-            patience = max(looks_at - mono(), 0.001) if stays else max(left, 0.0)
+            rest = max(looks_at - mono(), 0.001) if stays else max(left, 0.0)
             if end is not None:
-                patience = min(patience, max((end - self.now_ms) / 1000, 0.001))
-            await self._change(patience, pending)
+                rest = min(rest, max((end - self.now_ms) / 1000, 0.001))
+            await self._change(rest, pending)
             if stays and mono() >= looks_at:
                 await self._look_up(pending, mono() - began)
                 await self._look(pending, pause)
@@ -279,12 +278,12 @@ class DurableRun:
             if self.wish is not None:
                 raise cancelled(self)
 
-    async def _not_given_up(self, pending: Sequence[Wait], given_up: list[Wait]) -> list[Wait]:
+    async def _not_given_up(self, pending: Sequence[Waited], given_up: list[Waited]) -> list[Waited]:
         """Give up what may be, as the command is to end; return what has to be waited for."""
         given_up += [each for each in pending if each not in given_up and await each.give_up()]
         return [each for each in pending if each not in given_up]
 
-    def _suspend(self, pending: Sequence[Wait], wanted: int, end: int | None, knows_wish: bool) -> NoReturn:
+    def _suspend(self, pending: Sequence[Waited], wanted: int, end: int | None, knows_wish: bool) -> NoReturn:
         fields = tuple(each.field for each in pending if each.field)
         missing = max(1, min(wanted, len(fields)))
         self.suspension = Suspend(self.command_id, fields, missing, end, knows_wish)
@@ -311,7 +310,7 @@ class DurableRun:
         if self.root is not None and self.lease.attempt_id == attempt_id:
             task.cancel()
 
-    async def _change(self, patience: float, pending: Sequence[Wait]) -> None:
+    async def _change(self, patience: float, pending: Sequence[Waited]) -> None:
         """Wait until something arrives, at most so many seconds. The slot is lent meanwhile."""
         loop = asyncio.get_running_loop()
         changed: asyncio.Future[None] = loop.create_future()
@@ -326,7 +325,7 @@ class DurableRun:
             timer.cancel()
             del self._waiting[changed]
 
-    async def _look(self, pending: Sequence[Wait], pause: float) -> None:
+    async def _look(self, pending: Sequence[Waited], pause: float) -> None:
         """Read what arrives from elsewhere and so does not come by itself: what this and all operations beside it wait for, in one look."""
         if mono() - self._looked < pause / 2:
             return  # one beside it has looked
@@ -336,7 +335,7 @@ class DurableRun:
         for name, value in (await self.tools.records.fields(self.lease, self.command_id, sorted(awaited))).items():
             self.arrive(name, value)
 
-    async def _look_up(self, pending: Sequence[Wait], waited: float) -> None:
+    async def _look_up(self, pending: Sequence[Waited], waited: float) -> None:
         """Look up calls that this run has waited for for long: where a failover loses the delivery of an outcome, only their marks have it.
 
         One operation does for all beside it; of many calls it takes the next ones each time.
@@ -454,3 +453,42 @@ class TrackedOperation(ABC):
 
     def leave(self) -> None:  # noqa: B027 - most take nothing
         """Give back what it has taken: the handler goes on without it. It may be awaited later."""
+
+
+class Waited(TrackedOperation):
+    """An operation that waits for a field, or for a time."""
+
+    field: str = ""
+    """The field that has what it comes to; empty if only time ends it."""
+    until_ms: int | None = None
+    """The server's time when the wait is over."""
+    lingers: float = 0.0
+    """Most seconds for which the worker waits itself before the command is suspended."""
+
+    async def performed(self, durable: Durable[Any]) -> Any:
+        await self.begin()
+        if not self.run.is_over(self):
+            await self.run.wait(durable, (self,), wanted=1)
+        return await self.result()
+
+    async def begin(self) -> None:
+        """Store what it begins with."""
+
+    async def result(self) -> Any:
+        """Return its result; called once it is over."""
+
+    def has_come(self) -> bool:
+        """Return whether what it waits for is there."""
+        return self.field in self.run.fields
+
+    async def give_up(self) -> bool:
+        """Give it up because the command is to end; return False if its outcome has to be waited for. One that was given up has none for this run."""
+        return True
+
+    async def fixed_time(self, name: str, seconds: float) -> int:
+        """Return the server's time, in ms, of so many seconds after it was first asked for."""
+        field = f"t:{name}"
+        if field not in self.run.fields:
+            await self.run.cut_offs.check(self.run.now_ms)
+            await self.run.store(Note(field, int(seconds * 1000), is_time=True))
+        return int(self.run.fields[field])

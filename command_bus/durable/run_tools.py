@@ -67,25 +67,6 @@ class Threads(Protocol):
         ...
 
 
-class Wait(Protocol):
-    """One thing that is waited for."""
-
-    field: str
-    """The field that has what it comes to; empty if only time ends it."""
-    until_ms: int | None
-    """The server's time when the wait is over."""
-    lingers: float
-    """Most seconds for which the worker waits itself before the command is suspended."""
-
-    def has_come(self) -> bool:
-        """Return whether what it waits for is there."""
-        ...
-
-    async def give_up(self) -> bool:
-        """Give it up because the command is to end; return False if its outcome has to be waited for. One that was given up has none for this run."""
-        ...
-
-
 class Storing:
     """The background stores of a run. What its handler awaits next waits for them, and so do its suspension and its end."""
 
@@ -192,11 +173,11 @@ themselves, and if that is in the way of no other. To be suspended costs a secon
 """
 
 
-def lingers(pending: Sequence[Wait], may_linger: bool) -> float:
-    """Return the seconds for which the worker itself waits for these."""
-    if may_linger and all(each.lingers > LINGER for each in pending):
+def patience(lingers: Sequence[float], may_linger: bool) -> float:
+    """Return the seconds for which the worker itself waits for things, given those that it may wait for each."""
+    if may_linger and all(each > LINGER for each in lingers):
         return LONG_LINGER
-    return min(LINGER, max((each.lingers for each in pending), default=0.0))
+    return min(LINGER, max(lingers, default=0.0))
 
 
 E = TypeVar("E", bound=BaseException)

@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any
 
 from command_bus.durable.in_flight import StepKey, current_step
-from command_bus.durable.run import DurableRun, TrackedOperation, cancelled
+from command_bus.durable.run import DurableRun, TrackedOperation, Waited, cancelled
 from command_bus.durable.run_tools import LINGER, LONG_LINGER
 from command_bus.durable.time_limits import current_limits
 from command_bus.durable.values import compare, decoded_result, digest_of, encoded_result, facts_of, own_arguments
-from command_bus.durable.waits import Waited
 from command_bus.errors import BadStep, Reject
 from command_bus.messages.durable import Durable, StepOptions
 from command_bus.messages.retry_policy import RetryPolicy

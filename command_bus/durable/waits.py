@@ -8,12 +8,11 @@ from typing import Any
 
 from command_bus.clock import checked_seconds
 from command_bus.durable.names import ROOM, late_field, outcome_field, refused_field, undo_field
-from command_bus.durable.run import DurableRun, TrackedOperation, cancelled
+from command_bus.durable.run import DurableRun, Waited, cancelled
 from command_bus.durable.run_tools import LINGER, LONG_LINGER
 from command_bus.durable.undo import Undo
 from command_bus.durable.values import child_of, compare, readable_codec
 from command_bus.errors import BadResult, BadStep, CallCycle, CommandBusError, CommandCancelled
-from command_bus.messages.durable import Durable
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.serialization.envelope_options import DURABLE
 from command_bus.serialization.limits import printable
@@ -25,40 +24,6 @@ _TURNS = 10
 """Turns of the event loop in which a task that was cancelled gives back what it waited for."""
 TIMED_OUT = b""
 """The value of a field whose time was over first."""
-
-
-class Waited(TrackedOperation):
-    """An operation that waits for a field, or for a time: a `Wait`."""
-
-    field: str = ""
-    until_ms: int | None = None
-    lingers: float = 0.0
-
-    async def performed(self, durable: Durable[Any]) -> Any:
-        await self.begin()
-        if not self.run.is_over(self):
-            await self.run.wait(durable, (self,), wanted=1)
-        return await self.result()
-
-    async def begin(self) -> None:
-        """Store what it begins with."""
-
-    async def result(self) -> Any:
-        """Return its result; called once it is over."""
-
-    def has_come(self) -> bool:
-        return self.field in self.run.fields
-
-    async def give_up(self) -> bool:
-        return True
-
-    async def fixed_time(self, name: str, seconds: float) -> int:
-        """Return the server's time, in ms, of so many seconds after it was first asked for."""
-        field = f"t:{name}"
-        if field not in self.run.fields:
-            await self.run.cut_offs.check(self.run.now_ms)
-            await self.run.store(Note(field, int(seconds * 1000), is_time=True))
-        return int(self.run.fields[field])
 
 
 class Call(Waited):

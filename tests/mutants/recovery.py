@@ -49,7 +49,7 @@ RECOVERY = (
         f"{_REDIS}/connection/connections.py",
         "            except NoScriptError:\n",
         "            except NoScriptError if script.name == 'hold' else ZeroDivisionError:\n",
-        more=((f"{_REDIS}/connection/script_cache.py", "        if not all(there):\n", "        if not there:\n"),),
+        more=((f"{_REDIS}/connection/connections.py", "        if not all(there):\n", "        if not there:\n"),),
     ),
     Mutant(
         "what a broken connection was assigned is not looked for",

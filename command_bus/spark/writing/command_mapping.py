@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,11 +15,8 @@ from command_bus.spark.options import WriteOptions
 from command_bus.spark.quoting import there_are
 from command_bus.spark.writing.field_checks import FieldPlan, fits, is_entity_column
 
-
-class _Codec(Protocol):
-    """Makes a payload of plain values, and returns entity and tenant of its command; or raises with the reason why it is none."""
-
-    def __call__(self, row: dict[str, Any], limits: PayloadLimits) -> tuple[bytes, str | None, str]: ...
+_Codec = Callable[[dict[str, Any], PayloadLimits], tuple[bytes, str | None, str]]
+"""Makes a payload of plain values, and returns entity and tenant of its command; or raises with the reason why it is none."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from command_bus.bus import CommandBus
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.session import TransportOpener
 from command_bus.transport.redis.connection.factory import ClientFactory
-from command_bus.transport.redis.connection.pipe import Requests, TaskRequests
+from command_bus.transport.redis.connection.pipe import Requests
 
 
 class _Cut:
@@ -30,7 +30,7 @@ class _Cut:
             raise redis_errors.ConnectionError("severed by the test")
 
 
-class _SeverablePipe(TaskRequests):
+class _SeverablePipe(Requests):
     """Implements `Requests`."""
 
     def __init__(self, pipe: Requests, cut: _Cut) -> None:

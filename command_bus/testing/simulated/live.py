@@ -25,7 +25,7 @@ from command_bus.testing.simulated.server import Link, Reply, Server
 from command_bus.testing.simulated.store import Args
 from command_bus.transport.redis.connection.clients import PipeRedis
 from command_bus.transport.redis.connection.factory import ClientFactory
-from command_bus.transport.redis.connection.pipe import Requests, TaskRequests
+from command_bus.transport.redis.connection.pipe import Requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def _raised(answer: Any) -> Any:
     return answer
 
 
-class WirePipe(TaskRequests, Requests):
+class WirePipe(Requests):
     """Implements `Requests` for scripts and blocking reads: each request travels alone."""
 
     def __init__(self, wire: Wire) -> None:
@@ -67,7 +67,7 @@ class WirePipe(TaskRequests, Requests):
         self._wire.close()
 
 
-class _PipelinePipe(WirePipe, Requests):
+class _PipelinePipe(WirePipe):
     """Implements `Requests` for one pipeline, whose requests begin in the same turn of the loop: they travel together."""
 
     def __init__(self, wire: Wire) -> None:

@@ -56,27 +56,21 @@ class Channels(Protocol):
         ...
 
 
-class AvailabilityListener(Protocol):
-    """Receives that a server cannot be reached, and that it can be reached again, in the event loop of the bus. It must not raise."""
-
-    def server_away(self, server: str, reason: str) -> None:
-        """Receive that a server cannot be reached."""
-        ...
-
-    def server_back(self, server: str, seconds: float) -> None:
-        """Receive that it answers again, and for how long it was away."""
-        ...
+def _ignore(server: str, what: object) -> None:
+    """Take note of nothing."""
 
 
 class Availability:
     """The servers that are away.
 
     Attributes:
-        listener: Receives each change; may be set at any time.
+        on_away: Receives that a server cannot be reached, and why, in the event loop of the bus. It must not raise. May be set at any time.
+        on_back: Receives that it answers again, and for how many seconds it was away.
     """
 
     def __init__(self) -> None:
-        self.listener: AvailabilityListener | None = None
+        self.on_away: Callable[[str, str], None] = _ignore
+        self.on_back: Callable[[str, float], None] = _ignore
         self._away: dict[object, float] = {}  # monotonic time since when
 
     @property
@@ -92,16 +86,11 @@ class Availability:
     def away(self, place: object, server: str, reason: str) -> None:
         """Note that the server at a place cannot be reached."""
         self._away[place] = mono()
-        self._tell(lambda listener: listener.server_away(server, reason))
+        self.on_away(server, reason)
 
     def back(self, place: object, server: str) -> None:
         """Note that the server at a place, which was away, answers."""
-        seconds = mono() - self._away.pop(place)
-        self._tell(lambda listener: listener.server_back(server, seconds))
-
-    def _tell(self, what: Callable[[AvailabilityListener], None]) -> None:
-        if self.listener is not None:
-            what(self.listener)
+        self.on_back(server, mono() - self._away.pop(place))
 
 
 class Notes(Protocol):

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoPermissionError, NoScriptError
 
 from command_bus.clock import mono
-from command_bus.errors import BusClosed, InvalidCommand, TransportUnavailable, Unconfirmed
+from command_bus.errors import BusClosed, InvalidCommand, TransportUnavailable, Unconfirmed, UnsuitableServer
 from command_bus.tasks import all_of
 from command_bus.transport.ports.extensions import Availability
 from command_bus.transport.redis.connection.clients import PipeRedis
@@ -21,9 +21,8 @@ from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, Not
 from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.connection.outage_log import Backoff, OutageLog
 from command_bus.transport.redis.connection.pipe import Answered, Pipe, Requests
-from command_bus.transport.redis.connection.script_cache import ScriptCache
 from command_bus.transport.redis.connection.server_watch import ServerWatch
-from command_bus.transport.redis.scripts import CONFIRM, Script
+from command_bus.transport.redis.scripts import CONFIRM, SCRIPTS, Script
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -304,3 +303,52 @@ class Connections:
 async def _answer_to(request: Any) -> Any:
     """Return the answer to a request that was built; a request without one, such as a filled pipeline, is its own answer."""
     return await request if inspect.isawaitable(request) else request
+
+
+_EVERY = 1.0
+
+
+class ScriptCache:
+    """Keeps all scripts in the script cache of a server, which a restart and SCRIPT FLUSH empty.
+
+    Args:
+        connections: To the server.
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._seen = 0.0
+
+    async def load(self, wanted: Script | None = None) -> None:
+        """Load all scripts, `wanted` last: if loading breaks off, that one is missing again and loading is repeated.
+
+        All are loaded because a producer may lack the right: after a restart the first worker that misses one loads them for all clients.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached, or this user may not load scripts.
+        """
+        label = self._connections.label
+        try:
+            for script in (*(script for script in SCRIPTS if script is not wanted), *([wanted] if wanted else [])):
+                await self._connections.commands.script_load(script.text)
+        except NoPermissionError as error:
+            raise TransportUnavailable(
+                f"{label} lacks this version's scripts, and this user may not load them: start a worker of this version, which loads them "
+                "as it starts, and within a second after the server lost them"
+            ) from error
+        except CONNECTION_ERRORS as error:
+            raise translated(error, label) from error
+
+    async def keep(self) -> None:
+        """Check about once a second whether the server has all scripts; load them if it lost them (a restart, SCRIPT FLUSH)."""
+        now = mono()
+        if now - self._seen < _EVERY:
+            return
+        self._seen = now
+        try:
+            there = await self._connections.ask(lambda client: client.script_exists(*(script.sha for script in SCRIPTS)))
+        except UnsuitableServer:  # a user of the application's own making, which may not ask
+            return
+        if not all(there):
+            with suppress(TransportUnavailable):
+                await self.load()

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import hiredis
 from redis.asyncio import Redis
@@ -29,45 +29,32 @@ Answered = Callable[[Any], None]
 """Called with the answer to a request: unparsed, or the error as an exception."""
 
 
-class Requests(Protocol):
-    """Sends requests and returns their answers unparsed: bytes, int, None or lists of these."""
+class Requests(ABC):
+    """Sends requests and returns their answers unparsed: bytes, int, None or lists of these. Without a socket `post` takes a task for each."""
 
+    def __init__(self) -> None:
+        self._posted: set[asyncio.Task[Any]] = set()
+
+    @abstractmethod
     async def request(self, *request: Any) -> Any:
         """Return the answer to one request.
 
         Raises:
             RedisError, OSError: As redis-py's: an error reply, or the connection failed.
         """
-        ...
 
     def post(self, answered: Answered, *request: Any) -> bool:
         """Send a request, and return at once; `answered` is called in the turn in which the answer or the error arrives.
 
         It must not raise. Return False, and never call it, if there is no connection: nothing was sent then, and `request` connects.
         """
-        ...
-
-    async def close(self) -> None:
-        """Close the connection; requests in flight fail."""
-        ...
-
-
-class TaskRequests(ABC, Requests):
-    """Implements `post` with a task for each request, for connections without a socket."""
-
-    def __init__(self) -> None:
-        self._posted: set[asyncio.Task[Any]] = set()
-
-    @abstractmethod
-    async def request(self, *request: Any) -> Any: ...
-
-    def post(self, answered: Answered, *request: Any) -> bool:
         task = asyncio.get_running_loop().create_task(self.request(*request), name="command_bus.request")
         self._posted.add(task)
         task.add_done_callback(partial(self._ended, answered))
         return True
 
     async def close(self) -> None:
+        """Close the connection; requests in flight fail."""
         await end_tasks(self._posted)
 
     def _ended(self, answered: Answered, task: asyncio.Task[Any]) -> None:
@@ -78,7 +65,7 @@ class TaskRequests(ABC, Requests):
             answered(task.exception() or task.result())
 
 
-class ClientRequests(TaskRequests, Requests):
+class ClientRequests(Requests):
     """Implements `Requests` over a client."""
 
     def __init__(self, client: Redis) -> None:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
@@ -70,12 +70,8 @@ class PageResult(NamedTuple):
     left: Collection[str] = ()
 
 
-class DueJob(Protocol):
-    """Deals with what is due of one kind."""
-
-    async def perform(self, members: Sequence[Member]) -> PageResult:
-        """Deal with members that are due. Afterwards each is gone from `due`, has another time there, or is among those left."""
-        ...
+DueJob = Callable[[Sequence[Member]], Awaitable[PageResult]]
+"""Deals with members of one kind that are due. Afterwards each is gone from `due`, has another time there, or is among those left."""
 
 
 class _Seen(NamedTuple):
@@ -242,7 +238,7 @@ class DueWork(Periodic):
         self._times.leave([member], mono() + _ODD)
 
     async def _perform(self, members: Sequence[Member]) -> bool:
-        performed = await self.jobs[members[0].name[0]].perform(members)
+        performed = await self.jobs[members[0].name[0]](members)
         self._times.promoted(members, performed.done, -1, mono(), left=performed.left)
         return False
 
@@ -313,7 +309,7 @@ _ROUND = 60.0
 _SHORTEST_PAUSE = 2.0
 
 
-class PauseJob(DueJob):
+class PauseJob:
     """Ends pauses of one shard whose time has come.
 
     Args:
@@ -327,6 +323,7 @@ class PauseJob(DueJob):
         self._shard = shard
 
     async def perform(self, members: Sequence[Member]) -> PageResult:
+        """End them."""
         done, left = 0, list[str]()
         for member in members:
             try:
@@ -336,19 +333,10 @@ class PauseJob(DueJob):
         return PageResult(done, left)
 
 
-@dataclass
-class ScheduleJob(DueJob):
-    """Fires the schedules of one shard that are due.
-
-    Attributes:
-        schedules: Knows how.
-    """
-
-    schedules: DueSchedules
-
-    async def perform(self, members: Sequence[Member]) -> PageResult:
-        done, left = await self.schedules.fire_due([member.name[2:] for member in members])
-        return PageResult(done, [f"s:{name}" for name in left])
+async def fire_schedules(schedules: DueSchedules, members: Sequence[Member]) -> PageResult:
+    """Fire the schedules of one shard that are due."""
+    done, left = await schedules.fire_due([member.name[2:] for member in members])
+    return PageResult(done, [f"s:{name}" for name in left])
 
 
 @dataclass

@@ -18,7 +18,7 @@ from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.maintenance.due_work import DueJob, Member, PageResult
+from command_bus.transport.redis.maintenance.due_work import Member, PageResult
 from command_bus.transport.redis.scripts import RELAY, RELAYED
 
 _PAGE = 100
@@ -62,7 +62,7 @@ def _written(entry: bytes, fields: Mapping[bytes, bytes]) -> _Written | None:
     return None
 
 
-class RelayJob(DueJob):
+class RelayJob:
     """Relays the follow-ups that one shard has for others.
 
     Args:

@@ -21,7 +21,7 @@ from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.limits.rules import limit_keys
 from command_bus.transport.redis.mailbox_record import LIMITED, LONE, READY, MailboxRecord, parse_record
-from command_bus.transport.redis.maintenance.due_work import DueJob, Member, PageResult
+from command_bus.transport.redis.maintenance.due_work import Member, PageResult
 from command_bus.transport.redis.maintenance.periodic import Periodic
 from command_bus.transport.redis.scripts import LIMITS, WAKE_LIMITED
 
@@ -49,8 +49,8 @@ class _Pass(NamedTuple):
 
 
 @dataclass
-class LimitWork(Periodic, DueJob):
-    """Implements `DueJob` for the members `l:` of the first shard, whose keys it has.
+class LimitWork(Periodic):
+    """Deals with the members `l:` of the first shard, whose keys it has.
 
     Attributes:
         incarnations: The incarnations of the shards.
@@ -68,6 +68,7 @@ class LimitWork(Periodic, DueJob):
         self._after = dict.fromkeys((*_HOLDERS, _QUEUED), b"")
 
     async def perform(self, members: Sequence[Member]) -> PageResult:
+        """Wake what waits for the limits that they name."""
         flat: list[bytes] = await self._limits("wake", [member.name[2:] for member in members])
         await self._wake([(stored_text(name), int(shard)) for name, shard in zip(flat[::2], flat[1::2], strict=True)])
         return PageResult(len(members))

@@ -16,7 +16,7 @@ from command_bus.transport.redis.durable.side_records import RedisSideRecords
 from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.limits.asking import LimitAsks
-from command_bus.transport.redis.maintenance.due_work import DueJob, DueWork, PauseJob, ScheduleJob, ScheduleSweep
+from command_bus.transport.redis.maintenance.due_work import DueJob, DueWork, PauseJob, ScheduleSweep, fire_schedules
 from command_bus.transport.redis.maintenance.letter_pruning import ALL_LETTERS, LetterLimits
 from command_bus.transport.redis.maintenance.periodic import Periodic
 from command_bus.transport.redis.maintenance.recovery import PendingRecovery
@@ -80,12 +80,12 @@ class Maintenance:
         self._others: list[Periodic] = [] if limits is None else [limits]
         for number, shard in enumerate(keys.shards):
             place = connections, keys, shard
-            jobs: dict[str, DueJob] = {"o": RelayJob(*place), "p": PauseJob(*place)}
+            jobs: dict[str, DueJob] = {"o": RelayJob(*place).perform, "p": PauseJob(*place).perform}
             if schedules is not None:
-                jobs["s"] = ScheduleJob(schedules)
+                jobs["s"] = partial(fire_schedules, schedules)
                 self._others.append(ScheduleSweep(*place, schedules))
             if limits is not None and number == 0:
-                jobs["l"] = limits
+                jobs["l"] = limits.perform
             limited = None if limits is None else partial(limits.wake_forgotten, number)
             self.watches.append(PendingRecovery(*place, number, often, leases, steps, decide, ended))
             self.due.append(DueWork(*place, every, jobs, line))
