@@ -16,9 +16,9 @@ DEDUPLICATION = (
     ),
     Mutant(
         "a settled id is forgotten",
-        f"{_LUA}/advance/3b_verbs.lua",
-        "    call('SET', left.mark, value, 'PX', left.ttl)\n",
-        "    call('DEL', left.mark)\n",
+        f"{_LUA}/advance/5_settle.lua",
+        "      call('SET', step.mark, value, 'PX', step.ttl)\n",
+        "      call('DEL', step.mark)\n",
     ),
     Mutant(
         "an ambiguous batch is sent as a new one",
@@ -55,9 +55,9 @@ DEDUPLICATION = (
     ),
     Mutant(
         "a settled command is not compared",
-        f"{_LUA}/advance/3b_verbs.lua",
-        "  local value = keep_digest(left.mark, left.value)\n",
-        "  local value = left.value\n",
+        f"{_LUA}/advance/5_settle.lua",
+        "    local value = keep_digest(step.mark, step.value)\n",
+        "    local value = step.value\n",
         "tests/tables/test_equality.py::test_the_table[an_id_that_is_settled]",
     ),
     Mutant(
@@ -76,23 +76,23 @@ DEDUPLICATION = (
     ),
     Mutant(
         "a settled command releases the key of another",
-        f"{_LUA}/advance/3b_verbs.lua",
-        "    if place == message and (tonumber(window) or 0) <= now then",
+        f"{_LUA}/advance/5_settle.lua",
+        "    if place == step.message and (tonumber(window) or 0) <= now then",
         "    if (tonumber(window) or 0) <= now then",
         "tests/property/test_unique_interleavings.py",
     ),
     Mutant(
         "a settled command keeps its key",
-        f"{_LUA}/advance/3b_verbs.lua",
-        "      call('HDEL', left.unique, left.key)\n    elseif",
+        f"{_LUA}/advance/5_settle.lua",
+        "      call('HDEL', step.unique, step.key)\n    elseif",
         "    elseif",
         "tests/conformance/unique/test_unique.py::test_the_first_wins_until_it_is_settled",
     ),
     Mutant(
         "a parked command gives its key up",
-        f"{_LUA}/advance/3b_verbs.lua",
-        "  write_mark(left, true)\n",
-        "  write_mark(left, true, name, messages[step])\n",
+        f"{_LUA}/advance/6_wait.lua",
+        "    tell_end(step, true)\n",
+        "    release_names(step)\n    tell_end(step, true)\n",
         "tests/conformance/unique/test_unique.py::test_a_parked_command_holds_its_key_until_an_operator_decides",
     ),
     Mutant(

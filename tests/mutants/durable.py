@@ -52,7 +52,7 @@ DURABLE = (
     ),
     Mutant(
         "what came before a suspension does not wake",
-        f"{_LUA}/advance/3b_verbs.lua",
+        f"{_LUA}/advance/6_wait.lua",
         "    if (#awaited > 0 and wanted <= 0) or",
         "    if (#awaited > 0 and wanted <= -9) or",
         "tests/conformance/durable/test_durable_steps.py::test_an_outcome_wakes_it",

@@ -9,31 +9,31 @@ _LUA = "transport/redis/lua"
 FENCING = (
     Mutant(
         "settle under a stale fence",
-        f"{_LUA}/advance/3c_perform.lua",
+        f"{_LUA}/advance/7_perform.lua",
         "find(record, ours, 2, true) == 2 then\n",
         "sub(record, 2, #activation + 3) == '|' .. activation .. '|' then\n",
     ),
     Mutant(
         "settle for every holder of a lease",
-        f"{_LUA}/advance/3c_perform.lua",
+        f"{_LUA}/advance/7_perform.lua",
         "find(record, ours, 2, true) == 2 then\n",
         "true then\n",
     ),
     Mutant(
         "a started command is given to every lease that asks",
-        f"{_LUA}/advance/3c_perform.lua",
-        "  if not find(state, '^[hHO]$') or held_for ~= holders[step] then return 'gone' end\n",
+        f"{_LUA}/advance/7_perform.lua",
+        "  if not find(state, '^[hHO]$') or held_for ~= step.holder then return 'gone' end\n",
         "  if not find(state, '^[hHO]$') then return 'gone' end\n",
         "tests/conformance/steps/test_steps.py::test_another_lease_of_the_same_worker_takes_no_started_command",
     ),
     Mutant(
         "a take of what is gone starts it again",
-        f"{_LUA}/advance/3c_perform.lua",
-        "  if held_by ~= activation then return 'gone' end\n",
-        "  if verb == 't' and state == 'h' then\n"
-        "    return start(step, name, activation, holders[step], next_of(step), attempt, first, follow, parts)\n"
+        f"{_LUA}/advance/7_perform.lua",
+        "  if held_by ~= step.activation then return 'gone' end\n",
+        "  if step.verb == 't' and state == 'h' then\n"
+        "    return start(step, next_of(step), attempt, first, parts)\n"
         "  end\n"
-        "  if held_by ~= activation then return 'gone' end\n",
+        "  if held_by ~= step.activation then return 'gone' end\n",
     ),
     Mutant(
         "a fence that does not grow",

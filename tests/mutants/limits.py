@@ -36,7 +36,7 @@ LIMITS = (
     ),
     Mutant(
         "places do not return",
-        f"{_LUA}/advance/4b_end.lua",
+        f"{_LUA}/advance/9_end.lua",
         "if limits and is_home then end_limits() end\n",
         "if limits and is_home then limits.keep(ready, due) end\n",
         "tests/conformance/limits/test_limit_steps.py::test_a_place_returns_with_the_end_of_its_lease",

@@ -10,7 +10,7 @@ _REDIS = "transport/redis"
 OPERATING = (
     Mutant(
         "a paused entity is started",
-        f"{_LUA}/advance/3a_states.lua",
+        f"{_LUA}/advance/4_start.lua",
         "  if any_paused and holds_of(paused, name) then\n    release",
         "  if false then\n    release",
     ),
@@ -58,8 +58,8 @@ OPERATING = (
     ),
     Mutant(
         "a step drops the parts of a record",
-        f"{_LUA}/advance/3c_perform.lua",
-        "  local parts = find(record, '=', at, true) and string.match(record, '^[^|]*|[^|]*|[^|]*(|.*)', at) or ''\n",
+        f"{_LUA}/advance/7_perform.lua",
+        "  local parts = has_parts and string.match(record, '^[^|]*|[^|]*|[^|]*(|.*)', at) or ''\n",
         "  local parts = ''\n",
         "tests/conformance/test_reserved.py::test_parts_stay_from_command_to_command",
     ),

@@ -9,28 +9,27 @@ _LUA = "transport/redis/lua"
 ORDERING = (
     Mutant(
         "first in, last out",
-        f"{_LUA}/advance/2_prepare.lua",
+        f"{_LUA}/advance/2_mailboxes.lua",
         "heads[box] = entries[1]\n",
         "heads[box] = entries[#entries]\n",
     ),
     Mutant(
         "a retry lets others overtake",
-        f"{_LUA}/advance/3c_perform.lua",
-        "  if verb == VERB.WAIT then return wait(",
-        "  if verb == VERB.WAIT then\n"
-        "    local box = KEYS[before + step]\n"
-        "    local running = call('XRANGE', box, messages[step], messages[step])[1]\n"
-        "    call('XDEL', box, messages[step])\n"
-        "    call('XADD', box, '*', FIELD.ENVELOPE, running[2][2])\n"
+        f"{_LUA}/advance/7_perform.lua",
+        "  local apply = others[step.verb] or",
+        "  if step.verb == VERB.WAIT then\n"
+        "    local running = call('XRANGE', step.box, step.message, step.message)[1]\n"
+        "    call('XDEL', step.box, step.message)\n"
+        "    call('XADD', step.box, '*', FIELD.ENVELOPE, running[2][2])\n"
         "    return requeue(step, attempt, first, parts)\n"
         "  end\n"
-        "  if verb == VERB.WAIT then return wait(",
+        "  local apply = others[step.verb] or",
     ),
     Mutant(
         "the next activation is forgotten",
-        f"{_LUA}/advance/3a_states.lua",
-        "set_record(name, queue(ready, name, attempt, first, parts, head))",
-        "set_record(name, pack_record('r', activations[step], attempt, first, parts))",
+        f"{_LUA}/advance/4_start.lua",
+        "set_record(step.name, queue(ready, step.name, attempt, first, parts, head))",
+        "set_record(step.name, pack_record('r', step.activation, attempt, first, parts))",
     ),
     Mutant(
         "an idle entity is not activated",

@@ -95,7 +95,7 @@ RECOVERY = (
     ),
     Mutant(
         "a start is no sign of life",
-        f"{_LUA}/advance/4b_end.lua",
+        f"{_LUA}/advance/9_end.lua",
         "{'RETRYCOUNT', '0', 'JUSTID'}",
         "{'JUSTID'}",
         "tests/conformance/steps/test_recovery.py::test_every_sign_of_life_changes_the_renewal_sequence",

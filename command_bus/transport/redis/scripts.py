@@ -87,7 +87,7 @@ def _load(name: str, *, without: str = "") -> Script:
 ENQUEUE = _load("enqueue")
 ENQUEUE_ONE = _load("enqueue_one")
 FETCH = _load("fetch")
-ADVANCE = _load("advance", without="4a_send.lua")
+ADVANCE = _load("advance", without="8a_send.lua")
 ADVANCE_AND_SEND = _load("advance")
 PROMOTE = _load("promote")
 FILL_LINE = _load("fill_line")

@@ -1,4 +1,4 @@
-"""The arguments of *advance* for a step: see the header of `lua/advance/1_read.lua`."""
+"""The arguments of *advance* for a step: see the header of `lua/advance/1_steps.lua`."""
 
 from __future__ import annotations
 

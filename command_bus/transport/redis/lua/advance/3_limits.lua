@@ -1,8 +1,8 @@
--- 3. Perform the steps one by one.
+-- Perform the steps one by one.
 --
--- What follows, to the end of 3c, is one function. A function that is made at the top looks for each variable
--- that it shares among all that are shared; one that is made in here has it at once. That is a third of what
--- a script costs for one step.
+-- What follows, to the end of 7_perform.lua, is one function. A function that is made at the top looks for
+-- each variable that it shares among all that are shared; one that is made in here has it at once. That is a
+-- third of what a script costs for one step.
 local function performing()
 
 local ready, active, due, paused, parked, dead, lone =
@@ -14,20 +14,16 @@ local call, try, sub, find, format = redis.call, redis.pcall, string.sub, string
 local limit_verdict, check_limits, is_limited, is_paid, would_wait, place_of, is_place_wanted, named_flow
 
 if limits then
-  -- What limits say of each step's next start: false if it may start, 'ask', or the limit that refuses it;
-  -- and its scopes.
-  local verdicts, scopes_of_step = {}, {}
-
   -- Return nil if a command may start; 'ask' if its worker has to ask the first shard, and has not; else the
   -- limit that refuses it. Nothing is changed, and nothing changes it before the start of this step.
-  function limit_verdict(step, name, activation, reads)
-    if verdicts[step] == nil then
-      local scopes, asks = limits.scopes_of(name, reads)
-      scopes_of_step[step] = scopes
-      verdicts[step] = asks and 'ask' or (scopes[1] and limits.refusing_of(scopes, name, activation, ''))
-        or false
+  function limit_verdict(step, reads)
+    if step.verdict == nil then
+      local scopes, asks = limits.scopes_of(step.name, reads)
+      step.scopes = scopes
+      step.verdict = asks and 'ask'
+        or (scopes[1] and limits.refusing_of(scopes, step.name, step.activation, '')) or false
     end
-    return verdicts[step] or nil
+    return step.verdict or nil
   end
 
   -- Return whether an entity's start is limited.
@@ -38,9 +34,9 @@ if limits then
 
   -- Return whether a command may have callers that have places for it: its worker reads whether (see
   -- serialization/envelope_options.py).
-  local function may_have_callers(step, name, head)
-    local entry = head[2] and head or call('XRANGE', KEYS[before + step], head[1], head[1])[1]
-    for _, field in ipairs(entry and fields_of(lone, name, entry[2]) or {}) do
+  local function may_have_callers(step, head)
+    local entry = head[2] and head or call('XRANGE', step.box, head[1], head[1])[1]
+    for _, field in ipairs(entry and fields_of(lone, step.name, entry[2]) or {}) do
       if find(field, '\161c', 1, true) and find(field, '\161c[\129-\143]') then return true end
     end
     return false
@@ -63,23 +59,23 @@ if limits then
 
   -- Return what `limit_verdict` says, and carry it out: tokens are deducted, or the entity stands in the
   -- queue of the limit that refuses it. What callers may have places for is asked.
-  function check_limits(step, name, activation, head, parts)
-    if grants[step] == head[1] then return nil end
+  function check_limits(step, head, parts)
+    if step.grant == head[1] then return nil end
     local reads = is_paid(parts, head) and limits.PAID or ''
     local flow = named_flow(parts, head)
     if flow then reads = reads .. '\t~flow=' .. flow end
-    local refusing = limit_verdict(step, name, activation, reads)
-    if refusing == 'ask' or (refusing and may_have_callers(step, name, head)) then return 'ask' end
+    local refusing = limit_verdict(step, reads)
+    if refusing == 'ask' or (refusing and may_have_callers(step, head)) then return 'ask' end
     if refusing then
-      limits.wait(name, refusing, '', reads, '0')
+      limits.wait(step.name, refusing, '', reads, '0')
       return refusing
     end
-    if scopes_of_step[step][1] then limits.start(name, activation, '', scopes_of_step[step], '0') end
+    if step.scopes[1] then limits.start(step.name, step.activation, '', step.scopes, '0') end
   end
 
   -- Return whether a lone command would be refused. It is not changed.
-  function would_wait(step, name, activation)
-    local refusing = not grants[step] and limit_verdict(step, name, activation)
+  function would_wait(step)
+    local refusing = not step.grant and limit_verdict(step)
     return refusing and refusing ~= 'ask'
   end
 

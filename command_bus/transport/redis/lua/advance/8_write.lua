@@ -1,4 +1,4 @@
--- 4. Write what the steps came to.
+-- Write what the steps came to.
 
 local kept, closed = {active}, {active}
 
@@ -18,7 +18,9 @@ local function delete_released()
   for _, id in ipairs(released) do
     if not pending or not stands_before(id, pending[1]) then others[#others + 1] = id end
   end
-  if #others < #released and type(try('XTRIM', ready, 'MINID', '=', pending[1])) ~= 'number' then others = released end  -- not permitted
+  if #others < #released and type(try('XTRIM', ready, 'MINID', '=', pending[1])) ~= 'number' then
+    others = released  -- not permitted
+  end
   if #others > 0 then call('XDEL', ready, unpack(others)) end
 end
 
@@ -26,10 +28,10 @@ end
 local function end_limits()
   local over = {}
   for _, activation in ipairs(released) do over[activation] = true end
-  for step = 1, steps do
-    local pass = over[activations[step]] and limits.pass_of(names[step])
-    if pass and (pass.kind == PASS.GRANT or pass.activation == activations[step]) then
-      limits.drop(names[step])
+  for _, step in ipairs(steps) do
+    local pass = over[step.activation] and limits.pass_of(step.name)
+    if pass and (pass.kind == PASS.GRANT or pass.activation == step.activation) then
+      limits.drop(step.name)
     end
   end
   limits.keep(ready, due)

@@ -30,7 +30,7 @@
 -- ARGV[3]   reply ttl in ms, of an inbox
 -- ARGV[4]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name; below zero:
 --                     see KEYS[13]
--- ARGV[5]   steps     how many
+-- ARGV[5]   count     of steps
 -- ARGV[6]   ahead     how many commands of a mailbox are read at a time: the one that is started, and those
 --                     behind it
 -- ARGV[7…]  for each step: operation, activation, holder, running ('fence|message', or empty if none of its
@@ -74,8 +74,8 @@
 -- A step that is repeated by the same holder (a lost reply) and has taken effect already answers with the
 -- present state. The holder is one lease of one worker, not the worker: a worker that lost an activation and
 -- reads it again may not start its command. What all entities share is read once before the steps and written
--- once after them; `records` holds the present state in between. Steps 1, 2 and 4 are no functions: each
--- function that a script defines costs 0.1 us per call of the script.
+-- once after them; `records` holds the present state in between. Little of that is a function: each function
+-- that a script defines costs 0.1 us per call of the script.
 --
 -- A settled command stays in its mailbox until the next read there, because a deletion walks over all that
 -- was deleted before it. So what stands before the running command of a held mailbox is settled, fewer
@@ -85,7 +85,7 @@
 
 local ready, active, fence_key, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local due, paused, parked, dead, lone = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[11]
-local group, owner, reply_ttl, prefix, steps, ahead =
+local group, owner, reply_ttl, prefix, count, ahead =
   ARGV[1], ARGV[2], ARGV[3], math.abs(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local call, try, byte, sub, find, format =
   redis.call, redis.pcall, string.byte, string.sub, string.find, string.format
@@ -96,84 +96,104 @@ local AHEAD_BYTES = 65536  -- of the commands of one mailbox in an answer
 
 pass_memory_limit(ready, group)
 
--- 1. Read the steps from KEYS and ARGV.
+-- Read the steps from KEYS and ARGV. A step is a table:
+--
+-- verb, follow   what to do, and what follows
+-- activation, holder    the lease
+-- box, name      its mailbox: key and name
+-- run, message   'fence|message' of the command that runs, and its message id
+-- ahead          the next command, if the worker has read it
+-- grant          the message that limits let start
+-- mark, value, ttl, waiting, inbox, reply, record, outcomes, outcome, unique, key, follow_ups, side, keeps,
+-- caller, unused    what is left, if `leaves`
+-- letter, raw    of b and p: a record and the raw envelope
+-- delay, why     of w: ms, and '1', '0' or 's'
+-- counts         of g: '1' or '0'
+-- suspended, ends, is_cancelled, wanted, command_id, awaited    of u
+--
+-- What limits say is added later: verdict and scopes.
 
-local operations, verbs, activations, holders, runs, messages, nexts, names, lefts, grants =
-  {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
 local before = byte(ARGV[4]) == BELOW_ZERO and 14 or 12  -- keys before those of the mailboxes
-local key, arg = before + steps, 6
+local key, arg = before + count, 6
 
--- Return what a step leaves: its marks, reply and outcome by name, and the arguments of its verb by number.
-local function read_left(operation, verb)
-  local left = {}
+-- Read what a step leaves, by its letters, and the arguments of its verb.
+local function read_left(step, operation)
+  step.leaves = true
   for at = 3, #operation do
     local what = sub(operation, at, at)
     local has_arguments = what == LEFT.UNUSED_TOKENS and 0 or 1
     key, arg = key + has_arguments, arg + has_arguments
     if what == LEFT.UNUSED_TOKENS then
-      left.unused = true
+      step.unused = true
     elseif what == LEFT.MARK then
-      left.mark, left.ttl, left.value = KEYS[key], ARGV[arg], ARGV[arg + 1]
+      step.mark, step.ttl, step.value = KEYS[key], ARGV[arg], ARGV[arg + 1]
       arg = arg + 1
     elseif what == LEFT.WAITING_MARK then
-      left.waiting, left.ttl = KEYS[key], ARGV[arg]
+      step.waiting, step.ttl = KEYS[key], ARGV[arg]
     elseif what == LEFT.REPLY then
-      left.inbox, left.reply = KEYS[key], ARGV[arg]
+      step.inbox, step.reply = KEYS[key], ARGV[arg]
     elseif what == LEFT.UNIQUE_KEY then
-      left.unique, left.key = KEYS[key], ARGV[arg]
+      step.unique, step.key = KEYS[key], ARGV[arg]
     elseif what == LEFT.FOLLOW_UPS then
       key = key + 1
-      left.follow_ups = {}
+      step.follow_ups = {}
       local delayed, later = KEYS[key - 1], KEYS[key]
       for i = 1, ARGV[arg] do
         key, arg = key + 2, arg + 4
-        left.follow_ups[i] = {key = KEYS[key - 1], other = KEYS[key], text = ARGV[arg - 3],
-          wait = tonumber(ARGV[arg - 2])}
-        left.follow_ups[i].envelope, left.follow_ups[i].extra = ARGV[arg - 1], ARGV[arg]
-        left.follow_ups[i].delayed, left.follow_ups[i].later = delayed, later
+        step.follow_ups[i] = {key = KEYS[key - 1], other = KEYS[key], text = ARGV[arg - 3],
+          wait = tonumber(ARGV[arg - 2]), envelope = ARGV[arg - 1], extra = ARGV[arg], delayed = delayed,
+          later = later}
       end
     elseif what == LEFT.SIDE_RECORD then
-      left.side, left.keeps = KEYS[key], ARGV[arg] == SIDE.KEPT
+      step.side, step.keeps = KEYS[key], ARGV[arg] == SIDE.KEPT
     elseif what == LEFT.CALLER then
       key, arg = key + 2, arg + 2
-      left.caller = {KEYS[key - 2], KEYS[key - 1], KEYS[key], ARGV[arg - 2], ARGV[arg - 1], ARGV[arg]}
+      step.caller = {KEYS[key - 2], KEYS[key - 1], KEYS[key], ARGV[arg - 2], ARGV[arg - 1], ARGV[arg]}
     else
-      left.record, left.outcomes, left.outcome = KEYS[key], KEYS[key + 1], ARGV[arg]
+      step.record, step.outcomes, step.outcome = KEYS[key], KEYS[key + 1], ARGV[arg]
       key = key + 1
     end
   end
-  if verb == VERB.BURY or verb == VERB.PARK or verb == VERB.WAIT then
-    left[1], left[2] = ARGV[arg + 1], ARGV[arg + 2]
+  local verb = step.verb
+  if verb == VERB.BURY or verb == VERB.PARK then
+    step.letter, step.raw = ARGV[arg + 1], ARGV[arg + 2]
+    arg = arg + 2
+  elseif verb == VERB.WAIT then
+    step.delay, step.why = ARGV[arg + 1], ARGV[arg + 2]
     arg = arg + 2
   elseif verb == VERB.GIVE_BACK then
-    left[1] = ARGV[arg + 1]
+    step.counts = ARGV[arg + 1]
     arg = arg + 1
   elseif verb == VERB.SUSPEND then
     key = key + 1
-    left.suspended = KEYS[key]
-    for i = 1, 5 + ARGV[arg + 4] do left[i] = ARGV[arg + i] end
-    arg = arg + #left
+    step.suspended = KEYS[key]
+    step.ends, step.is_cancelled, step.wanted = ARGV[arg + 1], ARGV[arg + 2] == '1', tonumber(ARGV[arg + 3])
+    step.command_id, step.awaited = ARGV[arg + 5], {}
+    for i = 1, ARGV[arg + 4] do step.awaited[i] = ARGV[arg + 5 + i] end
+    arg = arg + 5 + #step.awaited
   end
-  return left
 end
 
-for step = 1, steps do
-  local operation, running = ARGV[arg + 1], ARGV[arg + 4]
-  operations[step], activations[step], holders[step] = operation, ARGV[arg + 2], ARGV[arg + 3]
-  names[step] = sub(KEYS[before + step], prefix + 1)
+local steps, names = {}, {}
+for number = 1, count do
+  local operation, running, box = ARGV[arg + 1], ARGV[arg + 4], KEYS[before + number]
+  local verb, name = sub(operation, 1, 1), sub(box, prefix + 1)
+  local step = {
+    verb = verb, follow = sub(operation, 2, 2), activation = ARGV[arg + 2], holder = ARGV[arg + 3], box = box,
+    name = name, run = running, message = nil,  -- a table of eight fields need not grow
+  }
   arg = arg + 4
-  local verb = sub(operation, 1, 1)
-  verbs[step] = verb
-  if #operation > 2 or (verb ~= VERB.COMPLETE and verb ~= VERB.TAKE) then
-    lefts[step] = read_left(operation, verb)
-  end
+  if #operation > 2 or (verb ~= VERB.COMPLETE and verb ~= VERB.TAKE) then read_left(step, operation) end
   local bar = find(running, '|', 1, true)
   if bar == 2 and byte(running) == GRANTED then
-    grants[step], running = sub(running, 3), ''
+    step.grant, step.run = sub(running, 3), ''
   elseif bar then
     local behind = find(running, '>', bar, true)
-    if behind then nexts[step], running = sub(running, behind + 1), sub(running, 1, behind - 1) end
-    messages[step] = sub(running, bar + 1)
+    if behind then
+      step.ahead, running = sub(running, behind + 1), sub(running, 1, behind - 1)
+      step.run = running
+    end
+    step.message = sub(running, bar + 1)
   end
-  runs[step] = running
+  steps[number], names[number] = step, name
 end

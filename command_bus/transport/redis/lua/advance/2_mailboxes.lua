@@ -1,4 +1,4 @@
--- 2. Prepare: read at once what all steps need, above all the record of each mailbox and its next commands:
+-- Read at once what all steps need, above all the record of each mailbox and its next commands:
 -- those behind the one that is settled, or the first; none where the worker knows the next one.
 
 local time = call('TIME')
@@ -22,27 +22,28 @@ local next_fence, keep_fence = fences_of(fence_key, time)
 
 local settling = {
   [VERB.COMPLETE] = true, [VERB.REJECT] = true, [VERB.EXPIRE] = true, [VERB.BURY] = true,
-    [VERB.CANCEL] = true,
+  [VERB.CANCEL] = true,
 }
 local records, heads, further, repeated = {}, nil, {}, {}
 local alone = {}  -- mailbox name -> envelope of its lone command; true where it runs already
 
 local seen, reading, behind, asked = {}, {'XREAD', 'COUNT', publish and '1' or ahead, 'STREAMS'}, {}, {}
-for step, record in ipairs(call('HMGET', active, unpack(names))) do
-  local box, verb = KEYS[before + step], verbs[step]
-  records[names[step]] = record
+for number, record in ipairs(call('HMGET', active, unpack(names))) do
+  local step = steps[number]
+  local box, name, verb = step.box, step.name, step.verb
+  records[name] = record
   local state = record and byte(record)
   if (state == LONE or state == LONE_HELD) and is_lone(record) then
-    seen[box], repeated[box], alone[names[step]] = true, true, true
-    if state == LONE and verb == VERB.TAKE then asked[#asked + 1] = names[step] end
+    seen[box], repeated[box], alone[name] = true, true, true
+    if state == LONE and verb == VERB.TAKE then asked[#asked + 1] = name end
   elseif seen[box] then
     repeated[box] = true
-  elseif nexts[step] and not publish then  -- an event has the envelope
+  elseif step.ahead and not publish then  -- an event has the envelope
     seen[box] = true
   elseif verb == VERB.TAKE or settling[verb] then
     seen[box] = true
     reading[#reading + 1] = box
-    behind[#behind + 1] = verb ~= VERB.TAKE and messages[step] or '0-0'
+    behind[#behind + 1] = verb ~= VERB.TAKE and step.message or '0-0'
   end
 end
 if #asked > 0 then
@@ -69,4 +70,4 @@ local started, settled = 0, 0
 local counts = {rejected = 0, expired = 0, buried = 0, dead = 0, retried = 0, snoozed = 0, handed_back = 0,
   cancelled = 0}
 local changed, released, emptied, taken, touched = {}, {}, {}, {}, {}
-local bodies, sending, returning = {}, {}, {}
+local sending, returning = {}, {}

@@ -7,11 +7,11 @@ local function note_event(...) events[#events + 1] = {...} end
 -- Return the first command of a mailbox, or the one behind `settles`; without its fields if it was read
 -- ahead. Raises if the mailbox is no stream.
 local function next_of(step, settles)
-  local box = KEYS[before + step]
-  if settles and nexts[step] and not publish then return {nexts[step]} end
+  local box = step.box
+  if settles and step.ahead and not publish then return {step.ahead} end
   if heads and not repeated[box] then return heads[box] end
   local head = call('XRANGE', box, settles and '(' .. settles or '-', '+', 'COUNT', 1)[1]
-  if head then head[2] = fields_of(lone, names[step], head[2]) end
+  if head then head[2] = fields_of(lone, step.name, head[2]) end
   return head
 end
 
@@ -51,18 +51,20 @@ end
 -- Remove what is settled: all before the first command that is not. Raises if this user may not: then the
 -- lease must not end, or settled commands would start again. A key of another type holds none.
 local function trim(step, oldest)
-  local trimmed = try('XTRIM', KEYS[before + step], 'MINID', '=', oldest)
+  local trimmed = try('XTRIM', step.box, 'MINID', '=', oldest)
   if type(trimmed) == 'table' and not find(trimmed.err, 'WRONGTYPE', 1, true) then error(trimmed, 0) end
 end
 
 -- Return whether a mailbox is given up although it has a next command.
-local function ends_lease(step, name, activation, follow)
-  if any_paused and holds_of(paused, name) then return true end
-  if follow ~= FOLLOW.STAY and (follow == FOLLOW.LEAVE or another_waits(name)) then return true end
-  return limits and limit_verdict(step, name, activation)
+local function ends_lease(step)
+  if any_paused and holds_of(paused, step.name) then return true end
+  local follow = step.follow
+  if follow ~= FOLLOW.STAY and (follow == FOLLOW.LEAVE or another_waits(step.name)) then return true end
+  return limits and limit_verdict(step)
 end
 
--- The states that a mailbox can enter. Each sets its record and returns the answer to the step.
+-- The states that a mailbox can enter. Each sets its record and returns the answer to the step, and what the
+-- answer has of the command.
 
 local function set_record(name, record)
   records[name] = record
@@ -70,15 +72,13 @@ local function set_record(name, record)
 end
 
 local function release(step, state, attempt, first, parts)
-  local name = names[step]
-  released[#released + 1] = activations[step]
-  set_record(name, pack_record(state, '', attempt, first, parts))
+  released[#released + 1] = step.activation
+  set_record(step.name, pack_record(state, '', attempt, first, parts))
 end
 
 local function requeue(step, attempt, first, parts, head)
-  local name = names[step]
-  released[#released + 1] = activations[step]
-  set_record(name, queue(ready, name, attempt, first, parts, head))
+  released[#released + 1] = step.activation
+  set_record(step.name, queue(ready, step.name, attempt, first, parts, head))
   return 'yield'
 end
 
@@ -93,16 +93,21 @@ if limits then
   end
 
   -- Let a command wait for a limit: in its entity's place, or with its lease until its worker has asked.
-  function refuse(step, name, activation, head, attempt, first, parts, refused)
+  function refuse(step, head, attempt, first, parts, refused)
+    local name, activation = step.name, step.activation
     if refused == 'ask' then
       local id = head[3] and head[1] ~= activation and head[1] or ''  -- of a lone one that was in the line
       -- Who takes over a lone one lines it up.
       local asks = head[3] and 0 or (tonumber(string.match(parts, '|ask=(%d+)')) or 0) + 1
       if not head[3] then parts = string.gsub(parts, '|ask=%d+', '') .. '|ask=' .. asks end
-      set_record(name, (head[3] and 'o|' or 'r|') .. activation .. '||' .. id .. '|' .. attempt .. '|' .. first .. '|' .. parts)
+      set_record(name, (head[3] and 'o|' or 'r|') .. activation .. '||' .. id .. '|' .. attempt .. '|'
+        .. first .. '|' .. parts)
       local is_due = tonumber(attempt) == 0 and sub(first, 1, 1) ~= '-'
-      bodies[step] = {head[1], body_of('', head[2]), is_paid(parts, head) and '1' or '', named_flow(parts, head) or '', is_due and '1' or '', asks > SUSPECT and '1' or ''}
-      return 'ask'
+      local body = {
+        head[1], body_of('', head[2]), is_paid(parts, head) and '1' or '', named_flow(parts, head) or '',
+        is_due and '1' or '', asks > SUSPECT and '1' or '',
+      }
+      return 'ask', body
     end
     if publish then note_event('limited', name, envelope_in(head[2]), attempt, '', owner, refused) end
     release(step, STATE.LIMITED, attempt, first, parts)
@@ -110,11 +115,12 @@ if limits then
   end
 end
 
-local function start(step, name, activation, holder, head, attempt, first, follow, parts)
-  local box = KEYS[before + step]
+-- Start a command under the lease of a step: the next one, or none; a lone one has a state behind its fields.
+local function start(step, head, attempt, first, parts)
+  local name, activation, follow = step.name, step.activation, step.follow
   if not head then
     released[#released + 1] = activation
-    if not alone[name] then emptied[#emptied + 1] = box end
+    if not alone[name] then emptied[#emptied + 1] = step.box end
     set_record(name, false)
     return 'idle'
   end
@@ -125,10 +131,10 @@ local function start(step, name, activation, holder, head, attempt, first, follo
   if follow ~= FOLLOW.STAY and (follow == FOLLOW.LEAVE or another_waits(name)) then
     return requeue(step, attempt, first, parts, head[1])
   end
-  local refused = limits and check_limits(step, name, activation, head, parts)
-  if refused then return refuse(step, name, activation, head, attempt, first, parts, refused) end
+  local refused = limits and check_limits(step, head, parts)
+  if refused then return refuse(step, head, attempt, first, parts, refused) end
   started = started + 1
-  if queue_up and verbs[step] ~= VERB.TAKE then queue_up.charge(parts, head[1]) end
+  if queue_up and step.verb ~= VERB.TAKE then queue_up.charge(parts, head[1]) end
   if first == '0' then first = now_text end
   if parts ~= '' then
     parts = string.gsub(parts, '|paid=[^|]*', '')
@@ -136,32 +142,11 @@ local function start(step, name, activation, holder, head, attempt, first, follo
   end
   local running = next_fence() .. '|' .. head[1] .. '|' .. attempt + 1 .. '|' .. first
   -- A record, packed in place: this runs for each command.
-  set_record(name, (head[3] or STATE.HELD) .. '|' .. activation .. '|' .. running .. '|' .. holder .. parts)
-  bodies[step] = body_of(box, head[2])
-  if publish then note_event('started', name, envelope_in(head[2]), attempt + 1, string.match(running, '^%d+'), owner, '') end
-  return running .. parts .. (limits and place_of(name) or '')
-end
-
-local SLICE = 1000  -- fields of one call: `unpack` takes 8,000 values
-
--- Return fields of a hash.
-local function read_fields(hash, names)
-  local found = {}
-  for at = 1, #names, SLICE do
-    local values = call('HMGET', hash, unpack(names, at, math.min(at + SLICE - 1, #names)))
-    for i = 1, #values do found[at + i - 1] = values[i] end
+  set_record(name,
+    (head[3] or STATE.HELD) .. '|' .. activation .. '|' .. running .. '|' .. step.holder .. parts)
+  if publish then
+    local fence = string.match(running, '^%d+')
+    note_event('started', name, envelope_in(head[2]), attempt + 1, fence, owner, '')
   end
-  return found
-end
-
--- Return what the side record says of a slice of the fields that are awaited. A signal that is has room of
--- its own from then on.
-local function awaiting(fields, fence, at)
-  local waits = {}
-  for i = at, math.min(at + SLICE - 1, #fields) do
-    local signal = string.match(fields[i], '^g:(.*)#')
-    waits[#waits + 1], waits[#waits + 2] = 'a:' .. fields[i], fence
-    if signal then waits[#waits + 1], waits[#waits + 2] = 'ga:' .. signal, '1' end
-  end
-  return waits
+  return running .. parts .. (limits and place_of(name) or ''), body_of(step.box, head[2])
 end

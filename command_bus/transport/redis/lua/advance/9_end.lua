@@ -7,7 +7,8 @@ for inbox in pairs(touched) do try('PEXPIRE', inbox, reply_ttl) end
 if #taken > 0 then
   local claim = {'XCLAIM', ready, group, owner, '0'}
   for i = 1, #taken do claim[5 + i] = taken[i] end
-  for _, word in ipairs({'RETRYCOUNT', '0', 'JUSTID'}) do claim[#claim + 1] = word end  -- a renewal sequence that nothing else writes
+  -- A renewal sequence that nothing else writes.
+  for _, word in ipairs({'RETRYCOUNT', '0', 'JUSTID'}) do claim[#claim + 1] = word end
   try(unpack(claim))  -- the group may be gone: what has started has started
 end
 if started > 0 then keep_fence() end
