@@ -28,6 +28,7 @@ from command_bus.clock import checked_seconds, mono
 from command_bus.handlers.registry import HandlerRegistry, default_registry
 from command_bus.messages.history import HistoryChoice
 from command_bus.messages.message import Message
+from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope, RawEnvelope
 from command_bus.messages.policies import Priority
 from command_bus.messages.receipts import BatchResult, Receipt
@@ -278,10 +279,11 @@ class CommandBus:
             TransportUnavailable: The server did not answer within `dispatch_timeout`.
             BusClosed: The bus is not open.
         """
-        return await self.sender.dispatch(
-            command, command_id=command_id, delay=delay, at=at, headers=headers, expires=expires, keep_result=keep_result,
-            retry=retry, attempt_timeout=attempt_timeout, unique=unique, priority=priority, history=history,
-        )  # fmt: skip
+        options: DispatchOptions = {
+            "command_id": command_id, "delay": delay, "at": at, "headers": headers, "expires": expires, "keep_result": keep_result,
+            "retry": retry, "attempt_timeout": attempt_timeout, "unique": unique, "priority": priority, "history": history,
+        }  # fmt: skip
+        return await self.sender.dispatch(command, options)
 
     async def dispatch_raw(
         self,
@@ -307,11 +309,11 @@ class CommandBus:
 
         `version` is that of the payload's fields, if the class has versions (see `upcasts`).
         """
-        return await self.sender.dispatch_raw(
-            entity_type, entity_id, name, payload, version=version, command_id=command_id, delay=delay, at=at, headers=headers,
-            expires=expires, keep_result=keep_result, retry=retry, attempt_timeout=attempt_timeout, unique=unique,
-            priority=priority, history=history,
-        )  # fmt: skip
+        options: DispatchOptions = {
+            "command_id": command_id, "delay": delay, "at": at, "headers": headers, "expires": expires, "keep_result": keep_result,
+            "retry": retry, "attempt_timeout": attempt_timeout, "unique": unique, "priority": priority, "history": history,
+        }  # fmt: skip
+        return await self.sender.dispatch_raw(entity_type, entity_id, name, payload, version, options)
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any] | RawEnvelope]) -> BatchResult:
         """Accept many commands in few steps; the order of an entity's commands is kept.
@@ -386,10 +388,11 @@ class CommandBus:
         history: HistoryChoice | None = None,
     ) -> Any:
         """Call without the command's class: the worker validates the payload, the reply is plain data. `None, None` names no entity."""
-        return await self.sender.call_raw(
-            entity_type, entity_id, name, payload, version=version, timeout=timeout, command_id=command_id, headers=headers,
-            priority=priority, retry=retry, attempt_timeout=attempt_timeout, history=history,
-        )  # fmt: skip
+        options: DispatchOptions = {
+            "command_id": command_id, "headers": headers, "priority": priority, "retry": retry,
+            "attempt_timeout": attempt_timeout, "history": history,
+        }  # fmt: skip
+        return await self.sender.call_raw(entity_type, entity_id, name, payload, version, timeout, options)
 
     @overload
     async def result(self, command_id: str | UUID, command_type: type[Message[R]], *, timeout: float = ...) -> R: ...

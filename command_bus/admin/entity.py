@@ -50,7 +50,7 @@ class EntityScope:
         Raises:
             InvalidCommand: The command names another entity.
         """
-        return await self._sender.dispatch(self._own(command), **options)
+        return await self._sender.dispatch(self._own(command), options)
 
     async def call(self, command: Message[R], **options: Unpack[FollowedCallOptions]) -> R:
         """Call a command of this entity: see `CommandBus.call`.

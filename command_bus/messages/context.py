@@ -225,7 +225,7 @@ class CommandContext:
 class Outbox(Protocol):
     """The follow-ups of one run of a handler."""
 
-    def add(self, command: Message[Any], *, always: bool, **options: Unpack[FollowUpOptions]) -> str:
+    def add(self, command: Message[Any], *, always: bool, **options: Unpack[DispatchOptions]) -> str:
         """Keep one until the command is settled; return its command id."""
         ...
 

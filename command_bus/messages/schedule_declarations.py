@@ -9,6 +9,7 @@ from typing import Any, TypedDict, cast
 
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import Message
+from command_bus.messages.options import DispatchOptions
 from command_bus.messages.schedule_specs import Cron, Every, Missed, Overlap, SchedulePolicy, shortest_gap
 from command_bus.spelling import shown
 
@@ -40,20 +41,13 @@ class PutOptions(ScheduleOptions, total=False):
     expires: float | None
 
 
-class SendingOptions(TypedDict):
-    """The options of `put` that concern the command alone."""
-
-    headers: Mapping[str, str] | None
-    expires: float | None
-
-
-def split_options(options: PutOptions) -> tuple[SchedulePolicy, SendingOptions]:
+def split_options(options: PutOptions) -> tuple[SchedulePolicy, DispatchOptions]:
     """Return the rules of a schedule, and what concerns its command.
 
     Raises:
         InvalidSettings: A rule is not what it may be.
     """
-    sending = SendingOptions(headers=options.get("headers"), expires=options.get("expires"))
+    sending = DispatchOptions(headers=options.get("headers"), expires=options.get("expires"))
     rules = cast("ScheduleOptions", {name: value for name, value in options.items() if name not in sending})
     return SchedulePolicy(**rules), sending
 

@@ -80,7 +80,7 @@ class Schedules:
         """
         policy, sending = split_options(options)
         declared = DeclaredSchedule(name, command, spec, policy, 0)
-        return await self._put_by_hand(declared, self._sender.builder.outgoing(command, command_id=name, **sending))
+        return await self._put_by_hand(declared, self._sender.builder.outgoing(command, {"command_id": name, **sending}))
 
     async def put_raw(
         self,
@@ -99,7 +99,7 @@ class Schedules:
         declared = DeclaredSchedule(name, None, spec, policy, 0)
         builder = self._sender.builder
         return await self._put_by_hand(
-            declared, builder.raw(entity_type, entity_id, command, payload, version=version, command_id=name, **sending)
+            declared, builder.raw(entity_type, entity_id, command, payload, version, {"command_id": name, **sending})
         )
 
     async def _put_by_hand(self, declared: DeclaredSchedule, out: OutgoingMessage) -> ScheduleInfo:

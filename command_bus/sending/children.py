@@ -10,7 +10,7 @@ from typing import Any, TypeVar, Unpack
 
 from command_bus.errors import BadSignature, CallCycle, CommandBusError, CommandCancelled, InvalidCommand
 from command_bus.messages.message import Message
-from command_bus.messages.options import FollowUpOptions
+from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.sending.follow_ups import prepared
@@ -72,13 +72,13 @@ class Children:
         self._caller = command_id
         self._mailbox = mailbox
 
-    def outgoing(self, command: Message[Any], **options: Unpack[FollowUpOptions]) -> OutgoingMessage:
+    def outgoing(self, command: Message[Any], **options: Unpack[DispatchOptions]) -> OutgoingMessage:
         """Return a command with its options, checked and encoded.
 
         Raises:
             InvalidCommand: It or an option is not what it may be.
         """
-        out = self._builder.outgoing(command, **options)
+        out = self._builder.outgoing(command, options)
         if out.unique is not None:
             raise InvalidCommand(f"{out.name!r} has a unique key, which a durable call does not know: use context.dispatch")
         out.given_id = True  # its outcome is remembered, should it not reach the caller

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Unpack, cast
+from typing import Any, cast
 
 from command_bus.clock import mono
 from command_bus.errors import InvalidCommand, RegistrationError
@@ -65,6 +65,7 @@ def command_digest(out: OutgoingMessage, limits: PayloadLimits, protection: Prot
 
 
 _NIL = b"\xc0"
+_NONE = DispatchOptions()
 
 
 @dataclass(slots=True)
@@ -117,7 +118,7 @@ class EnvelopeBuilder:
         self.limits = limits = PayloadLimits(max_bytes=settings.max_payload, max_nesting=settings.max_nesting)
         self.digest_of = partial(command_digest, limits=limits, protection=protection)
 
-    def outgoing(self, message: Message[Any], **options: Unpack[DispatchOptions]) -> OutgoingMessage:
+    def outgoing(self, message: Message[Any], options: DispatchOptions = _NONE) -> OutgoingMessage:
         """Return a message with its options, checked and encoded.
 
         Raises:
@@ -140,9 +141,8 @@ class EnvelopeBuilder:
         entity_id: str | int | None,
         name: str,
         payload: Mapping[str, Any],
-        *,
-        version: int = 1,
-        **options: Unpack[DispatchOptions],
+        version: int,
+        options: DispatchOptions,
     ) -> OutgoingMessage:
         """Return a message made without its class, checked and encoded.
 
@@ -290,10 +290,10 @@ class EnvelopeBuilder:
             InvalidCommand: As `outgoing`.
         """
         if isinstance(item, RawEnvelope):
-            return self.raw(item.entity_type, item.entity_id, item.name, item.payload, version=item.version, **item.options)
+            return self.raw(item.entity_type, item.entity_id, item.name, item.payload, item.version, item.options)
         if isinstance(item, Envelope):
             options = {name: getattr(item, name) for name in DispatchOptions.__annotations__}
-            return self.outgoing(item.command, **cast("DispatchOptions", options))
+            return self.outgoing(item.command, cast("DispatchOptions", options))
         return self.outgoing(item)
 
     def mailbox_of(self, entity_type: str, entity_id: str) -> str:

@@ -17,7 +17,7 @@ from command_bus.clock import mono
 from command_bus.errors import CommandBusError, InvalidCommand, QueueFull, TransportUnavailable
 from command_bus.messages.context import Outbox
 from command_bus.messages.message import Message
-from command_bus.messages.options import FollowUpOptions
+from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.session import Session, SessionPart
@@ -127,13 +127,13 @@ class FollowUps(Outbox):
         self._items: list[_Item] = []
         self._bytes = 0
 
-    def add(self, command: Message[Any], *, always: bool, **options: Unpack[FollowUpOptions]) -> str:
+    def add(self, command: Message[Any], *, always: bool, **options: Unpack[DispatchOptions]) -> str:
         number = len(self._items) + 1
         if number > MOST_FOLLOW_UPS:
             raise InvalidCommand(
                 f"a handler may send {MOST_FOLLOW_UPS:,} commands with its settlement: let one of them send the next ones"
             )
-        out = self._builder.outgoing(command, **options)
+        out = self._builder.outgoing(command, options)
         if out.unique is not None:
             raise InvalidCommand(f"{out.name!r} has a unique key, which context.send does not know: use context.dispatch")
         if self._bytes + len(out.payload) > MOST_BYTES:

@@ -93,8 +93,9 @@ def check_names(options: Mapping[str, Any], known: type[Any]) -> None:
     Raises:
         TypeError: There is another one.
     """
-    if unknown := options.keys() - known.__annotations__.keys():
-        raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
+    if not options.keys() <= known.__annotations__.keys():
+        unknown = min(options.keys() - known.__annotations__.keys())
+        raise TypeError(f"unexpected keyword argument {unknown!r}")
 
 
 def give(out: OutgoingMessage, options: DispatchOptions, history: History | None) -> OutgoingMessage:
@@ -116,7 +117,8 @@ def give(out: OutgoingMessage, options: DispatchOptions, history: History | None
     if (priority := options.get("priority")) is not None:
         out.priority = checked_priority(priority)
     for option in GIVEN:
-        option.put(out.options, options.get(option.name))
+        if (value := options.get(option.name)) is not None:
+            option.put(out.options, value)
     HISTORY.put(out.options, history if given_history is None else history_of(given_history))
     if headers := options.get("headers"):
         out.headers = checked_headers(headers)

@@ -72,12 +72,12 @@ class Sender:
         """The builder, which encodes messages and names their mailboxes."""
         return self._builder
 
-    async def dispatch(self, command: Message[R], **options: Unpack[DispatchOptions]) -> Receipt[R]:
+    async def dispatch(self, command: Message[R], options: DispatchOptions) -> Receipt[R]:
         if (not options or options == _PLAIN) and self._builder.can_build_fast and self._agreed(command):
             submission = self._builder.build_fast(command)
             producer = self._session.transport.producer
             return receipt(submission.command_id, await producer.enqueue(submission, self._settings.dispatch_timeout))
-        out = self._builder.outgoing(command, **options)
+        out = self._builder.outgoing(command, options)
         return await self._accepted(out, type(command), is_kept=options.get("keep_result") or type(command).spec().durable)
 
     async def dispatch_raw(
@@ -86,11 +86,10 @@ class Sender:
         entity_id: str | int | None,
         name: str,
         payload: Mapping[str, Any],
-        *,
-        version: int = 1,
-        **options: Unpack[DispatchOptions],
+        version: int,
+        options: DispatchOptions,
     ) -> Receipt[Any]:
-        out = self._builder.raw(entity_type, entity_id, name, payload, version=version, **options)
+        out = self._builder.raw(entity_type, entity_id, name, payload, version, options)
         return await self._accepted(out, None, is_kept=options.get("keep_result"))
 
     async def _accepted(
@@ -134,7 +133,7 @@ class Sender:
         check_names(options, CallOptions)
         if on_progress is not None:
             checked_listener(on_progress)
-        out = self._builder.outgoing(command, **options)
+        out = self._builder.outgoing(command, options)
         exchange = self._exchange(out, type(command).spec().reply, timeout)
         if on_progress is not None:
             exchange = call_with_progress(
@@ -149,12 +148,11 @@ class Sender:
         entity_id: str | int | None,
         name: str,
         payload: Mapping[str, Any],
-        *,
-        version: int = 1,
-        timeout: float | None = None,
-        **options: Unpack[DispatchOptions],
+        version: int,
+        timeout: float | None,
+        options: DispatchOptions,
     ) -> Any:
-        out = self._builder.raw(entity_type, entity_id, name, payload, version=version, **options)
+        out = self._builder.raw(entity_type, entity_id, name, payload, version, options)
         return await self._exchange(out, Any, timeout)
 
     async def result(self, command_id: str | UUID, command_type: type[Message[Any]] | None, timeout: float) -> Any:

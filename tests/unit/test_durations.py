@@ -37,8 +37,8 @@ def _declared(timeout: float) -> object:
 
 
 GIVEN: dict[str, tuple[Callable[[Any], object], type[Exception]]] = {
-    "delay": (lambda seconds: EnvelopeBuilder(BusSettings()).outgoing(Move(box="a"), delay=seconds), InvalidCommand),
-    "expires": (lambda seconds: EnvelopeBuilder(BusSettings()).outgoing(Move(box="a"), expires=seconds), InvalidCommand),
+    "delay": (lambda seconds: EnvelopeBuilder(BusSettings()).outgoing(Move(box="a"), {"delay": seconds}), InvalidCommand),
+    "expires": (lambda seconds: EnvelopeBuilder(BusSettings()).outgoing(Move(box="a"), {"expires": seconds}), InvalidCommand),
     "RetryPolicy delay": (lambda seconds: RetryPolicy(delay=seconds), InvalidSettings),
     "RetryPolicy max_delay": (lambda seconds: RetryPolicy(max_delay=seconds), InvalidSettings),
     "handler timeout": (_declared, RegistrationError),

@@ -62,16 +62,16 @@ def test_a_key_of_512_bytes_is_taken() -> None:
         (Tick(), {"unique": Unique("k")}, "names none"),
     ],
 )
-def test_86_options_that_do_not_go_together_are_refused(message: Any, options: dict[str, Any], text: str) -> None:
+def test_86_options_that_do_not_go_together_are_refused(message: Any, options: Any, text: str) -> None:
     with pytest.raises(InvalidCommand, match=text):
-        BUILDER.outgoing(message, **options)
+        BUILDER.outgoing(message, options)
     with pytest.raises(InvalidCommand, match=text):
         BUILDER.of_item(Envelope(message, **options))
 
 
 def test_a_raw_dispatch_without_entity_has_no_key() -> None:
     with pytest.raises(InvalidCommand, match="names none"):
-        BUILDER.raw(None, None, "Tick", {}, unique=Unique("k"))
+        BUILDER.raw(None, None, "Tick", {}, 1, {"unique": Unique("k")})
 
 
 def test_a_class_needs_an_entity_and_a_unique() -> None:
@@ -95,7 +95,7 @@ def test_a_class_hands_its_key_down_and_a_dispatch_overrides_it() -> None:
 
     assert Child.spec().unique == Unique(wins="latest")
     assert unpack_envelope(BUILDER.build(BUILDER.outgoing(Child(doc="a"))).envelope).options == {"u": "Child"}
-    given = BUILDER.build(BUILDER.outgoing(Parent(doc="a/b"), unique=Unique("k", window=1.5)))
+    given = BUILDER.build(BUILDER.outgoing(Parent(doc="a/b"), {"unique": Unique("k", window=1.5)}))
     assert unpack_envelope(given.envelope).options == {"u": "k"}
     assert given.unique is not None
     assert (given.unique.key, given.unique.mode, given.unique.window_ms) == ("doc:a%2Fb:k", "f", 1500)
@@ -104,7 +104,7 @@ def test_a_class_hands_its_key_down_and_a_dispatch_overrides_it() -> None:
 
 
 def test_debounce_is_a_delay_that_others_put_off() -> None:
-    built = BUILDER.build(BUILDER.outgoing(Save(doc="a"), unique=Unique(wins="latest", debounce=2, max_wait=30)))
+    built = BUILDER.build(BUILDER.outgoing(Save(doc="a"), {"unique": Unique(wins="latest", debounce=2, max_wait=30)}))
     assert built.unique is not None
     assert (built.delay_ms, built.unique.longest_ms, built.unique.mode) == (2000, 30_000, "l")
 
