@@ -83,6 +83,16 @@ def test_no_package_is_in_both_locks() -> None:
     assert not pins(BASE).keys() & pins(SPARK).keys()
 
 
+@pytest.mark.parametrize("lock", [setup.FUZZ_LOCK, setup.MUTANTS_LOCK], ids=lambda lock: lock.name)
+def test_tools_are_locked_with_hashes_beside_the_base(lock: Path) -> None:
+    text = lock.read_text(encoding="utf-8")
+    names = re.findall(r"^([\w.-]+)==", text, re.MULTILINE)
+    assert names
+    assert not set(names) & set(BASE.packages())
+    assert text.count("--hash=sha256:") >= len(names)
+    assert "://" not in text
+
+
 def test_spark_is_in_its_own_lock_only() -> None:
     assert {"pyspark", "pyarrow", "pandas"} <= pins(SPARK).keys()
 
