@@ -146,7 +146,7 @@ class Masking:
 
     def _restored(self, name: str, before: Any, after: Any, place: str) -> Any:
         """Return what was shown and given back, with the values of before where they belong."""
-        if _is_same(self._plain(name, before), after):
+        if _text_of(self._plain(name, before)) == _text_of(after):
             return before
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             keys = {key_form(key): key for key in before}
@@ -161,8 +161,7 @@ class Masking:
             for index, each in enumerate(before):
                 shown.setdefault(_text_of(self._plain(name, each)), []).append(index)
             return [self._item(before, shown, each, f"{place}[{index}]") for index, each in enumerate(after)]
-        if held := _mask_in(after, place):
-            raise _not_restored(held)
+        _check_unmasked(after, place)
         return after
 
     def _item(self, before: Sequence[Any], shown: Mapping[str, list[int]], given: Any, place: str) -> Any:
@@ -170,8 +169,7 @@ class Masking:
         same = shown.get(_text_of(given), [])
         if len(same) == 1:
             return before[same[0]]
-        if held := _mask_in(given, place):
-            raise _not_restored(held)
+        _check_unmasked(given, place)
         return before[same[0]] if same else given
 
     def _hidden(self, name: str, value: Any, *, masked: bool = False) -> Iterator[Any]:
@@ -188,12 +186,8 @@ class Masking:
             yield value
 
 
-def _is_same(shown: Any, given: Any) -> bool:
-    """Return whether two values are the same as JSON: in Python `1 == True`, too."""
-    return _text_of(shown) == _text_of(given)
-
-
 def _text_of(value: Any) -> str:
+    """Return a value as JSON, to be compared: in Python `1 == True`, too."""
     return json.dumps(value, sort_keys=True)
 
 
@@ -231,8 +225,14 @@ def _mask_in(value: Any, place: str) -> str:
     return ""
 
 
-def _not_restored(place: str) -> InvalidCommand:
-    return InvalidCommand(
-        f"{place} has {MASK}, which stands for a masked value, but not in its place: write the value there, or leave the item and the "
-        "field that have it as they were"
-    )
+def _check_unmasked(value: Any, place: str) -> None:
+    """Check that no mask stands in a value.
+
+    Raises:
+        InvalidCommand: One does.
+    """
+    if held := _mask_in(value, place):
+        raise InvalidCommand(
+            f"{held} has {MASK}, which stands for a masked value, but not in its place: write the value there, or leave the item and the "
+            "field that have it as they were"
+        )

@@ -17,7 +17,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Self, TypeVar, Unpack
 
-from command_bus.admin.info import Stats
 from command_bus.bus import BusOptions, CommandBus
 from command_bus.clock import mono
 from command_bus.handlers.registry import HandlerRegistry
@@ -149,7 +148,7 @@ class TestBus(Noted):
                 return
             if _real() > end or self.clock.time() > far:
                 late = f"not idle after {timeout:g} real or {horizon:g} virtual seconds"
-                raise AssertionError(f"{late}: {await self._standing() or await self._stats()}")
+                raise AssertionError(f"{late}: {await self._standing() or await (await self._processes.sender()).stats()}")
             await self._leap(far)
 
     def settle(self, *, timeout: float = 10.0, horizon: float = 7200.0) -> None:
@@ -221,9 +220,6 @@ class TestBus(Noted):
         """Return which entities have work, and what each waits for."""
         page = await (await self._processes.sender()).entities.list()
         return "; ".join(f"{each.name} {each.suspension or f'is {each.state}'}" for each in page.entities)
-
-    async def _stats(self) -> Stats:
-        return await (await self._processes.sender()).stats()
 
     async def _leap(self, furthest: float | None) -> None:
         """Advance time to the next timer, at most to `furthest`."""

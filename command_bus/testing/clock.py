@@ -147,20 +147,17 @@ class VirtualClock:
 
     async def quiet(self) -> None:
         """Run the loop until no task is ready: every task waits for a timer, a thread or a socket."""
+        loop: Any = asyncio.get_running_loop()
         for _ in range(_MOST_TURNS):
             await asyncio.sleep(0)
-            if not _running()._ready:  # noqa: SLF001 - there is no public way
+            if not loop._ready:  # noqa: SLF001 - there is no public way
                 return
 
     def next_timer(self) -> float | None:
         """Return when the next timer is due, or None."""
-        timers: list[Any] = _running()._scheduled  # noqa: SLF001 - as above
-        return min((timer.when() for timer in timers if not timer.cancelled()), default=None)
+        loop: Any = asyncio.get_running_loop()
+        return min((timer.when() for timer in loop._scheduled if not timer.cancelled()), default=None)  # noqa: SLF001 - as above
 
     def leap(self, until: float) -> None:
         """Advance to a time at once; never go back."""
         self._offset += max(0.0, until - self.time())
-
-
-def _running() -> Any:
-    return asyncio.get_running_loop()

@@ -13,7 +13,7 @@ import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from command_bus.admin.statistics import Statistics
 from command_bus.bus import BusOptions, CommandBus
@@ -25,7 +25,7 @@ from command_bus.testing.clock import VirtualClock
 from command_bus.testing.crashes import Crash, Crashing
 from command_bus.testing.records import Recorder
 from command_bus.testing.simulated.live import PROCESS, LiveServer, Process
-from command_bus.testing.simulated.store import Store, ZSet
+from command_bus.testing.simulated.store import ZSet
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.mailbox_record import parse_record
 from command_bus.worker.worker import Worker
@@ -227,31 +227,6 @@ class LoopWorkers:
 _RESTING = frozenset({"s", "u", "U", "w"})
 
 
-class Rest(NamedTuple):
-    """The state of a namespace.
-
-    Attributes:
-        rests: Whether nothing is ready and nothing runs.
-        is_idle: Whether besides nothing waits for a time: what is left is suspended until somebody acts, paused or parked.
-        next_ms: When the next thing is due, by the server's clock; None if nothing is.
-    """
-
-    rests: bool
-    is_idle: bool
-    next_ms: float | None
-
-
-def rest_of(store: Store, keys: KeySpace) -> Rest:
-    """Return the state of a namespace."""
-    rests, due = True, list[float]()
-    for shard in keys.shards:
-        records = (store.get(shard.active.encode(), dict) or {}).values()
-        rests = rests and all(parse_record(record).state in _RESTING for record in records)
-        times = store.get(shard.due.encode(), ZSet)
-        due += times.values() if times is not None else ()
-    return Rest(rests, rests and not due, min(due, default=None))
-
-
 _CLOSE_TIMEOUT = 20.0  # seconds for closing what runs in another thread
 _LOGGERS = ("command_bus.worker", "command_bus.transport")
 
@@ -301,19 +276,27 @@ class BusProcesses(SessionHook):
         """Return whether work is left that does not wait for an operator."""
         for bus in self._workers_here().buses:
             with contextlib.suppress(EntitiesStopped):
-                if await Statistics(bus.session).busy() and not self._rest(bus).is_idle:
+                if await Statistics(bus.session).busy() and self._rest(bus) != (True, None):
                     return True
         return False
 
     def next_due_ms(self) -> float | None:
         """Return the server's time when the next thing is due, where nothing is ready or runs until then; else None."""
         found = [self._rest(bus) for bus in self._workers_here().buses]
-        times = [each.next_ms for each in found if each.next_ms is not None]
-        return min(times) if times and all(each.rests for each in found) else None
+        times = [next_ms for _, next_ms in found if next_ms is not None]
+        return min(times) if times and all(rests for rests, _ in found) else None
 
-    def _rest(self, bus: CommandBus) -> Rest:
-        settings = bus.settings
-        return rest_of(self.server.store, KeySpace(settings.namespace, settings.shards))
+    def _rest(self, bus: CommandBus) -> tuple[bool, float | None]:
+        """Return whether nothing is ready and nothing runs, and when the next thing is due, by the server's clock; None if nothing is.
+
+        What is left then is suspended until somebody acts, paused or parked.
+        """
+        store, rests, due = self.server.store, True, list[float]()
+        for shard in KeySpace(bus.settings.namespace, bus.settings.shards).shards:
+            records = (store.get(shard.active.encode(), dict) or {}).values()
+            rests = rests and all(parse_record(record).state in _RESTING for record in records)
+            due += (store.get(shard.due.encode(), ZSet) or {}).values()
+        return rests, min(due, default=None)
 
     async def sender(self) -> CommandBus:
         """Return the bus, open on this loop; or a copy, if it is open on another loop. Idempotent."""

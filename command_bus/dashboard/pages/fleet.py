@@ -164,7 +164,8 @@ async def throughput_page(visit: Visit) -> Response:
         visit.shared("sample", lambda: visit.bus.history.search(limit=_SAMPLE, scan=_SAMPLE)),
         visit.stats(),
     )
-    waits = [(each.started_ms - each.accepted_ms) / 1000 for each in ends.entries if each.started_ms and each.accepted_ms]
+    waiting = _with_waits(ends.entries)
+    waits = [wait for _, wait in waiting]
     runs = [(each.settled_ms - each.started_ms) / 1000 for each in ends.entries if each.started_ms]
     return visit.page(
         "throughput.html",
@@ -181,7 +182,7 @@ async def throughput_page(visit: Visit) -> Response:
         ]
         if waits
         else [],
-        slowest=sorted(_with_waits(ends.entries), key=lambda each: -each[1])[:5],
+        slowest=sorted(waiting, key=lambda each: -each[1])[:5],
     )
 
 
