@@ -190,20 +190,12 @@ class StatusReader:
     async def _head(self, mailbox: str) -> _Head:
         """Read what is known of a mailbox's head, in case it is this command."""
         transport = self._session.transport
-        (stored, retry_ms, wait, suspended), now, (ends, wish) = await asyncio.gather(
+        (stored, waits), now, (ends, wish) = await asyncio.gather(
             look_at(self._session, mailbox),
             transport.operator.entities.now_ms(),
             transport.durable.fields(mailbox, self._id, [ENDING, CANCEL]),
         )
-        info = entity_info(
-            stored,
-            transport.shard_of(mailbox),
-            now,
-            retry_at_ms=retry_ms,
-            due_ms=None,
-            wait=wait,
-            suspended=suspended,
-        )
+        info = entity_info(stored, transport.shard_of(mailbox), now, waits)
         return _Head(stored, info, is_ending=ends is not None, cancelling=wish_text(wish))
 
     def _at_the_head(self, head: _Head, named: _Named) -> CommandStatus:

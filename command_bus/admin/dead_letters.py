@@ -414,26 +414,8 @@ class DeadLetters:
 
     def _read(self, stored: StoredDeadLetter) -> DeadLetter:
         record = _record(stored)
-        letter = _ReadLetter(
-            id=stored.id,
-            reason=record.reason,
-            command_id=record.command_id,
-            name=record.name,
-            entity_type=record.entity_type,
-            entity_id=record.entity_id,
-            error_type=record.error_type,
-            error_message=record.error_message,
-            traceback=record.traceback,
-            attempts=record.attempts,
-            accepted_ms=record.accepted_ms,
-            first_started_ms=record.first_started_ms,
-            failed_ms=record.failed_ms,
-            worker=record.worker,
-            headers=record.headers,
-            parked=stored.parked,
-            payload=None,
-            raw=stored.raw,
-        )
+        recorded = {each.name: getattr(record, each.name) for each in fields(record)}
+        letter = _ReadLetter(id=stored.id, parked=stored.parked, payload=None, raw=stored.raw, **recorded)
         letter.read_later(partial(_payload, stored.raw, self._limits, self._session.protection))
         return letter
 

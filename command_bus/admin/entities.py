@@ -11,9 +11,9 @@ import base64
 import heapq
 import json
 import math
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from command_bus.admin.entity_types import forget_type, obliterate, pause_end, types_of
 from command_bus.admin.info import (
@@ -254,41 +254,39 @@ class Entities:
         due = await reader.retry_times([entity.mailbox for entity in entities if entity.state in ("retrying", "snoozed")])
         delayed = await reader.first_delayed(entity.mailbox for entity in entities if entity.is_delayed)
         limited = [each.mailbox for each in entities if each.state == "limited"]
-        waits = await transport.limits.waits(limited) if limited else {}
+        limits = await transport.limits.waits(limited) if limited else {}
         waiting = [each.mailbox for each in entities if each.state == "suspended"]
         suspended = await transport.durable.suspended(waiting) if waiting else {}
         now = await reader.now_ms()
-        return tuple(
-            entity_info(
-                each,
-                transport.shard_of(each.mailbox),
-                now,
-                retry_at_ms=due.get(each.mailbox),
-                due_ms=delayed.get(each.mailbox),
-                wait=waits.get(each.mailbox),
-                suspended=suspended.get(each.mailbox),
-            )
-            for each in entities
-        )
+        waits = Waits(due, limits, suspended, delayed)
+        return tuple(entity_info(each, transport.shard_of(each.mailbox), now, waits) for each in entities)
 
     def _has(self, mailbox: str) -> bool:
         return self._scope in (EVERYTHING, scope_of(mailbox))
 
 
-def entity_info(
-    entity: StoredEntity,
-    shard: int,
-    now_ms: int,
-    *,
-    retry_at_ms: int | None,
-    due_ms: int | None,
-    wait: LimitWaitInfo | None = None,
-    suspended: SuspensionInfo | None = None,
-) -> EntityInfo:
+class Waits(NamedTuple):
+    """What entities wait for, by their mailboxes.
+
+    Attributes:
+        retries: When a retry is due or a snooze over.
+        limits: Their places before a limit.
+        suspended: The waits of their durable commands.
+        delayed: When the first of their delayed commands takes its place.
+    """
+
+    retries: Mapping[str, int]
+    limits: Mapping[str, LimitWaitInfo]
+    suspended: Mapping[str, SuspensionInfo]
+    delayed: Mapping[str, int | None]
+
+
+def entity_info(entity: StoredEntity, shard: int, now_ms: int, waits: Waits) -> EntityInfo:
     """Return the public form of an entity."""
-    kind, entity_id = mailbox_parts(entity.mailbox)
+    mailbox = entity.mailbox
+    kind, entity_id = mailbox_parts(mailbox)
     return EntityInfo(
-        name=mailbox_label(entity.mailbox),
+        name=mailbox_label(mailbox),
         entity_type=kind,
         entity_id=entity_id,
         state=entity.state,
@@ -297,15 +295,15 @@ def entity_info(
         attempt=entity.attempt,
         running_for=max(now_ms - entity.started_ms, 0) / 1000 if entity.started_ms else None,
         worker=entity.holder.partition("#")[0] or None,
-        retry_at_ms=retry_at_ms,
+        retry_at_ms=waits.retries.get(mailbox),
         hold=entity.hold,
         letter_id=f"{shard}-{entity.letter}" if entity.letter else None,
-        due_ms=due_ms,
+        due_ms=waits.delayed.get(mailbox),
         priority=entity.flow.priority,
         tenant=entity.flow.tenant or None,
         snoozes=entity.snoozes,
-        limit=wait,
-        suspension=suspended,
+        limit=waits.limits.get(mailbox),
+        suspension=waits.suspended.get(mailbox),
     )
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import NamedTuple
 
 from command_bus.admin.dead_letters import DeadLetters
-from command_bus.admin.entities import entity_info
+from command_bus.admin.entities import Waits, entity_info
 from command_bus.admin.fleet import Fleet
 from command_bus.admin.info import DeadLetter, EntityDetails, EntityInfo, WaitingCommand
 from command_bus.errors import UnknownDeadLetter
@@ -17,28 +16,11 @@ from command_bus.serialization.envelope_options import UNIQUE
 from command_bus.serialization.limits import PayloadLimits, Undecodable, reading_limits
 from command_bus.serialization.odd_values import stored_number
 from command_bus.session import Session
-from command_bus.transport.ports.limits import LimitWaitInfo
-from command_bus.transport.records import StoredEntity, SuspensionInfo
+from command_bus.transport.records import StoredEntity
 
 
-class EntityLook(NamedTuple):
-    """An entity, and the one thing that it waits for.
-
-    Attributes:
-        stored: The entity.
-        retry_ms: When its retry is due or its snooze over; also while it is paused.
-        wait: Its place before a limit.
-        suspended: The wait of its durable command.
-    """
-
-    stored: StoredEntity
-    retry_ms: int | None
-    wait: LimitWaitInfo | None
-    suspended: SuspensionInfo | None
-
-
-async def look_at(session: Session, mailbox: str) -> EntityLook:
-    """Read a mailbox and what it may wait for at the same time; what has changed meanwhile is read again."""
+async def look_at(session: Session, mailbox: str) -> tuple[StoredEntity, Waits]:
+    """Read a mailbox and what it may wait for at the same time, a retry also while it is paused; what has changed meanwhile is read again."""
     transport = session.transport
     entities = transport.operator.entities
     stored, due, suspended = await asyncio.gather(
@@ -48,31 +30,25 @@ async def look_at(session: Session, mailbox: str) -> EntityLook:
         due = await entities.retry_times([mailbox])
     if stored.state == "suspended" and not suspended:
         suspended = await transport.durable.suspended([mailbox])
-    waits = await transport.limits.waits([mailbox]) if stored.state == "limited" else {}  # a transport may have none
-    return EntityLook(
-        stored, due.get(mailbox), waits.get(mailbox), suspended.get(mailbox) if stored.state == "suspended" else None
-    )
+    limits = await transport.limits.waits([mailbox]) if stored.state == "limited" else {}  # a transport may have none
+    return stored, Waits(due, limits, suspended if stored.state == "suspended" else {}, {})
 
 
 async def details_of(session: Session, mailbox: str, count: int, scan: int | None = None) -> EntityDetails:
     """Collect everything an on-call engineer needs to know about one mailbox, with `count` commands behind its head."""
     reader, limits = session.transport.operator.entities, reading_limits(session.settings)
-    (stored, retry_ms, wait, suspended), found, workers, now_ms = await asyncio.gather(
+    (stored, waits), found, workers, now_ms = await asyncio.gather(
         look_at(session, mailbox), reader.head(mailbox, count + 1), Fleet(session).workers(), reader.now_ms()
     )
     line = [_waiting(message, envelope, limits) for message, envelope in found.entries]
     wanted = count - len(line[1:])
     sought = stored.depth > len(line) and (wanted > 0 or not line)
     delayed = await _delayed(session, mailbox, scan) if sought else []
-    entity = entity_info(
-        stored,
-        found.shard,
-        now_ms,
-        retry_at_ms=retry_ms if stored.state in ("retrying", "snoozed", "paused") else None,
-        due_ms=delayed[0].due_ms if delayed and not line else None,
-        wait=wait,
-        suspended=suspended,
+    waits = waits._replace(
+        retries=waits.retries if stored.state in ("retrying", "snoozed", "paused") else {},
+        delayed={mailbox: delayed[0].due_ms} if delayed and not line else {},
     )
+    entity = entity_info(stored, found.shard, now_ms, waits)
     head = line[0] if line else None
     return EntityDetails(
         entity=entity,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from command_bus.admin.dead_letters import DeadLetters
-from command_bus.admin.entities import Entities, entity_info
+from command_bus.admin.entities import Entities, Waits, entity_info
 from command_bus.admin.info import DeadLetter, EntityInfo, Stats
 from command_bus.admin.search import FoundEntities, find_entities
 from command_bus.admin.statistics import Statistics
@@ -22,7 +22,7 @@ from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.session import Session
 from command_bus.transport.ports.limits import LimitWaitInfo
 from command_bus.transport.ports.operator import NO_GROUP, GroupName, NamedGroup
-from command_bus.transport.records import HoldInfo, StoredEntity, SuspensionInfo
+from command_bus.transport.records import HoldInfo, StoredEntity
 
 StandingState = Literal["parked", "no_handler", "paused", "retrying", "snoozed", "limited", "suspended", "running", "waiting"]
 """Why an entity makes no progress: as `EntityInfo.state`, or no live worker handles the command at its head."""
@@ -98,9 +98,7 @@ class _Facts:
 
     entities: Mapping[str, StoredEntity]
     firsts: Mapping[str, tuple[str, bytes]]
-    waits: Mapping[str, LimitWaitInfo]
-    suspended: Mapping[str, SuspensionInfo]
-    due: Mapping[str, int]
+    waits: Waits
 
 
 class Views:
@@ -196,28 +194,22 @@ class Views:
     async def _facts(self, names: Sequence[str], limited: Sequence[str], suspended: Sequence[str]) -> _Facts:
         """Read entities, what is first in them, and what they wait for."""
         if not names:
-            return _Facts({}, {}, {}, {}, {})
+            return _Facts({}, {}, Waits({}, {}, {}, {}))
         transport = self._session.transport
         operator = transport.operator
-        entities, firsts, waits, due, waiting = await asyncio.gather(
+        entities, firsts, limits, due, waiting = await asyncio.gather(
             operator.views.look(names),
             operator.views.first_commands(names),
             transport.limits.waits(limited) if limited else _nothing(),
             operator.entities.retry_times(names),
             transport.durable.suspended(suspended),
         )
-        return _Facts(entities, firsts, waits, waiting, due)
+        retries = {name: at for name, at in due.items() if entities[name].state in ("retrying", "snoozed")}
+        limits = {name: wait for name, wait in limits.items() if entities[name].state == "limited"}
+        return _Facts(entities, firsts, Waits(retries, limits, waiting, {}))
 
     def _info(self, facts: _Facts, name: str, now_ms: int) -> EntityInfo:
-        return entity_info(
-            facts.entities[name],
-            self._session.transport.shard_of(name),
-            now_ms,
-            retry_at_ms=facts.due.get(name) if facts.entities[name].state in ("retrying", "snoozed") else None,
-            due_ms=None,
-            wait=facts.waits.get(name) if facts.entities[name].state == "limited" else None,
-            suspended=facts.suspended.get(name),
-        )
+        return entity_info(facts.entities[name], self._session.transport.shard_of(name), now_ms, facts.waits)
 
     def _standing(self, facts: _Facts, name: str, stats: Stats, now_ms: int, letter: DeadLetter | None) -> StandingEntity:
         stored, info = facts.entities[name], self._info(facts, name, now_ms)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Final, get_args
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Self, cast, get_args
 from urllib.parse import urlsplit
 
 from command_bus.admin.events import Event, EventKind
@@ -29,12 +28,45 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LONGEST_URL: Final = 2_000
 _LONGEST_TIMEOUT: Final = 60.0
 _MOST_SECRETS: Final = 5
-_MOST_DELAYS: Final = 30
+MOST_DELAYS: Final = 30
+
+
+class JsonNote:
+    """A dataclass that is stored as JSON, in a note of the bus."""
+
+    __slots__ = ()
+    fault = ""
+    """The error of bytes that are none."""
+    is_whole = False
+    """Whether fields of a later release must not be left out."""
+
+    def pack(self) -> bytes:
+        """Return its bytes."""
+        return json.dumps(asdict(cast("Any", self)), separators=(",", ":")).encode()
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """Return the value that these bytes are.
+
+        Raises:
+            InvalidSettings: They are none, or of a later release.
+        """
+        try:
+            values = json.loads(data)
+            known = stored_fields(cls, values)
+            if cls.is_whole and values.keys() - known.keys():
+                raise ValueError("of a later release")
+            return cls(**known)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidSettings(cls.fault) from error
 
 
 @dataclass(frozen=True, slots=True)
-class WebhookRecord:
+class WebhookRecord(JsonNote):
     """A webhook as it is stored."""
+
+    fault = "the record of a webhook cannot be read: remove it, or use the release that wrote it"
+    is_whole = True
 
     name: str
     url: str = field(repr=False)  # of many receivers it is the secret
@@ -49,6 +81,9 @@ class WebhookRecord:
     paused: str = ""
     key: str = field(default="", repr=False)
     """Of the seals of its deliveries; who may not read the record makes none. See `deliveries`."""
+
+    def __post_init__(self) -> None:
+        _ = self.retry  # checks the delays
 
     @property
     def retry(self) -> RetryPolicy | None:
@@ -65,32 +100,9 @@ class WebhookRecord:
             return SCHEDULES in self.entity_types
         return not self.entity_types or event.entity_type in self.entity_types
 
-    def pack(self) -> bytes:
-        """Return its bytes."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
-
-    @classmethod
-    def unpack(cls, data: bytes) -> WebhookRecord:
-        """Return the record that these bytes are.
-
-        Raises:
-            InvalidSettings: They are none, or of a later release.
-        """
-        try:
-            values = json.loads(data)
-            record = cls(**stored_fields(cls, values))
-            if values.keys() - set(cls.__slots__):
-                raise ValueError("of a later release")
-            _ = record.retry  # checks the delays
-        except (ValueError, TypeError, RecursionError) as error:
-            raise InvalidSettings(
-                "the record of a webhook cannot be read: remove it, or use the release that wrote it"
-            ) from error
-        return record
-
 
 @dataclass(frozen=True, slots=True)
-class PumpState:
+class PumpState(JsonNote):
     """The place that the deliveries of a webhook have come to.
 
     Attributes:
@@ -102,30 +114,14 @@ class PumpState:
         gap_ms: When that was noticed last; 0: never.
     """
 
+    fault = "how far the pump of a webhook is cannot be read: remove the webhook, and put it again"
+
     cursor: str
     holder: str = ""
     until_ms: int = 0
     events: int = 0
     gaps: int = 0
     gap_ms: int = 0
-
-    def pack(self) -> bytes:
-        """Return its bytes."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
-
-    @classmethod
-    def unpack(cls, data: bytes) -> PumpState:
-        """Return the state that these bytes are; fields of a later release are left out.
-
-        Raises:
-            InvalidSettings: They are none.
-        """
-        try:
-            return cls(**stored_fields(cls, json.loads(data)))
-        except (ValueError, TypeError, RecursionError) as error:
-            raise InvalidSettings(
-                "how far the pump of a webhook is cannot be read: remove the webhook, and put it again"
-            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,26 +184,14 @@ def checked_name(name: str) -> str:
     return name
 
 
-def checked_record(
-    name: str,
-    url: str,
-    *,
-    kinds: Collection[str],
-    entity_types: Collection[str],
-    secrets: Sequence[str],
-    timeout: float,
-    retries: Sequence[float] | None,
-    allow_http: bool,
-    allow_private: bool,
-    created_ms: int,
-) -> WebhookRecord:
-    """Return the record of a webhook.
+def checked(record: WebhookRecord) -> WebhookRecord:
+    """Return the record of a webhook with sorted kinds and types, and a key.
 
     Raises:
         InvalidSettings: Something of it is not what it may be.
         InvalidCommand: One is no entity type.
     """
-    wanted = {kinds} if isinstance(kinds, str) else set(kinds)
+    wanted, types = set(record.kinds), set(record.entity_types)
     known = [each for each in get_args(EventKind) if each not in SENT_KINDS]
     if said := sorted(wanted.intersection(SENT_KINDS)):
         raise InvalidSettings(
@@ -216,31 +200,25 @@ def checked_record(
     unknown = sorted(wanted.difference(known))
     if not wanted or unknown:
         raise InvalidSettings(f"kinds: {', '.join(unknown) or 'none is named'}: give some of {', '.join(known)}")
-    types = {entity_types} if isinstance(entity_types, str) else set(entity_types)
     if DELIVERIES in types:
         raise InvalidSettings(f"entity_types: {DELIVERIES!r} are the deliveries themselves, which no webhook is told of")
-    if not 1 <= len(secrets) <= _MOST_SECRETS:
-        raise InvalidSettings(f"{len(secrets)} secrets: 1 to {_MOST_SECRETS}, the newest first")
-    if (fault := duration_fault(timeout)) is not None or timeout > _LONGEST_TIMEOUT:
+    if not 1 <= len(record.secrets) <= _MOST_SECRETS:
+        raise InvalidSettings(f"{len(record.secrets)} secrets: 1 to {_MOST_SECRETS}, the newest first")
+    if (fault := duration_fault(record.timeout)) is not None or record.timeout > _LONGEST_TIMEOUT:
         raise InvalidSettings(f"timeout {fault or f'is at most {_LONGEST_TIMEOUT:g} seconds'}")
-    record = WebhookRecord(
-        name=checked_name(name),
-        url=_checked_url(url, allow_http=allow_http),
+    checked_name(record.name)
+    _check_url(record.url, allow_http=record.allow_http)
+    return replace(
+        record,
         kinds=tuple(sorted(wanted)),
         entity_types=tuple(sorted(each if each == SCHEDULES else check_entity_type(each) for each in types)),
-        secrets=tuple(map(checked_secret, secrets)),
-        timeout=float(timeout),
-        allow_http=allow_http,
-        allow_private=allow_private,
-        retries=None if retries is None else tuple(retries[:_MOST_DELAYS]),
-        created_ms=created_ms,
+        secrets=tuple(map(checked_secret, record.secrets)),
+        timeout=float(record.timeout),
         key=token(32).hex(),
     )
-    _ = record.retry  # checks the delays
-    return record
 
 
-def _checked_url(url: str, *, allow_http: bool) -> str:
+def _check_url(url: str, *, allow_http: bool) -> None:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -259,4 +237,3 @@ def _checked_url(url: str, *, allow_http: bool) -> str:
         fault = "has no fragment: it would not be sent"
     if fault is not None:
         raise InvalidSettings(f"url of a webhook {fault}")
-    return url

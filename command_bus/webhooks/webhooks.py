@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from command_bus.randomness import token
 from command_bus.webhooks.deliveries import DeliverWebhook, deliverer, test_delivery
 from command_bus.webhooks.pump import LEASE
 from command_bus.webhooks.pumps import Pumps
-from command_bus.webhooks.record import DELIVERIES, PumpState, WebhookInfo, WebhookRecord, checked_name, checked_record
+from command_bus.webhooks.record import DELIVERIES, MOST_DELAYS, PumpState, WebhookInfo, WebhookRecord, checked, checked_name
 from command_bus.webhooks.store import WebhookStore, unknown
 
 if TYPE_CHECKING:
@@ -120,10 +120,12 @@ class Webhooks:
             InvalidCommand: One is no entity type.
             TransportUnavailable: The server cannot be reached. Asking again is safe.
         """
-        secrets = await self._secrets(name) if secret is None else [secret] if isinstance(secret, str) else list(secret)
-        given = checked_record(
-            name, url, kinds=kinds, entity_types=entity_types, secrets=secrets,
-            timeout=timeout, retries=retries, allow_http=allow_http, allow_private=allow_private, created_ms=wall_ms(),
+        secrets = await self._secrets(name) if secret is None else _several(secret)
+        given = checked(
+            WebhookRecord(
+                name, url, _several(kinds), _several(entity_types), tuple(secrets), timeout, allow_http, allow_private,
+                None if retries is None else tuple(retries[:MOST_DELAYS]), created_ms=wall_ms(),
+            )
         )  # fmt: skip
         await self._bus.events.watch(*given.entity_types)
         if (await self._store.state(name))[0] is None:
@@ -131,11 +133,8 @@ class Webhooks:
             await self._store.set_state(name, None, PumpState(",".join(ends)))
 
         def merged(known: WebhookRecord | None) -> WebhookRecord:
-            return (
-                given
-                if known is None
-                else replace(given, created_ms=known.created_ms, paused=known.paused, key=known.key or given.key)
-            )
+            kept = known or given
+            return replace(given, created_ms=kept.created_ms, paused=kept.paused, key=kept.key or given.key)
 
         await self._store.change(name, merged)
         return await self.get(name)
@@ -234,12 +233,8 @@ class Webhooks:
     ) -> Callable[[], AbstractAsyncContextManager[Any]]:
         @asynccontextmanager
         async def running() -> AsyncGenerator[None]:
-            async with self._delivering():
-                if lifespan is None:
-                    yield
-                else:
-                    async with lifespan():
-                        yield
+            async with self._delivering(), (lifespan or nullcontext)():
+                yield
 
         return running
 
@@ -262,6 +257,10 @@ class Webhooks:
         if not self._posters:
             raise InvalidSettings("webhooks are served by the workers of their own bus: call serve() before they start")
         return self._posters[-1]
+
+
+def _several(given: str | Collection[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _named(handler: Any) -> Any:
