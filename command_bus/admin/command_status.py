@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from command_bus.admin.entities import entity_info
@@ -91,14 +91,6 @@ class CommandStatus:
     cancelling: str = ""
 
 
-class _Named(NamedTuple):
-    """Wire name, entity and trace of a command, as its envelope says."""
-
-    name: str
-    entity: str
-    trace_id: str
-
-
 class _Head(NamedTuple):
     """A mailbox and its first command."""
 
@@ -175,16 +167,14 @@ class StatusReader:
             self._head(mailbox),
         )
         if delayed is not None:
-            named = self._named(delayed[1], mailbox)
-            until_ms = due.get(self._id)
-            return CommandStatus(self._id, "delayed", named.name, named.entity, until_ms=until_ms, trace_id=named.trace_id)
+            return replace(self._named(delayed[1], mailbox), state="delayed", until_ms=due.get(self._id))
         place = next((place for place, (_, envelope) in enumerate(line, 1) if self._is_this(envelope)), None)
         if place is None:
             is_far = head.stored.depth > len(line) > 0
             return CommandStatus(self._id, "waiting", entity=mailbox_label(mailbox)) if is_far else None
         named = self._named(line[place - 1][1], mailbox)
         if place > 1 or head.stored.oldest_id != line[0][0]:
-            return CommandStatus(self._id, "waiting", named.name, named.entity, place, trace_id=named.trace_id)
+            return replace(named, position=place)
         return self._at_the_head(head, named)
 
     async def _head(self, mailbox: str) -> _Head:
@@ -198,14 +188,12 @@ class StatusReader:
         info = entity_info(stored, transport.shard_of(mailbox), now, waits)
         return _Head(stored, info, is_ending=ends is not None, cancelling=wish_text(wish))
 
-    def _at_the_head(self, head: _Head, named: _Named) -> CommandStatus:
+    def _at_the_head(self, head: _Head, named: CommandStatus) -> CommandStatus:
         """Return the status of the command that is next in its mailbox, or runs."""
         info = head.info
-        return CommandStatus(
-            self._id,
-            "compensating" if head.is_ending and info.state != "parked" else _state_of(info),
-            named.name,
-            named.entity,
+        return replace(
+            named,
+            state="compensating" if head.is_ending and info.state != "parked" else _state_of(info),
             position=1,
             attempt=info.attempt,
             worker=info.worker,
@@ -215,19 +203,18 @@ class StatusReader:
             hold=info.hold,
             suspension=info.suspension,
             letter_id=info.letter_id,
-            trace_id=named.trace_id,
             cancelling=head.cancelling,
         )
 
-    def _named(self, data: bytes, mailbox: str) -> _Named:
-        """Return what an envelope says."""
+    def _named(self, data: bytes, mailbox: str) -> CommandStatus:
+        """Return the status of a command that waits, with what its envelope says."""
+        found = CommandStatus(self._id, "waiting", entity=mailbox_label(mailbox))
         try:
             envelope = self._read(data)
         except Undecodable:
-            return _Named("", mailbox_label(mailbox), "")
-        of_its_own = f"{envelope.entity_type}:{envelope.entity_id}"
-        entity = mailbox_label(mailbox) if envelope.entity_type is None else of_its_own
-        return _Named(envelope.name, entity, trace_id_of(envelope.headers))
+            return found
+        entity = found.entity if envelope.entity_type is None else f"{envelope.entity_type}:{envelope.entity_id}"
+        return replace(found, name=envelope.name, entity=entity, trace_id=trace_id_of(envelope.headers))
 
     def _is_this(self, data: bytes) -> bool:
         try:

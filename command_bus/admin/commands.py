@@ -18,6 +18,7 @@ from command_bus.errors import BadStep, InvalidCommand, InvalidSettings, Unknown
 from command_bus.messages.message import checked_id
 from command_bus.messages.reports import ProgressInfo
 from command_bus.randomness import token
+from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.envelope import names_of
 from command_bus.serialization.envelope_options import DURABLE
 from command_bus.serialization.limits import reading_limits
@@ -214,8 +215,10 @@ class Commands:
             Unconfirmed: The command is durable, and too few replicas confirmed the wish (`durability="replicated"`). Asking again is safe.
             TransportUnavailable: The server cannot be reached.
         """
-        seconds, cancelling = checked_seconds("wait", wait), Cancelling(self._session, checked_id(command_id), reason)
-        return await cancelling.take_out() or (running and await cancelling.end(seconds))
+        seconds, wanted = checked_seconds("wait", wait), checked_id(command_id)
+        if await WaitingCommands(self._session).cancel(wanted):  # it stood in line, and was no durable one that has begun
+            return True
+        return running and await Cancelling(self._session, wanted, reason).end(seconds)
 
     async def reschedule(self, command_id: str, *, delay: float | None = None, at: datetime | None = None) -> bool:
         """Give a delayed command another time; False: it is not delayed any more. It joins the end of its line then.

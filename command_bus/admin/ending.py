@@ -22,7 +22,6 @@ from command_bus.session import Session
 from command_bus.transport.interrupts import Attempt, Interrupt, Kind
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.marks import is_settled, reply_in
-from command_bus.transport.ports.operator import Interrupts
 
 _LOOK_EVERY = 0.1
 
@@ -138,15 +137,8 @@ class Cancelling:
         self._id = command_id
         self._reason = reason
         self._waiting = WaitingCommands(session)
+        self._interrupts = session.transport.operator.interrupts
         self._limits = reading_limits(session.settings)
-
-    @property
-    def _interrupts(self) -> Interrupts:
-        return self._session.transport.operator.interrupts
-
-    async def take_out(self) -> bool:
-        """Take the command out of line; False if it is not there, or is durable and has begun."""
-        return await self._waiting.cancel(self._id)
 
     async def end(self, wait: float) -> bool:
         """End the command although it runs. See `Commands.cancel`.

@@ -266,7 +266,7 @@ class Entities:
 
 
 class Waits(NamedTuple):
-    """What entities wait for, by their mailboxes.
+    """Retries, places and waits that entities wait for, by their mailboxes.
 
     Attributes:
         retries: When a retry is due or a snooze over.

@@ -296,53 +296,34 @@ def _event_ids(cursor: str, count: int) -> list[str]:
 
 
 def _event(stored: StoredEvent, ids: list[str]) -> Event:
-    if schedule := schedule_in(stored.mailbox):
-        return _schedule_event(stored, ids, schedule)
     kind, attempt, fence, worker, detail = stored.facts
     command_id, name, _, named_id = names_of(stored.names)
-    entity_type, entity_id = (None, None) if stored.mailbox == EVERYTHING else mailbox_parts(stored.mailbox)
+    schedule = schedule_in(stored.mailbox)
+    number, _, firing = detail.partition(" ")
+    entity_type, entity_id = (None, None) if schedule or stored.mailbox == EVERYTHING else mailbox_parts(stored.mailbox)
     if entity_type is not None:
         # A mailbox says whose it is; only of a lane or a long id the envelope has to, which anybody may have put there.
         entity_id = None if is_wide(stored.mailbox) else entity_id or named_id
+    reason = detail if kind in _HELD else ""
+    if schedule:
+        reason = REFUSALS.get(detail, detail) if kind in ("paused", "refused") else ""
     return Event(
         kind=cast("EventKind", kind),
         at_ms=ms_of(stored.id),
         entity=scope_label(stored.mailbox),
         entity_type=entity_type,
         entity_id=entity_id,
-        command_id=command_id,
+        command_id=firing if schedule and kind in _OF_FIRINGS else command_id,
         name=name,
         attempt=_number(attempt),
         fence=_number(fence),
         worker=worker,
-        delay=_number(detail) / 1000 if detail and kind in _LATER else None,
+        delay=_number(number) / 1000 if detail and kind in (("late",) if schedule else _LATER) else None,
         letter_id=f"{stored.shard}-{detail}" if detail and kind in _OF_LETTERS else "",
-        reason=detail if kind in _HELD else "",
-        cursor=",".join(ids),
-    )
-
-
-def _schedule_event(stored: StoredEvent, ids: list[str], schedule: str) -> Event:
-    kind, _, _, _, detail = stored.facts
-    command_id, name, _, _ = names_of(stored.names)
-    number, _, firing = detail.partition(" ")
-    return Event(
-        kind=cast("EventKind", kind),
-        at_ms=ms_of(stored.id),
-        entity=scope_label(stored.mailbox),
-        entity_type=None,
-        entity_id=None,
-        command_id=firing if kind in _OF_FIRINGS else command_id,
-        name=name,
-        attempt=0,
-        fence=0,
-        worker="",
-        delay=_number(number) / 1000 if kind == "late" else None,
-        letter_id="",
-        reason=REFUSALS.get(detail, detail) if kind in ("paused", "refused") else "",
+        reason=reason,
         cursor=",".join(ids),
         schedule=schedule,
-        count=_number(number) if kind == "missed" else 0,
+        count=_number(number) if schedule and kind == "missed" else 0,
     )
 
 

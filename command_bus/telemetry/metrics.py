@@ -28,15 +28,6 @@ if TYPE_CHECKING:
     from command_bus.transport.flows import Flow
     from command_bus.worker.worker_bus import WorkerBus
 
-_OTHER_LABEL = "other"
-_NOTICES = {
-    "notices_sent": ("Notices that were sent.", "sent"),
-    "notices_left_out": ("Notices that were left out: nothing could be sent, or there were too many.", "left_out"),
-    "notices_unreadable": ("Messages that came and are no notices.", "unreadable"),
-    "notice_sends_failed": ("Sends of notices that failed.", "failed"),
-    "notice_reconnects": ("Cut connections of listeners that were made again.", "reconnects"),
-}
-
 
 class OutwardMetrics:
     """Implements `command_bus.observer.OutwardObserver`; `PrometheusMetrics` has one as `outward`.
@@ -50,20 +41,11 @@ class OutwardMetrics:
         self._max_names = max_names
         self._names: set[str] = set()
         self._notices: list[Callable[[], NotificationFigures]] = []
-        self._requests = Counter(
-            "webhook_requests",
-            "Requests to receivers of webhooks, by what became of them.",
-            ("webhook", "result"),
-            namespace="command_bus",
-            registry=registry,
-        )
-        self._gaps = Counter(
-            "webhook_gaps",
-            "Times that events were deleted before a webhook was told of them.",
-            ("webhook",),
-            namespace="command_bus",
-            registry=registry,
-        )
+        given: dict[str, Any] = {"namespace": "command_bus", "registry": registry}
+        results = "Requests to receivers of webhooks, by what became of them."
+        self._requests = Counter("webhook_requests", results, ("webhook", "result"), **given)
+        gaps = "Times that events were deleted before a webhook was told of them."
+        self._gaps = Counter("webhook_gaps", gaps, ("webhook",), **given)
         registry.register(self)
 
     def notifies(self, figures: Callable[[], NotificationFigures]) -> None:
@@ -81,14 +63,11 @@ class OutwardMetrics:
     def collect(self) -> Iterable[Metric]:
         """Yield the figures of notifications, once there is a bus that has a notifier; called by prometheus_client."""
         figures = [ask() for ask in self._notices]
-        for name, (text, attribute) in _NOTICES.items() if figures else ():
-            counter = CounterMetricFamily(f"command_bus_{name}", text)
-            counter.add_metric((), sum(getattr(each, attribute) for each in figures))
-            yield counter
+        yield from _sums(_NOTICES, figures) if figures else ()
 
     def _label(self, webhook: str) -> str:
         if webhook not in self._names and len(self._names) >= self._max_names:
-            return _OTHER_LABEL
+            return _OTHER
         self._names.add(webhook)
         return webhook
 
@@ -107,6 +86,25 @@ _CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2
 _WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 _UNKNOWN, _OTHER = "unknown", "other"
 
+_NOTICES = (
+    (CounterMetricFamily, "notices_sent", "sent", "Notices that were sent."),
+    (
+        CounterMetricFamily,
+        "notices_left_out",
+        "left_out",
+        "Notices that were left out: nothing could be sent, or there were too many.",
+    ),
+    (CounterMetricFamily, "notices_unreadable", "unreadable", "Messages that came and are no notices."),
+    (CounterMetricFamily, "notice_sends_failed", "failed", "Sends of notices that failed."),
+    (CounterMetricFamily, "notice_reconnects", "reconnects", "Cut connections of listeners that were made again."),
+)
+_PROCESS = (
+    (GaugeMetricFamily, "in_flight", "running", "Entities that this process's workers run now."),
+    (GaugeMetricFamily, "awaiting_thread", "awaiting_thread", "Of these, entities whose next command waits for a thread."),
+    (GaugeMetricFamily, "awaiting_reply", "awaiting_reply", "Of these, entities whose handler waits for a reply."),
+    (CounterMetricFamily, "leases_lost", "leases_lost", "Leases lost while a handler ran."),
+    (CounterMetricFamily, "leases_recovered", "recovered", "Leases taken over from workers that were lost."),
+)
 _NAMESPACE = (
     ("depth", "depth", "Commands accepted and not settled: waiting, delayed, running, parked."),
     ("in_flight_entities", "in_flight", "Entities held by workers."),
@@ -139,6 +137,14 @@ _NAMESPACE = (
     ("schedule_overdue_seconds", "schedule_overdue", "For how long the latest schedule has been due."),
 )
 """Gauges of the whole namespace: name, attribute of `Stats`, help."""
+
+
+def _sums(rows: Iterable[tuple[Any, str, str, str]], figures: Iterable[object]) -> Iterable[Metric]:
+    """Yield the sums of figures: kind, name, attribute of each, help."""
+    for kind, name, attribute, text in rows:
+        family = kind(f"command_bus_{name}", text)
+        family.add_metric((), sum(getattr(each, attribute) for each in figures))
+        yield family
 
 
 class PrometheusMetrics:
@@ -273,30 +279,10 @@ class PrometheusMetrics:
     def collect(self) -> Iterable[Metric]:
         """Yield the metrics that are read at a scrape; called by prometheus_client."""
         figures = [ask() for ask in self._workers]
-        for name, text, value in (
-            ("in_flight", "Entities that this process's workers run now.", sum(each.running for each in figures)),
-            (
-                "awaiting_thread",
-                "Of these, entities whose next command waits for a thread.",
-                sum(each.awaiting_thread for each in figures),
-            ),
-            (
-                "awaiting_reply",
-                "Of these, entities whose handler waits for a reply.",
-                sum(each.awaiting_reply for each in figures),
-            ),
-        ):
-            running = GaugeMetricFamily(f"command_bus_{name}", text)
-            running.add_metric((), value)
-            yield running
-        for name, text, value in (
-            ("leases_lost", "Leases lost while a handler ran.", sum(each.leases_lost for each in figures)),
-            ("leases_recovered", "Leases taken over from workers that were lost.", sum(each.recovered for each in figures)),
-            ("reconnects", "Requests repeated because the server did not answer.", sum(ask() for ask in self._reconnects)),
-        ):
-            counter = CounterMetricFamily(f"command_bus_{name}", text)
-            counter.add_metric((), value)
-            yield counter
+        yield from _sums(_PROCESS, figures)
+        reconnects = CounterMetricFamily("command_bus_reconnects", "Requests repeated because the server did not answer.")
+        reconnects.add_metric((), sum(ask() for ask in self._reconnects))
+        yield reconnects
         odd = CounterMetricFamily("command_bus_odd_values", "Stored values that were passed over, by key.", labels=("key",))
         for kind, count in odd_values.counts().items():
             odd.add_metric((kind,), count)
