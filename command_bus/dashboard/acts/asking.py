@@ -6,12 +6,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from command_bus.dashboard.acts.act import Act, Plan, reason_of
-from command_bus.dashboard.acts.fleet import ENTITY_ACTS, SCHEDULE_ACTS, SETTING_ACTS
+from command_bus.dashboard.acts.fleet import FLEET_ACTS
 from command_bus.dashboard.acts.letters import LETTER_ACTS
 from command_bus.dashboard.visit import Fields, Visit, read_form, status_of
 from command_bus.errors import CommandBusError, TransportUnavailable
 
-ACTS: dict[str, Act] = {**ENTITY_ACTS, **LETTER_ACTS, **SCHEDULE_ACTS, **SETTING_ACTS}
+ACTS: dict[str, Act] = FLEET_ACTS | LETTER_ACTS
 """All acts, by their names in addresses."""
 
 

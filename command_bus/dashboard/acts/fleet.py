@@ -146,83 +146,6 @@ def _promote(command_id: str, visit: Visit, _: Fields) -> Awaitable[bool]:
     return visit.bus.commands.reschedule(command_id, delay=0)
 
 
-ENTITY_ACTS = {
-    "entity.pause": Act(
-        "Pause",
-        "operator",
-        _planned("None of its {depth} starts any more until it is resumed. What runs now is not touched.", _UNTIL),
-        changing(_entity, _pause, " is paused", " was paused already; its reason and end are the new ones"),
-    ),
-    "entity.drain": Act(
-        "Drain",
-        "operator",
-        _planned("New commands for it are refused. The {depth} that it holds run to their end."),
-        changing(_entity, _drain, " is drained", " was drained already"),
-    ),
-    "entity.resume": Act(
-        "Resume",
-        "operator",
-        _planned("It goes on with the {depth} that it holds, unless its type or the bus is paused, or it is parked."),
-        changing(_entity, _resume, " goes on", " was neither paused nor drained"),
-    ),
-    "entity.purge": Act(
-        "Purge",
-        "admin",
-        _planned(
-            "Of its {depth} all that wait are removed, delayed ones too. Their callers get CommandCancelled. What runs goes on. "
-            "It cannot be undone.",
-            typed=True,
-        ),
-        _purge,
-        is_grave=True,
-    ),
-    "entity.abort": Act(
-        "Abort attempt",
-        "operator",
-        _planned(
-            "The attempt that runs is ended, and its command settled as interrupted: the next attempt follows, or it is a dead letter. "
-            "It holds {depth}. Pause the entity before if the command is not to be started again."
-        ),
-        _abort,
-        is_grave=True,
-    ),
-    "command.cancel": Act(
-        "Cancel command",
-        "operator",
-        _plan_cancel,
-        changing(_command, _cancel, " is cancelled", ": its end was decided before"),
-        is_grave=True,
-    ),
-    "command.promote": Act(
-        "Run delayed command now",
-        "operator",
-        _plan_promote,
-        changing(_command, _promote, " is in line", " was not delayed any more"),
-    ),
-    "many.pause": Act(
-        "Pause all",
-        "admin",
-        _planned_many("None of their commands starts any more until they are resumed. What runs is not touched.", _UNTIL),
-        changing(_many, _pause, ": paused", ": was paused already"),
-        is_grave=True,
-    ),
-    "many.drain": Act(
-        "Drain all",
-        "admin",
-        _planned_many("New commands are refused. What was accepted runs to its end."),
-        changing(_many, _drain, ": drained", ": was drained already"),
-        is_grave=True,
-    ),
-    "many.resume": Act(
-        "Resume all",
-        "admin",
-        _planned_many("They go on; what is paused more narrowly or widely stays so."),
-        changing(_many, _resume, ": resumed", ": was neither paused nor drained"),
-    ),
-}
-"""These acts, by their names."""
-
-
 def _schedule(_: Visit, fields: Fields) -> tuple[str, str]:
     if not fields["name"]:
         raise HTTPException(404, "the form names no schedule")
@@ -253,39 +176,6 @@ async def _remove(visit: Visit, fields: Fields) -> str:
     name, label = _schedule(visit, fields)
     await visit.bus.schedules.remove(name)
     return f"{label} is removed"
-
-
-SCHEDULE_ACTS = {
-    "schedule.pause": Act(
-        "Pause schedule",
-        "operator",
-        _planned_schedule("it fires no tick until it is resumed. Ticks of that time are left out."),
-        changing(
-            _schedule,
-            lambda name, visit, fields: visit.bus.schedules.pause(name, signed(visit, fields)),
-            " is paused",
-            " was paused already",
-        ),
-    ),
-    "schedule.resume": Act(
-        "Resume schedule",
-        "operator",
-        _planned_schedule("it fires again, from its next tick on."),
-        changing(_schedule, lambda name, visit, _: visit.bus.schedules.resume(name), " fires again", " was not paused"),
-    ),
-    "schedule.trigger": Act("Fire schedule now", "operator", _planned_schedule("it fires once now, beside its ticks."), _trigger),
-    "schedule.remove": Act(
-        "Remove schedule",
-        "admin",
-        _planned_schedule(
-            "it is removed. What it has dispatched stays. A worker whose code declares it puts it again when it starts.",
-            typed=True,
-        ),
-        _remove,
-        is_grave=True,
-    ),
-}
-"""These acts, by their names."""
 
 
 async def _plan_limit(visit: Visit, fields: Fields) -> Plan:
@@ -389,7 +279,107 @@ def _text(number: float | None) -> str:
     return "" if not number else f"{number:g}"
 
 
-SETTING_ACTS = {
+FLEET_ACTS = {
+    "entity.pause": Act(
+        "Pause",
+        "operator",
+        _planned("None of its {depth} starts any more until it is resumed. What runs now is not touched.", _UNTIL),
+        changing(_entity, _pause, " is paused", " was paused already; its reason and end are the new ones"),
+    ),
+    "entity.drain": Act(
+        "Drain",
+        "operator",
+        _planned("New commands for it are refused. The {depth} that it holds run to their end."),
+        changing(_entity, _drain, " is drained", " was drained already"),
+    ),
+    "entity.resume": Act(
+        "Resume",
+        "operator",
+        _planned("It goes on with the {depth} that it holds, unless its type or the bus is paused, or it is parked."),
+        changing(_entity, _resume, " goes on", " was neither paused nor drained"),
+    ),
+    "entity.purge": Act(
+        "Purge",
+        "admin",
+        _planned(
+            "Of its {depth} all that wait are removed, delayed ones too. Their callers get CommandCancelled. What runs goes on. "
+            "It cannot be undone.",
+            typed=True,
+        ),
+        _purge,
+        is_grave=True,
+    ),
+    "entity.abort": Act(
+        "Abort attempt",
+        "operator",
+        _planned(
+            "The attempt that runs is ended, and its command settled as interrupted: the next attempt follows, or it is a dead letter. "
+            "It holds {depth}. Pause the entity before if the command is not to be started again."
+        ),
+        _abort,
+        is_grave=True,
+    ),
+    "command.cancel": Act(
+        "Cancel command",
+        "operator",
+        _plan_cancel,
+        changing(_command, _cancel, " is cancelled", ": its end was decided before"),
+        is_grave=True,
+    ),
+    "command.promote": Act(
+        "Run delayed command now",
+        "operator",
+        _plan_promote,
+        changing(_command, _promote, " is in line", " was not delayed any more"),
+    ),
+    "many.pause": Act(
+        "Pause all",
+        "admin",
+        _planned_many("None of their commands starts any more until they are resumed. What runs is not touched.", _UNTIL),
+        changing(_many, _pause, ": paused", ": was paused already"),
+        is_grave=True,
+    ),
+    "many.drain": Act(
+        "Drain all",
+        "admin",
+        _planned_many("New commands are refused. What was accepted runs to its end."),
+        changing(_many, _drain, ": drained", ": was drained already"),
+        is_grave=True,
+    ),
+    "many.resume": Act(
+        "Resume all",
+        "admin",
+        _planned_many("They go on; what is paused more narrowly or widely stays so."),
+        changing(_many, _resume, ": resumed", ": was neither paused nor drained"),
+    ),
+    "schedule.pause": Act(
+        "Pause schedule",
+        "operator",
+        _planned_schedule("it fires no tick until it is resumed. Ticks of that time are left out."),
+        changing(
+            _schedule,
+            lambda name, visit, fields: visit.bus.schedules.pause(name, signed(visit, fields)),
+            " is paused",
+            " was paused already",
+        ),
+    ),
+    "schedule.resume": Act(
+        "Resume schedule",
+        "operator",
+        _planned_schedule("it fires again, from its next tick on."),
+        changing(_schedule, lambda name, visit, _: visit.bus.schedules.resume(name), " fires again", " was not paused"),
+    ),
+    "schedule.trigger": Act("Fire schedule now", "operator", _planned_schedule("it fires once now, beside its ticks."), _trigger),
+    "schedule.remove": Act(
+        "Remove schedule",
+        "admin",
+        _planned_schedule(
+            "it is removed. What it has dispatched stays. A worker whose code declares it puts it again when it starts.",
+            typed=True,
+        ),
+        _remove,
+        is_grave=True,
+    ),
     "limit.put": Act("Put limit", "admin", _plan_limit, _put_limit),
     "limit.remove": Act(
         "Take limit back",
