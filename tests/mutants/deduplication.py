@@ -49,8 +49,8 @@ DEDUPLICATION = (
     Mutant(
         "ids are not compared",
         f"{_LUA}/shared/known.lua",
-        "string.sub(digest, 5) == unknown) and '=' or '!'",
-        "string.sub(digest, 5) == unknown) and '=' or '='",
+        "string.sub(digest, 5) == unknown)\n    and '=' or '!'",
+        "string.sub(digest, 5) == unknown)\n    and '=' or '='",
         "tests/tables/test_equality.py::test_the_table[an_id_that_waits]",
     ),
     Mutant(

@@ -23,7 +23,7 @@ LIMITS = (
     Mutant(
         "newcomers pass a queue",
         f"{_LUA}/shared/limits.lua",
-        "    if not is_first and not is_lent and (rule.tick or not has_place) and limits.is_queued(scope) then return false end\n",
+        "    if not is_first and not is_lent and (rule.tick or not has_place) and limits.is_queued(scope) then\n      return false\n    end\n",
         "",
         "tests/conformance/limits/test_limit_steps.py::test_a_free_token_is_the_first_one_s_in_the_queue",
     ),
@@ -65,8 +65,8 @@ LIMITS = (
     Mutant(
         "one of two limits is enough",
         f"{_LUA}/shared/limits.lua",
-        "then return each[1], list end\n    end\n    return nil, list",
-        "then return each[1], list end\n      if true then return nil, list end\n    end\n    return nil, list",
+        "        return each[1], list\n      end\n    end\n    return nil, list",
+        "        return each[1], list\n      end\n      if true then return nil, list end\n    end\n    return nil, list",
         "tests/conformance/limits/test_limit_steps.py::test_an_entity_under_two_limits_takes_of_both_or_none",
     ),
     Mutant(

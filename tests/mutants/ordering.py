@@ -59,8 +59,8 @@ ORDERING = (
     Mutant(
         "a lone command passes what stands in its mailbox",
         f"{_LUA}/shared/admission.lua",
-        " or redis.call('EXISTS', unpack(idle)) > 0) then alone = {} end\n",
-        ") then alone = {} end\n",
+        "      and (type(redis.pcall('HLEN', lone)) ~= 'number' or redis.call('EXISTS', unpack(idle)) > 0) then\n",
+        "      and type(redis.pcall('HLEN', lone)) ~= 'number' then\n",
         "tests/conformance/steps/test_lone_commands.py::test_it_does_not_pass_what_stands_in_its_mailbox",
     ),
     Mutant(
@@ -90,7 +90,7 @@ ORDERING = (
     Mutant(
         "a promoted entity is not woken",
         f"{_LUA}/promote.lua",
-        "  if not record then wake(name, '0', '0', queue_up and type(added) == 'string' and queue_up.parts_of(flow) or nil) end\n",
+        "    wake(name, '0', '0', queue_up and type(added) == 'string' and queue_up.parts_of(flow) or nil)\n",
         "",
     ),
     Mutant(

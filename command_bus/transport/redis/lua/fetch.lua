@@ -105,7 +105,8 @@ for i, envelope in ipairs(call('HMGET', lone, unpack(starting))) do
   local id = answers[at]
   local running = next_fence() .. '|' .. (messages[i] or id) .. '|1|' .. now
   changed[2 * i] = starting[i]
-  changed[2 * i + 1] = 'O|' .. id .. '|' .. running .. '|' .. owner .. '#f' .. format('%.0f', number + (at - 2) / 4) .. (parts_of[i] or '')
+  changed[2 * i + 1] = 'O|' .. id .. '|' .. running .. '|' .. owner .. '#f'
+    .. format('%.0f', number + (at - 2) / 4) .. (parts_of[i] or '')
   if is_home and limits and limits.pass_of(starting[i]) then running = running .. '|place=1' end
   answers[at + 2], answers[at + 3] = running, envelope or ''
 end

@@ -40,7 +40,8 @@ end
 
 -- The places have equal scores, else they have no order. What has another was put there by somebody else, and
 -- goes: `reactivate.lua` finds whom it concerns.
-local odd = redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', '(0') + redis.call('ZREMRANGEBYSCORE', KEYS[5], '(0', '+inf')
+local odd = redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', '(0')
+  + redis.call('ZREMRANGEBYSCORE', KEYS[5], '(0', '+inf')
 
 local back = 0
 local surplus = math.min(queue_up.undelivered() - queue_up.most, most)

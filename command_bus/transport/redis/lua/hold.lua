@@ -44,13 +44,16 @@ local modes = {pause = 'p', drain = 'd'}
 local function wake(name, box)
   local record = redis.call('HGET', active, name)
   local state, _, _, _, attempt, first, _, parts = parse_record(record or '')
-  if state ~= STATE.STOPPED or redis.call('HEXISTS', parked, name) == 1 or holds_of(paused, name) then return 0 end
+  if state ~= STATE.STOPPED or redis.call('HEXISTS', parked, name) == 1 or holds_of(paused, name) then
+    return 0
+  end
   if redis.call('XLEN', box) == 0 then
     close(active, KEYS[8], box, name)
   elseif redis.call('ZSCORE', due, 'r:' .. name) then
     redis.call('HSET', active, name, pack_record(STATE.RETRYING, '', attempt, first, parts))
   else
-    redis.call('HSET', active, name, queue(ready, name, attempt, woken(first, parts), parts, lined and lined.head_of(box)))
+    redis.call('HSET', active, name,
+      queue(ready, name, attempt, woken(first, parts), parts, lined and lined.head_of(box)))
   end
   return 1
 end

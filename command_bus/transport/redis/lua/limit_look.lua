@@ -31,7 +31,9 @@ end
 local function add_scope(scope)
   local rule = limits.rule_of(scope)
   local free = rule and rule.tick and math.floor(limits.tokens_of(rule, limits.bucket_of(scope)) * 1000) or -1
-  for _, value in ipairs({scope, free, limits.taken(scope), limits.length_of('q\n', scope), until_start(scope), math.max(limits.bucket_of(scope).held - now, 0)}) do
+  local facts = {scope, free, limits.taken(scope), limits.length_of('q\n', scope), until_start(scope),
+    math.max(limits.bucket_of(scope).held - now, 0)}
+  for _, value in ipairs(facts) do
     answers[#answers + 1] = value
   end
 end
@@ -56,7 +58,9 @@ for arg = 2, #ARGV do
       local member = 'q\n' .. scope .. '\n' .. key .. '\n' .. ARGV[arg]
       local before = redis.call('ZLEXCOUNT', places, '[q\n' .. scope .. '\n', '(' .. member)
       local ms = string.format('%.0f', math.floor(since / 1000))
-      for _, value in ipairs({ARGV[arg], scope, ms, before, until_start(scope)}) do answers[#answers + 1] = value end
+      for _, value in ipairs({ARGV[arg], scope, ms, before, until_start(scope)}) do
+        answers[#answers + 1] = value
+      end
     end
   else
     local rule, found = ARGV[arg], {}

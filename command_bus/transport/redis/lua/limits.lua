@@ -41,9 +41,12 @@ local limits = open_limits(KEYS[5], KEYS[6], KEYS[7], now, true, KEYS[9])
 local function ask(mailbox, shard, activation, message, keyed, must_yield)
   local pass = limits.pass_of(mailbox)
   if pass and pass.kind == PASS.START then
-    if is_behind(pass.activation, activation) then return '+' end  -- a lease that is over: its take is refused
+    -- A lease that is over: its take is refused.
+    if is_behind(pass.activation, activation) then return '+' end
     -- Asked again, as after a lost answer: this message has leave already, or the next one has.
-    if pass.activation == activation and pass.message ~= '' and not is_behind(message, pass.message) then return '+' end
+    if pass.activation == activation and pass.message ~= '' and not is_behind(message, pass.message) then
+      return '+'
+    end
   end
   local refusing, scopes = limits.refusing(mailbox, activation, message, keyed)
   if not refusing and must_yield == '1' and pass and pass.kind == PASS.START then

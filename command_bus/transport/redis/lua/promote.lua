@@ -111,7 +111,9 @@ local function admit(id, name, box, at)
   elseif not string.find(tostring(added.err), ' ID', 1, true) then
     return false
   end
-  if not record then wake(name, '0', '0', queue_up and type(added) == 'string' and queue_up.parts_of(flow) or nil) end
+  if not record then
+    wake(name, '0', '0', queue_up and type(added) == 'string' and queue_up.parts_of(flow) or nil)
+  end
   return type(added) == 'string'
 end
 

@@ -132,7 +132,8 @@ for item, record in ipairs(call('HMGET', active, unpack(ARGV, 5, arg))) do
   local ours, message, manner, kinds = ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3], ARGV[arg + 4]
   local before, values, state = arg + 4, arg + 4 + #kinds, record and byte(record)
   local first, done, found, begun = command, true, nil, nil
-  if (state == HELD or state == HELD_AND_CHANGED or state == LONE_HELD) and find(record, ours, 2, true) == 2 then
+  if (state == HELD or state == HELD_AND_CHANGED or state == LONE_HELD)
+      and find(record, ours, 2, true) == 2 then
     done, found, begun = pcall(store, KEYS[first_side + item], message, manner, kinds, before, values)
     if not done then fault, found = found, nil end
     if done and (begun or manner == '1') then note(ARGV[4 + item], record, manner == '1', begun) end
@@ -174,7 +175,8 @@ local function send_all()
     if box then
       if mark ~= '' then redis.pcall('SET', other, mark) end
       local at = waits_until(due, KEYS[6], KEYS[7], names[box], id, delay)
-      if not at and put(box, envelope, flow) then at = now + 1000 end  -- its mailbox takes nothing: it is tried again
+      -- Its mailbox takes nothing: it is tried again.
+      if not at and put(box, envelope, flow) then at = now + 1000 end
       if at then keep_delayed(ready, due, KEYS[6], KEYS[7], names[box], id, at, with_flow(envelope, flow)) end
       if publish then publish('accepted', names[box], envelope, '', '', '', '') end
     else

@@ -125,7 +125,9 @@ for arg = 5, #ARGV, EACH do
     publish('cancelled', name, envelope, '', '', '', '')
     local mark, reply = ARGV[arg + (begun and 9 or 2)], ARGV[arg + (begun and 10 or 3)]
     local outcome, answer = ARGV[arg + (begun and 11 or 4)], ARGV[arg + (begun and 12 or 7)]
-    if mark ~= '' then redis.call('SET', KEYS[key + 1], keep_digest(KEYS[key + 1], mark), 'PX', ARGV[arg + 1]) end
+    if mark ~= '' then
+      redis.call('SET', KEYS[key + 1], keep_digest(KEYS[key + 1], mark), 'PX', ARGV[arg + 1])
+    end
     if reply ~= '' then
       redis.pcall('LPUSH', KEYS[key + 2], reply)  -- after the first write nothing fails
       redis.pcall('PEXPIRE', KEYS[key + 2], reply_ttl)
@@ -142,7 +144,8 @@ expire_outcomes()
 
 if queue_up and record and #left > 0 then  -- what is left says what the entity waits in
   local was_free = state == 'free'  -- then it is written below, with the parts of the next command
-  local known = was_free and pack_record(STATE.RETRYING, '', '0', '0', parts) or redis.call('HGET', active, name)
+  local known = was_free and pack_record(STATE.RETRYING, '', '0', '0', parts)
+    or redis.call('HGET', active, name)
   record = queue_up.left(known, name, left, box)
   redis.call('HSET', active, name, record)
   state, activation, _, running, attempt, first, turn, parts = parse_record(record)

@@ -89,7 +89,8 @@ local added = ''
 if verb == 'replay' and not is_parked then
   local replayed = fields_in(fields['e'] or '')
   if edited ~= '' then replayed = with_envelope(replayed, edited) end
-  if KEYS[18] ~= mark then replayed = with_field(replayed, 'd', '1') end  -- its worker reads the side record also at the first start
+  -- Its worker reads the side record also at the first start.
+  if KEYS[18] ~= mark then replayed = with_field(replayed, 'd', '1') end
   local lined_up, fault = line_up(active, box, name, record)
   added = fault or redis.pcall('XADD', box, '*', unpack(replayed))
   if type(added) == 'table' then return added end
@@ -130,8 +131,11 @@ if is_parked then
     local time = redis.call('TIME')
     wake('-' .. string.format('%.0f', time[1] * 1000))  -- below zero: replayed, its deadline no longer counts
   end
-  if verb == 'discard' and ARGV[13] ~= '' then  -- any other letter is of a command whose caller was told when it ended
-    tell_caller({ready = ready, active = active, stats = stats, paused = paused, due = KEYS[19], suspended = KEYS[20]}, KEYS[21], KEYS[22], ARGV[13], ARGV[14], ARGV[15])
+  -- Any other letter is of a command whose caller was told when it ended.
+  if verb == 'discard' and ARGV[13] ~= '' then
+    local keys = {ready = ready, active = active, stats = stats, paused = paused, due = KEYS[19],
+      suspended = KEYS[20]}
+    tell_caller(keys, KEYS[21], KEYS[22], ARGV[13], ARGV[14], ARGV[15])
   end
   finish()
   return verb == 'replay' and 'replayed' or 'discarded'
@@ -141,7 +145,9 @@ if verb == 'discard' then
   return 'discarded'
 end
 
-if side then  -- it goes on from what it has stored, and names its steps to the world outside as before; a letter without `x` was compensated
+-- It goes on from what it has stored, and names its steps to the world outside as before; a letter without
+-- `x` was compensated.
+if side then
   local known = redis.call('HMGET', side, 'e', 'm')
   local seed = known[1] or known[2] or (fields['x'] ~= '1' and fields['x'])
   if seed then

@@ -24,7 +24,8 @@ local function is_held(value, box)
   if not standing(value, redis.call('HGET', active, string.sub(box, prefix + 1)), delayed, now) then
     return false
   end
-  return place == PLACE.DELAYED or redis.pcall('XRANGE', box, place, place)[1] ~= nil  -- what is no id names none
+  -- What is no id names none.
+  return place == PLACE.DELAYED or redis.pcall('XRANGE', box, place, place)[1] ~= nil
 end
 
 for i = 2, #ARGV do

@@ -23,5 +23,7 @@ for class = 0, 2 do
   local flow, span = class .. tenant, class * CLASS_SPAN
   local virtual = tonumber(redis.call('HGET', flows, 'v' .. class) or 0) or 0
   local ahead = (tonumber(redis.call('ZSCORE', turns, flow) or '') or 0) - span - virtual
-  if ahead > 0 then redis.call('ZADD', turns, string.format('%.0f', span + virtual + ahead * change), flow) end
+  if ahead > 0 then
+    redis.call('ZADD', turns, string.format('%.0f', span + virtual + ahead * change), flow)
+  end
 end

@@ -80,7 +80,8 @@ local function open_batch(batch)
     local idle, fault, place, at = not records[box], nil, nil, nil
     if command then id, delay = command.id, batch.unique.delay_of(command) end
     if delay ~= 0 or is_kept then
-      fault, place, at = stand(box, envelope, id or id_in(envelope), flow_of(i), delay, command and command.key)
+      local key = command and command.key
+      fault, place, at = stand(box, envelope, id or id_in(envelope), flow_of(i), delay, key)
     else
       fault, place = put(box, envelope, queue_up and flow_of(i))
     end

@@ -56,7 +56,10 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
       alone[box], idle[#idle + 1] = true, KEYS[first_box + box]
     end
   end
-  if #idle > 0 and (type(redis.pcall('HLEN', lone)) ~= 'number' or redis.call('EXISTS', unpack(idle)) > 0) then alone = {} end
+  if #idle > 0
+      and (type(redis.pcall('HLEN', lone)) ~= 'number' or redis.call('EXISTS', unpack(idle)) > 0) then
+    alone = {}
+  end
 
   -- Let an idle entity's only command wait in the line; return nil if it cannot. The first one finds out:
   -- behind a write none fails.

@@ -38,7 +38,8 @@ local function publisher(watched, events)
   end
   local function publish(kind, name, envelope, attempt, fence, worker, detail)
     if not is_watched(name) then return end
-    local facts = kind .. '|' .. (attempt or '') .. '|' .. (fence or '') .. '|' .. (worker or '') .. '|' .. (detail or '')
+    local facts = kind .. '|' .. (attempt or '') .. '|' .. (fence or '') .. '|' .. (worker or '') .. '|'
+      .. (detail or '')
     redis.pcall('XADD', events, 'MAXLEN', '~', most, '*', 'v', facts, 'm', name, 'c', names_in(envelope))
   end
   return publish, is_watched

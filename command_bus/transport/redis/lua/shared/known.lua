@@ -17,6 +17,7 @@ local function known(mark, digest)
   if format ~= own_format then return '=' end
   if string.sub(before, 3, 4) ~= string.sub(digest, 3, 4) then return '!' end
   local unknown = '\0\0\0\0'
-  return (version ~= own_version or string.sub(before, 5) == unknown or string.sub(digest, 5) == unknown) and '=' or '!'
+  return (version ~= own_version or string.sub(before, 5) == unknown or string.sub(digest, 5) == unknown)
+    and '=' or '!'
 end
 

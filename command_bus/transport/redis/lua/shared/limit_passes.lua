@@ -83,7 +83,8 @@ local function add_passes(limits, state_key, places_key, now)
           text_of[pass.scopes] = scopes
         end
         kept[#kept + 1] = 'p\n' .. mailbox
-        kept[#kept + 1] = pass.kind .. '|' .. pass.since .. '|' .. granted_at .. '|' .. pass.shard .. '\n' .. pass.activation .. '\n' .. pass.message
+        kept[#kept + 1] = pass.kind .. '|' .. pass.since .. '|' .. granted_at .. '|' .. pass.shard .. '\n'
+          .. pass.activation .. '\n' .. pass.message
           .. '\n' .. scopes .. pass.callers
       else
         gone[#gone + 1] = 'p\n' .. mailbox

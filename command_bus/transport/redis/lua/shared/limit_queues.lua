@@ -46,11 +46,16 @@ local function add_queues(limits, state_key, places_key, now, flows)
   -- Return whether a grant lets its mailbox start: the rule may be another one since.
   function limits.still_holds(scope, cost, mailbox, is_lent)
     local rule, bucket = limits.rule_of(scope), limits.bucket_of(scope)
-    if rule.tick and limits.tokens_of(rule, bucket) + bucket.reserved + 0.000001 < math.min(cost, rule.burst) then return false end
+    if rule.tick
+        and limits.tokens_of(rule, bucket) + bucket.reserved + 0.000001 < math.min(cost, rule.burst) then
+      return false
+    end
     if next(limits.moved) then limits.write_places() end
     return is_lent or not rule.most or redis.call('ZSCORE', places_key, 's\n' .. scope .. '\n' .. mailbox)
   end
-  local function waiting_in(text) return string.match(text or '', '^(%d+)|(%d+)|(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$') end
+  local function waiting_in(text)
+    return string.match(text or '', '^(%d+)|(%d+)|(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
+  end
   -- Return what is written of a mailbox that waits: its key, since when in us, its shard, the scope that
   -- refused it, the message, what its worker read.
   function limits.waiting(mailbox) return waiting_in(redis.call('HGET', state_key, 'w\n' .. mailbox)) end

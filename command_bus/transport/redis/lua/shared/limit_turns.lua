@@ -46,7 +46,9 @@ end
 local function next_class(classes, at, turns)
   local chosen = nil
   for class = 1, 3 do
-    if classes[class][at[class]] and (not chosen or (turns and turns.used[class] < turns.used[chosen])) then chosen = class end
+    if classes[class][at[class]] and (not chosen or (turns and turns.used[class] < turns.used[chosen])) then
+      chosen = class
+    end
   end
   return chosen
 end

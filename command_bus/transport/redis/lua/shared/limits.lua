@@ -153,7 +153,9 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
       local is_next = is_first or not limits.is_paid_queued(scope)
       return not rule.most or has_place or is_lent or (is_next and limits.taken(scope) < rule.most)
     end
-    if not is_first and not is_lent and (rule.tick or not has_place) and limits.is_queued(scope) then return false end
+    if not is_first and not is_lent and (rule.tick or not has_place) and limits.is_queued(scope) then
+      return false
+    end
     if rule.tick and limits.tokens_of(rule, bucket) + 0.000001 < min(cost, rule.burst) then return false end
     return has_place or is_lent or not rule.most or limits.taken(scope) < rule.most
   end
@@ -170,7 +172,10 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     for _, each in ipairs(list) do
       local has = pass and pass.scopes[each[1]]
       local passes = granted and has and limits.still_holds(each[1], each[2], mailbox, each[3])
-      if not passes and not limits.is_free(each[1], each[2], holds and has, first_in == each[1], each[3], each[4]) then return each[1], list end
+      if not passes
+          and not limits.is_free(each[1], each[2], holds and has, first_in == each[1], each[3], each[4]) then
+        return each[1], list
+      end
     end
     return nil, list
   end

@@ -10,7 +10,8 @@ local function flow_by_record()
     if not string.find(runs, ',', 1, true) then return string.match(runs, '^[012][^*]*') or '1' end
     local class, tenant = '2', ''
     for flow, first in string.gmatch(runs, '([012][^*,]*)%*%d+@([^,]*)') do
-      if first ~= '' and head and not is_behind(first, head) then class, tenant = '2', '' end  -- those before it have left
+      -- Those before it have left.
+      if first ~= '' and head and not is_behind(first, head) then class, tenant = '2', '' end
       if string.sub(flow, 1, 1) < class then class = string.sub(flow, 1, 1) end
       if #flow > 1 then tenant = string.sub(flow, 2) end
     end

@@ -20,7 +20,8 @@ local function with_run(runs, flow, id)
     string.match(runs, '^([012][^*]*)%*(%d+)@[^,]*,([012][^*]*)%*(%d+)@[^,]*(.*)$')
   if one and select(2, string.gsub(runs, ',', '')) + 1 >= RUNS_MOST then
     local tenant = #other > 1 and string.sub(other, 2) or string.sub(one, 2)
-    runs = math.min(string.sub(one, 1, 1), string.sub(other, 1, 1)) .. tenant .. '*' .. string.format('%.0f', ones + others) .. '@' .. rest
+    runs = math.min(string.sub(one, 1, 1), string.sub(other, 1, 1)) .. tenant .. '*'
+      .. string.format('%.0f', ones + others) .. '@' .. rest
   end
   return runs .. ',' .. flow .. '*1@' .. id
 end
@@ -28,7 +29,9 @@ end
 -- Return the runs without commands that were removed.
 local function without_ids(runs, ids)
   local all, kept = {}, {}
-  for flow, count, first in string.gmatch(runs, '([^*,]*)%*(%d+)@([^,]*)') do all[#all + 1] = {flow, tonumber(count), first} end
+  for flow, count, first in string.gmatch(runs, '([^*,]*)%*(%d+)@([^,]*)') do
+    all[#all + 1] = {flow, tonumber(count), first}
+  end
   for _, id in ipairs(ids) do
     local at = #all
     while at > 1 and is_behind(all[at][3], id) do at = at - 1 end

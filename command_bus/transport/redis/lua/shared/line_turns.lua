@@ -69,7 +69,9 @@ local function line_turns(ready, active, flows, turns, line, used, virtual, star
       end
     end
     if #fields == 0 then return end
-    for i, weight in ipairs(call('HMGET', flows, unpack(fields))) do weights[tenants[i]] = tonumber(weight or 1) or 1 end
+    for i, weight in ipairs(call('HMGET', flows, unpack(fields))) do
+      weights[tenants[i]] = tonumber(weight or 1) or 1
+    end
   end
 
   -- Read the first flows of a class, at most so many.
@@ -87,7 +89,8 @@ local function line_turns(ready, active, flows, turns, line, used, virtual, star
         try('ZREM', turns, found[i])  -- no flow of ours
       end
     end
-    read.bound = #found == 2 * most and tonumber(found[#found]) - class * CLASS_SPAN  -- others stand behind it
+    -- Others stand behind it.
+    read.bound = #found == 2 * most and tonumber(found[#found]) - class * CLASS_SPAN
     flows_of[class] = read
     return read
   end
@@ -95,7 +98,8 @@ local function line_turns(ready, active, flows, turns, line, used, virtual, star
   -- Read the next places of a flow, with the records of their entities.
   local function read_places(flow, most)
     if flow.count > 0 then write_admitted() end  -- else none of its places was taken out
-    local members, names = try('ZRANGEBYLEX', line, '[' .. flow.flow .. '/', '(' .. flow.flow .. '0', 'LIMIT', '0', most), {}
+    local from, to, names = '[' .. flow.flow .. '/', '(' .. flow.flow .. '0', {}
+    local members = try('ZRANGEBYLEX', line, from, to, 'LIMIT', '0', most)
     for i, member in ipairs(members) do names[i] = match(member, '^[^/]*/[^/]*/(.*)$') or '' end
     flow.members, flow.names, flow.next, flow.count = members, names, 1, #members
     if #names > 0 then flow.records = call('HMGET', active, unpack(names)) end
@@ -137,7 +141,8 @@ local function line_turns(ready, active, flows, turns, line, used, virtual, star
     local added = try('XADD', ready, '*', FIELD.ENVELOPE, name)
     local state = message == '' and 'r|' or 'o|'
     admitted[#admitted + 1] = name
-    admitted[#admitted + 1] = state .. (type(added) == 'string' and added or '0-0') .. '||' .. message .. '|' .. attempt .. '|' .. first .. '|' .. parts
+    admitted[#admitted + 1] = state .. (type(added) == 'string' and added or '0-0') .. '||' .. message
+      .. '|' .. attempt .. '|' .. first .. '|' .. parts
     used[class], starts[class], virtual[class] = used[class] + CLASS_COSTS[class], starts[class] + 1, flow.at
     flow.at, served[flow.flow] = flow.at + cost_of(flow.flow), (served[flow.flow] or 0) + 1
     paid[flow.flow] = flow.at

@@ -22,7 +22,9 @@ local function tells_time(activation, now)
 end
 
 local function is_lone(record)
-  return record and string.find(record, '^[oOUq]|') and (string.byte(record) ~= 113 or string.find(record, '^q|||%d'))  -- 113 is q
+  -- The byte of q is 113.
+  return record and string.find(record, '^[oOUq]|')
+    and (string.byte(record) ~= 113 or string.find(record, '^q|||%d'))
 end
 
 -- Give a lone command its entry in the mailbox. Return the record, which is no longer of a lone one, or nil
@@ -44,7 +46,8 @@ end
 -- not fail.
 local function queue_alone(ready, name, message, first, parts)
   local added = redis.pcall('XADD', ready, '*', FIELD.ENVELOPE, name)
-  return 'o|' .. (type(added) == 'string' and added or '0-0') .. '||' .. message .. '|0|' .. first .. '|' .. parts
+  return 'o|' .. (type(added) == 'string' and added or '0-0') .. '||' .. message .. '|0|' .. first .. '|'
+    .. parts
 end
 
 -- Return the fields of a mailbox's entry; those of a lone command that was lined up are read from `lone`.

@@ -19,7 +19,12 @@ local function put_one(keys, name, box, envelope, flow, queue_up)
   local lined_up, fault = line_up(active, box, name, record)
   local added = fault or redis.pcall('XADD', box, '*', FIELD.ENVELOPE, envelope)
   if type(added) == 'table' then return added end
-  if record then return queue_up and redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added, box)) and nil end
+  if record then
+    if queue_up then
+      redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added, box))
+    end
+    return nil
+  end
   local parts = queue_up and queue_up.parts_of(flow)
   redis.call('HSET', active, name,
     queued or (held and pack_record(STATE.STOPPED, '', '0', '0', parts)

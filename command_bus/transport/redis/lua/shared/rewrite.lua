@@ -9,7 +9,9 @@ local MOST_REWRITTEN = 8 * 1024 * 1024  -- bytes
 -- Return the fields of an entry with another envelope.
 local function with_envelope(fields, envelope)
   local changed = {}
-  for i = 1, #fields do changed[i] = i % 2 == 0 and fields[i - 1] == FIELD.ENVELOPE and envelope or fields[i] end
+  for i = 1, #fields do
+    changed[i] = i % 2 == 0 and fields[i - 1] == FIELD.ENVELOPE and envelope or fields[i]
+  end
   return changed
 end
 

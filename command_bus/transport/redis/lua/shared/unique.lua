@@ -58,7 +58,8 @@ local function standing(value, record, delayed, now)
   if first == '0' then return late or 'waits' end
   local head = string.match(parts, '|started=([^|]*)')
   if head ~= place then return head and late or 'waits' end
-  return attempt == '0' and string.byte(first) ~= 45 and late or 'started'  -- given back unrun, and not replayed: 45 is the minus
+  -- Given back unrun, and not replayed: 45 is the minus.
+  return attempt == '0' and string.byte(first) ~= 45 and late or 'started'
 end
 
 -- Release the key of a command that was removed, if it is that command which holds it. After the first write

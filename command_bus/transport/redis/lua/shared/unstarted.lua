@@ -37,7 +37,8 @@ end
 -- Return the outcome `folded` of a command that never was in a mailbox.
 local function folded_outcome(id, name, entity, other)
   local reply = '\148\1' .. packed_text(id) .. '\0' .. packed_bytes('\192')
-  return '\157\1' .. packed_text('folded') .. packed_text(name) .. entity .. '\0\160\0\0\0\160' .. packed_bytes(reply) .. packed_text(other)
+  return '\157\1' .. packed_text('folded') .. packed_text(name) .. entity .. '\0\160\0\0\0\160'
+    .. packed_bytes(reply) .. packed_text(other)
 end
 
 -- Return the outcome `superseded` of a command at a place: a message id, which begins with the ms of
@@ -46,7 +47,9 @@ local function superseded_outcome(id, name, entity, place, other)
   local accepted = tonumber(string.match(place, '^(%d+)%-')) or 0
   local message = packed_text(other .. ' took its place, of the same unique key')
   local reply = '\149\1' .. packed_text(id) .. '\8' .. message .. packed_text('superseded')
-  local before = '\157\1' .. packed_text('superseded') .. packed_text(name) .. entity .. '\0\160' .. packed_number(accepted) .. '\0\0'
-  return before .. packed_text(place == PLACE.DELAYED and '' or place) .. packed_bytes(reply) .. packed_text(other)
+  local before = '\157\1' .. packed_text('superseded') .. packed_text(name) .. entity .. '\0\160'
+    .. packed_number(accepted) .. '\0\0'
+  return before .. packed_text(place == PLACE.DELAYED and '' or place) .. packed_bytes(reply)
+    .. packed_text(other)
 end
 
