@@ -10,7 +10,7 @@ from uuid import UUID
 
 from command_bus.admin.command_status import CommandStatus, StatusReader
 from command_bus.admin.ending import Cancelling
-from command_bus.admin.records import CommandRecord, RecordReader
+from command_bus.admin.records import CommandRecord, progress_of, record_of
 from command_bus.clock import checked_seconds, milliseconds_of, time_of
 from command_bus.durable.names import checked_name
 from command_bus.durable.values import encoded_signal
@@ -175,7 +175,7 @@ class Commands:
             UnknownCommand: Nothing is known of it: see `status`.
             TransportUnavailable: The server cannot be reached.
         """
-        return RecordReader(self._session, checked_id(command_id)).progress()
+        return progress_of(self._session, checked_id(command_id))
 
     async def record(self, command_id: str | UUID) -> CommandRecord:
         """Return what a command that is not settled has stored: progress, log, and the steps of a durable one.
@@ -184,7 +184,7 @@ class Commands:
             UnknownCommand: Nothing is known of it: see `status`.
             TransportUnavailable: The server cannot be reached.
         """
-        return await RecordReader(self._session, checked_id(command_id)).record()
+        return await record_of(self._session, checked_id(command_id))
 
     async def cancel(self, command_id: str | UUID, *, running: bool = False, reason: str = "", wait: float = 10.0) -> bool:
         """Take a command out of line; with `running` also end one that has started. Its caller gets `CommandCancelled`.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from datetime import datetime
 from typing import Any, get_args
 from uuid import UUID
 
+from command_bus.admin.letter_pages import Place, place_in
 from command_bus.clock import time_of
 from command_bus.errors import BadResult, CommandBusError, InvalidCommand, InvalidSettings
 from command_bus.messages.message import canonical_entity_id, check_entity_type, checked_id
@@ -26,10 +26,6 @@ from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.serialization.reply import reply_id
 from command_bus.session import Session
 from command_bus.transport.records import StoredEnd
-
-_CURSOR = re.compile(r"(\d{1,19})-(\d{1,19})-(\d{1,4})")
-_Place = tuple[int, int, int]
-"""The place of an end among those of all shards: its ms, its number in that, its shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +165,13 @@ class CommandHistory:
         wanted = _wanted(name, entity, entity_type, status)
         if limit < 1 or scan < 1:
             raise InvalidSettings(f"limit={limit}, scan={scan}: each is at least 1")
-        before = _place(cursor)
+        before = place_in(cursor, "the history")
         if until is not None:
             before = min(place for place in (before, (_ms(until), 0, 0)) if place is not None)
         oldest = "-" if since is None else str(_ms(since))
         return await self._found(wanted, before, oldest, limit, scan)
 
-    async def _found(self, wanted: _Wanted, before: _Place | None, oldest: str, limit: int, scan: int) -> HistoryPage:
+    async def _found(self, wanted: _Wanted, before: Place | None, oldest: str, limit: int, scan: int) -> HistoryPage:
         found: list[HistoryEntry] = []
         looked, last = 0, ""
         async with aclosing(self._newest_first(before, oldest)) as ends:
@@ -188,7 +184,7 @@ class CommandHistory:
                     found.append(self._entry(end, record))
         return HistoryPage(tuple(found), cut=False, cursor=None)
 
-    async def _newest_first(self, before: _Place | None, oldest: str) -> AsyncGenerator[StoredEnd]:
+    async def _newest_first(self, before: Place | None, oldest: str) -> AsyncGenerator[StoredEnd]:
         """Yield the ends of all shards."""
         transport = self._session.transport
         readers = [
@@ -263,16 +259,7 @@ def _record(end: StoredEnd) -> OutcomeRecord | None:
         return None
 
 
-def _place(cursor: str | None) -> _Place | None:
-    if cursor is None:
-        return None
-    found = _CURSOR.fullmatch(cursor)
-    if found is None:
-        raise InvalidSettings(f"cursor={cursor!r}: not the cursor of a page of the history")
-    return int(found[1]), int(found[2]), int(found[3])
-
-
-def _newest(before: _Place | None, shard: int) -> str:
+def _newest(before: Place | None, shard: int) -> str:
     """Return the id with which a shard's part of what stands before a place begins, from the newest on."""
     if before is None:
         return "+"

@@ -31,7 +31,7 @@ _LARGE = 8 << 20
 """Bytes of letters after which a page asks for no more, and ends."""
 
 Place = tuple[int, int, int]
-"""The place of a letter among those of all shards: its ms, its number in that, its shard."""
+"""The place of a letter, or of an end in the history, among those of all shards: its ms, its number in that, its shard."""
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ async def newest_letters(
     """
     if limit < 1:
         raise InvalidSettings("limit: at least 1")
-    after = _place(cursor)
+    after = place_in(cursor)
     readers = [_Shard(_before(after, shard)) for shard in range(shards)]
     part = LetterPart()
     for size in _SIZES:
@@ -120,12 +120,17 @@ def _take(part: LetterPart, readers: list[_Shard], limit: int, read: Callable[[S
     return len(part.found) == limit
 
 
-def _place(cursor: str | None) -> Place | None:
+def place_in(cursor: str | None, what: str = "dead letters") -> Place | None:
+    """Return the place that a cursor names; None without one.
+
+    Raises:
+        InvalidSettings: It is no cursor of such pages.
+    """
     if cursor is None:
         return None
     found = _CURSOR.fullmatch(cursor)
     if found is None:
-        raise InvalidSettings(f"cursor={cursor!r}: not the cursor of a page of dead letters")
+        raise InvalidSettings(f"cursor={cursor!r}: not the cursor of a page of {what}")
     return int(found[1]), int(found[2]), int(found[3])
 
 

@@ -71,63 +71,51 @@ class CommandRecord:
     steps: tuple[StepInfo, ...] = ()
 
 
-class RecordReader:
-    """Reads the side record of one command.
+async def record_of(session: Session, command_id: str) -> CommandRecord:
+    """Return what a command has stored; empty if it has nothing (any more).
 
-    Args:
-        session: Open.
-        command_id: The command id of the command.
+    Raises:
+        UnknownCommand: Nothing is known of the command.
     """
+    reader = StatusReader(session, command_id)
+    mailbox = await _mailbox(session, command_id) or await reader.parked_in() or ""
+    fields = await session.transport.durable.record(mailbox, command_id) if mailbox else {}
+    if not mailbox:
+        await reader.status()
+    entries = sorted((int(name[2:]), value) for name, value in fields.items() if name.startswith("l:") and name[2:].isdecimal())
+    read = [unpack_report(LOG, value, unsealer(session, mailbox, command_id)) for _, value in entries]
+    log = tuple(LogEntry(at, text, facts) for text, facts, at in filter(None, read))
+    return CommandRecord(progress_in(session, mailbox, command_id, fields.get(PROGRESS)), log, _steps(fields))
 
-    def __init__(self, session: Session, command_id: str) -> None:
-        self._session = session
-        self._id = command_id
 
-    async def record(self) -> CommandRecord:
-        """Return it; empty if the command has none (any more).
+async def progress_of(session: Session, command_id: str) -> AsyncIterator[ProgressInfo]:
+    """Yield how far a command is, whenever that changes, and how it ended.
 
-        Raises:
-            UnknownCommand: Nothing is known of the command.
-        """
-        reader = StatusReader(self._session, self._id)
-        mailbox = await self._mailbox() or await reader.parked_in()
-        fields = {} if mailbox is None else await self._session.transport.durable.record(mailbox, self._id)
+    Raises:
+        UnknownCommand: Nothing is known of it.
+    """
+    last, pauses = ProgressInfo(), LookPauses()
+    while True:
+        mailbox = await _mailbox(session, command_id)
         if mailbox is None:
-            await reader.status()
-        entries = sorted(
-            (int(name[2:]), value) for name, value in fields.items() if name.startswith("l:") and name[2:].isdecimal()
-        )
-        read = [unpack_report(LOG, value, unsealer(self._session, mailbox or "", self._id)) for _, value in entries]
-        log = tuple(LogEntry(at, text, facts) for text, facts, at in filter(None, read))
-        return CommandRecord(progress_in(self._session, mailbox or "", self._id, fields.get(PROGRESS)), log, _steps(fields))
+            status = await StatusReader(session, command_id).status()
+            if status.state in ("settled", "parked"):
+                yield ProgressInfo(last.share, last.note, last.at_ms, status.outcome or status.state)
+                return
+        else:
+            (found,) = await session.transport.durable.fields(mailbox, command_id, [PROGRESS])
+            now = progress_in(session, mailbox, command_id, found)
+            if now not in (last, ProgressInfo()):
+                last = now
+                pauses.begin()
+                yield now
+        await pauses.wait()
 
-    async def progress(self) -> AsyncIterator[ProgressInfo]:
-        """Yield how far it is, whenever that changes, and how it ended.
 
-        Raises:
-            UnknownCommand: Nothing is known of it.
-        """
-        last, pauses = ProgressInfo(), LookPauses()
-        while True:
-            mailbox = await self._mailbox()
-            if mailbox is None:
-                status = await StatusReader(self._session, self._id).status()
-                if status.state in ("settled", "parked"):
-                    yield ProgressInfo(last.share, last.note, last.at_ms, status.outcome or status.state)
-                    return
-            else:
-                (found,) = await self._session.transport.durable.fields(mailbox, self._id, [PROGRESS])
-                now = progress_in(self._session, mailbox, self._id, found)
-                if now not in (last, ProgressInfo()):
-                    last = now
-                    pauses.begin()
-                    yield now
-            await pauses.wait()
-
-    async def _mailbox(self) -> str | None:
-        """Return where the command waits or runs; None if it is settled or not known."""
-        marks = await self._session.transport.locations.marks(self._id)
-        return next((mailbox for mailbox in map(mailbox_in, marks) if mailbox is not None), None)
+async def _mailbox(session: Session, command_id: str) -> str | None:
+    """Return where the command waits or runs; None if it is settled or not known."""
+    marks = await session.transport.locations.marks(command_id)
+    return next((mailbox for mailbox in map(mailbox_in, marks) if mailbox is not None), None)
 
 
 def _steps(fields: Mapping[str, bytes]) -> tuple[StepInfo, ...]:

@@ -21,7 +21,7 @@ class RedisInterrupts(RetryingRequests):
 
     async def running(self, mailbox: str) -> Attempt | None:
         """Return the attempt that runs in a mailbox now, or None."""
-        keys = self._shard(mailbox)
+        keys = self._keys_of(mailbox)
 
         async def read(client: Redis) -> Any:
             pipeline = client.pipeline(transaction=False)
@@ -38,22 +38,19 @@ class RedisInterrupts(RetryingRequests):
 
     async def request(self, mailbox: str, interrupt: Interrupt) -> None:
         """Ask the holder of a mailbox to end an attempt."""
-        keys = self._shard(mailbox)
+        keys = self._keys_of(mailbox)
         await self._ask(keys, write_interrupt, keys, mailbox, interrupt)
 
     async def answer(self, mailbox: str) -> Interrupt | None:
         """Return the request with the holder's answer; None if there is none."""
-        keys = self._shard(mailbox)
+        keys = self._keys_of(mailbox)
         value = await self._ask(keys, lambda client: client.hget(keys.interrupts, mailbox))
         return None if value is None else Interrupt.unpack(value)
 
     async def withdraw(self, mailbox: str) -> None:
         """Delete the request."""
-        keys = self._shard(mailbox)
+        keys = self._keys_of(mailbox)
         await self._ask(keys, lambda client: client.hdel(keys.interrupts, mailbox))
-
-    def _shard(self, mailbox: str) -> ShardKeys:
-        return self._keys.shards[self._keys.shard_of(mailbox)]
 
 
 def fill_request(pipeline: Any, keys: ShardKeys, interrupts: Mapping[str, Interrupt]) -> None:

@@ -174,23 +174,23 @@ class ShardKeys:
 
     def ids(self, dispatch_id: str) -> str:
         """Return the name of the command ids that an open dispatch has accepted."""
-        return self.bulk + encoded(dispatch_id) + ":ids"
+        return self.dispatch(dispatch_id) + ":ids"
 
     def sequences(self, dispatch_id: str) -> str:
         """Return the name of each entity's last sequence number, for dispatches whose rows have one."""
-        return self.bulk + encoded(dispatch_id) + ":seq"
+        return self.dispatch(dispatch_id) + ":seq"
 
     def homes(self, dispatch_id: str) -> str:
         """Return the name of the tasks by entity: each writes its entities' commands while the dispatch is open."""
-        return self.bulk + encoded(dispatch_id) + ":home"
+        return self.dispatch(dispatch_id) + ":home"
 
     def fingerprints(self, dispatch_id: str) -> str:
         """Return the name of the fingerprints of each version's rows."""
-        return self.bulk + encoded(dispatch_id) + ":rows"
+        return self.dispatch(dispatch_id) + ":rows"
 
     def outcomes(self, dispatch_id: str) -> str:
         """Return the name of the stream of outcomes of a dispatch's commands."""
-        return self.bulk + encoded(dispatch_id) + ":out"
+        return self.dispatch(dispatch_id) + ":out"
 
     def keeping(self, dispatch_id: str) -> tuple[str, str]:
         """Return record and outcomes of the dispatch that keeps an outcome; without one (an empty id) those of the history."""
@@ -198,7 +198,7 @@ class ShardKeys:
 
     def rejects(self, dispatch_id: str) -> str:
         """Return the name of the rows of a dispatch that are no commands."""
-        return self.bulk + encoded(dispatch_id) + ":bad"
+        return self.dispatch(dispatch_id) + ":bad"
 
 
 KEYS: Final[dict[str, str]] = {

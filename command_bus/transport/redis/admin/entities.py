@@ -69,7 +69,7 @@ class RedisEntities(RetryingRequests):
 
     async def look(self, mailbox: str) -> StoredEntity:
         """Return one mailbox, also one without work."""
-        return (await self.look_at(self._keys.shards[self._keys.shard_of(mailbox)], [mailbox]))[0]
+        return (await self.look_at(self._keys_of(mailbox), [mailbox]))[0]
 
     async def now_ms(self) -> int:
         """Return the first shard's time."""
@@ -98,7 +98,7 @@ class RedisEntities(RetryingRequests):
 
     async def delayed_times(self, mailbox: str, command_ids: Sequence[str]) -> dict[str, int]:
         """Return when these delayed commands enter their mailbox."""
-        keys = self._keys.shards[self._keys.shard_of(mailbox)]
+        keys = self._keys_of(mailbox)
         fields = [delayed_number(command) for command in command_ids]
         numbers = await self._ask(keys, lambda client: client.hmget(keys.delayed_counts, fields)) if fields else []
         members = [

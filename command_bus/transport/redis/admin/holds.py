@@ -116,17 +116,13 @@ class RedisHolds(RetryingRequests):
         return [EVERYTHING, type_scope(None), *(type_scope(name) for name in await self.types())]
 
     async def _operate(self, verb: Verb, scope: str, reason: str, until_ms: int | None = None) -> bool:
-        if not is_wide(scope):
-            shard = self._keys.shards[self._keys.shard_of(scope)]
-            before = await self._mode(shard, scope)
-            await self._step(shard, verb, scope, reason, [scope], "" if until_ms is None else str(until_ms))
-            return before != _WANTED[verb]
+        shards = self._keys.shards if is_wide(scope) else (self._keys_of(scope),)
         kind = scope.removesuffix(EVERYTHING).removesuffix(":")
-        if kind and not kind.startswith("~"):
+        if is_wide(scope) and kind and not kind.startswith("~"):
             await self._record(kind)
-        modes = await asyncio.gather(*(self._mode(shard, scope) for shard in self._keys.shards))
+        modes = await asyncio.gather(*(self._mode(shard, scope) for shard in shards))
         until = "" if until_ms is None else str(until_ms)
-        await asyncio.gather(*(self._on_shard(shard, verb, scope, reason, until) for shard in self._keys.shards))
+        await asyncio.gather(*(self._on_shard(shard, verb, scope, reason, until) for shard in shards))
         return any(before != _WANTED[verb] for before in modes)
 
     async def _mode(self, shard: ShardKeys, scope: str) -> Mode | None:
@@ -135,8 +131,8 @@ class RedisHolds(RetryingRequests):
         return None if value is None else parse_hold(scope, value).mode
 
     async def _on_shard(self, shard: ShardKeys, verb: Verb, scope: str, reason: str, until: str) -> None:
-        await self._step(shard, verb, scope, reason, [], until)
-        if verb != "pause":
+        await self._step(shard, verb, scope, reason, [] if is_wide(scope) else [scope], until)
+        if is_wide(scope) and verb != "pause":
             await self._wake(shard, scope)
 
     async def _wake(self, shard: ShardKeys, scope: str) -> None:

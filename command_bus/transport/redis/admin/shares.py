@@ -43,17 +43,11 @@ class RedisShares(RetryingRequests, Shares):
         return found
 
     async def waiting(self) -> Counter[Flow]:
-        found: Counter[Flow] = Counter()
         parts = [part for keys in self._keys.shards for part in (self._in_line(keys), self._ready(keys, held=False))]
-        for each in await asyncio.gather(*parts):
-            found.update(each)
-        return found
+        return sum(await asyncio.gather(*parts), Counter())
 
     async def running(self) -> Counter[Flow]:
-        found: Counter[Flow] = Counter()
-        for each in await asyncio.gather(*(self._ready(keys, held=True) for keys in self._keys.shards)):
-            found.update(each)
-        return found
+        return sum(await asyncio.gather(*(self._ready(keys, held=True) for keys in self._keys.shards)), Counter())
 
     async def served(self) -> Counter[Flow]:
         found: Counter[Flow] = Counter()
