@@ -170,25 +170,16 @@ def packed_text(text: str) -> bytes:
 
 def _tail(envelope: WireEnvelope) -> tuple[Any, ...]:
     """Return the elements behind the payload, without trailing defaults."""
-    if envelope.options:
-        return _whole_tail(envelope)
-    flags, ttl_ms, inbox = envelope.flags & ~OPTIONS, envelope.ttl_ms, envelope.inbox  # it may have had options before
-    if envelope.headers:
-        return flags, ttl_ms, inbox, envelope.correlation_id, envelope.causation_id, envelope.headers
-    if envelope.causation_id is not None:
-        return flags, ttl_ms, inbox, envelope.correlation_id, envelope.causation_id
-    if envelope.correlation_id is not None:
-        return flags, ttl_ms, inbox, envelope.correlation_id
-    if inbox is not None:
-        return flags, ttl_ms, inbox
-    if ttl_ms is not None:
-        return flags, ttl_ms
-    return (flags,) if flags else ()
+    tail = _whole_tail(envelope)
+    length = len(tail)
+    while length > 1 and tail[length - 1] is None:
+        length -= 1
+    return tail[:length] if length > 1 or tail[0] else ()
 
 
 def _whole_tail(envelope: WireEnvelope) -> tuple[Any, ...]:
     """Return the elements behind the payload, with all defaults: options or a signature come behind them."""
-    flags, options = envelope.flags & ~OPTIONS, envelope.options
+    flags, options = envelope.flags & ~OPTIONS, envelope.options  # it may have had options before
     whole = (flags, envelope.ttl_ms, envelope.inbox, envelope.correlation_id, envelope.causation_id, envelope.headers or None)
     return (flags | OPTIONS, *whole[1:], options) if options else whole
 
@@ -361,20 +352,7 @@ def _read(parts: list[Any]) -> WireEnvelope | None:
         and (headers is None or _is_text_map(headers))
         and (signature is None or type(signature) is bytes)
     ):
-        return WireEnvelope(
-            command_id,
-            name,
-            entity_type,
-            entity_id,
-            payload,
-            flags,
-            ttl_ms,
-            inbox,
-            correlation_id,
-            causation_id,
-            headers,
-            signature,
-        )
+        return WireEnvelope(*parts[1:])
     return None
 
 
