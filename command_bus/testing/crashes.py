@@ -114,7 +114,7 @@ class Crashing(Middleware):
         running = current_command.get()
         assert running is not None  # noqa: S101 - set around every handler
         store = self.process.server.store
-        shard = self.keys.shards[self.keys.shard_of(running.mailbox)]
+        shard = self.keys.of(running.mailbox)
         key, active, name = shard.mailbox(running.mailbox).encode(), shard.active.encode(), running.mailbox.encode()
         message = parse_record((store.get(active, dict) or {}).get(name)).message
 

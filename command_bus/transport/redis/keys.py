@@ -246,3 +246,7 @@ class KeySpace:
     def shard_of(self, mailbox: str) -> int:
         """Return the shard of a mailbox: a stable hash of its name."""
         return 0 if self.count == 1 else crc32(mailbox.encode()) % self.count
+
+    def of(self, mailbox: str) -> ShardKeys:
+        """Return the keys of the shard of a mailbox."""
+        return self.shards[self.shard_of(mailbox)]

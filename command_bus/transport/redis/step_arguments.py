@@ -134,7 +134,7 @@ def _leave(
 def _send(space: KeySpace, keys: ShardKeys, left: Settlement, names: list[str], args: list[Any]) -> str:
     """Append what a settled command sends: follow-ups, and its outcome for the command that called it; return the letters for it."""
     flags, follow_ups, told = "", list[FollowUp | ChildOutcome](left.follow_ups), left.waiting
-    if told is not None and space.shards[space.shard_of(told.mailbox)] is keys:
+    if told is not None and space.of(told.mailbox) is keys:
         names += (keys.mailbox(told.mailbox), keys.side(told.command_id), keys.suspended)
         args += (told.call, told.child, told.reply)
         flags = "r"

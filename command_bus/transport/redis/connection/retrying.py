@@ -64,7 +64,7 @@ class RetryingRequests:
 
     def _keys_of(self, mailbox: str) -> ShardKeys:
         """Return the keys of the shard that has a mailbox."""
-        return self._keys.shards[self._keys.shard_of(mailbox)]
+        return self._keys.of(mailbox)
 
     async def _entries(self, shard: ShardKeys, key: str, start: str) -> AsyncIterator[list[tuple[bytes, dict[bytes, bytes]]]]:
         """Yield the entries of a stream from `start` on, page by page."""

@@ -100,21 +100,18 @@ class LostOutcomes:
 
     async def mark(self, called: CalledCommand) -> Any:
         """Return the mark of a call."""
-        keys = self._of(called.mailbox)
+        keys = self.space.of(called.mailbox)
         return await self.connections.at(keys.prefix).ask(lambda client: client.get(keys.mark(called.command_id)))
 
     async def tell(self, mailbox: str, command_id: str, called: CalledCommand, record: bytes) -> bool:
         """Bring a command the outcome of a call; return False if it had it, or is gone."""
-        keys = self._of(mailbox)
+        keys = self.space.of(mailbox)
         outcome = Telling("outcome", record, called.call, called.command_id)
         return await tell(self.connections.at(keys.prefix), keys, mailbox, command_id, outcome) == "taken"
 
     async def _is_under_way(self, mailbox: str, called: CalledCommand) -> bool:
         """Return whether a call may still be relayed to its shard."""
-        source, target = self._of(mailbox), self.space.shard_of(called.mailbox)
+        source, target = self.space.of(mailbox), self.space.shard_of(called.mailbox)
         if self.space.shards[target] is source:
             return False
         return bool(await self.connections.at(source.prefix).ask(lambda client: client.exists(f"{source.outs}{target}")))
-
-    def _of(self, mailbox: str) -> ShardKeys:
-        return self.space.shards[self.space.shard_of(mailbox)]

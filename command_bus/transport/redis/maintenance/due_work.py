@@ -36,6 +36,7 @@ from command_bus.transport.ports.schedules import DueSchedules
 from command_bus.transport.redis.admin.holds import PAUSE_END, RedisHolds
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_of_a_value
+from command_bus.transport.redis.connection.retrying import server_ms
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys, delayed_id
 from command_bus.transport.redis.maintenance.periodic import Periodic
 from command_bus.transport.redis.scheduling.store import RedisSchedules
@@ -260,15 +261,15 @@ class DueWork(Periodic):
     async def _due(self) -> list[Member]:
         """Return what is due of the first members: a page, or more where a page has nothing that this worker can promote."""
         members: list[tuple[str, float]] = []
-        start, server_ms, now, asked = 0, 0, 0.0, mono()
+        start, now_ms, now, asked = 0, 0, 0.0, mono()
         self._full = True
         while self._full and all(self._times.is_left(member, now) for member in members):
-            (seconds, micros), scored, in_use = await self.server.ask(self._look, start)
+            time, scored, in_use = await self.server.ask(self._look, start)
             self._line_in_use = bool(in_use)
-            server_ms, now = seconds * 1000 + micros // 1000, mono()
+            now_ms, now = server_ms(time), mono()
             members += self._read(scored)
             start, self._full = start + _PAGE, len(scored) == _PAGE
-        return self._times.looked(members, server_ms, now, took=now - asked)
+        return self._times.looked(members, now_ms, now, took=now - asked)
 
     def _read(self, scored: Sequence[tuple[bytes, float]]) -> list[tuple[str, float]]:
         """Return the members that this worker knows."""

@@ -72,7 +72,7 @@ class SuspendedReading:
             return None
 
     async def _suspended(self, mailbox: str, command_id: str, since_ms: int) -> SuspendedCommand:
-        keys = self.space.shards[self.space.shard_of(mailbox)]
+        keys = self.space.of(mailbox)
         side = keys.side(command_id)
         awaiting = await self._awaiting(keys.prefix, side)
         calls = [field[2:] for field in awaiting if field.startswith("o:")]

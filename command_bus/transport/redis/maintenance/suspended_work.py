@@ -23,8 +23,8 @@ from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.marks import mailbox_in
 from command_bus.transport.ports.durable import CIRCLE, CalledCommand
 from command_bus.transport.redis.connection.errors import is_of_a_value
+from command_bus.transport.redis.connection.retrying import server_ms
 from command_bus.transport.redis.durable.lost_outcomes import LostOutcomes
-from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.maintenance.periodic import Periodic
 from command_bus.transport.redis.maintenance.suspended_reading import SuspendedCommand, SuspendedReading
 
@@ -90,8 +90,7 @@ class SuspendedWork(Periodic):
         found: Any = await self.server.ask(lambda client: client.hscan(self.keys.suspended, self._cursor, count=_PAGE))
         self._cursor, entries = int(found[0]), found[1]
         if entries:
-            seconds, micros = await self.server.ask(lambda client: client.time())
-            now_ms = seconds * 1000 + micros // 1000
+            now_ms = server_ms(await self.server.ask(lambda client: client.time()))
             for mailbox, value in entries.items():
                 await self._alone(mailbox, self._look(stored_text(mailbox), value, now_ms))
         return max(len(entries), 1)
@@ -142,7 +141,7 @@ class SuspendedWork(Periodic):
         )
         self._found[waits] = circle[0].waits.mailbox
         last = max(circle, key=lambda edge: (edge.waits.since_ms, edge.waits.mailbox))
-        if waits not in self._seen or self._of(last.waits.mailbox) is not self.keys:
+        if waits not in self._seen or self.space.of(last.waits.mailbox) is not self.keys:
             return  # who looks after the shard of the last finds it as well
         if not await self._all_wait([edge.child for edge in circle]):
             return  # an outcome is on its way
@@ -159,9 +158,6 @@ class SuspendedWork(Periodic):
             if mailbox_in(await self._lost.mark(child)) is None:
                 return False
         return True
-
-    def _of(self, mailbox: str) -> ShardKeys:
-        return self.space.shards[self.space.shard_of(mailbox)]
 
 
 def _path(first: str, came_by: dict[str, _Edge]) -> list[_Edge]:

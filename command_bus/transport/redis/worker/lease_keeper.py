@@ -33,6 +33,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS
 from command_bus.transport.redis.connection.factory import SOCKET_TIMEOUT
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
+from command_bus.transport.redis.connection.retrying import server_ms
 from command_bus.transport.redis.interrupts import fill_request
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.steps import Cancellation, Cause, Lease, fence_of
@@ -314,7 +315,7 @@ class LeaseKeeper:
         time, written, *claimed = answers
         if not isinstance(time, Exception):
             self._renew_now |= self._ahead[page.shard] is None  # what was just written has our own time
-            self._ahead[page.shard] = int(time[0]) * 1000 + int(time[1]) // 1000 - wall_ms()
+            self._ahead[page.shard] = server_ms(time) - wall_ms()
         if self._signs.are_gone(page.shard, written):
             self._forgotten()
         if not (claimed and isinstance(claimed[0], Exception)):
