@@ -119,14 +119,14 @@ def of(kind: type[Any], function: Callable[..., Any]) -> Command:
     """
 
     def run(store: Store, args: Args) -> Any:
-        key, *rest = args
-        found = store.get(key, kind)
+        found = store.get(args[0], kind)
         value = kind() if found is None else found
-        answer = function(value, *rest)
-        if not value:
-            store.drop(key)
-        elif found is None:
-            store.data[key] = value
+        answer = function(value, *args[1:])
+        if found is None:
+            if value:
+                store.data[args[0]] = value
+        elif not value:
+            store.drop(args[0])
         return answer
 
     return run
